@@ -1,0 +1,70 @@
+# Every target does its own set-up: on a fresh clone `make test`, `make example` or `make lint` is the only command.
+#
+#   PYTHON       the interpreter that makes the virtual environment (the pins are for Python 3.11 on Linux)
+#   VENV         where the virtual environment lives
+#   PYTEST_ARGS  more arguments for pytest, e.g. make test PYTEST_ARGS="tests/data -k stride"
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+BIN := $(abspath $(VENV))/bin
+INSTALLED := $(VENV)/.installed
+CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help install test example lint lint-format lint-rules lint-types lint-imports format constraints clean
+
+help:
+	@echo "make test         run the test suite"
+	@echo "make example      gate the checkpoints of example_project, offline"
+	@echo "make lint         ruff (format and lint), mypy strict, import-linter"
+	@echo "make format       let ruff rewrite what it can"
+	@echo "make constraints  pin the newest versions that work together anew"
+	@echo "make clean        remove the virtual environment, caches and builds"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+example: $(INSTALLED)
+	cd example_project && HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: lint-format lint-rules lint-types lint-imports
+
+lint-format: $(INSTALLED)
+	$(BIN)/ruff format --check $(CODE)
+
+lint-rules: $(INSTALLED)
+	$(BIN)/ruff check $(CODE)
+
+lint-types: $(INSTALLED)
+	$(BIN)/mypy
+
+lint-imports: $(INSTALLED)
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+# torch keeps its version: raise it in constraints.txt by hand. The build's own suffix (+cpu) is left out, so that the
+# same pin takes whichever build of that version the index offers.
+constraints:
+	$(PYTHON) -m venv --clear .venv-constraints
+	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks]"
+	{ sed '/^[^#]/,$$d' constraints.txt; \
+	  .venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > constraints.new
+	mv constraints.new constraints.txt
+	rm -rf .venv-constraints
+
+clean:
+	rm -rf $(VENV) .venv-constraints build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	find . -name .lmgate_cache -prune -exec rm -rf {} +

@@ -1,0 +1,53 @@
+"""pytest-lmgate: measure a language model once, keep the measurement, fail the build when the model got worse.
+
+    import pytest_lmgate as lmgate
+
+    @pytest.mark.ppl_max("int8", "wikitext2", 16.5, stride=512)
+    def test_quality(): ...
+
+The names below are all there is to import; markers and fixtures come with the plugin. Nothing heavy is imported here.
+"""
+
+__all__ = [
+    "CacheWarning",
+    "FixtureReference",
+    "LmgateError",
+    "LmgateWarning",
+    "Score",
+    "TextMetric",
+    "__version__",
+    "fixture",
+]
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_lmgate.config.fixture import FixtureReference, fixture
+    from pytest_lmgate.errors import CacheWarning, LmgateError, LmgateWarning
+    from pytest_lmgate.metrics.score import Score
+    from pytest_lmgate.metrics.texts import TextMetric
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CacheWarning": "errors",
+    "FixtureReference": "config.fixture",
+    "LmgateError": "errors",
+    "LmgateWarning": "errors",
+    "Score": "metrics.score",
+    "TextMetric": "metrics.texts",
+    "fixture": "config.fixture",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for (PEP 562): pytest imports this package in every session."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pytest_lmgate' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"pytest_lmgate.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
