@@ -1,0 +1,163 @@
+"""Finding and decoding lmgate.yaml. Errors name file, key path, what was expected and the nearest name."""
+
+from __future__ import annotations
+
+__all__ = ["FILE_NAME", "Project", "find_project_file", "load_project"]
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from pytest_lmgate.config.specs import DatasetSpec, Defaults, ModelSpec, ProjectSpec
+from pytest_lmgate.errors import ConfigError, nearest
+
+FILE_NAME = "lmgate.yaml"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A decoded lmgate.yaml and the folder that its paths are relative to."""
+
+    folder: Path
+    file: Path | None = None
+    spec: ProjectSpec = field(default_factory=ProjectSpec)
+
+    @property
+    def origin(self) -> str:
+        """Where the names come from, for messages."""
+        return str(self.file) if self.file else f"no {FILE_NAME} was found from {self.folder} upward"
+
+    def path(self, written: str) -> Path:
+        """Resolve a path as written in the file."""
+        return self.folder / Path(written).expanduser()
+
+
+def find_project_file(start: Path) -> Path | None:
+    """Return the lmgate.yaml in `start` or in the nearest folder above it, if there is one."""
+    for folder in (start, *start.parents):
+        if (candidate := folder / FILE_NAME).is_file():
+            return candidate
+    return None
+
+
+def load_project(start: Path, explicit: Path | None = None) -> Project:
+    """Load the project's file.
+
+    Args:
+        start: Folder to search from, upward (pytest's rootdir).
+        explicit: The file itself (``--lmgate-config``).
+
+    Raises:
+        ConfigError: The explicit file does not exist, or a file is not what it should be.
+    """
+    file = explicit or find_project_file(start)
+    if file is None:
+        return Project(start)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        hint = "; check --lmgate-config" if explicit else ""
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}{hint}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file}: expected UTF-8 text, got byte {error.object[error.start]:#04x} at {error.start}"
+        ) from error
+    return Project(file.parent, file, _decode(_parse(text, file), file))
+
+
+def _parse(text: str, file: Path) -> object:
+    try:
+        return yaml.load(text, Loader=_NoDuplicates)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError(f"{file}{line}: not valid YAML: {what}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: the library passes on what int() and date() say of 0x_ and 2024-13-45.
+        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _decode(data: object, file: Path) -> ProjectSpec:
+    """Decode entry by entry, so that every message can name the entry."""
+    top = _mapping(data, file, "")
+    _known(top, ("defaults", "models", "datasets"), file, "")
+    defaults = _convert(_mapping(top.get("defaults"), file, "defaults"), Defaults, file, "defaults")
+    models = {
+        name: _convert(entry, ModelSpec, file, f"models.{name}")
+        for name, entry in _entries(top.get("models"), file, "models")
+    }
+    datasets = {
+        name: _convert(entry, DatasetSpec, file, f"datasets.{name}")
+        for name, entry in _entries(top.get("datasets"), file, "datasets")
+    }
+    return ProjectSpec(defaults=defaults, models=models, datasets=datasets)
+
+
+def _entries(data: object, file: Path, key: str) -> Iterable[tuple[str, object]]:
+    for name, entry in _mapping(data, file, key).items():
+        if not isinstance(name, str):
+            raise ConfigError(f"{file}: {key}: expected names that are text, got {name!r}; put it in quotes")
+        yield name, entry
+
+
+def _mapping(data: object, file: Path, key: str) -> dict[Any, Any]:
+    """Require a mapping; nothing written is an empty one."""
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: {key or 'top level'}: expected keys with values, got {_kind(data)}")
+    return data
+
+
+def _known(data: dict[Any, Any], valid: Iterable[str], file: Path, key: str) -> None:
+    valid = list(valid)
+    for name in data:
+        if name not in valid:
+            where = f"{key}.{name}" if key else str(name)
+            raise ConfigError(
+                f"{file}: {where}: unknown key{nearest(str(name), valid)}; expected one of {', '.join(valid)}"
+            )
+
+
+def _convert(data: object, kind: type[Any], file: Path, key: str) -> Any:
+    entry = _mapping(data, file, key)
+    _known(entry, (f.encode_name for f in msgspec.structs.fields(kind)), file, key)
+    try:
+        return msgspec.convert(entry, kind)
+    except msgspec.ValidationError as error:
+        # msgspec says "Expected `int`, got `str` - at `$.limit`", or "... - at `key` in `$.load`".
+        message, _, path = str(error).partition(" - at ")
+        of_a_key, _, inner = path.rpartition(" in ")
+        inner = re.sub(r"[`$]", "", inner) + (": key" if of_a_key else "")
+        raise ConfigError(f"{file}: {key}{inner}: {message[:1].lower()}{message[1:]}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {key}: {error}") from None
+
+
+def _kind(data: object) -> str:
+    return "a list" if isinstance(data, list) else "text" if isinstance(data, str) else type(data).__name__
+
+
+class _NoDuplicates(yaml.SafeLoader):
+    """A safe loader that refuses a key written twice, which YAML forbids and the library lets pass.
+
+    Looked at as written, before ``<<`` merges other mappings in: what a merge brings may be overridden.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key.value!r} is written twice", key.start_mark
+                )
+            seen.add((key.tag, key.value))
+        return node

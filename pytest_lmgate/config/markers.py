@@ -1,0 +1,254 @@
+"""Arguments of markers and fixtures, checked: what to measure (`EvaluationSpec`), and the limit of a gate (`Gate`).
+
+A fixture ``x_of`` takes what the marker ``x_max`` or ``x_min`` takes, less the limit. `_METRICS` at the end is the
+table of all of them.
+"""
+
+from __future__ import annotations
+
+__all__ = ["EvaluationSpec", "Gate", "parse_fixture_call", "parse_marker"]
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pytest_lmgate.config.fixture import FixtureReference
+from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.config.protocol import Protocol
+from pytest_lmgate.config.requests import CHOICE_VARIANTS, ChoiceRequest, MaskedRequest, TextRequest
+from pytest_lmgate.errors import ConfigError, nearest
+
+How = Protocol | TextRequest | ChoiceRequest | MaskedRequest
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """What to measure; no limit in it.
+
+    Attributes:
+        metric: Name of the metric.
+        model: Name, path, hub id, fixture reference, or a pair in memory.
+        dataset: Likewise, or rows.
+        how: Protocol of a perplexity, or how to measure something else.
+    """
+
+    metric: str
+    model: Any
+    dataset: Any
+    how: How
+
+    @property
+    def model_name(self) -> str:
+        """The model as the user wrote it."""
+        return _name(self.model)
+
+    @property
+    def dataset_name(self) -> str:
+        """The dataset as the user wrote it."""
+        return _name(self.dataset)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A measurement and the value that still passes.
+
+    Attributes:
+        marker: Name of the marker.
+        evaluation: What to measure.
+        limit: Finite; positive, but for metrics that may be zero or less where that is still something to keep to.
+    """
+
+    marker: str
+    evaluation: EvaluationSpec
+    limit: float
+
+    @property
+    def direction(self) -> str:
+        """``lower`` where smaller values pass, else ``higher``."""
+        return "higher" if self.marker.endswith("_min") else "lower"
+
+    @property
+    def label(self) -> str:
+        """Short name, as in ``ppl_max[int8-wikitext2]`` or ``rouge_min:rouge2[int8-news]``."""
+        which = f":{self._which}" if self._which else ""
+        return f"{self.marker}{which}[{self.evaluation.model_name}-{self.evaluation.dataset_name}]"
+
+    @property
+    def _which(self) -> str:
+        """Which of the metrics that share a marker, where it is not the usual one."""
+        what, how = self.evaluation.metric, self.evaluation.how
+        if self.marker.startswith("metric_"):
+            return what
+        if isinstance(how, TextRequest) and what == "rouge":
+            variant = dict(how.options).get("variant", _ROUGE_VARIANT)
+            return "" if variant == _ROUGE_VARIANT else str(variant)
+        if isinstance(how, ChoiceRequest) and how.variant != CHOICE_VARIANTS[0]:
+            return how.variant
+        return ""
+
+
+def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Gate:
+    """Turn a marker's arguments into a gate.
+
+    Raises:
+        ConfigError: An argument is unknown, missing, or not what it should be.
+    """
+    entry = _METRICS[marker.rpartition("_")[0]]
+    arguments = _bound(marker, entry.parameters(limit=True), args, kwargs)
+    limit = arguments.pop("limit")
+    if isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise ConfigError(f"limit: expected a number, got {limit!r}")
+    if not entry.lowest <= limit <= sys.float_info.max:
+        which = "a positive finite number" if entry.lowest > 0 else "a finite number" + " from 0" * (entry.lowest == 0)
+        raise ConfigError(f"limit: expected {which}, got {limit!r}: nothing could be judged by it")
+    if entry.scale is not None and limit > entry.scale:
+        raise ConfigError(
+            f"limit: {marker} is on a scale from 0 to {entry.scale}, got {limit!r}: nothing could reach it"
+        )
+    return Gate(marker, entry.evaluation(arguments), float(limit))
+
+
+def parse_fixture_call(fixture: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EvaluationSpec:
+    """Turn the arguments of a fixture such as ``ppl_of`` into what to measure.
+
+    Raises:
+        ConfigError: Likewise.
+    """
+    entry = _METRICS[fixture.removesuffix("_of")]
+    return entry.evaluation(_bound(fixture, entry.parameters(limit=False), args, kwargs))
+
+
+def _bound(
+    name: str, parameters: Sequence[inspect.Parameter], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    signature = inspect.Signature(parameters)
+    try:
+        return dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        unknown = [key for key in kwargs if key not in signature.parameters]
+        # A wrong name is told before what is missing, for which it may stand.
+        wrong = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else str(error)
+        hint = nearest(unknown[0], signature.parameters) if unknown else ""
+        raise ConfigError(f"{wrong}{hint}; expected {name}({', '.join(signature.parameters)})") from None
+
+
+def _name(given: Any) -> str:
+    if isinstance(given, FixtureReference):
+        return given.name
+    return str(given) if isinstance(given, str | Path) else f"in-memory {type(given).__name__}"
+
+
+_POSITIONAL, _KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+_PROTOCOL = {
+    "stride": "stride",
+    "max_length": "max_length",
+    "protocol": "name",
+    "unit": "unit",
+    "average": "average",
+    "allow_beyond_context": "allow_beyond_context",
+    "add_bos_token": "add_bos_token",
+}
+_GENERATION = tuple(field.name for field in fields(GenerationSettings))
+_TEXTS = ("predictions", "references")
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """One metric's arguments, less model, dataset and limit, which all have.
+
+    Attributes:
+        keywords: Names of the arguments; what is not said keeps its default where it is used.
+        how: Makes of those that were said how to measure.
+        scale: The largest value there is, where there is one.
+        lowest: The lowest limit that says something.
+        makes_texts: Whether a fixture may be given texts in place of model and dataset.
+        named: Whether the metric's name comes first (users' metrics).
+        fourth: A keyword that may also stand behind the limit without its name.
+    """
+
+    name: str
+    keywords: tuple[str, ...]
+    how: Callable[[str, dict[str, Any]], How]
+    scale: float | None = None
+    lowest: float = math.ulp(0)  # above 0
+    makes_texts: bool = False
+    named: bool = False
+    fourth: str | None = None
+
+    def parameters(self, *, limit: bool) -> list[inspect.Parameter]:
+        """Return the signature of the marker (`limit`) or of the fixture."""
+        optional = None if self.makes_texts and not limit else inspect.Parameter.empty
+        found = [inspect.Parameter("metric", _POSITIONAL)] if self.named else []
+        found += [inspect.Parameter(key, _POSITIONAL, default=optional) for key in ("model", "dataset")]
+        if limit:
+            found.append(inspect.Parameter("limit", _POSITIONAL))
+        if self.fourth:
+            found.append(inspect.Parameter(self.fourth, _POSITIONAL, default=None))
+        keywords = [*self.keywords, *(_TEXTS if self.makes_texts and not limit else ())]
+        return found + [inspect.Parameter(key, _KEYWORD, default=None) for key in keywords if key != self.fourth]
+
+    def evaluation(self, arguments: dict[str, Any]) -> EvaluationSpec:
+        """Make of bound arguments what to measure."""
+        name = arguments.pop("metric") if self.named else self.name
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"metric: expected the name of a registered metric, got {name!r}")
+        model, dataset = arguments.pop("model", None), arguments.pop("dataset", None)
+        if "predictions" in arguments:
+            if model is not None or dataset is not None:
+                raise ConfigError("predictions: give texts, or a model and a dataset, not both")
+            if generation := [key for key in _GENERATION if key in arguments]:
+                raise ConfigError(
+                    f"{', '.join(generation)}: of a model that generates; the predictions are there already"
+                )
+        else:
+            if "references" in arguments:
+                raise ConfigError("references: go with predictions; a dataset names the columns that hold its own")
+            for key, value in (("model", model), ("dataset", dataset)):
+                if value is None or isinstance(value, int | float) or (isinstance(value, str) and not value):
+                    raise ConfigError(
+                        f"{key}: expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...), got {value!r}"
+                    )
+        return EvaluationSpec(name, model, dataset, self.how(name, arguments))
+
+
+def _protocol(_: str, said: dict[str, Any]) -> Protocol:
+    return Protocol(**{_PROTOCOL[key]: value for key, value in said.items()})
+
+
+def _bits(_: str, said: dict[str, Any]) -> Protocol:
+    return Protocol(unit="bits_per_byte", **{_PROTOCOL[key]: value for key, value in said.items()})
+
+
+def _texts(name: str, said: dict[str, Any]) -> TextRequest:
+    generation = {key: said.pop(key) for key in _GENERATION if key in said}
+    given = {key: said.pop(key) for key in _TEXTS if key in said}
+    return TextRequest(name, tuple(sorted(said.items())), GenerationSettings.of(**generation), **given)
+
+
+def _text_metric(name: str, options: tuple[str, ...] = (), **others: Any) -> _Metric:
+    return _Metric(name, (*options, *_GENERATION), _texts, makes_texts=True, **others)
+
+
+_BLEU = ("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order")
+_CHRF = ("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing")
+_TER = ("normalized", "no_punct", "asian_support", "case_sensitive")
+_ROUGE_VARIANT = "rougeL"
+_ROUGE = ("variant", "stemmer", "multi_reference", "tokenizer", "convention")
+_EXACT = ("ignore_case", "ignore_punctuation", "strip")
+_BPB = tuple(key for key in _PROTOCOL if key not in ("unit", "average"))
+_METRICS = {
+    "ppl": _Metric("ppl", tuple(_PROTOCOL), _protocol),
+    "bpb": _Metric("bpb", _BPB, _bits),
+    "pppl": _Metric("pppl", ("max_length",), lambda _, said: MaskedRequest(**said)),
+    "accuracy": _Metric("accuracy", ("variant", "max_length"), lambda _, said: ChoiceRequest(**said), scale=1),
+    "bleu": _text_metric("bleu", _BLEU, scale=100),
+    "chrf": _text_metric("chrf", _CHRF, scale=100),
+    "ter": _text_metric("ter", _TER, lowest=0),
+    "rouge": _text_metric("rouge", _ROUGE, scale=1, fourth="variant"),
+    "exact": _text_metric("exact", _EXACT, scale=1),
+    "metric": _text_metric("metric", named=True, lowest=-sys.float_info.max),
+}

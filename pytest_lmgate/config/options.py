@@ -1,0 +1,40 @@
+"""`Options`: what a session was told besides lmgate.yaml, wherever it was said."""
+
+from __future__ import annotations
+
+__all__ = ["Options"]
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_lmgate.config.specs import check_device
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a session.
+
+    Attributes:
+        cache: Cache folder.
+        refresh_before: Measure again whatever was measured before this time (seconds since the epoch); None for never.
+        offline: Forbid the network.
+        device: Device for models whose entry names none; None for the project's default.
+        fail_fast: Stop a measurement once a partial sum proves the limit broken.
+        workers: Processes that measure side by side and share the processors.
+        explain_cache: Say per gate what changed since the nearest earlier entry.
+
+    Raises:
+        ConfigError: There is no such device.
+    """
+
+    cache: Path
+    refresh_before: float | None = None
+    offline: bool = False
+    device: str | None = None
+    fail_fast: bool = False
+    workers: int = 1
+    explain_cache: bool = False
+
+    def __post_init__(self) -> None:
+        if self.device is not None:
+            check_device(self.device)

@@ -1,0 +1,80 @@
+"""How to measure what is not a perplexity of a text: generated texts, multiple choice, masked models."""
+
+from __future__ import annotations
+
+__all__ = ["CHOICE_VARIANTS", "ChoiceRequest", "MaskedRequest", "TextRequest"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.errors import ConfigError, nearest
+
+CHOICE_VARIANTS = ("acc", "acc_norm", "acc_bytes")
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """A metric of texts, which a model generates or which are given.
+
+    Attributes:
+        metric: ``bleu``, ``chrf``, ``ter``, ``rouge``, ``exact``, or the name of a user's.
+        options: The metric's own, those that were said.
+        generation: How to generate.
+        predictions: Texts that are there already, one per row.
+        references: References of each of them.
+    """
+
+    metric: str
+    options: tuple[tuple[str, Any], ...]
+    generation: GenerationSettings
+    predictions: Sequence[str] | None = None
+    references: Sequence[Sequence[str]] | None = None
+
+
+@dataclass(frozen=True)
+class ChoiceRequest:
+    """Multiple choice by likelihood.
+
+    Attributes:
+        variant: ``acc``, ``acc_norm`` (per character) or ``acc_bytes`` (per byte): what decides.
+        max_length: Tokens read at most; None is the model's context.
+
+    Raises:
+        ConfigError: An unknown variant, or a length out of range.
+    """
+
+    variant: str = "acc"
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.variant not in CHOICE_VARIANTS:
+            raise ConfigError(
+                f"variant: expected one of {', '.join(CHOICE_VARIANTS)}; got {self.variant!r}"
+                f"{nearest(str(self.variant), CHOICE_VARIANTS)}"
+            )
+        _check_length(self.max_length)
+
+
+@dataclass(frozen=True)
+class MaskedRequest:
+    """Pseudo-perplexity of a masked model, one mask at a time.
+
+    Attributes:
+        max_length: Tokens read at most, special tokens included; None is the model's context. Longer texts are read in
+            pieces.
+
+    Raises:
+        ConfigError: A length out of range.
+    """
+
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_length(self.max_length)
+
+
+def _check_length(length: object) -> None:
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 2):
+        raise ConfigError(f"max_length: expected a whole number of tokens, 2 or more; got {length!r}")

@@ -1,0 +1,189 @@
+"""The shape of lmgate.yaml: frozen, typed specs of models and datasets. Decoding is in `config.file`."""
+
+from __future__ import annotations
+
+__all__ = ["DTYPES", "TEXT_SUFFIXES", "DatasetSpec", "Defaults", "ModelSpec", "ProjectSpec", "check_device"]
+
+import re
+from typing import Any
+
+import msgspec
+
+from pytest_lmgate.errors import ConfigError, nearest
+
+DEVICES = ("auto", "cuda", "mps", "cpu", "xpu")
+DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+TEXT_SUFFIXES = (".txt", ".raw", ".text", ".md")
+# Arguments of from_pretrained that the entry itself decides, by the key that does.
+_BESIDE_LOAD = {
+    "dtype": "dtype",
+    "torch_dtype": "dtype",
+    "trust_remote_code": "trust_remote_code",
+    "use_safetensors": "pickle_weights",
+    "revision": "revision",
+    # What these name would be read, but not be in the measurement's address.
+    "subfolder": "path",
+    "config": "path",
+    "adapter_kwargs": "adapter",
+}
+
+
+class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a model gets where its own entry is silent.
+
+    Attributes:
+        device: ``auto`` (cuda, else mps, else cpu), or a torch device such as ``cpu`` or ``cuda:1``.
+        dtype: ``auto`` is the checkpoint's own.
+        batch_size: Windows per batch, or ``auto`` for a budget of tokens.
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_size: int | str = "auto"
+
+    def __post_init__(self) -> None:
+        _check_running(self.dtype, self.device, self.batch_size)
+
+
+class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One entry of ``models:``; exactly one of `path` and `hub` is given.
+
+    Attributes:
+        path: Folder of the checkpoint, relative to lmgate.yaml.
+        hub: Hub id, as in ``org/name``.
+        revision: Branch, tag or commit of the hub id.
+        tokenizer: Folder or hub id of the tokenizer where it is not the model's own.
+        adapter: Folder of a PEFT adapter to put on the model.
+        load: Passed on to ``from_pretrained``.
+        dtype: See `Defaults`; None takes the default.
+        device: Likewise.
+        batch_size: Likewise.
+        trust_remote_code: Permit Python code that comes with the checkpoint to run.
+        pickle_weights: Permit weights in pickle files (.bin, .pt), which can run any code when read.
+    """
+
+    path: str | None = None
+    hub: str | None = None
+    revision: str | None = None
+    tokenizer: str | None = None
+    adapter: str | None = None
+    load: dict[str, Any] = msgspec.field(default_factory=dict)
+    dtype: str | None = None
+    device: str | None = None
+    batch_size: int | str | None = None
+    trust_remote_code: bool = False
+    pickle_weights: bool = False
+
+    def __post_init__(self) -> None:
+        _exactly_one("path", self.path, "hub", self.hub)
+        if self.revision is not None and self.hub is None:
+            raise ConfigError("revision: only a hub id has revisions; remove it, or use hub: in place of path:")
+        for key, instead in _BESIDE_LOAD.items():
+            if key in self.load:
+                raise ConfigError(f"load.{key}: say {instead}: beside load:, not inside it")
+        _check_running(self.dtype, self.device, self.batch_size)
+
+    @property
+    def where(self) -> str:
+        """Path or hub id, for messages."""
+        return self.path or f"hub:{self.hub}{'@' + self.revision if self.revision else ''}"
+
+
+class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    r"""One entry of ``datasets:``; exactly one of `path` and `hub` is given.
+
+    Attributes:
+        path: File (text, .jsonl, .csv, .parquet) or a folder saved by datasets, relative to lmgate.yaml.
+        hub: Hub id, with `name` (configuration), `split` and `revision`.
+        text: Column that holds the text.
+        join: What stands between rows when they are read as one text; two newlines unless said.
+        limit: Use the first so many rows only.
+        lines: For .txt: each line is a row; otherwise the file is one text, whole and unchanged.
+        prompt: Template with ``{column}`` fields that a text is generated from.
+        source: Column in place of a template, for models that take the bare text.
+        references: Columns that hold references, a text or a list of texts each.
+        chat: Put the prompt into the model's chat template.
+        system: Text of the chat's system message; without `chat`, text before everything.
+        examples: File of rows shown before each prompt with their first reference (few-shot).
+        question: Column or template that a choice follows.
+        choices: A column that holds a list, or the columns that hold one choice each.
+        answer: Column of the right choice, its index from 0 or its text.
+        delimiter: What stands between question and choice, a space unless said.
+        cluster: Column that names what rows belong together, where they are not independent.
+    """
+
+    path: str | None = None
+    hub: str | None = None
+    name: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    text: str = "text"
+    join: str = "\n\n"
+    limit: int | None = None
+    lines: bool = False
+    prompt: str | None = None
+    source: str | None = None
+    references: str | list[str] | None = None
+    chat: bool = False
+    system: str | None = None
+    examples: str | None = None
+    question: str | None = None
+    choices: str | list[str] | None = None
+    answer: str | None = None
+    delimiter: str = " "
+    cluster: str | None = None
+
+    def __post_init__(self) -> None:
+        _exactly_one("path", self.path, "hub", self.hub)
+        if self.prompt is not None and self.source is not None:
+            raise ConfigError("prompt, source: give one; a source is the prompt {column}")
+        if self.choices is not None and (self.question is None or self.answer is None):
+            raise ConfigError("choices: a multiple-choice dataset needs question: and answer: beside choices:")
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"limit: expected a number of rows from 1, got {self.limit}")
+        if self.lines and (self.path is None or not self.path.endswith(TEXT_SUFFIXES)):
+            raise ConfigError("lines: only a text file is read by lines; the other formats have rows of their own")
+        if self.hub is None and (self.name or self.revision):
+            raise ConfigError("name, revision: only a hub id has them")
+
+    @property
+    def where(self) -> str:
+        """Path or hub id, for messages."""
+        if self.path:
+            return self.path
+        return "hub:" + "/".join(part for part in (self.hub, self.name, self.split) if part)
+
+
+class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole of lmgate.yaml."""
+
+    defaults: Defaults = msgspec.field(default_factory=Defaults)
+    models: dict[str, ModelSpec] = msgspec.field(default_factory=dict)
+    datasets: dict[str, DatasetSpec] = msgspec.field(default_factory=dict)
+
+
+def check_device(device: str) -> None:
+    """Refuse what no torch device is called.
+
+    Raises:
+        ConfigError: It is not one of `DEVICES`, nor one of several, as in ``cuda:1``.
+    """
+    if device not in DEVICES and not re.fullmatch(r"(cuda|mps|xpu|cpu):\d+", device):
+        raise ConfigError(
+            f"device: expected one of {', '.join(DEVICES)}, or one of several as in cuda:1; got {device!r}"
+            f"{nearest(device, DEVICES)}"
+        )
+
+
+def _exactly_one(first: str, a: object, second: str, b: object) -> None:
+    if bool(a) == bool(b):
+        raise ConfigError(f"expected exactly one of {first}: and {second}:, got {'both' if a else 'neither'}")
+
+
+def _check_running(dtype: str | None, device: str | None, batch_size: int | str | None) -> None:
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}; got {dtype!r}{nearest(dtype, DTYPES)}")
+    if device is not None:
+        check_device(device)
+    if batch_size is not None and batch_size != "auto" and (not isinstance(batch_size, int) or batch_size < 1):
+        raise ConfigError(f"batch_size: expected auto or a whole number of windows from 1, got {batch_size!r}")
