@@ -1,0 +1,1 @@
+"""Corpora, and rows to token windows: pure planning, with digests."""

@@ -1,0 +1,159 @@
+"""Multiple choice: rows to questions with choices, and these to token windows that score each choice. Pure.
+
+Tokens are made as lm-evaluation-harness 0.4.13 makes them (``_encode_pair``): question and choice are encoded together,
+the choice is what follows the question's own tokens, and white space at the end of the question belongs to the choice.
+An empty question is the BOS token (else EOS). One thing differs: an EOS that a tokenizer puts behind every text is left
+out. The harness keeps it, so that the choice loses its first token and the EOS is scored in its place.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Question", "make_questions", "plan_choices"]
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_lmgate.data.framing import Framing
+from pytest_lmgate.data.prompts import cell, fill
+from pytest_lmgate.data.tokens import Streams, TokenizerFacts
+from pytest_lmgate.data.windows import WindowPlan
+from pytest_lmgate.errors import DataError, ModelError
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row.
+
+    Attributes:
+        text: What is asked, as the model reads it.
+        choices: Two or more continuations, without the delimiter before them.
+        answer: Index of the right one.
+    """
+
+    text: str
+    choices: tuple[str, ...]
+    answer: int
+
+
+def make_questions(
+    rows: Sequence[Row], *, name: str, question: str, choices: Sequence[str], answer: str
+) -> tuple[Question, ...]:
+    """Read questions from rows.
+
+    Args:
+        rows: The dataset.
+        name: Its name, for messages.
+        question: A column, or a template with ``{column}`` fields.
+        choices: One column that holds a list, or the columns that hold one choice each.
+        answer: Column of the right choice: its text (where two are equal, the first), or its index from 0.
+
+    Raises:
+        DataError: A column is missing, there are fewer than two choices, or the answer is none of them.
+    """
+    return tuple(_question(row, index, name, question, choices, answer) for index, row in enumerate(rows))
+
+
+def _question(row: Row, index: int, name: str, question: str, columns: Sequence[str], answer: str) -> Question:
+    where = f"dataset {name!r}: row {index}"
+    template = question if "{" in question else f"{{{question}}}"
+    text = fill(template, row, name, index, what="question")
+    if len(columns) == 1:
+        choices = cell(row, columns[0], name, index, what="choices")
+    else:
+        choices = [cell(row, column, name, index, what="choices") for column in columns]
+    if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) and choice for choice in choices):
+        raise DataError(f"{where}: choices: expected a list of texts, got {choices!r}")
+    if len(choices) < 2:
+        raise DataError(f"{where}: choices: expected two or more, got {len(choices)}: nothing could be chosen wrongly")
+    right = cell(row, answer, name, index, what="answer")
+    if isinstance(right, str):  # CSV has no numbers
+        right = choices.index(right) if right in choices else int(right) if right.isdecimal() else right
+    if isinstance(right, bool) or not isinstance(right, int) or not 0 <= right < len(choices):
+        raise DataError(
+            f"{where}: answer: expected an index from 0 to {len(choices) - 1} or the text of a choice, got {right!r}"
+        )
+    return Question(text, tuple(choices), right)
+
+
+def plan_choices(
+    questions: Sequence[Question],
+    tokenizer: TokenizerFacts,
+    *,
+    delimiter: str,
+    max_length: int | None,
+    name: str,
+    model: str,
+) -> tuple[Streams, WindowPlan]:
+    """Plan one window per choice, in the order of rows and choices.
+
+    Args:
+        questions: Rows.
+        tokenizer: Of the model; its special tokens are kept, as a question begins a text.
+        delimiter: What stands between question and choice.
+        max_length: Tokens that the model can read; the question's beginning is left out where it does not fit.
+        name: Name of the dataset, for messages.
+        model: Name of the model, for messages.
+
+    Raises:
+        DataError: A choice has no token of its own, or does not fit by itself.
+        ModelError: A question is empty and the tokenizer has no token to begin with.
+    """
+    pair = _PairEncoder(tokenizer, Framing.of(tokenizer.encode), model)
+    streams, first = [], []
+    for index, row in enumerate(questions):
+        for choice in row.choices:
+            asked, answered = pair.encode(row.text, delimiter + choice)
+            if not answered:
+                raise DataError(f"dataset {name!r}: row {index}: the choice {choice!r} has no token of its own")
+            if max_length is not None and len(answered) > max_length:
+                raise DataError(
+                    f"dataset {name!r}: row {index}: a choice of {len(answered):,} tokens is longer than the context "
+                    f"of {model!r}, {max_length:,}"
+                )
+            streams.append(np.asarray([*asked, *answered], dtype=np.int64))
+            first.append(len(asked))
+    ends = np.array([len(ids) for ids in streams], dtype=np.int64)
+    # The last token is only a target, so one more than the context fits.
+    begins = np.maximum(0, ends - max_length - 1) if max_length is not None else np.zeros_like(ends)
+    firsts = np.array(first, dtype=np.int64)
+    plan = WindowPlan(np.arange(len(streams), dtype=np.int64), begins, ends, firsts, np.zeros(len(streams), dtype=bool))
+    none = tuple(0 for _ in streams)
+    return Streams(tuple(streams), None, none, none, none), plan
+
+
+@dataclass(frozen=True)
+class _PairEncoder:
+    """Question and choice to tokens, as lm-evaluation-harness 0.4.13 does."""
+
+    tokenizer: TokenizerFacts
+    framing: Framing
+    model: str
+
+    def encode(self, text: str, choice: str) -> tuple[list[int], list[int]]:
+        """Return the tokens of the question and of the choice."""
+        stripped = text.rstrip()
+        choice, text = text[len(stripped) :] + choice, stripped
+        asked = self._begun(text) if text else []
+        if asked:
+            return asked, self._begun(text + choice)[len(asked) :]
+        answered = list(self.tokenizer.encode(choice, False))
+        prefix = self.tokenizer.bos if self.tokenizer.bos is not None else self.tokenizer.eos
+        if answered and answered[0] == prefix:
+            return answered[:1], answered[1:]
+        if prefix is None:
+            raise ModelError(
+                f"a question is empty, and the tokenizer of {self.model!r} has no BOS or EOS to begin with"
+            )
+        return [prefix], answered
+
+    def _begun(self, text: str) -> list[int]:
+        """Tokens of a text with the special tokens before it, BOS once where the text itself begins with it."""
+        own = self.framing.own(self.tokenizer.encode(text, True))
+        if self.tokenizer.adds_bos and own[:1] == [self.tokenizer.bos]:
+            return own
+        return self.framing.around(own, suffix=False)

@@ -1,0 +1,158 @@
+"""From rows to prompts and references: templates with ``{column}`` fields, chat messages, few-shot examples. Pure."""
+
+from __future__ import annotations
+
+__all__ = ["Prompt", "TextTask", "cell", "fill", "make_task"]
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_lmgate.errors import DataError, nearest
+
+Row = Mapping[str, Any]
+Prompt = str | tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """What to generate from, and what to compare with.
+
+    Attributes:
+        name: The dataset's name, for messages.
+        prompts: One per row: text, or for a chat ``(role, content)`` pairs.
+        references: One or more texts per row.
+        rows: The rows themselves, for metrics that look at other columns.
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    references: tuple[tuple[str, ...], ...]
+    rows: tuple[Row, ...]
+
+
+def make_task(
+    rows: Sequence[Row],
+    *,
+    name: str,
+    template: str,
+    references: Sequence[str],
+    examples: Sequence[Row] = (),
+    chat: bool = False,
+    system: str | None = None,
+) -> TextTask:
+    """Fill the template for each row.
+
+    Args:
+        rows: The dataset.
+        name: Its name, for messages.
+        template: Text with ``{column}`` fields; ``{{`` and ``}}`` are braces.
+        references: Columns that hold references; a column may hold a text or a list of texts.
+        examples: Rows shown before each prompt, each filled in likewise with the first of its references right behind
+            it, a blank line between two: few-shot.
+        chat: Make messages for the model's chat template rather than text.
+        system: Text of the system message of a chat; otherwise text before the examples.
+
+    Raises:
+        DataError: A row lacks a column, or holds something else than text in it.
+    """
+    shown = f"{name} (examples)"
+    shots = [
+        (fill(template, row, shown, index), _references(row, references, shown, index)[0])
+        for index, row in enumerate(examples)
+    ]
+    prompts: list[Prompt] = []
+    for index, row in enumerate(rows):
+        prompt = fill(template, row, name, index)
+        if chat:
+            turns = [("system", system)] if system else []
+            for asked, answered in shots:
+                turns += [("user", asked), ("assistant", answered)]
+            prompts.append((*turns, ("user", prompt)))
+        else:
+            before = [system] if system else []
+            prompts.append("\n\n".join([*before, *(asked + answered for asked, answered in shots), prompt]))
+    return TextTask(
+        name,
+        tuple(prompts),
+        tuple(_references(row, references, name, index) for index, row in enumerate(rows)),
+        tuple(rows),
+    )
+
+
+def fill(template: str, row: Row, name: str, index: int, *, what: str = "prompt") -> str:
+    """Fill the ``{column}`` fields of a template from a row.
+
+    Args:
+        template: Text with fields; ``{{`` and ``}}`` are braces.
+        row: The row.
+        name: The dataset's name, for messages.
+        index: The row's, likewise.
+        what: What the template is, likewise.
+
+    Raises:
+        DataError: The template is malformed, or names a column that the row does not have or that holds a list or a
+            mapping.
+    """
+    parts = []
+    try:
+        pieces = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise DataError(f"dataset {name!r}: {what}: {error}; write {{{{ and }}}} for braces in {template!r}") from error
+    for text, column, form, conversion in pieces:
+        parts.append(text)
+        if column is None:
+            continue
+        if form or conversion:
+            raise DataError(
+                f"dataset {name!r}: {what}: expected {{column}}, got a format in {{{column}}} of {template!r}"
+            )
+        value = cell(row, column, name, index, what=what)
+        if not isinstance(value, str | int | float):
+            kind = type(value).__name__
+            raise DataError(
+                f"dataset {name!r}: row {index}: {what}: column {column!r}: expected text or a number, got {kind}"
+            )
+        parts.append(str(value))
+    return "".join(parts)
+
+
+def cell(row: Row, column: str, name: str, index: int, *, what: str) -> Any:
+    """Return a row's column.
+
+    Raises:
+        DataError: The row does not have it, or it is empty (null).
+    """
+    value = _present(row, column, name, index, what=what)
+    if value is None:
+        raise DataError(f"dataset {name!r}: row {index}: {what}: column {column!r} is null")
+    return value
+
+
+def _references(row: Row, columns: Sequence[str], name: str, index: int) -> tuple[str, ...]:
+    """Every text of every column; a row may have fewer references than others, but not none."""
+    found: list[str] = []
+    for column in columns:
+        value = _present(row, column, name, index, what="references")
+        texts = value if isinstance(value, list | tuple) else [value]
+        if not all(text is None or isinstance(text, str) for text in texts):
+            raise DataError(
+                f"dataset {name!r}: row {index}: references: column {column!r}: expected text or a list of texts, "
+                f"got {value!r:.60}"
+            )
+        found += [text for text in texts if text is not None]
+    if not found:
+        raise DataError(
+            f"dataset {name!r}: row {index}: expected at least one reference, got none in {', '.join(columns)}"
+        )
+    return tuple(found)
+
+
+def _present(row: Row, column: str, name: str, index: int, *, what: str) -> Any:
+    if column not in row:
+        raise DataError(
+            f"dataset {name!r}: row {index}: {what}: no column {column!r}{nearest(column, map(str, row))}; "
+            f"it has {', '.join(map(str, row)) or 'none'}"
+        )
+    return row[column]

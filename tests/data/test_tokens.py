@@ -1,0 +1,171 @@
+"""From rows to token streams: what each protocol tokenizes together, and what it puts before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.config.protocol import PROTOCOLS, Windowing
+from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.tokens import TokenizerFacts, tokenize
+from pytest_lmgate.errors import DataError, ModelError
+
+BOS, EOS = 1001, 1002
+ROWS = ("ab\nc", "", "  ", "défg hi")
+RUNNING = Corpus("t", ("one\ntwo\n\nfour",), is_one_text=True)
+TABLE = Corpus("t", ROWS)
+
+
+def characters(*, bos: int | None = BOS, eos: int | None = EOS, adds_bos: bool = False) -> TokenizerFacts:
+    """A tokenizer whose ids are code points, and which shows where it was called anew: id 7 begins each call."""
+
+    def encode(text: str, special: bool) -> Sequence[int]:
+        return [*([bos] if special and adds_bos else []), 7, *map(ord, text)]
+
+    return TokenizerFacts(encode, bos, eos, adds_bos)
+
+
+def windowing(protocol: str, **more: Any) -> Windowing:
+    return Windowing(protocol, 4, 2 if PROTOCOLS[protocol].has_stride else 4, **more)
+
+
+def ids_of(text: str) -> list[int]:
+    return [7, *map(ord, text)]
+
+
+@pytest.mark.parametrize("protocol", ["sliding", "disjoint", "llama.cpp"])
+def test_rows_are_joined_and_tokenized_in_one_call_without_special_tokens(protocol: str) -> None:
+    streams = tokenize(Corpus("t", ROWS, join="|"), windowing(protocol), characters(adds_bos=True), model="m")
+
+    assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc||  |défg hi")]
+    assert streams.lengths == [17]
+
+
+def test_gptq_joins_by_two_newlines_whatever_the_dataset_says() -> None:
+    streams = tokenize(Corpus("t", ROWS, join="|"), windowing("gptq"), characters(), model="m")
+
+    assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc\n\n\n\n  \n\ndéfg hi")]
+
+
+def test_a_running_text_is_read_unchanged() -> None:
+    streams = tokenize(RUNNING, windowing("sliding"), characters(), model="m")
+
+    assert streams.ids[0].tolist() == ids_of("one\ntwo\n\nfour")
+
+
+def test_bos_chunks_tokenizes_row_by_row_each_with_a_newline() -> None:
+    streams = tokenize(TABLE, windowing("bos-chunks"), characters(), model="m")
+
+    assert [ids.tolist() for ids in streams.ids] == [
+        ids_of("ab\nc\n") + ids_of("\n") + ids_of("  \n") + ids_of("défg hi\n")
+    ]
+    assert streams.prefix == BOS
+
+
+def test_bos_chunks_takes_the_lines_of_a_running_text_for_rows() -> None:
+    streams = tokenize(RUNNING, windowing("bos-chunks"), characters(), model="m")
+
+    assert streams.ids[0].tolist() == ids_of("one\n") + ids_of("two\n") + ids_of("\n") + ids_of("four\n")
+
+
+@pytest.mark.parametrize("protocol", ["document", "lm-eval"])
+def test_each_row_that_is_not_blank_is_a_document(protocol: str) -> None:
+    streams = tokenize(TABLE, windowing(protocol), characters(), model="m")
+
+    assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc"), ids_of("défg hi")]
+
+
+def test_words_bytes_and_characters_are_those_of_the_original_text() -> None:
+    documents = tokenize(TABLE, windowing("document"), characters(), model="m")
+    joined = tokenize(Corpus("t", (" déf  gh", "i ")), windowing("sliding"), characters(), model="m")
+
+    assert (documents.words, documents.chars, documents.utf8_bytes) == ((2, 2), (4, 7), (4, 8))
+    # As re.split counts them: an empty piece before a leading space and after a trailing one.
+    assert (joined.words, joined.chars, joined.utf8_bytes) == ((5,), (12,), (13,))
+
+
+@pytest.mark.parametrize(
+    ("add_bos_token", "adds_bos", "expected"),
+    [
+        (False, False, [7, 97]),
+        (False, True, [7, 97]),
+        (None, False, [7, 97]),
+        (None, True, [BOS, 7, 97]),
+        (True, False, [BOS, 7, 97]),
+        (True, True, [BOS, 7, 97]),
+    ],
+)
+def test_lm_eval_keeps_the_tokenizers_own_bos_only_where_asked(
+    add_bos_token: bool | None, adds_bos: bool, expected: list[int]
+) -> None:
+    streams = tokenize(
+        Corpus("t", ("a",)), windowing("lm-eval", add_bos_token=add_bos_token), characters(adds_bos=adds_bos), model="m"
+    )
+
+    assert streams.ids[0].tolist() == expected
+    assert streams.prefix == BOS
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tokenizer", "prefix"),
+    [
+        ("sliding", characters(adds_bos=True), None),
+        ("document", characters(adds_bos=True), None),
+        ("gptq", characters(adds_bos=True), None),
+        ("bos-chunks", characters(), BOS),
+        ("lm-eval", characters(), BOS),
+        ("lm-eval", characters(bos=None), EOS),
+        ("llama.cpp", characters(adds_bos=True), BOS),
+        ("llama.cpp", characters(adds_bos=False), None),
+    ],
+)
+def test_the_token_before_a_window_is_the_protocols(
+    protocol: str, tokenizer: TokenizerFacts, prefix: int | None
+) -> None:
+    assert tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol), tokenizer, model="m").prefix == prefix
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tokenizer"), [("bos-chunks", characters(bos=None)), ("lm-eval", characters(bos=None, eos=None))]
+)
+def test_a_protocol_that_needs_a_bos_says_which_tokenizer_has_none(protocol: str, tokenizer: TokenizerFacts) -> None:
+    with pytest.raises(
+        ModelError, match=f"protocol '{protocol}' puts a BOS token before the text, but the tok.* 'm' has"
+    ):
+        tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol), tokenizer, model="m")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "adds_bos", "needed"),
+    [
+        ("sliding", False, 2),
+        ("disjoint", False, 2),
+        ("document", False, 2),
+        ("lm-eval", False, 1),
+        ("gptq", False, 4),
+        ("bos-chunks", False, 4),
+        ("llama.cpp", False, 8),
+        ("llama.cpp", True, 7),
+    ],
+)
+def test_a_text_with_too_few_tokens_is_an_error_that_tells_how_many_are_needed(
+    protocol: str, adds_bos: bool, needed: int
+) -> None:
+    def with_tokens(count: int) -> None:
+        facts = TokenizerFacts(lambda text, special: range(count), BOS, EOS, adds_bos)
+        tokenize(Corpus("short", ("x",)), windowing(protocol), facts, model="m")
+
+    with_tokens(needed)
+    plural = "" if needed == 2 else "s"
+    with pytest.raises(
+        DataError, match=f"^dataset 'short': {needed - 1} token{plural}, but protocol '{protocol}' needs"
+    ):
+        with_tokens(needed - 1)
+
+
+@pytest.mark.parametrize("protocol", ["document", "lm-eval"])
+def test_nothing_but_blank_rows_is_an_error(protocol: str) -> None:
+    with pytest.raises(DataError, match="0 tokens"):
+        tokenize(Corpus("t", (" ", "\n")), windowing(protocol), characters(), model="m")
