@@ -1,0 +1,1 @@
+"""Pure functions from additive statistics to a `Score`; no model, no torch, no pytest."""

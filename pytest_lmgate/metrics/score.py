@@ -1,0 +1,107 @@
+"""`Score`: a measured number that knows its noise, its unit and how it was made.
+
+It is a real ``float``, so that ``assert ppl_of(model, dataset) < 16.5`` reads as what it is. What it carries besides
+the value never takes part in a comparison.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Score"]
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Direction = Literal["lower", "higher"]
+
+
+class Score(float):
+    """A metric's value with its noise and provenance.
+
+    Attributes:
+        metric: Name of the metric, as in ``ppl``, ``bpb``, ``bleu``.
+        unit: What one unit of `n` is counted per: ``token``, ``word``, ``byte``, ``char``, ``row``.
+        direction: ``lower`` if smaller values are better, else ``higher``.
+        n: How many targets (or rows) the value is a mean over.
+        stderr: Standard error in the value's own unit, or None where fewer than two clusters tell.
+        interval: Two-sided 95 % interval ``(low, high)`` in the value's own unit, or None likewise.
+        signature: Everything needed to reproduce the number from a paper, in one line.
+        cached: Whether the measurement came from the cache.
+        model: Name of the model as the user wrote it.
+        dataset: Name of the dataset as the user wrote it.
+        fingerprint: Content address of the measurement.
+        seconds: Wall time of measuring or looking up.
+        details: Further figures under the field's names.
+    """
+
+    metric: str
+    unit: str
+    direction: Direction
+    n: int
+    stderr: float | None
+    interval: tuple[float, float] | None
+    signature: str
+    cached: bool
+    model: str
+    dataset: str
+    fingerprint: str
+    seconds: float
+    details: Mapping[str, Any]
+
+    def __new__(
+        cls,
+        value: float,
+        *,
+        metric: str = "",
+        n: int = 0,
+        signature: str = "",
+        unit: str = "token",
+        direction: Direction = "lower",
+        stderr: float | None = None,
+        interval: tuple[float, float] | None = None,
+        cached: bool = False,
+        model: str = "",
+        dataset: str = "",
+        fingerprint: str = "",
+        seconds: float = 0.0,
+        details: Mapping[str, Any] | None = None,
+    ) -> Score:
+        """Make a score; see the class for the attributes."""
+        self = super().__new__(cls, value)
+        self.metric, self.unit, self.direction, self.n = metric, unit, direction, n
+        self.stderr, self.interval, self.signature = stderr, interval, signature
+        self.cached, self.model, self.dataset = cached, model, dataset
+        self.fingerprint, self.seconds = fingerprint, seconds
+        self.details = dict(details or {})
+        return self
+
+    def placed(self, *, model: str, dataset: str, fingerprint: str, cached: bool, seconds: float) -> Score:
+        """Return this score with the names and the address of the measurement it came from."""
+        where = {"model": model, "dataset": dataset, "fingerprint": fingerprint, "cached": cached, "seconds": seconds}
+        return Score(float(self), **{**vars(self), **where})
+
+    @property
+    def value(self) -> float:
+        """The plain float."""
+        return float(self)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the value can be judged at all."""
+        return math.isfinite(self)
+
+    def __repr__(self) -> str:
+        noise = f" [{self.interval[0]:.6g}, {self.interval[1]:.6g}]" if self.interval else ""
+        where = f", {self.model} on {self.dataset}" if self.model else ""
+        cached = ", cached" if self.cached else ""
+        return f"{self.metric} {float(self):.6g}{noise} ({self.n:,} {self.unit}s, {self.signature}{where}{cached})"
+
+    def __str__(self) -> str:
+        return float.__repr__(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (float(self), dict(vars(self)))
+
+
+def _rebuild(value: float, attributes: dict[str, Any]) -> Score:
+    return Score(value, **attributes)

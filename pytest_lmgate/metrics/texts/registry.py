@@ -1,0 +1,57 @@
+"""Metrics that users bring: collected once into a plain mapping by name, no import side effects."""
+
+from __future__ import annotations
+
+__all__ = ["RESERVED", "collected_metrics", "found_metric"]
+
+from collections.abc import Iterable, Mapping
+
+from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.metrics.texts.text_metric import TextMetric
+
+RESERVED = frozenset(
+    {"accuracy", "bleu", "bpb", "chrf", "exact", "kl", "metric", "ppl", "pppl", "rouge", "ter", "top1"}
+)
+"""Names with a marker or a fixture of their own."""
+
+
+def collected_metrics(metrics: Iterable[TextMetric]) -> dict[str, TextMetric]:
+    """Return users' metrics by name, in the order they came.
+
+    Args:
+        metrics: What the ``pytest_lmgate_metrics`` hooks gave, all in one row.
+
+    Raises:
+        ConfigError: One is not a `TextMetric`, has the name of a metric of this package, or of another one.
+    """
+    by_name: dict[str, TextMetric] = {}
+    for metric in metrics:
+        if not isinstance(metric, TextMetric):
+            raise ConfigError(
+                f"pytest_lmgate_metrics: expected TextMetric objects, got {type(metric).__name__} {metric!r:.80}"
+            )
+        if metric.name in RESERVED:
+            raise ConfigError(
+                f"pytest_lmgate_metrics: the name {metric.name!r} is that of a metric of pytest-lmgate: choose another"
+            )
+        if metric.name in by_name:
+            raise ConfigError(
+                f"pytest_lmgate_metrics: two metrics are named {metric.name!r}, with the signatures "
+                f"{by_name[metric.name].signature!r} and {metric.signature!r}: rename one"
+            )
+        by_name[metric.name] = metric
+    return by_name
+
+
+def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
+    """Return the user's metric of that name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name in metrics:
+        return metrics[name]
+    if name in RESERVED:
+        raise ConfigError(f"the metric {name!r} is not a user's: it has markers and a fixture of its own name")
+    known = ", ".join(sorted(metrics)) or "none: give one by the hook pytest_lmgate_metrics"
+    raise ConfigError(f"expected a registered metric, got {name!r}{nearest(name, metrics)}; registered are {known}")

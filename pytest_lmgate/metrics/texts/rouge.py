@@ -1,0 +1,70 @@
+"""ROUGE (Lin 2004) as a text metric: the mean over rows of F, with precision and recall kept.
+
+What is counted, and by which convention, is in `pytest_lmgate.metrics.rouge`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["rouge"]
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_lmgate.metrics.texts.text_metric import Floats, References, TextMetric
+
+
+def rouge(
+    variant: str = "rougeL",
+    stemmer: bool | Callable[[str], str] = False,
+    multi_reference: str = "best",
+    tokenizer: str | Callable[[str], Sequence[str]] | None = None,
+    convention: str = "lin2004",
+) -> TextMetric:
+    """Make ROUGE, scale 0-1; its name is the variant's.
+
+    Args:
+        variant: ``rouge1``, ``rouge2``, ..., ``rougeL``, ``rougeLsum``, ``rougeW``, ``rougeS4``, ``rougeSU4``, ....
+        stemmer: Stem words as the convention does, or by the function given.
+        multi_reference: ``best`` takes the best reference of a row, ``average`` pools the counts of all.
+        tokenizer: ``unicode``, ``rouge-score``, ``rouge-1.5.5`` or a function from a text to tokens; the convention's
+            own where None, which is ``unicode`` for ``lin2004``.
+        convention: ``lin2004``, the paper; or ``rouge-1.5.5``, the program with its quirks.
+
+    Returns:
+        Statistics ``[F, precision, recall, 1]``. Details: ``f``, ``precision`` and ``recall``, means over rows.
+
+    Raises:
+        ConfigError: An option does not exist.
+    """
+    from pytest_lmgate.metrics.rouge import RougeSettings, rouge_rows
+
+    settings = RougeSettings.of(
+        variant, stemmer=stemmer, multi_reference=multi_reference, tokenizer=tokenizer, convention=convention
+    )
+
+    def statistics(predictions: Sequence[str], references: References, rows: Sequence[Mapping[str, Any]]) -> Floats:
+        scored = rouge_rows(
+            predictions,
+            references,
+            variant=variant,
+            stemmer=stemmer,
+            multi_reference=multi_reference,
+            tokenizer=tokenizer,
+            convention=convention,
+        )
+        return np.stack([scored.fmeasure, scored.precision, scored.recall, np.ones(len(scored))], axis=1)
+
+    return TextMetric(
+        name=settings.variant.name,
+        direction="higher",
+        signature=settings.signature,
+        statistics=statistics,
+        details=_details,
+    )
+
+
+def _details(sums: Floats) -> dict[str, float]:
+    f, precision, recall, rows = sums.tolist()
+    return {"f": f / rows, "precision": precision / rows, "recall": recall / rows}

@@ -1,0 +1,115 @@
+"""From texts to a `Score`: the value, its noise, its signature.
+
+A mean over rows has the clustered closed form of `pytest_lmgate.metrics.noise`; for all others rows (or clusters of
+them) are resampled. With fewer than two clusters nothing is known of the noise, and nothing is said.
+"""
+
+from __future__ import annotations
+
+__all__ = ["text_score"]
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.noise import block_clusters, clustered_mean
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
+from pytest_lmgate.metrics.texts.resampling import (
+    RESAMPLES,
+    SEED,
+    cluster_sums,
+    percentile_interval,
+    resampled_scores,
+    resampled_sums,
+)
+from pytest_lmgate.metrics.texts.row_statistics import row_statistics
+from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
+
+
+class _Noise(NamedTuple):
+    stderr: float | None
+    interval: tuple[float, float] | None
+    details: dict[str, Any]
+
+
+def text_score(
+    metric: TextMetric,
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]] | None,
+    *,
+    rows: Sequence[Mapping[str, Any]] | None = None,
+    clusters: Sequence[Hashable] | None = None,
+    statistics: Floats | None = None,
+) -> Score:
+    """Score what a system wrote.
+
+    Args:
+        metric: As `bleu()` and its kin make one, or a user's own.
+        predictions: What the system wrote, one string per row.
+        references: Of each row; rows may have different numbers of them.
+        rows: The dataset's rows, for metrics that look at other columns.
+        clusters: Label of each row's cluster; each row is its own where None.
+        statistics: What `row_statistics` returned for these very texts, to read them once only.
+
+    Returns:
+        The score in the metric's own scale; `n` counts rows. The standard error and the 95 % interval of a mean are
+        ``se`` and ``m +- t se`` in closed form; else those of 1,000 resamples with seed 12345. The details hold the
+        metric's own figures and what the noise was judged by.
+
+    Raises:
+        MetricInputError: The texts cannot be scored, or the metric's statistics or value are not finite.
+    """
+    texts = checked_texts(predictions, references, rows, needs_references=metric.needs_references)
+    if statistics is None:
+        statistics = row_statistics(metric, *texts)
+    elif len(statistics) != len(texts.predictions):
+        raise MetricInputError(
+            f"expected statistics of {len(texts.predictions)} rows, got {len(statistics)}: "
+            "pass what row_statistics returned for these texts"
+        )
+    total: Floats = statistics.sum(axis=0)
+    value = float(metric.value(total))
+    if not math.isfinite(value):
+        raise MetricInputError(
+            f"text metric {metric.name!r}: expected a finite value, got {value} from the sums {total.tolist()}: "
+            "let its `value` say what such sums are worth"
+        )
+    by_cluster = cluster_sums(statistics, cluster_numbers(clusters, len(texts.predictions)))
+    noise = _noise_of_mean(by_cluster) if metric.is_mean else _bootstrap(metric, by_cluster)
+    return Score(
+        value,
+        metric=metric.name,
+        unit="row",
+        direction=metric.direction,
+        n=len(texts.predictions),
+        stderr=noise.stderr,
+        interval=noise.interval,
+        signature=metric.signed(texts.references),
+        details={**(metric.details(total) if metric.details else {}), **noise.details},
+    )
+
+
+def _noise_of_mean(sums: Floats) -> _Noise:
+    """CR2 standard error and Bell-McCaffrey t interval; clusters beyond 512 are merged with their neighbours."""
+    counts = sums[:, -1].astype(np.int64)
+    merged = cluster_sums(sums, block_clusters(np.arange(len(sums)), counts, running_text=False))
+    noise = clustered_mean(merged[:, 0], merged[:, -1].astype(np.int64))
+    margin = noise.margin()
+    interval = None if margin is None else (noise.mean - margin, noise.mean + margin)
+    return _Noise(noise.stderr, interval, {"clusters": noise.clusters, "df": noise.df})
+
+
+def _bootstrap(metric: TextMetric, sums: Floats) -> _Noise:
+    """Standard deviation and percentile interval of the resampled scores."""
+    if len(sums) < 2:
+        return _Noise(None, None, {"clusters": len(sums)})
+    scores = resampled_scores(metric, resampled_sums(sums))
+    return _Noise(
+        float(scores.std(ddof=1)),
+        percentile_interval(scores),
+        {"clusters": len(sums), "resamples": RESAMPLES, "seed": SEED},
+    )

@@ -1,0 +1,106 @@
+"""`TextMetric`: a pure function from texts to one vector of additive statistics per row, and what to make of their sum.
+
+The one vector feeds the score, its noise, the paired test and the worst rows, so that texts are read once. A metric
+written by a user is made of the same parts as those here. Nothing in this module reads a text.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Details", "Direction", "Floats", "References", "Rows", "Statistics", "TextMetric", "Value", "ratio"]
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pytest_lmgate.errors import ConfigError
+
+Direction = Literal["lower", "higher"]
+Floats = NDArray[np.float64]
+References = Sequence[Sequence[str]]
+Rows = Sequence[Mapping[str, Any]]
+Statistics = Callable[[Sequence[str], References, Rows], ArrayLike]
+Value = Callable[[Floats], float]
+Details = Callable[[Floats], Mapping[str, Any]]
+
+_NAME = re.compile(r"[a-z][A-Za-z0-9_.]*")
+
+
+def ratio(sums: Floats) -> float:
+    """``sums[0] / sums[-1]``, a mean; NaN where there is nothing to take the mean over.
+
+    Args:
+        sums: Summed statistics, shape ``[k]``; the last is the number of things counted.
+    """
+    return float(sums[0] / sums[-1]) if sums[-1] else float("nan")
+
+
+@dataclass(frozen=True)
+class TextMetric:
+    """How a system's texts become one number.
+
+    Attributes:
+        name: As in ``bleu``; a letter in lower case, then letters, digits, dots and underscores.
+        direction: ``higher`` if larger values are better, else ``lower``.
+        signature: One line that reproduces the number: a label, then ``key:value`` fields, all separated by ``|``.
+        statistics: From predictions, references and rows to an array ``[rows, k]`` of finite numbers, row for row,
+            that may be added over rows. It must be pure: the same texts give the same numbers.
+        value: From statistics summed over rows, shape ``[k]``, to the number. The default is `ratio`: then the last
+            column counts what the mean is over (1 for each row), and the noise has a closed form.
+        row_value: From the statistics of one row to that row's own number, by which the worst rows are found; `value`
+            where None.
+        details: From summed statistics to further figures under the field's names (plain numbers, strings, lists).
+        scale: What a perfect or complete score is written as: 1 or 100.
+        needs_references: Whether a row without references is an error.
+
+    Raises:
+        ConfigError: A field is not what it should be.
+    """
+
+    name: str
+    direction: Direction
+    signature: str
+    statistics: Statistics
+    value: Value = ratio
+    row_value: Value | None = None
+    details: Details | None = None
+    scale: float = 1.0
+    needs_references: bool = True
+
+    def __post_init__(self) -> None:
+        where = f"text metric {self.name!r}"
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"expected a text metric's name to be a letter in lower case, then letters, digits, dots or "
+                f"underscores (as in 'keyword_recall'), got {self.name!r}"
+            )
+        if self.direction not in ("higher", "lower"):
+            raise ConfigError(
+                f"{where}: expected direction 'higher' (larger is better) or 'lower', got {self.direction!r}"
+            )
+        if not isinstance(self.signature, str) or not self.signature or "\n" in self.signature:
+            raise ConfigError(
+                f"{where}: expected a signature of one line that says how the number is made, got {self.signature!r}"
+            )
+        for field in ("statistics", "value", "row_value", "details"):
+            given = getattr(self, field)
+            optional = field in ("row_value", "details")
+            if not callable(given) and not (optional and given is None):
+                raise ConfigError(f"{where}: expected {field} to be a function, got {type(given).__name__}")
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the number is a mean over what the last column counts, with noise in closed form."""
+        return self.value is ratio
+
+    def signed(self, references: References) -> str:
+        """Return the signature with the number of references of a row after the label, ``var`` where rows differ.
+
+        This is where and how sacrebleu writes it: ``BLEU|nrefs:2|case:mixed|...``.
+        """
+        counts = {len(of_row) for of_row in references}
+        label, bar, fields = self.signature.partition("|")
+        return f"{label}|nrefs:{counts.pop() if len(counts) == 1 else 'var'}{bar}{fields}"

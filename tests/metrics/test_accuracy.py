@@ -1,0 +1,107 @@
+"""Accuracy by hand: which choice is taken under each variant, ties, noise over rows and clusters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.accuracy import ChoiceStatistics, accuracy, correct
+
+
+def statistics(*rows: tuple[list[tuple[float, str]], int]) -> ChoiceStatistics:
+    """Rows of (log-likelihood, choice) pairs and the answer's index."""
+    choices = [choice for pairs, _ in rows for choice in pairs]
+    return ChoiceStatistics(
+        np.array([value for value, _ in choices], dtype=np.float64),
+        np.array([len(text) for _, text in choices]),
+        np.array([len(text.encode()) for _, text in choices]),
+        np.array([len(pairs) for pairs, _ in rows]),
+        np.array([answer for _, answer in rows]),
+    )
+
+
+# The sum takes the first, per character -2.5, -1.5 and -2 the second, per byte -2.5, -1.5 and -2/3 the third.
+UNEQUAL = [(-5.0, "ab"), (-6.0, "abcd"), (-8.0, "한국어가")]
+
+
+def test_each_variant_takes_the_choice_with_its_own_highest_value() -> None:
+    for variant, right in {"acc": 0, "acc_norm": 1, "acc_bytes": 2}.items():
+        for answer in range(3):
+            assert correct(statistics((UNEQUAL, answer)), variant).tolist() == [float(answer == right)]
+
+
+def test_the_lowest_index_wins_ties() -> None:
+    tied = [(-4.0, "xx"), (-2.0, "y"), (-2.0, "z"), (-4.0, "uv")]
+    assert correct(statistics((tied, 1)), "acc").tolist() == [1.0]
+    assert correct(statistics((tied, 2)), "acc").tolist() == [0.0]
+    assert correct(statistics((tied, 0)), "acc_norm").tolist() == [1.0]
+
+
+def test_accuracy_is_the_share_of_rows_answered_right_whatever_their_choices() -> None:
+    two, four = [(-1.0, "a"), (-2.0, "b")], [(-3.0, "a"), (-2.0, "b"), (-9.0, "c"), (-1.0, "d")]
+    score = accuracy(statistics((two, 0), (four, 3), (two, 1), (four, 1)), signature="s")
+    assert score == 0.5
+    assert (score.metric, score.unit, score.direction, score.n) == ("accuracy", "row", "higher", 4)
+    assert score.signature == "s"
+
+
+def test_every_variant_is_in_the_details() -> None:
+    for variant, value in {"acc": 1.0, "acc_norm": 0.5, "acc_bytes": 0.5}.items():
+        score = accuracy(statistics((UNEQUAL, 0), ([(-1.0, "a"), (-2.0, "b")], 0)), signature="s", variant=variant)
+        assert score == value
+        assert score.details == {"acc": 1.0, "acc_norm": 0.5, "acc_bytes": 0.5}
+
+
+def _rows(right: list[bool]) -> ChoiceStatistics:
+    return statistics(*(([(-1.0, "a"), (-2.0, "b")], 0 if each else 1) for each in right))
+
+
+def test_the_standard_error_is_that_of_a_mean_over_rows() -> None:
+    score = accuracy(_rows([True] * 30 + [False] * 10), signature="s")
+    assert score.stderr == pytest.approx(math.sqrt(0.75 * 0.25 / 39))
+    assert score.interval is not None
+    low, high = score.interval
+    assert (low + high) / 2 == pytest.approx(0.75)
+    # Student's t with 39 degrees of freedom.
+    assert high - 0.75 == pytest.approx(2.0227 * score.stderr, rel=1e-4)
+
+
+def test_rows_of_one_cluster_count_as_one() -> None:
+    right = [True, True, True, False, False, False, True, True]
+    paired = accuracy(
+        _rows([each for each in right for _ in range(2)]), signature="s", clusters=[n // 2 for n in range(16)]
+    )
+    alone = accuracy(_rows(right), signature="s")
+    assert paired == alone
+    assert paired.stderr == pytest.approx(alone.stderr)
+
+
+def test_one_row_has_no_noise_to_tell() -> None:
+    score = accuracy(_rows([True]), signature="s")
+    assert (float(score), score.stderr, score.interval) == (1.0, None, None)
+
+
+@given(st.lists(st.lists(st.integers(-50, 0), min_size=2, max_size=5), min_size=1, max_size=8), st.randoms())
+def test_the_order_of_rows_does_not_matter(rows: list[list[int]], random: Any) -> None:
+    made = [([(float(value), "x" * (at + 1)) for at, value in enumerate(row)], 0) for row in rows]
+    shuffled = random.sample(made, len(made))
+    for variant in ("acc", "acc_norm", "acc_bytes"):
+        one, other = (accuracy(statistics(*each), signature="s", variant=variant) for each in (made, shuffled))
+        assert float(one) == pytest.approx(float(other))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_log_likelihood_that_is_not_finite_is_an_error(value: float) -> None:
+    with pytest.raises(MetricInputError, match="accuracy: expected finite log-likelihoods, got NaN or infinity"):
+        accuracy(statistics(([(-1.0, "a"), (value, "b")], 0)), signature="s")
+
+
+def test_no_rows_are_an_error() -> None:
+    with pytest.raises(MetricInputError, match="accuracy: expected at least one row, got none"):
+        accuracy(statistics(), signature="s")

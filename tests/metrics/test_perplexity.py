@@ -1,0 +1,143 @@
+"""Every unit and average from one set of likelihoods, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.noise import clustered_mean, t_quantile
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.score import Score
+
+NLL = np.array([1.0, 2.0, 3.0, 0.5, 1.5, 4.0])
+
+
+def statistics(nll: np.ndarray = NLL, **other: object) -> LikelihoodStatistics:
+    """Two documents of two windows and one: the windows score 2, 1 and 3 targets."""
+    given_or_default = {
+        "nll": nll,
+        "window_targets": np.array([2, 1, 3]),
+        "window_document": np.array([0, 0, 1]),
+        "words": np.array([2, 3]),
+        "chars": np.array([9, 11]),
+        "utf8_bytes": np.array([10, 14]),
+        "running_text": False,
+    } | other
+    return LikelihoodStatistics(**given_or_default)  # type: ignore[arg-type]
+
+
+def score(**how: object) -> Score:
+    return perplexity(statistics(), signature="s", **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "n", "counted"),
+    [
+        ("token", math.exp(12 / 6), 6, "token"),
+        ("word", math.exp(12 / 5), 5, "word"),
+        ("char", math.exp(12 / 20), 20, "char"),
+        ("byte", math.exp(12 / 24), 24, "byte"),
+        ("bits_per_byte", 12 / 24 / math.log(2), 24, "byte"),
+    ],
+)
+def test_every_unit_by_hand(unit: str, value: float, n: int, counted: str) -> None:
+    found = score(unit=unit)
+
+    assert found == pytest.approx(value, rel=1e-12)
+    assert (found.n, found.unit, found.metric, found.signature) == (n, counted, "ppl", "s")
+    assert found.direction == "lower"
+
+
+def test_the_window_average_weighs_windows_equally() -> None:
+    assert score(average="window") == pytest.approx(math.exp((3 / 2 + 3 / 1 + 6 / 3) / 3), rel=1e-12)
+
+
+def test_the_noise_is_that_of_the_clusters_carried_to_the_unit() -> None:
+    # Each document holds more than a quarter of the targets, so that its windows are the clusters.
+    noise = clustered_mean(np.array([3.0, 3.0, 6.0]), np.array([2, 1, 3]))
+    low, high = 2 - t_quantile(0.975, noise.df) * noise.stderr, 2 + t_quantile(0.975, noise.df) * noise.stderr
+
+    token, byte, bits = (score(unit=unit) for unit in ("token", "byte", "bits_per_byte"))
+
+    assert token.interval == pytest.approx((math.exp(low), math.exp(high)))
+    assert token.stderr == pytest.approx(token * noise.stderr)
+    assert byte.interval == pytest.approx((math.exp(low * 6 / 24), math.exp(high * 6 / 24)))
+    assert bits.interval == pytest.approx((low * 6 / 24 / math.log(2), high * 6 / 24 / math.log(2)))
+    assert bits.stderr == pytest.approx(noise.stderr * 6 / 24 / math.log(2))
+    assert (token.details["clusters"], token.details["df"]) == (3, noise.df)
+
+
+def test_one_cluster_has_a_value_and_no_interval() -> None:
+    one = {"words": np.array([5]), "chars": np.array([20]), "utf8_bytes": np.array([24])}
+
+    found = perplexity(statistics(window_targets=np.array([6]), window_document=np.array([0]), **one), signature="s")
+
+    assert found == pytest.approx(math.exp(2))
+    assert found.stderr is found.interval is None
+
+
+def test_the_details_keep_what_the_value_was_made_of() -> None:
+    details = score(unit="byte").details
+
+    expected = {"nll_sum": 12.0, "targets": 6, "words": 5, "chars": 20, "bytes": 24}
+    assert {key: details[key] for key in expected} == expected
+    assert "stderr_iid" not in details
+
+
+def test_llama_cpps_error_takes_tokens_as_independent() -> None:
+    found = score(iid=True)
+
+    expected = math.exp(2) * math.sqrt((np.mean(NLL**2) - 4) / 5)
+    assert found.details["stderr_iid"] == pytest.approx(expected, rel=1e-12)
+
+
+@given(
+    faces=st.integers(2, 1000),
+    windows=st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    average=st.sampled_from(["token", "window"]),
+)
+def test_a_fair_die_has_as_many_faces_as_its_perplexity(faces: int, windows: list[int], average: str) -> None:
+    nll = np.full(sum(windows), math.log(faces))
+    one = np.ones(1, dtype=np.int64)
+    die = LikelihoodStatistics(nll, np.array(windows), np.zeros(len(windows), dtype=np.int64), one, one, one, True)
+
+    found = perplexity(die, signature="s", average=average)
+
+    assert found == pytest.approx(faces, rel=1e-12)
+    assert found.stderr == (None if len(windows) == 1 else pytest.approx(0, abs=1e-9 * faces))
+
+
+def test_likelihoods_in_single_precision_are_summed_in_double() -> None:
+    nll = np.full(2**24 + 64, 1.0, dtype=np.float32)  # a float32 sum stops growing at 2**24
+    long = statistics(
+        nll, window_targets=np.array([2**24, 64]), window_document=np.array([0, 0]), running_text=True
+    )  # fmt: skip
+
+    assert perplexity(long, signature="s").details["nll_sum"] == 2**24 + 64
+
+
+def test_a_word_perplexity_may_overflow_to_infinity_without_a_crash() -> None:
+    found = perplexity(statistics(NLL * 1000), signature="s", unit="word")
+
+    assert found == math.inf
+    assert not found.is_finite
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_likelihoods_that_are_not_finite_are_an_error(bad: float) -> None:
+    nll = NLL.copy()
+    nll[3] = bad
+
+    with pytest.raises(MetricInputError, match="expected finite log-likelihoods, got 1 of 6 NaN or infinite"):
+        perplexity(statistics(nll), signature="s")
+
+
+@pytest.mark.parametrize("targets", [0, 5, 7])
+def test_an_unequal_count_of_likelihoods_and_targets_is_an_error(targets: int) -> None:
+    with pytest.raises(MetricInputError, match=f"expected an NLL for each of 6 targets, got {targets}"):
+        statistics(np.ones(targets))
