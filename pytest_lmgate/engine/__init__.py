@@ -1,0 +1,1 @@
+"""Running models: loading, the streaming likelihood, batching. Torch is imported inside, never at import."""

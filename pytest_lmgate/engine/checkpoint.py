@@ -1,0 +1,247 @@
+"""What a checkpoint's files say about it, read without torch: its kind, its context, the files that make it."""
+
+from __future__ import annotations
+
+__all__ = [
+    "Architecture",
+    "Checkpoint",
+    "Kind",
+    "checkpoint_files",
+    "open_checkpoint",
+    "require_own_code",
+    "require_tokenizer",
+]
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_lmgate.errors import ModelError
+
+# Files beside a checkpoint that no loader reads; everything else is taken to matter.
+_IRRELEVANT_SUFFIXES = {".md", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".log", ".csv", ".lock"}
+_IRRELEVANT_NAMES = {
+    ".gitattributes", ".gitignore", ".DS_Store", "LICENSE", "LICENSE.txt", "NOTICE", "USE_POLICY", "all_results.json",
+    "eval_results.json", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "train_results.json",
+    "trainer_state.json", "training_args.bin",
+}  # fmt: skip
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_CONTEXT_KEYS = (
+    "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length",
+    "context_length",
+)  # fmt: skip
+# Architectures whose positions begin behind the padding token's id, as fairseq counts them: RoBERTa's 514 positions are
+# a context of 512.
+_OFFSET_POSITIONS = frozenset(
+    {"camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm",
+     "xlm-roberta", "xlm-roberta-xl", "xmod"}
+)  # fmt: skip
+# A multimodal model's language model is described in a config of its own.
+_TEXT_PARTS = ("text_config", "llm_config", "language_config", "language_model")
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt", "spiece.model",
+    "sentencepiece.bpe.model", "tekken.json", "tokenizer.tiktoken",
+)  # fmt: skip
+
+
+Kind = Literal["causal", "masked", "encoder-decoder"]
+
+_INSTEAD = {
+    ("ppl", "masked"): "; use pppl_max, the pseudo-perplexity",
+    ("bpb", "masked"): "; use pppl_max, the pseudo-perplexity",
+    ("pppl", "causal"): "; use ppl_max, the perplexity",
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a model's config says of its kind.
+
+    Attributes:
+        name: The model's name, for messages.
+        config: Its config, as in config.json.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+
+    @property
+    def architecture(self) -> str:
+        """First of the config's architectures, as in ``LlamaForCausalLM``."""
+        named = self.config.get("architectures") or ["unknown"]
+        return str(named[0])
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model can read at once; None where its config names no limit."""
+        for config in (self.config, *(self.config.get(part) or {} for part in _TEXT_PARTS)):
+            for key in _CONTEXT_KEYS:
+                if (length := _positive(config.get(key))) is not None:
+                    return length - _offset(config)
+        return None
+
+    @property
+    def kind(self) -> Kind:
+        """What the model predicts a token from."""
+        if "ForMaskedLM" in self.architecture or "ForPreTraining" in self.architecture:
+            return "masked"
+        return "encoder-decoder" if self.config.get("is_encoder_decoder") else "causal"
+
+    def require(self, metric: str, *kinds: Kind) -> None:
+        """Refuse a model for which a metric is undefined.
+
+        Raises:
+            ModelError: It is none of `kinds`.
+        """
+        if self.kind not in kinds:
+            raise ModelError(
+                f"{metric} is undefined for the {self.kind} model {self.name!r} (architecture {self.architecture}): "
+                f"expected a {' or '.join(kinds)} model{_INSTEAD.get((metric, self.kind), '')}"
+            )
+
+
+@dataclass(frozen=True)
+class Checkpoint(Architecture):
+    """A checkpoint's folder.
+
+    Attributes:
+        folder: The folder.
+    """
+
+    folder: Path
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Every file that can change what the model computes, by its name within the folder, sorted."""
+        return checkpoint_files(self.folder)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights on disk."""
+        return sum(path.stat().st_size for path in self.files.values() if path.suffix in (".safetensors", *_PICKLES))
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether another library's kernels run it."""
+        return "quantization_config" in self.config
+
+    def require_safe_weights(self, *, pickle_weights: bool) -> None:
+        """Refuse weights that run code when read.
+
+        Raises:
+            ModelError: There are only pickle files and `pickle_weights` is not set, or no weights at all.
+        """
+        suffixes = {path.suffix for path in self.files.values()}
+        if suffixes & {".safetensors", ".gguf"}:
+            return
+        if not suffixes & set(_PICKLES):
+            raise ModelError(f"model {self.name!r}: no weights in {self.folder}: expected *.safetensors")
+        if not pickle_weights:
+            found = ", ".join(name for name, path in self.files.items() if path.suffix in _PICKLES)
+            raise ModelError(
+                f"model {self.name!r}: {self.folder} has its weights only as pickle ({found}), which can run any code "
+                "when read; convert them with save_pretrained to safetensors, or set pickle_weights: true if you trust "
+                "them"
+            )
+
+
+def require_own_code(folder: Path, *, name: str) -> None:
+    """Refuse a checkpoint or tokenizer whose code is another repository's: no digest of ours would tell of a change.
+
+    Raises:
+        ModelError: Its config refers to such code, as in ``"auto_map": {"AutoModel": "org/repo--modeling.Class"}``.
+    """
+    for file in (folder / "config.json", folder / "tokenizer_config.json"):
+        try:
+            mapped = json.loads(file.read_bytes()).get("auto_map")
+        except (OSError, ValueError, AttributeError):
+            continue  # absent, or said elsewhere to be malformed
+        if (foreign := re.search(r'"([^"]+)--', json.dumps(mapped))) is not None:
+            raise ModelError(
+                f"model {name!r}: {file} takes its code from another repository, {foreign[1]}, where it may change: "
+                "copy its .py files into the folder, and leave the repository out of auto_map"
+            )
+
+
+def open_checkpoint(folder: Path, *, name: str) -> Checkpoint:
+    """Read a checkpoint's config.
+
+    Raises:
+        ModelError: The folder or its config.json is missing or malformed.
+    """
+    if not folder.is_dir():
+        hint = "" if "/" in name else f"; check models.{name}.path"
+        raise ModelError(f"model {name!r}: no such folder: {folder}{hint}")
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ModelError(f"model {name!r}: no config.json in {folder}: expected a folder made by save_pretrained")
+    try:
+        config = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model {name!r}: {file}: not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"model {name!r}: {file}: expected a JSON object, got {type(config).__name__}")
+    if (folder / "adapter_config.json").is_file():
+        # The loader would take the base model that this file names, and pass over the weights in the folder.
+        raise ModelError(
+            f"model {name!r}: {folder} holds a PEFT adapter: put its folder under adapter: and its base "
+            "model's under path:"
+        )
+    return Checkpoint(name, config, folder)
+
+
+def checkpoint_files(folder: Path) -> dict[str, Path]:
+    """Return every file of a folder that a loader may read, by its name within the folder, sorted."""
+    found = [path for path in folder.iterdir() if _matters(path)]
+    found += [path for path in folder.rglob("*.py") if path.parent != folder]
+    found += [path for path in folder.glob("additional_chat_templates/*") if path.is_file()]
+    names = {path.relative_to(folder).as_posix() for path in found} | _shards(folder)
+    return {name: folder / name for name in sorted(names)}
+
+
+def require_tokenizer(folder: Path, *, name: str) -> None:
+    """Refuse a folder without a tokenizer, for which a library may invent an empty one.
+
+    Raises:
+        ModelError: None of the files of a tokenizer is there.
+    """
+    if not any((folder / file).exists() for file in _TOKENIZER_FILES):
+        raise ModelError(
+            f"model {name!r}: no tokenizer in {folder}: expected tokenizer.json or tokenizer.model; save it there with "
+            "tokenizer.save_pretrained, or set tokenizer: to the folder that has it"
+        )
+
+
+def _shards(folder: Path) -> set[str]:
+    """Files that an index of weights names: they may lie in folders within."""
+    named: set[str] = set()
+    for index in folder.glob("*.index.json"):
+        try:
+            named |= {str(file) for file in json.loads(index.read_bytes())["weight_map"].values()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # the loader will say what is wrong with it
+    return {file for file in named if (folder / file).is_file()}
+
+
+def _matters(path: Path) -> bool:
+    if path.name in _IRRELEVANT_NAMES or path.suffix.lower() in _IRRELEVANT_SUFFIXES:
+        return False
+    return path.is_file()
+
+
+def _offset(config: Mapping[str, Any]) -> int:
+    """How many of a model's positions no token ever has."""
+    if config.get("model_type") not in _OFFSET_POSITIONS:
+        return 0
+    pad = config.get("pad_token_id")
+    return (1 if pad is None else int(pad)) + 1
+
+
+def _positive(value: object) -> int | None:
+    # Some configs write 1e30 for "no limit".
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        return None
+    return int(value)

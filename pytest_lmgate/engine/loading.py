@@ -1,0 +1,199 @@
+"""From a checkpoint's folder to a model in memory, and the facts of its tokenizer."""
+
+from __future__ import annotations
+
+__all__ = ["LoadedModel", "load_checkpoint", "quiet", "tokenizer_facts", "wrap_pair"]
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.engine.checkpoint import Checkpoint, Kind
+from pytest_lmgate.errors import ModelError
+
+_LOADERS: dict[Kind, Any] = {
+    "causal": transformers.AutoModelForCausalLM,
+    "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
+    "masked": transformers.AutoModelForMaskedLM,
+}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run.
+
+    Attributes:
+        name: Its name, for messages.
+        model: In evaluation mode.
+        tokenizer: Its tokenizer.
+        device: Where its inputs go.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    device: torch.device
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Rows of the input embedding, or None where the model does not say."""
+        try:
+            return int(self.model.get_input_embeddings().weight.shape[0])
+        except (AttributeError, NotImplementedError):
+            return None
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether it reads with an encoder what its decoder answers."""
+        return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
+
+
+def load_checkpoint(
+    checkpoint: Checkpoint,
+    *,
+    tokenizer_folder: Path,
+    adapter_folder: Path | None,
+    load: dict[str, Any],
+    dtype: str,
+    device: str,
+    trust_remote_code: bool,
+    pickle_weights: bool,
+) -> LoadedModel:
+    """Load a model of the checkpoint's kind and its tokenizer; local files only, whatever had to be fetched has been.
+
+    Raises:
+        ModelError: It cannot be loaded whole: unknown architecture, missing weights, no tokenizer, no such device.
+    """
+    name, folder = checkpoint.name, str(checkpoint.folder)
+    known: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    with quiet():
+        tokenizer = _load_tokenizer(name, tokenizer_folder, known)
+        try:
+            loaded: Any = _LOADERS[checkpoint.kind].from_pretrained(
+                folder,
+                dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+                use_safetensors=None if pickle_weights else True,
+                output_loading_info=True,
+                **{"low_cpu_mem_usage": True, **_decoded(load)},
+                **known,
+            )
+        except Exception as error:
+            raise ModelError(f"model {name!r}: {folder} cannot be loaded: {type(error).__name__}: {error}") from error
+        model, info = loaded
+        # Weights that the checkpoint lacks, or has in another shape, are drawn at random: another model at every load.
+        reshaped = {key if isinstance(key, str) else key[0] for key in info.get("mismatched_keys", ())}
+        if missing := sorted(reshaped.union(info.get("missing_keys", ()))):
+            raise ModelError(
+                f"model {name!r}: the checkpoint in {folder} lacks weights that {type(model).__name__} needs: "
+                f"{', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}; save the whole model"
+            )
+        if adapter_folder is not None:
+            model = _with_adapter(model, adapter_folder, name)
+        model = model.eval()
+        if "device_map" not in load and not getattr(model, "hf_device_map", None):
+            try:
+                model = model.to(device)
+            except (RuntimeError, AssertionError, ValueError) as error:
+                raise ModelError(
+                    f"model {name!r}: cannot be put on the device {device!r}: {error}; say device: cpu, or "
+                    "--lmgate-device cpu"
+                ) from error
+    return LoadedModel(name, model, tokenizer, _input_device(model))
+
+
+def wrap_pair(pair: Sequence[Any], *, name: str) -> LoadedModel:
+    """Wrap a ``(model, tokenizer)`` pair, or a pipeline's, made by the user; it stays on its device.
+
+    Raises:
+        ModelError: It is not such a pair.
+    """
+    model, tokenizer = pair
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(f"model {name!r}: expected (model, tokenizer), got ({type(model).__name__}, ...)")
+    if not callable(tokenizer):
+        raise ModelError(f"model {name!r}: expected (model, tokenizer), got (..., {type(tokenizer).__name__})")
+    return LoadedModel(name, model, tokenizer, _input_device(model))
+
+
+def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
+    """Return what the planning needs to know of a tokenizer."""
+
+    def encode(text: str, special: bool) -> Sequence[int]:
+        try:
+            with quiet():
+                ids: Sequence[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
+        except Exception as error:
+            raise ModelError(
+                f"the tokenizer {type(tokenizer).__name__} failed: {type(error).__name__}: {error}; expected one that "
+                "is called as tokenizer(text, add_special_tokens=...) and returns a mapping with input_ids"
+            ) from error
+        return ids
+
+    bos, eos = (getattr(tokenizer, f"{which}_token_id", None) for which in ("bos", "eos"))
+    adds_bos = bos is not None and list(encode("a", True))[:1] == [bos]
+    return TokenizerFacts(encode, bos, eos, adds_bos)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the libraries' progress bars, advice and warnings, which are not about the user's test.
+
+    Under ``-W error`` a library's own deprecation would otherwise fail a gate.
+    """
+    logging = transformers.utils.logging
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _load_tokenizer(name: str, folder: Path, known: dict[str, Any]) -> Any:
+    try:
+        return transformers.AutoTokenizer.from_pretrained(str(folder), **known)
+    except Exception as error:
+        raise ModelError(
+            f"model {name!r}: no usable tokenizer in {folder}: {type(error).__name__}: {error}; save one there with "
+            "tokenizer.save_pretrained, or set tokenizer: to the folder that has it"
+        ) from error
+
+
+def _with_adapter(model: Any, folder: Path, name: str) -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError(f"model {name!r}: an adapter needs PEFT: pip install 'pytest-lmgate[peft]'") from error
+    try:
+        return peft.PeftModel.from_pretrained(model, str(folder), local_files_only=True)
+    except Exception as error:
+        raise ModelError(f"model {name!r}: adapter {folder} cannot be loaded: {error}") from error
+
+
+def _decoded(load: dict[str, Any]) -> dict[str, Any]:
+    """Turn what YAML can say into what from_pretrained takes: names of dtypes, a quantization config by its method."""
+    options = dict(load)
+    config = options.get("quantization_config")
+    if isinstance(config, dict):
+        options["quantization_config"] = transformers.quantizers.auto.AutoQuantizationConfig.from_dict(config)
+    return options
+
+
+def _input_device(model: Any) -> torch.device:
+    try:
+        return model.get_input_embeddings().weight.device  # type: ignore[no-any-return]
+    except (AttributeError, NotImplementedError):
+        return next(iter(model.parameters()), torch.zeros(0)).device

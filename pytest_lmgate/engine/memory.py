@@ -1,0 +1,64 @@
+"""How much fits: token budgets, telling an out-of-memory error from others, and giving memory back."""
+
+from __future__ import annotations
+
+__all__ = ["available_bytes", "is_out_of_memory", "release", "token_budget"]
+
+import gc
+import os
+
+import torch
+
+_CPU_TOKENS = 2048
+_ACCELERATOR_TOKENS = 16384
+_PLAIN_LOGIT_BYTES = 2**28
+_PHRASES = (
+    "out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "std::bad_alloc",
+    "alloc_failed",
+)  # fmt: skip
+
+
+def token_budget(device: torch.device, plain_vocabulary: int = 0) -> int:
+    """Return how many tokens to read in a batch.
+
+    Args:
+        device: Where the model runs.
+        plain_vocabulary: Logits per token where they are held whole; 0 where they are streamed.
+    """
+    budget = _CPU_TOKENS if device.type == "cpu" else _ACCELERATOR_TOKENS
+    if plain_vocabulary:
+        budget = min(budget, max(1, _PLAIN_LOGIT_BYTES // (4 * plain_vocabulary)))
+    return budget
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; torch's CPU allocator raises a plain RuntimeError."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in _PHRASES)
+
+
+def release(device: torch.device) -> None:
+    """Give unused memory back to the device."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return the free memory of a device, of the host for ``cpu`` and ``mps``."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - not a file of the user's
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, ValueError, OSError):
+        return 2**32

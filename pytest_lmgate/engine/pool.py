@@ -1,0 +1,47 @@
+"""Models in memory: one at a time, unless the next one fits beside those that are there."""
+
+from __future__ import annotations
+
+__all__ = ["ModelPool"]
+
+from collections.abc import Callable
+
+import torch
+
+from pytest_lmgate.engine.loading import LoadedModel
+from pytest_lmgate.engine.memory import available_bytes, release
+
+# Beside the weights a model needs room for activations and for what loading holds twice.
+_ROOM = 2.0
+
+
+class ModelPool:
+    """Loaded models by key; the least recently used go first."""
+
+    def __init__(self) -> None:
+        """Make an empty pool."""
+        self._models: dict[str, LoadedModel] = {}
+
+    def get(self, key: str, *, load: Callable[[], LoadedModel], weight_bytes: int, device: str) -> LoadedModel:
+        """Return the model under `key`, loading it if need be.
+
+        Args:
+            key: Identity of the model.
+            load: Loads it.
+            weight_bytes: About what its weights take.
+            device: Where it will live.
+        """
+        if key in self._models:
+            self._models[key] = self._models.pop(key)
+            return self._models[key]
+        while self._models and available_bytes(torch.device(device)) < _ROOM * weight_bytes:
+            oldest = next(iter(self._models))
+            gone = self._models.pop(oldest)
+            where = gone.device
+            del gone
+            release(where)
+        self._models[key] = load()
+        return self._models[key]
+
+    def __len__(self) -> int:
+        return len(self._models)

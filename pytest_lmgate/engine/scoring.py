@@ -1,0 +1,92 @@
+"""NLLs of targets at some positions of a batch: by the head where it could be proven, else from the model's logits."""
+
+from __future__ import annotations
+
+__all__ = ["Scorer", "check_ids"]
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pytest_lmgate.engine.forward import logits_of, run
+from pytest_lmgate.engine.head import VocabularyHead, capture_hidden, prove_head
+from pytest_lmgate.engine.streaming import streamed_nll
+from pytest_lmgate.errors import ModelError
+
+# Logits upcast at a time where they are held whole: 128 MiB of float64.
+_LOGITS = 2**24
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """How one model's targets are scored.
+
+    Attributes:
+        name: The model's name, for messages.
+        split: Its head and the module whose input that takes; None where the model's own logits must be used.
+    """
+
+    name: str
+    split: tuple[VocabularyHead, nn.Module] | None
+
+    @classmethod
+    def proven(cls, model: Any, ids: Tensor, *, name: str) -> Scorer:
+        """Try the head out on token ids of shape ``[tokens]``."""
+        return cls(name, prove_head(model, ids))
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether logits are never held whole."""
+        return self.split is not None
+
+    def nll(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Tensor:
+        """Return the NLL in nats of each target.
+
+        Args:
+            model: In evaluation mode, called on token ids.
+            ids: What it reads, on its device, shape ``[batch, tokens]``.
+            rows: In which row each target is predicted, shape ``[targets]``.
+            columns: From the state at which position, likewise.
+            targets: Token ids, likewise.
+
+        Returns:
+            Shape ``[targets]``, float64.
+
+        Raises:
+            ModelError: A token id is beyond the vocabulary.
+        """
+        if self.split is None:
+            logits = logits_of(model, ids)
+            check_ids(int(targets.max()), logits.shape[-1], self.name)
+            return _plain_nll(logits, rows, columns, targets)
+        head, module = self.split
+        check_ids(int(targets.max()), head.vocabulary_size, self.name)
+        with capture_hidden(module) as captured:
+            run(model, ids)
+        hidden = captured.pop()
+        return streamed_nll(hidden[rows.to(hidden.device), columns.to(hidden.device)], targets, head)
+
+
+def check_ids(highest: int, size: int, model: str) -> None:
+    """Refuse token ids that the model has no entry for.
+
+    Raises:
+        ModelError: The highest is not below `size`.
+    """
+    if highest >= size:
+        raise ModelError(
+            f"model {model!r}: its tokenizer gives token id {highest}, but its vocabulary has {size} entries; the "
+            "tokenizer belongs to another model, or tokens were added without resizing the embeddings"
+        )
+
+
+def _plain_nll(logits: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Tensor:
+    """NLLs from the model's own logits, a few positions upcast at a time."""
+    parts = []
+    step = max(1, _LOGITS // logits.shape[-1])
+    for row, column, target in zip(rows.split(step), columns.split(step), targets.split(step), strict=True):
+        some = torch.log_softmax(logits[row.to(logits.device), column.to(logits.device)].double(), -1)
+        parts.append(-some.gather(-1, target.to(logits.device)[:, None])[:, 0])
+    return torch.cat(parts)

@@ -1,0 +1,208 @@
+"""NLLs of targets given sources are those of ``model(input_ids, labels=labels)``, one row at a time, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_lmgate.engine import conditional
+from pytest_lmgate.engine.conditional import Pair, encode_pairs, measure_conditional_nll
+from pytest_lmgate.engine.likelihood import Checkpointing, Progress
+from pytest_lmgate.engine.loading import quiet
+from pytest_lmgate.errors import DataError, EngineError, ModelError, NonFiniteError
+from tests.engine.writing import PROMPTS, prompts
+from tests.models.encoders import ENCODER_DECODERS, encoder_decoder, framed_tokenizer
+from tests.models.zoo import CONTEXT, loaded
+
+TOKENIZER = framed_tokenizer()
+TARGETS = prompts(4, 1, 8, 5, 2, 11, 4, seed=1)
+# Heads that cannot be split off: a soft-cap that the config nests too deep, several streams.
+PLAIN = {"t5gemma", "prophetnet"}
+
+
+def pairs_of(model: Any, tokenizer: Any = TOKENIZER, context: int | None = CONTEXT) -> list[Pair]:
+    return encode_pairs(loaded(model, tokenizer), PROMPTS, TARGETS, dataset="rows", context=context)
+
+
+def loss(model: Any, pairs: list[Pair]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """One row at a time, no padding, the shift left to the model."""
+    nll: list[float] = []
+    for pair in pairs:
+        labels = torch.from_numpy(pair.target)[None]
+        with torch.no_grad(), quiet():
+            logits = model(input_ids=torch.from_numpy(pair.source)[None], labels=labels).logits
+        log_p = torch.log_softmax(logits[0].double(), -1)
+        nll += (-log_p.gather(-1, labels[0, :, None])[:, 0]).tolist()
+    return np.array(nll)
+
+
+def measure(model: Any, pairs: list[Pair], **how: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return measure_conditional_nll(loaded(model, TOKENIZER), pairs, dataset="rows", **how)
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_nlls_are_the_models_own_in_any_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    streamed = []
+    proven = conditional.Scorer.proven
+
+    def watched(*args: Any, **how: Any) -> Any:
+        scorer = proven(*args, **how)
+        streamed.append(scorer.is_streamed)
+        return scorer
+
+    monkeypatch.setattr(conditional.Scorer, "proven", watched)
+    model = encoder_decoder(name)
+    pairs = pairs_of(model)
+    expected = loss(model, pairs)
+    assert expected.std() > 0.2
+    for size in (1, 3, 16, "auto"):
+        np.testing.assert_allclose(measure(model, pairs, batch_size=size), expected, atol=1e-5, rtol=0)
+    assert set(streamed) == {name not in PLAIN}
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_in_double_precision_nothing_is_lost(name: str) -> None:
+    model = encoder_decoder(name, dtype=torch.float64)
+    pairs = pairs_of(model)
+    np.testing.assert_allclose(measure(model, pairs), loss(model, pairs), atol=1e-11, rtol=0)
+
+
+def test_a_bias_behind_the_head_is_not_lost() -> None:
+    model = encoder_decoder("marian")
+    model.final_logits_bias.normal_(0, 3)
+    pairs = pairs_of(model)
+    np.testing.assert_allclose(measure(model, pairs), loss(model, pairs), atol=1e-5, rtol=0)
+
+
+def test_the_target_is_scored_with_its_end_and_the_source_is_not() -> None:
+    model = encoder_decoder("t5")
+    pairs = pairs_of(model)
+    assert [pair.target.tolist() for pair in pairs] == [TOKENIZER(text)["input_ids"] for text in TARGETS]
+    assert {int(pair.target[-1]) for pair in pairs} == {TOKENIZER.eos_token_id}
+    assert len(measure(model, pairs)) == sum(len(text.split()) + 1 for text in TARGETS)
+
+
+def test_the_source_matters() -> None:
+    model = encoder_decoder("t5")
+    pairs = pairs_of(model)
+    swapped = [Pair(other.source, one.target) for one, other in zip(pairs, reversed(pairs), strict=True)]
+    assert np.abs(measure(model, pairs) - measure(model, swapped)).max() > 0.1
+
+
+def test_what_the_tokenizer_adds_to_a_target_is_scored() -> None:
+    model, tokenizer = encoder_decoder("bart"), framed_tokenizer("<s> $A </s>")
+    pairs = pairs_of(model, tokenizer)
+    assert [pair.target[0] for pair in pairs] == [tokenizer.bos_token_id] * len(pairs)
+    np.testing.assert_allclose(measure(model, pairs), loss(model, pairs), atol=1e-5, rtol=0)
+
+
+def test_a_model_in_training_is_measured_without_dropout_and_goes_on_training() -> None:
+    model = encoder_decoder("t5", dropout_rate=0.5)
+    pairs = pairs_of(model)
+    expected = measure(model, pairs)
+    model.train()
+    np.testing.assert_array_equal(measure(model, pairs), expected)
+    assert model.training
+
+
+def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = encoder_decoder("bart")
+    pairs = pairs_of(model)
+    expected, forward, sizes = measure(model, pairs), model.forward, list[int]()
+
+    def scarce(input_ids: torch.Tensor, attention_mask: Any, decoder_input_ids: Any, use_cache: bool) -> Any:
+        sizes.append(len(input_ids))
+        if len(input_ids) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(
+            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=use_cache
+        )
+
+    monkeypatch.setattr(model, "forward", scarce)
+    np.testing.assert_allclose(measure(model, pairs), expected, atol=1e-5, rtol=0)
+    assert 7 in sizes
+
+
+def test_out_of_memory_with_one_row_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = encoder_decoder("bart")
+    pairs = pairs_of(model)[5:6]
+
+    def scarce(**_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(model, "forward", scarce)
+    with pytest.raises(EngineError, match=f"out of memory with row 0, {17 + 1 + 11 + 1} tokens alone on cpu"):
+        measure(model, pairs)
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was() -> None:
+    model = encoder_decoder("t5")
+    pairs = pairs_of(model)
+    expected, kept, told = measure(model, pairs), list[Any](), list[Progress]()
+
+    def interrupt(nll: Any) -> None:
+        kept.append(nll.copy())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(model, pairs, batch_size=3, checkpointing=Checkpointing(save=interrupt, every=0))
+    known = kept[0]
+    done = int(np.isfinite(known).sum())
+    assert 0 < done < len(expected)
+    marked = np.where(np.isfinite(known), 7.0, known)
+    again = measure(model, pairs, batch_size=3, report=told.append, checkpointing=Checkpointing(marked))
+    np.testing.assert_allclose(again, np.where(np.isfinite(known), 7.0, expected), atol=1e-5)
+    assert {each.resumed for each in told} == {done}
+    assert told[-1].targets == told[-1].of == len(expected)
+    assert told[-1].nll == pytest.approx(again.sum())
+
+
+def test_damaged_weights_are_an_error_that_names_the_row() -> None:
+    model = encoder_decoder("bart")
+    pairs = pairs_of(model)
+    token = int(pairs[2].source[0])
+    assert all(token not in pair.source and token not in pair.target for pair in (*pairs[:2], *pairs[3:]))
+    with torch.no_grad():
+        model.model.encoder.embed_tokens.weight[token] = float("nan")
+    with pytest.raises(NonFiniteError, match="NaN log-likelihood of target token 0 in row 2 of 'rows'"):
+        measure(model, pairs, batch_size=1)
+
+
+def test_a_token_beyond_the_vocabulary_is_an_error() -> None:
+    with pytest.raises(ModelError, match="gives token id 97, but its vocabulary has 97 entries"):
+        measure(encoder_decoder("t5"), [Pair(np.array([5, 2]), np.array([97, 2]))])
+
+
+def test_a_decoder_that_begins_with_no_known_token_is_an_error() -> None:
+    model = encoder_decoder("m2m_100")
+    model.config.decoder_start_token_id = None
+    with pytest.raises(
+        ModelError, match="nothing says which token its decoder begins with; set decoder_start_token_id"
+    ):
+        measure(model, pairs_of(model))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("w1", "", "row 0: expected a target, got one without a token"),
+        ("", "w1", "row 0: expected a prompt, got one without a token"),
+        (
+            "w1",
+            prompts(65)[0],
+            "row 0: the target has 65 tokens, but the model 'T5ForConditionalGeneration' can write 64",
+        ),
+        (
+            prompts(65)[0],
+            "w1",
+            "row 0: the prompt has 65 tokens, but the model .* has room for 64 .context 64.; shorten it",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_read_are_errors_that_name_them(source: str, target: str, message: str) -> None:
+    model = loaded(encoder_decoder("t5"), framed_tokenizer("$A"))
+    with pytest.raises(DataError, match=f"dataset 'rows': {message}"):
+        encode_pairs(model, [source], [target], dataset="rows", context=CONTEXT)

@@ -1,0 +1,365 @@
+"""Batches and their order, memory that runs out, interrupted and stopped measurements, and what cannot be measured."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_lmgate.config.protocol import Windowing
+from pytest_lmgate.data.tokens import Streams
+from pytest_lmgate.data.windows import plan_windows
+from pytest_lmgate.engine.likelihood import Checkpointing, Progress, Stopped, measure_nll
+from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
+from tests.models.zoo import VOCABULARY, build, documents, loaded, naive_nll, sliding
+
+STREAMS = documents(70, 9, 41, 2, 30)
+PLAN = sliding(STREAMS, 16, 8)
+WHOLE = int(PLAN.targets.sum())
+PROOF_READS = 36  # tokens in the largest batch that proving needs
+
+
+class Watched:
+    """A model that records the shape of each batch, and runs out of memory beyond a number of tokens."""
+
+    def __init__(
+        self, model: Any, most: float = np.inf, error: Callable[[], Exception] = torch.OutOfMemoryError
+    ) -> None:
+        self.model, self.shapes = model, []
+        plain = model.forward
+
+        def forward(module: Any, input_ids: Tensor, **given: Any) -> Any:
+            self.shapes.append(tuple(input_ids.shape))
+            if input_ids.numel() > max(most, PROOF_READS):
+                raise error()
+            return plain(input_ids=input_ids, **given)
+
+        model.forward = types.MethodType(forward, model)
+
+    @property
+    def batches(self) -> list[tuple[int, int]]:
+        """Without those of the proof: three rows of twelve, then three runs on one row."""
+        return self.shapes[4:]
+
+
+@pytest.mark.parametrize("protocol", ["bos-chunks", "gptq", "llama.cpp", "lm-eval", "sliding"])
+@pytest.mark.parametrize("batch_size", [1, 3, 16, "auto"])
+def test_every_protocol_equals_one_window_at_a_time(protocol: str, batch_size: int | str) -> None:
+    model = build("llama")
+    streams = Streams(STREAMS.ids[:3], 1, (1,) * 3, (1,) * 3, (1,) * 3)
+    plan = plan_windows(Windowing(protocol, 16, 8 if protocol == "sliding" else 16), streams.lengths)
+
+    nll = measure_nll(loaded(model), streams, plan, dataset="d", batch_size=batch_size)
+
+    assert nll == pytest.approx(naive_nll(model, streams, plan), rel=0, abs=1e-5)
+
+
+def test_every_window_is_read_once_in_batches_of_like_length() -> None:
+    watched = Watched(build("llama"))
+
+    measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d", batch_size=4)
+
+    rows = [rows for rows, _ in watched.batches]
+    assert sum(rows) == len(PLAN)
+    assert set(rows[:-1]) == {4}
+    lengths = [length for _, length in watched.batches]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_batch_holds_no_more_tokens_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_lmgate.engine.memory._CPU_TOKENS", 50)
+    watched = Watched(build("llama"))
+
+    measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d")
+
+    assert max(rows * length for rows, length in watched.batches) <= 50
+    assert watched.batches[0] == (3, 15)
+
+
+def test_a_model_run_as_it_is_gets_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_lmgate.engine.memory._PLAIN_LOGIT_BYTES", 4 * VOCABULARY * 33)
+    watched = Watched(build("llama"))
+    watched.model.get_output_embeddings = lambda: None
+
+    nll = measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d")
+
+    assert max(rows * length for rows, length in watched.shapes[1:]) <= 33
+    assert nll == pytest.approx(naive_nll(watched.model, STREAMS, PLAN), rel=0, abs=1e-5)
+
+
+def _allocator() -> Exception:
+    return RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to")
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError, _allocator])
+@pytest.mark.parametrize("batch_size", [7, "auto"])
+def test_out_of_memory_halves_the_batch_and_goes_on(error: Callable[[], Exception], batch_size: int | str) -> None:
+    expected = measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d")
+    watched = Watched(build("llama"), most=40, error=error)
+
+    nll = measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d", batch_size=batch_size)
+
+    assert nll == pytest.approx(expected, rel=1e-6, abs=1e-5)
+    fitted = [rows * length for rows, length in watched.batches if rows * length <= 40]
+    failed = [rows * length for rows, length in watched.batches if rows * length > 40]
+    assert 1 <= len(failed) <= 4
+    # Once lowered, the budget stays low: the failures all come first.
+    assert [rows * length > 40 for rows, length in watched.batches] == [True] * len(failed) + [False] * len(fitted)
+
+
+@pytest.mark.parametrize("most", [15 * rows for rows in (3, 5, 8, 13, 19)])
+def test_wherever_memory_ends_the_numbers_are_the_same(most: int) -> None:
+    expected = measure_nll(loaded(build("gpt2")), STREAMS, PLAN, dataset="d")
+
+    nll = measure_nll(loaded(Watched(build("gpt2"), most).model), STREAMS, PLAN, dataset="d")
+
+    assert nll == pytest.approx(expected, rel=1e-6, abs=1e-5)
+
+
+def test_a_single_window_out_of_memory_is_an_error_that_says_what_to_do() -> None:
+    streams = documents(60, 9)
+    watched = Watched(build("llama"), most=40)
+
+    with pytest.raises(EngineError, match=r"'LlamaForCausalLM': out of memory with a window of 59 tokens alone on cpu"):
+        measure_nll(loaded(watched.model), streams, sliding(streams, 64, 32), dataset="d")
+
+
+def test_other_failures_of_the_model_name_it_and_the_window() -> None:
+    def fail() -> Exception:
+        return RuntimeError("index out of range in self")
+
+    watched = Watched(build("llama"), most=40, error=fail)
+    with pytest.raises(
+        EngineError, match=r"window of 15 tokens failed: RuntimeError: index out of range in self; an in"
+    ):
+        measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d", batch_size=4)
+
+
+def test_a_window_beyond_a_model_of_learned_positions_is_an_error() -> None:
+    streams = documents(90)
+    with pytest.raises(EngineError, match="an input beyond the model's context fails like this"):
+        measure_nll(loaded(build("gpt2")), streams, sliding(streams, 80, 40), dataset="d")
+
+
+# Interrupted work.
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_half_known_work_is_finished_with_the_same_result_and_less_reading(seed: int) -> None:
+    model = build("llama")
+    whole = measure_nll(loaded(model), STREAMS, PLAN, dataset="d", batch_size=2)
+    missing = np.random.default_rng(seed).random(len(PLAN)) < 0.5
+    known = np.where(np.repeat(missing, PLAN.targets), np.nan, whole.astype(np.float64))
+    watched = Watched(build("llama"))
+    reports: list[Progress] = []
+
+    resumed = measure_nll(
+        loaded(watched.model), STREAMS, PLAN, dataset="d", batch_size=2, checkpointing=Checkpointing(known),
+        report=reports.append,
+    )  # fmt: skip
+
+    assert resumed == pytest.approx(whole, rel=1e-6, abs=1e-5)
+    assert resumed.dtype == np.float32
+    assert sum(rows for rows, _ in watched.batches) == missing.sum()
+    assert reports[-1].read == PLAN.reads[missing].sum()
+    assert reports[-1].resumed == (~np.isnan(known)).sum()
+    assert reports[-1].targets == reports[-1].of == WHOLE
+    assert reports[-1].nll == pytest.approx(whole.sum(dtype=np.float64), rel=1e-6)
+
+
+def test_a_window_known_in_part_is_scored_whole() -> None:
+    model = build("llama")
+    whole = measure_nll(loaded(model), STREAMS, PLAN, dataset="d")
+    known = whole.astype(np.float64)
+    known[[0, 40]] = np.nan, np.inf
+    reports: list[Progress] = []
+
+    again = measure_nll(
+        loaded(model), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(known), report=reports.append
+    )
+
+    assert again == pytest.approx(whole, rel=1e-6, abs=1e-5)
+    assert reports[-1].targets == WHOLE
+    assert reports[-1].nll == pytest.approx(whole.sum(dtype=np.float64), rel=1e-6)
+
+
+def test_work_that_belongs_to_another_plan_is_not_used() -> None:
+    model = build("llama")
+    whole = measure_nll(loaded(model), STREAMS, PLAN, dataset="d")
+
+    again = measure_nll(
+        loaded(model), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(np.zeros(WHOLE - 1))
+    )  # fmt: skip
+
+    assert (again == whole).all()
+
+
+def test_work_that_is_all_known_runs_no_window() -> None:
+    watched = Watched(build("llama"))
+    known = np.arange(WHOLE, dtype=np.float64)
+
+    nll = measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(known))
+
+    assert (nll == known).all()
+    assert watched.batches == []
+
+
+def test_what_is_saved_on_the_way_can_be_gone_on_with() -> None:
+    saved: list[np.ndarray[Any, Any]] = []
+    checkpointing = Checkpointing(save=lambda nll: saved.append(nll.copy()), every=0.0)
+
+    whole = measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d", batch_size=3, checkpointing=checkpointing)
+
+    batches = -(-len(PLAN) // 3)
+    assert len(saved) == batches - 1  # the last one is the result
+    known = [int(np.isfinite(nll).sum()) for nll in saved]
+    assert known == sorted(set(known))
+    for nll in saved:
+        again = measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(nll))
+        assert again == pytest.approx(whole, rel=1e-6, abs=1e-5)
+
+
+def test_nothing_is_saved_more_often_than_asked() -> None:
+    saved: list[Any] = []
+    checkpointing = Checkpointing(save=saved.append, every=3600.0)
+
+    measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d", batch_size=1, checkpointing=checkpointing)
+
+    assert saved == []
+
+
+# Stopping early.
+
+
+def test_a_measurement_stops_when_a_partial_sum_decides() -> None:
+    model = build("llama")
+    total = float(measure_nll(loaded(model), STREAMS, PLAN, dataset="d").sum())
+    asked: list[float] = []
+    saved: list[np.ndarray[Any, Any]] = []
+
+    def enough(nll: float) -> bool:
+        asked.append(nll)
+        return nll > total / 2
+
+    with pytest.raises(Stopped) as stopped:
+        measure_nll(
+            loaded(model), STREAMS, PLAN, dataset="d", batch_size=1, stop_when=enough,
+            checkpointing=Checkpointing(save=saved.append),
+        )  # fmt: skip
+
+    progress = stopped.value.progress
+    assert asked == sorted(asked)
+    assert asked[-2] <= total / 2 < asked[-1] == progress.nll < total
+    assert progress.targets < progress.of == WHOLE
+    assert np.nansum(saved[-1]) == pytest.approx(progress.nll)
+
+
+def test_the_last_batch_never_stops_a_measurement_that_is_then_whole() -> None:
+    nll = measure_nll(
+        loaded(build("llama")), STREAMS, PLAN, dataset="d", batch_size=len(PLAN), stop_when=lambda _: True
+    )  # fmt: skip
+
+    assert np.isfinite(nll).all()
+
+
+# What cannot be measured.
+
+
+def test_progress_tells_how_far_it_is() -> None:
+    reports: list[Progress] = []
+
+    nll = measure_nll(
+        loaded(build("llama")), STREAMS, PLAN, dataset="words", batch_size=5, report=reports.append
+    )  # fmt: skip
+
+    assert [each.targets for each in reports] == sorted({each.targets for each in reports})
+    assert reports[-1].targets == reports[-1].of == WHOLE
+    assert reports[-1].read == PLAN.reads.sum()
+    assert reports[-1].nll == pytest.approx(nll.sum(dtype=np.float64), rel=1e-6)
+    assert {(each.model, each.dataset, each.resumed) for each in reports} == {("LlamaForCausalLM", "words", 0)}
+    assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(reports))
+
+
+@pytest.mark.parametrize("where", ["text", "prefix"])
+def test_a_token_beyond_the_vocabulary_is_an_error_before_anything_runs(where: str) -> None:
+    ids = STREAMS.ids[0].copy()
+    if where == "text":
+        ids[33] = VOCABULARY
+    streams = Streams((ids,), VOCABULARY if where == "prefix" else None, (1,), (1,), (1,))
+    watched = Watched(build("llama"))
+
+    with pytest.raises(ModelError, match=f"'LlamaForCausalLM': its tokenizer gives token id {VOCABULARY}, but its voc"):
+        measure_nll(loaded(watched.model), streams, sliding(streams, 16, 8), dataset="d")
+
+    assert watched.shapes == []
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_target_that_the_head_does_not_have_is_an_error(is_streamed: bool) -> None:
+    """Some models embed more tokens than they can say."""
+    model = build("llama")
+    model.lm_head = torch.nn.Linear(32, VOCABULARY - 20, bias=False)
+    if not is_streamed:
+        model.get_output_embeddings = lambda: None
+    ids = STREAMS.ids[0].copy() % (VOCABULARY - 20)
+    ids[33] = VOCABULARY - 20
+    streams = Streams((ids,), None, (1,), (1,), (1,))
+
+    with pytest.raises(ModelError, match=f"gives token id {VOCABULARY - 20}, but its vocabulary has {VOCABULARY - 20}"):
+        measure_nll(loaded(model), streams, sliding(streams, 16, 8), dataset="d")
+
+
+@pytest.mark.parametrize(("value", "kind"), [(torch.nan, "NaN"), (torch.inf, "(NaN|infinite)")])
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_likelihood_that_is_not_finite_names_document_and_token(
+    value: float, kind: str, is_streamed: bool, batch_size: int
+) -> None:
+    model = build("mamba")  # in attention a single NaN spreads over its window
+    with torch.no_grad():
+        model.get_input_embeddings().weight[VOCABULARY - 1] = value
+    if not is_streamed:
+        model.get_output_embeddings = lambda: None
+    ids = [each.copy() for each in STREAMS.ids]
+    ids[2][35] = VOCABULARY - 1  # its successor's likelihood is the first that suffers
+    streams = Streams(tuple(ids), None, (1,) * 5, (1,) * 5, (1,) * 5)
+
+    with pytest.raises(
+        NonFiniteError, match=rf"^model 'MambaForCausalLM': {kind} log-likelihood of token 36 in document 2"
+    ):
+        measure_nll(loaded(model), streams, PLAN, dataset="d", batch_size=batch_size)
+
+
+def test_damaged_weights_are_an_error() -> None:
+    model = build("gpt2")
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_fc.weight[3, 3] = torch.nan
+
+    with pytest.raises(NonFiniteError, match="the weights are damaged, or the dtype overflows"):
+        measure_nll(loaded(model), STREAMS, PLAN, dataset="d")
+
+
+def test_the_result_is_in_double_precision_where_the_model_is() -> None:
+    assert measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d").dtype == np.float32
+    model = build("llama", dtype=torch.float64)
+    assert measure_nll(loaded(model), STREAMS, PLAN, dataset="d").dtype == np.float64
+    model.get_output_embeddings = lambda: None
+    assert measure_nll(loaded(model), STREAMS, PLAN, dataset="d").dtype == np.float64
+
+
+def test_measuring_leaves_the_model_as_it_was() -> None:
+    model = build("llama").train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    measure_nll(loaded(model), STREAMS, PLAN, dataset="d")
+
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert not model.lm_head._forward_pre_hooks
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    model(input_ids=torch.arange(8)[None], labels=torch.arange(8)[None]).loss.backward()

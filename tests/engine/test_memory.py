@@ -1,0 +1,241 @@
+"""Devices, budgets, and how many models stay in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import types
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_lmgate.engine import device, memory
+from pytest_lmgate.engine.loading import LoadedModel
+from pytest_lmgate.engine.pool import ModelPool
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+# Running out.
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        RuntimeError("MPS backend out of memory (MPS allocated: 18.00 GB)"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_every_way_to_run_out_of_memory_is_known(error: Exception) -> None:
+    assert memory.is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("size mismatch"), ValueError("out of memory"), IndexError("index out of range"), OSError(12)]
+)
+def test_other_errors_are_not_taken_for_it(error: Exception) -> None:
+    assert not memory.is_out_of_memory(error)
+
+
+def test_an_allocation_that_the_processor_refuses_is_known() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(2**60, dtype=torch.uint8)
+
+    assert memory.is_out_of_memory(refused.value)
+
+
+# Budgets.
+
+
+def test_the_budget_is_smaller_on_a_processor_and_where_logits_are_held_whole() -> None:
+    assert memory.token_budget(CPU) < memory.token_budget(CUDA)
+    assert memory.token_budget(CPU, 100) == memory.token_budget(CPU)
+    whole = memory.token_budget(CUDA, 250_000)
+    assert whole * 250_000 * 4 <= 2**28 < (whole + 1) * 250_000 * 4
+    assert memory.token_budget(CPU, 2**40) == 1
+
+
+def test_the_free_memory_of_the_host_is_found() -> None:
+    assert 2**20 < memory.available_bytes(CPU) < 2**50
+
+
+def test_giving_memory_back_collects_what_is_unreachable() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+    watched = weakref.ref(Cycle())
+    memory.release(CPU)
+
+    assert watched() is None
+
+
+# The pool.
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes free, as the pool sees them."""
+    known = {"bytes": 2**40}
+    monkeypatch.setattr("pytest_lmgate.engine.pool.available_bytes", lambda _: known["bytes"])
+    return known
+
+
+def model(name: str) -> LoadedModel:
+    return LoadedModel(name, torch.nn.Identity(), None, CPU)
+
+
+def get(pool: ModelPool, name: str, loads: list[str]) -> LoadedModel:
+    return pool.get(name, load=lambda: loads.append(name) or model(name), weight_bytes=100, device="cpu")
+
+
+def test_models_that_fit_stay_and_are_loaded_once(free: dict[str, int]) -> None:
+    pool, loads = ModelPool(), list[str]()
+
+    first = get(pool, "a", loads)
+    get(pool, "b", loads)
+
+    assert get(pool, "a", loads) is first
+    assert (loads, len(pool)) == (["a", "b"], 2)
+
+
+def test_where_memory_is_short_the_least_recently_used_goes_first(
+    free: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, loads = ModelPool(), list[str]()
+    for name in ("a", "b", "a"):
+        get(pool, name, loads)
+
+    def give_back(_: torch.device) -> None:
+        free["bytes"] += 150
+
+    monkeypatch.setattr("pytest_lmgate.engine.pool.release", give_back)
+    free["bytes"] = 50  # room for twice the weights is wanted
+    get(pool, "c", loads)
+
+    assert len(pool) == 2
+    get(pool, "a", loads)
+    assert loads == ["a", "b", "c"]
+
+
+def test_where_nothing_helps_the_model_is_loaded_alone(free: dict[str, int]) -> None:
+    pool, loads = ModelPool(), list[str]()
+    watched = weakref.ref(get(pool, "a", loads).model)
+    free["bytes"] = 0
+
+    get(pool, "b", loads)
+
+    assert len(pool) == 1
+    assert watched() is None, "the first one's memory is given back before the second is loaded"
+
+
+# Devices.
+
+
+@pytest.fixture
+def clean_caches() -> Iterator[None]:
+    for cached in (device._torch_has_cuda, device._cuda_devices):
+        cached.cache_clear()
+    yield
+    for cached in (device._torch_has_cuda, device._cuda_devices):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("clean_caches")
+def test_the_device_found_without_torch_is_the_one_torch_would_take() -> None:
+    expected = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+    assert device.resolve_device("auto") == expected
+    assert device.resolve_device("cuda:3") == "cuda:3"
+
+
+@pytest.mark.parametrize(("given", "found"), [("cpu", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda"), ("mps:0", "mps")])
+def test_the_class_of_a_device_leaves_out_its_number(given: str, found: str) -> None:
+    assert device.device_class(given) == found
+
+
+@pytest.mark.usefixtures("clean_caches")
+@pytest.mark.parametrize(
+    ("version", "has_cuda"),
+    [
+        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", True),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.3'\n", True),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", False),
+        ("cuda = '11.8'\n", True),
+    ],
+)
+def test_a_build_with_cuda_is_told_by_its_version_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, has_cuda: bool
+) -> None:
+    (tmp_path / "version.py").write_text(version)
+    spec = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda _: spec)
+
+    assert device._torch_has_cuda() is has_cuda
+
+
+class _Driver:
+    """The part of libcuda that is asked."""
+
+    def __init__(self, devices: int, code: int = 0) -> None:
+        self._devices, self._code = devices, code
+
+    def cuInit(self, _: int) -> int:
+        return self._code
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = self._devices
+        return 0
+
+
+@pytest.mark.usefixtures("clean_caches")
+@pytest.mark.parametrize(
+    ("driver", "visible", "found"),
+    [
+        (_Driver(2), None, 2),
+        (_Driver(0), None, 0),
+        (_Driver(2, code=100), None, 0),
+        (None, None, 0),
+        (_Driver(2), "0,1", 2),
+        (_Driver(2), "", 0),
+        (_Driver(2), "-1", 0),
+    ],
+)
+def test_the_driver_is_asked_how_many_devices_there_are(
+    monkeypatch: pytest.MonkeyPatch, driver: _Driver | None, visible: str | None, found: int
+) -> None:
+    def library(_: str) -> _Driver:
+        if driver is None:
+            raise OSError("libcuda.so.1: cannot open shared object file")
+        return driver
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert device._cuda_devices() == found
+
+
+@pytest.mark.parametrize(("workers", "given", "threads"), [(1, None, 8), (2, None, 4), (16, None, 1), (2, "8", 8)])
+def test_processes_share_the_processors_unless_the_user_decides(
+    monkeypatch: pytest.MonkeyPatch, workers: int, given: str | None, threads: int
+) -> None:
+    now = {"threads": 8}
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now["threads"])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: now.update(threads=count))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+
+    device.share_processors(workers)
+
+    assert now["threads"] == threads
