@@ -1,0 +1,76 @@
+"""Durable files: written to a temporary name, fsynced, renamed; a reader sees the old file or the new one, whole.
+
+A sealed file carries the SHA-256 of its body, so that truncation and flipped bits are seen. No pickle anywhere.
+"""
+
+from __future__ import annotations
+
+__all__ = ["read_sealed", "write_durably", "write_sealed"]
+
+import contextlib
+import hashlib
+import os
+import uuid
+from pathlib import Path
+
+from pytest_lmgate.errors import CacheError
+
+_MAGIC = b"LMGATE1\n"
+_SEAL = len(_MAGIC) + 64 + 1  # bytes before the body
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file so that a crash at any moment leaves the old one or the new one.
+
+    Raises:
+        OSError: It cannot be written; nothing is left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Made by open(), not by tempfile: the file gets the permissions that the user's umask gives any other.
+    temporary = path.with_name(f".{path.name[:16]}-{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def write_sealed(path: Path, body: bytes) -> None:
+    """Write `body` durably with its checksum."""
+    write_durably(path, _seal(body) + body)
+
+
+def read_sealed(path: Path) -> bytes:
+    """Return the body of a sealed file.
+
+    Raises:
+        FileNotFoundError: There is none.
+        CacheError: It is truncated, altered, or not a sealed file at all.
+    """
+    data = path.read_bytes()
+    if not data.startswith(_MAGIC):
+        raise CacheError(f"{path}: not a cache entry of this format")
+    body = data[_SEAL:]
+    if data[:_SEAL] != _seal(body):
+        raise CacheError(f"{path}: its checksum does not match ({len(body):,} bytes): truncated or altered")
+    return body
+
+
+def _seal(body: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where the system lets a folder be synced."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,194 @@
+"""The content-addressed store: arrays and facts under a fingerprint, one file each, one lock each.
+
+    .lmgate_cache/
+      token-nll/ab/abcdef….lmgate     a whole measurement (sealed safetensors: checksum, arrays, metadata)
+      token-nll/ab/abcdef….partial    what an interrupted measurement had, removed once it is whole
+      locks/abcdef….lock              held while measuring; the system frees it when its process dies
+      digests/…                       remembered digests of files
+      set-aside/…                     entries that could not be trusted
+
+A cache that cannot be read or written never changes a verdict: it warns, and the gate measures.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Entry", "Store"]
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from pytest_lmgate.cache.digest import FileDigests
+from pytest_lmgate.cache.files import read_sealed, write_durably, write_sealed
+from pytest_lmgate.cache.fingerprint import Fingerprint, difference
+from pytest_lmgate.errors import CacheError
+
+_WHOLE, _PARTIAL = ".lmgate", ".partial"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is stored under a fingerprint.
+
+    Attributes:
+        arrays: By name.
+        facts: JSON values by name.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Store:
+    """A cache folder.
+
+    Args:
+        folder: Where; made when first written to.
+        warn: Told, in one sentence, what was wrong with the cache.
+    """
+
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.digests = FileDigests(folder / "digests")
+        self._warn = warn
+
+    def get(self, fingerprint: Fingerprint) -> Entry | None:
+        """Return the whole measurement under `fingerprint`; an entry that cannot be trusted is set aside."""
+        return self._load(self._path(fingerprint, _WHOLE), fingerprint)
+
+    def put(self, fingerprint: Fingerprint, entry: Entry) -> None:
+        """Store a whole measurement; the partial one goes."""
+        self._save(self._path(fingerprint, _WHOLE), fingerprint, entry)
+        with contextlib.suppress(OSError):
+            self._path(fingerprint, _PARTIAL).unlink(missing_ok=True)
+
+    def get_partial(self, fingerprint: Fingerprint) -> Entry | None:
+        """Return what an interrupted measurement had, if anything."""
+        return self._load(self._path(fingerprint, _PARTIAL), fingerprint)
+
+    def put_partial(self, fingerprint: Fingerprint, entry: Entry) -> None:
+        """Store what a measurement has so far."""
+        self._save(self._path(fingerprint, _PARTIAL), fingerprint, entry)
+
+    def set_aside(self, fingerprint: Fingerprint, reason: CacheError) -> None:
+        """Put the whole measurement under `fingerprint` out of the way: it was found not to be one."""
+        self._set_aside(self._path(fingerprint, _WHOLE), reason)
+
+    @contextlib.contextmanager
+    def lock(self, fingerprint: Fingerprint, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the measurement's lock, so that two processes measure once.
+
+        Args:
+            fingerprint: Of the measurement.
+            waiting: Called when another process holds the lock, before waiting for it.
+        """
+        path = self.folder / "locks" / f"{fingerprint.address[:40]}.lock"
+        held: filelock.BaseFileLock | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._mark_ignored()
+            lock = filelock.FileLock(path)
+            try:
+                lock.acquire(timeout=0)
+            except filelock.Timeout:
+                waiting()
+                lock.acquire()
+            held = lock
+        except (OSError, NotImplementedError) as error:
+            self._warn(
+                f"the cache folder {self.folder} cannot be locked ({error}); two runs may measure the same twice"
+            )
+        try:
+            yield
+        finally:
+            if held is not None:
+                held.release()
+
+    def explain(self, fingerprint: Fingerprint) -> list[str]:
+        """Say which ingredients changed since the nearest earlier entry; empty where there is no earlier one."""
+        nearest: tuple[int, float, list[str]] | None = None
+        for path in self.folder.glob(f"*/*/*{_WHOLE}"):
+            with contextlib.suppress(OSError, CacheError, ValueError):
+                other = _fingerprint_of(read_sealed(path))
+                changed = difference(fingerprint, other)
+                if other.kind.partition("/")[0] != fingerprint.kind.partition("/")[0] or not changed:
+                    continue
+                candidate = (len(changed), -path.stat().st_mtime, changed)
+                nearest = candidate if nearest is None else min(nearest, candidate)
+        return nearest[2] if nearest else []
+
+    def _path(self, fingerprint: Fingerprint, suffix: str) -> Path:
+        address = fingerprint.address
+        return self.folder / fingerprint.kind.partition("/")[0] / address[:2] / f"{address}{suffix}"
+
+    def _load(self, path: Path, fingerprint: Fingerprint) -> Entry | None:
+        try:
+            body = read_sealed(path)
+            if (found := _fingerprint_of(body)) != fingerprint:
+                raise CacheError(f"{path}: it holds another measurement ({found.address[:12]}...)")
+            return Entry(safetensors.numpy.load(body), _facts_of(body))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (CacheError, safetensors.SafetensorError, ValueError) as error:
+            self._set_aside(path, error)
+        except OSError as error:
+            self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
+        return None
+
+    def _save(self, path: Path, fingerprint: Fingerprint, entry: Entry) -> None:
+        arrays = {name: np.asarray(array, order="C") for name, array in entry.arrays.items()}
+        metadata = {"fingerprint": fingerprint.text, "facts": json.dumps(dict(entry.facts), sort_keys=True)}
+        try:
+            self._mark_ignored()
+            write_sealed(path, safetensors.numpy.save(arrays, metadata=metadata))
+        except OSError as error:
+            self._warn(f"the cache folder {self.folder} cannot be written ({error}); the result is not kept")
+
+    def _set_aside(self, path: Path, reason: Exception) -> None:
+        aside = self.folder / "set-aside" / path.name
+        try:
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(aside)
+            done = f"set aside as {aside}"
+        except OSError as error:
+            done = f"it cannot be set aside ({error})"
+        self._warn(f"a cache entry cannot be trusted: {reason}; {done}; measuring again")
+
+    def _mark_ignored(self) -> None:
+        """Keep the folder out of version control."""
+        marker = self.folder / ".gitignore"
+        if not marker.exists():
+            write_durably(marker, b"# made by pytest-lmgate\n*\n")
+
+
+def _fingerprint_of(body: bytes) -> Fingerprint:
+    return Fingerprint.parse(_metadata(body, "fingerprint"))
+
+
+def _facts_of(body: bytes) -> dict[str, Any]:
+    facts = json.loads(_metadata(body, "facts"))
+    if not isinstance(facts, dict):
+        raise ValueError("expected facts by name")
+    return facts
+
+
+def _metadata(body: bytes, name: str) -> str:
+    """Return a text of a safetensors file's metadata: an 8-byte length, then that much JSON with ``__metadata__``.
+
+    Raises:
+        ValueError: There is no such text.
+    """
+    length = int.from_bytes(body[:8], "little")
+    match json.loads(body[8 : 8 + length]):
+        case {"__metadata__": dict(metadata)} if isinstance(metadata.get(name), str):
+            return str(metadata[name])
+    raise ValueError(f"expected safetensors with {name!r} in its metadata")

@@ -1,0 +1,225 @@
+"""Digests of files: exact, and remembered only where nothing can have changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.cache.digest import FileDigests
+
+_opened: list[str] | None = None
+
+
+def _note_opened(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and _opened is not None:
+        _opened.append(str(arguments[0]))
+
+
+sys.addaudithook(_note_opened)  # the interpreter's own account of what is opened; it cannot be taken off again
+
+
+@pytest.fixture
+def opened() -> Iterator[list[str]]:
+    global _opened
+    _opened = []
+    yield _opened
+    _opened = None
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute from now, when the files of the test are no longer fresh."""
+    now = time.time
+    monkeypatch.setattr("pytest_lmgate.cache.digest.time.time", lambda: now() + 60)
+
+
+@pytest.fixture
+def digests(tmp_path: Path) -> FileDigests:
+    return FileDigests(tmp_path / "digests")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20])
+def test_a_digest_is_the_sha_256_of_all_bytes(tmp_path: Path, digests: FileDigests, size: int) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(os.urandom(size))
+    assert digests.digest(path) == _sha256(path.read_bytes())
+
+
+@pytest.mark.usefixtures("later")
+def test_the_second_time_the_file_is_not_read(tmp_path: Path, digests: FileDigests, opened: list[str]) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"weights")
+    first = digests.digest(path)
+    assert str(path) in opened
+    opened.clear()
+    assert FileDigests(tmp_path / "digests").digest(path) == first  # as the next process sees it
+    assert str(path) not in opened
+    assert opened  # the memory was
+
+
+def test_a_file_that_was_just_written_is_not_remembered(
+    tmp_path: Path, digests: FileDigests, opened: list[str]
+) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"weights")
+    for _ in range(2):
+        opened.clear()
+        digests.digest(path)
+        assert str(path) in opened
+    assert not (tmp_path / "digests").exists()
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_from_the_future_is_not_remembered(tmp_path: Path, digests: FileDigests, opened: list[str]) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"weights")
+    os.utime(path, (time.time() + 3600, time.time() + 3600))
+    for _ in range(2):
+        opened.clear()
+        digests.digest(path)
+        assert str(path) in opened
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(
+    tmp_path: Path, digests: FileDigests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"before")
+
+    def read_and_changed(path: Path) -> str:
+        digest = _sha256(path.read_bytes())
+        time.sleep(0.02)
+        path.write_bytes(b"behind")
+        return digest
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pytest_lmgate.cache.digest._sha256", read_and_changed)
+        digests.digest(path)
+    assert digests.digest(path) == _sha256(b"behind")
+
+
+@pytest.mark.usefixtures("later")
+def test_weights_rewritten_in_place_are_seen_though_size_and_mtime_are_the_same(
+    tmp_path: Path, digests: FileDigests
+) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"one")
+    status = path.stat()
+    assert digests.digest(path) == _sha256(b"one")
+    time.sleep(0.02)  # the clock of the file system ticks in milliseconds
+    with path.open("r+b") as file:
+        file.write(b"two")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns, now.st_ino) == (status.st_size, status.st_mtime_ns, status.st_ino)
+    assert digests.digest(path) == _sha256(b"two")
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_put_in_the_place_of_another_is_seen(tmp_path: Path, digests: FileDigests) -> None:
+    path, other = tmp_path / "weights", tmp_path / "other"
+    path.write_bytes(b"one")
+    other.write_bytes(b"two")
+    os.utime(path, (1, 1))
+    os.utime(other, (1, 1))
+    assert [digests.digest(path), digests.digest(other)] == [_sha256(b"one"), _sha256(b"two")]
+    other.replace(path)
+    assert digests.digest(path) == _sha256(b"two")
+
+
+@pytest.mark.usefixtures("later")
+def test_a_memory_that_was_damaged_is_not_believed(tmp_path: Path, digests: FileDigests) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"weights")
+    right = digests.digest(path)
+    (memory,) = (file for file in (tmp_path / "digests").rglob("*") if file.is_file())
+    whole = memory.read_bytes()
+    for damaged in (b"", whole[:-1], whole.replace(right[:4].encode(), b"0000"), b"\xff" * len(whole)):
+        memory.write_bytes(damaged)
+        assert digests.digest(path) == right
+        assert memory.read_bytes() == whole  # and is mended
+
+
+@pytest.mark.usefixtures("later")
+def test_a_folder_that_cannot_be_written_only_costs_time(tmp_path: Path, opened: list[str]) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    digests = FileDigests(tmp_path / "file" / "digests")
+    path = tmp_path / "weights"
+    path.write_bytes(b"weights")
+    for _ in range(2):
+        opened.clear()
+        assert digests.digest(path) == _sha256(b"weights")
+        assert str(path) in opened
+
+
+def test_a_file_that_is_not_there_is_an_os_error(tmp_path: Path, digests: FileDigests) -> None:
+    with pytest.raises(FileNotFoundError):
+        digests.digest(tmp_path / "weights")
+
+
+def _hub_file(tmp_path: Path, blob: str, name: str = "model.safetensors") -> Path:
+    repo = tmp_path / "models--org--name"
+    (repo / "blobs").mkdir(parents=True, exist_ok=True)
+    (repo / "blobs" / blob).write_bytes(b"weights")
+    link = repo / "snapshots" / "0123abcd" / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(os.path.relpath(repo / "blobs" / blob, link.parent))
+    return link
+
+
+@pytest.mark.parametrize("blob", ["ab" * 32, "cd" * 20])
+@pytest.mark.parametrize("name", ["model.safetensors", "sub/folder/config.json"])
+def test_a_file_of_the_hub_is_known_by_its_blob_and_never_read(
+    tmp_path: Path, digests: FileDigests, opened: list[str], blob: str, name: str
+) -> None:
+    link = _hub_file(tmp_path, blob, name)
+    opened.clear()
+    assert digests.digest(link) == f"blob:{blob}"
+    assert opened == []
+
+
+@pytest.mark.parametrize("blob", ["model.safetensors", "ab" * 31, "XY" * 32, "ab" * 32 + ".incomplete"])
+def test_a_blob_whose_name_does_not_tell_its_content_is_read(tmp_path: Path, digests: FileDigests, blob: str) -> None:
+    assert digests.digest(_hub_file(tmp_path, blob)) == _sha256(b"weights")
+
+
+def test_a_blob_written_through_its_link_is_read(tmp_path: Path, digests: FileDigests) -> None:
+    link = _hub_file(tmp_path, "ab" * 32, "config.json")
+    time.sleep(0.02)  # the clock of the file system ticks in milliseconds
+    link.write_bytes(b"edited!")
+    assert digests.digest(link) == _sha256(b"edited!")
+    before = link.lstat()  # with the old times put back, the change time still tells
+    os.utime(link, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert digests.digest(link) == _sha256(b"edited!")
+
+
+def test_a_link_elsewhere_is_read(tmp_path: Path, digests: FileDigests) -> None:
+    (tmp_path / "blobs").mkdir()
+    target = tmp_path / "blobs" / ("ab" * 32)
+    target.write_bytes(b"weights")
+    link = tmp_path / "model.safetensors"
+    link.symlink_to(target)
+    assert digests.digest(link) == _sha256(b"weights")
+
+
+@pytest.mark.usefixtures("later")
+def test_a_link_that_is_turned_to_another_file_is_seen(tmp_path: Path, digests: FileDigests) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    link = tmp_path / "latest"
+    link.symlink_to(tmp_path / "one")
+    assert digests.digest(link) == _sha256(b"one")
+    link.unlink()
+    link.symlink_to(tmp_path / "two")
+    assert digests.digest(link) == _sha256(b"two")

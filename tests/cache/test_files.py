@@ -1,0 +1,197 @@
+"""Durable and sealed files: the old one or the new one, whole, or an error."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.cache.files import read_sealed, write_durably, write_sealed
+from pytest_lmgate.errors import CacheError
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "when" / "needed"
+    for data in (b"first", b"", b"\x00\xff" * 1000):
+        write_durably(path, data)
+        assert path.read_bytes() == data
+        assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_durably(tmp_path / "a", b"data")
+        os.umask(0o027)
+        write_durably(tmp_path / "b", b"data")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o640
+
+
+def test_the_data_is_on_the_disk_before_the_name_and_the_name_before_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def watched_fsync(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        steps.append("folder" if is_folder else f"data {os.fstat(descriptor).st_size}")
+        fsync(descriptor)
+
+    def watched_replace(source: Path, target: Path) -> Path:
+        steps.append("rename")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(Path, "replace", watched_replace)
+    write_durably(tmp_path / "a", b"four")
+    assert steps == ["data 4", "rename", "folder"]
+
+
+def _fail(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("owner", "step"), [(os, "fsync"), (Path, "replace")])
+@pytest.mark.parametrize(("failure", "error"), [(_fail, OSError), (_interrupt, KeyboardInterrupt)])
+def test_a_failure_between_the_steps_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    step: str,
+    failure: Callable[..., None],
+    error: type[BaseException],
+) -> None:
+    path = tmp_path / "a"
+    write_durably(path, b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, failure)
+        with pytest.raises(error):
+            write_durably(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_synced_does_not_fail_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def no_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(22, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", no_folders)
+    write_durably(tmp_path / "a", b"data")
+    assert (tmp_path / "a").read_bytes() == b"data"
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from pytest_lmgate.cache.files import write_durably
+step, when = sys.argv[2:]
+owner = {"fsync": os, "replace": Path}[step]
+real = getattr(owner, step)
+def killed(*args):
+    if when == "after":
+        real(*args)
+    os.kill(os.getpid(), 9)
+setattr(owner, step, killed)
+write_durably(Path(sys.argv[1]), b"new")
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "when", "found"), [("fsync", "before", b"old"), ("fsync", "after", b"old"), ("replace", "after", b"new")]
+)
+def test_a_process_killed_between_the_steps_leaves_the_old_file_or_the_new_one(
+    tmp_path: Path, step: str, when: str, found: bytes
+) -> None:
+    path = tmp_path / "a"
+    write_durably(path, b"old")
+    status = subprocess.run([sys.executable, "-c", _KILLED, str(path), step, when], check=False).returncode
+    assert status == -9
+    assert path.read_bytes() == found
+    write_durably(path, b"next")  # what was left behind is in nobody's way
+    assert path.read_bytes() == b"next"
+
+
+def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"file"):
+        write_durably(tmp_path / "file" / "a", b"data")
+
+
+@given(body=st.binary(max_size=500))
+def test_a_sealed_body_comes_back(tmp_path_factory: pytest.TempPathFactory, body: bytes) -> None:
+    path = tmp_path_factory.mktemp("sealed") / "a"
+    write_sealed(path, body)
+    assert read_sealed(path) == body
+
+
+def test_a_sealed_file_is_the_format_the_checksum_and_the_body(tmp_path: Path) -> None:
+    write_sealed(tmp_path / "a", b"abc")
+    # SHA-256 of "abc": FIPS 180-2, appendix B.1.
+    checksum = b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (tmp_path / "a").read_bytes() == b"LMGATE1\n" + checksum + b"\nabc"
+
+
+def test_a_sealed_file_cut_at_any_byte_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_sealed(path, b"a body of some bytes")
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CacheError):
+            read_sealed(path)
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(CacheError):
+        read_sealed(path)
+
+
+def test_a_sealed_file_with_any_bit_flipped_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_sealed(path, b"a body of some bytes")
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(CacheError):
+            read_sealed(path)
+    path.write_bytes(whole)
+    assert read_sealed(path) == b"a body of some bytes"
+
+
+def test_the_message_says_which_file_and_what_is_wrong_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"something of another program")
+    with pytest.raises(CacheError) as raised:
+        read_sealed(path)
+    assert str(raised.value) == f"{path}: not a cache entry of this format"
+    write_sealed(path, bytes(2000))
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(CacheError) as raised:
+        read_sealed(path)
+    assert str(raised.value) == f"{path}: its checksum does not match (1,000 bytes): truncated or altered"
+
+
+def test_a_sealed_file_that_is_not_there_is_told_from_a_bad_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_sealed(tmp_path / "a")

@@ -1,0 +1,103 @@
+"""The address of a measurement changes with everything that is in it, and with nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.cache.fingerprint import Fingerprint, difference, versions
+
+_INGREDIENTS = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=6)
+_FINGERPRINTS = st.builds(Fingerprint.of, st.text(max_size=8), _INGREDIENTS)
+
+
+def test_an_address_is_the_sha_256_of_the_canonical_text() -> None:
+    fingerprint = Fingerprint.of("token-nll/1", {"dtype": "auto", "data": "é"})
+    text = '{"ingredients": {"data": "\\u00e9", "dtype": "auto"}, "kind": "token-nll/1"}'
+    assert fingerprint.text == text
+    assert fingerprint.address == hashlib.sha256(text.encode()).hexdigest()
+
+
+@given(ingredients=_INGREDIENTS, seed=st.integers())
+def test_the_order_of_the_ingredients_does_not_matter(ingredients: dict[str, str], seed: int) -> None:
+    items = list(ingredients.items())
+    random.Random(seed).shuffle(items)
+    one, other = Fingerprint.of("k", ingredients), Fingerprint.of("k", dict(items))
+    assert one == other
+    assert one.address == other.address
+
+
+@given(ingredients=_INGREDIENTS.filter(bool), data=st.data(), value=st.text(max_size=8))
+def test_the_address_changes_with_every_ingredient(
+    ingredients: dict[str, str], data: st.DataObject, value: str
+) -> None:
+    whole = Fingerprint.of("k", ingredients)
+    name = data.draw(st.sampled_from(sorted(ingredients)))
+    changed = Fingerprint.of("k", {**ingredients, name: value})
+    assert (changed.address == whole.address) == (value == ingredients[name])
+    without = {key: kept for key, kept in ingredients.items() if key != name}
+    assert Fingerprint.of("k", without).address != whole.address
+    assert Fingerprint.of("k2", ingredients).address != whole.address
+
+
+@given(one=_FINGERPRINTS, other=_FINGERPRINTS)
+def test_addresses_are_equal_where_fingerprints_are_and_differences_none(one: Fingerprint, other: Fingerprint) -> None:
+    assert (one.address == other.address) == (one == other) == (difference(one, other) == [])
+
+
+@given(_FINGERPRINTS)
+def test_what_is_written_is_parsed(fingerprint: Fingerprint) -> None:
+    assert Fingerprint.parse(fingerprint.text) == fingerprint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        '"token-nll/1"',
+        '{"kind": "k"}',
+        '{"ingredients": {}}',
+        '{"kind": 1, "ingredients": {}}',
+        '{"kind": "k", "ingredients": []}',
+        '{"kind": "k", "ingredients": {"a": 1}}',
+        '{"kind": "k", "ingredients": {"a": "b"}',
+    ],
+)
+def test_text_that_is_no_fingerprint_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        Fingerprint.parse(text)
+
+
+def test_a_difference_names_what_changed_came_and_went_from_old_to_new() -> None:
+    old = Fingerprint.of("token-nll/1", {"dtype": "float32", "data": "same", "gone": "x"})
+    new = Fingerprint.of("token-nll/2", {"dtype": "bfloat16", "data": "same", "come": "y"})
+    assert difference(new, old) == [
+        "kind: token-nll/1 -> token-nll/2",
+        "come: (none) -> y",
+        "dtype: float32 -> bfloat16",
+        "gone: x -> (none)",
+    ]
+
+
+def test_digests_are_shown_by_their_beginning_and_everything_else_whole() -> None:
+    sha256, blob, sha1 = "a1" * 32, "blob:" + "b2" * 32, "c3" * 20
+    old = Fingerprint.of("k", {"1": sha256, "2": blob, "3": "d4" * 19, "4": "protocol:sliding|max_length:512"})
+    new = Fingerprint.of("k", {"1": sha1, "2": sha256, "3": "e", "4": "z" * 64})
+    assert difference(new, old) == [
+        "1: a1a1a1a1a1a1... -> c3c3c3c3c3c3...",
+        "2: blob:b2b2b2b... -> a1a1a1a1a1a1...",
+        "3: " + "d4" * 19 + " -> e",
+        "4: protocol:sliding|max_length:512 -> " + "z" * 64,
+    ]
+
+
+def test_versions_are_those_installed_and_absent_packages_are_said_to_be() -> None:
+    found = versions(["pytest", "no-such-package-of-that-name"])
+    assert found == {"pytest": pytest.__version__, "no-such-package-of-that-name": "absent"}

@@ -1,0 +1,406 @@
+"""The store: what was put is got, whatever cannot be trusted is not, and two processes measure once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from pytest_lmgate.cache.files import read_sealed, write_sealed
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Entry, Store
+
+FINGERPRINT = Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})
+OTHER = Fingerprint.of("token-nll/1", {"data": "d", "model": "other"})
+ENTRY = Entry({"nll": np.array([0.5, 1.5], dtype=np.float32)}, {"running_text": True})
+
+
+class _Cache:
+    """A store and what it warned of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.warnings: list[str] = []
+        self.store = Store(folder, self.warnings.append)
+
+    def file(self, suffix: str, fingerprint: Fingerprint = FINGERPRINT) -> Path:
+        address = fingerprint.address
+        return self.folder / "token-nll" / address[:2] / f"{address}{suffix}"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> _Cache:
+    return _Cache(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([0.1, -0.0, 1e-300, np.inf, np.nan]),
+        np.array([0.1, 3e38, np.nan], dtype=np.float32),
+        np.arange(6, dtype=np.int64).reshape(2, 3),
+        np.arange(6, dtype=np.int64).reshape(2, 3).T,
+        np.arange(10.0)[::3],
+        np.array([True, False]),
+        np.array(2.5),
+        np.array(7, dtype=np.int64),
+        np.zeros(0),
+        np.zeros((3, 0), dtype=np.float32),
+        np.array([1.5, 2.5], dtype=">f8"),
+    ],
+    ids=lambda array: f"{array.dtype.str}{array.shape}",
+)
+def test_an_array_comes_back_with_its_bits_shape_and_dtype(cache: _Cache, array: Any) -> None:
+    cache.store.put(FINGERPRINT, Entry({"array": array, "other": np.zeros(1)}))
+    found = cache.store.get(FINGERPRINT)
+    assert found is not None
+    assert set(found.arrays) == {"array", "other"}
+    got = found.arrays["array"]
+    assert (got.shape, got.dtype) == (array.shape, array.dtype.newbyteorder("="))
+    np.testing.assert_array_equal(got, array)
+
+
+def test_facts_come_back(cache: _Cache) -> None:
+    facts = {"text": "é한", "number": 0.1, "whole": 2**53 + 1, "none": None, "yes": True, "list": [1, {"a": "b"}]}
+    cache.store.put(FINGERPRINT, Entry({}, facts))
+    found = cache.store.get(FINGERPRINT)
+    assert found is not None
+    assert found.facts == facts
+    assert cache.warnings == []
+
+
+def test_what_was_never_put_is_not_there_and_looking_writes_nothing(cache: _Cache) -> None:
+    assert cache.store.get(FINGERPRINT) is None
+    assert cache.store.get_partial(FINGERPRINT) is None
+    assert cache.store.explain(FINGERPRINT) == []
+    assert not cache.folder.exists()
+    assert cache.warnings == []
+
+
+def test_a_measurement_is_found_under_its_own_fingerprint_only(cache: _Cache) -> None:
+    cache.store.put(FINGERPRINT, ENTRY)
+    assert cache.store.get(OTHER) is None
+    assert cache.store.get(Fingerprint.of("token-nll/2", dict(FINGERPRINT.ingredients))) is None
+    assert cache.store.get(Fingerprint.of("generations/1", dict(FINGERPRINT.ingredients))) is None
+
+
+def test_a_measurement_put_again_takes_the_place_of_the_first(cache: _Cache) -> None:
+    cache.store.put(FINGERPRINT, ENTRY)
+    cache.store.put(FINGERPRINT, Entry({"nll": np.array([9.0])}))
+    found = cache.store.get(FINGERPRINT)
+    assert found is not None
+    assert found.arrays["nll"].tolist() == [9.0]
+
+
+def test_the_cache_keeps_itself_out_of_version_control(cache: _Cache) -> None:
+    cache.store.put(FINGERPRINT, ENTRY)
+    assert "*" in (cache.folder / ".gitignore").read_text().splitlines()
+
+
+def test_an_entry_is_read_as_plain_safetensors_after_its_seal(cache: _Cache) -> None:
+    cache.store.put(FINGERPRINT, ENTRY)
+    body = read_sealed(cache.file(".lmgate"))
+    assert safetensors.numpy.load(body)["nll"].tolist() == [0.5, 1.5]
+    header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+    assert header["__metadata__"] == {"fingerprint": FINGERPRINT.text, "facts": '{"running_text": true}'}
+
+
+def test_a_partial_measurement_is_not_a_whole_one_and_goes_when_the_whole_comes(cache: _Cache) -> None:
+    partial = Entry({"nll": np.array([0.5, np.nan])})
+    cache.store.put_partial(FINGERPRINT, partial)
+    assert cache.store.get(FINGERPRINT) is None
+    found = cache.store.get_partial(FINGERPRINT)
+    assert found is not None
+    np.testing.assert_array_equal(found.arrays["nll"], [0.5, np.nan])
+    cache.store.put(FINGERPRINT, ENTRY)
+    assert cache.store.get_partial(FINGERPRINT) is None
+    assert not cache.file(".partial").exists()
+
+
+def _truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def _emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _text(path: Path) -> None:
+    path.write_text("a file of somebody else's")
+
+
+def _of_another(path: Path) -> None:
+    with_other = safetensors.numpy.save({}, metadata={"fingerprint": OTHER.text, "facts": "{}"})
+    write_sealed(path, with_other)
+
+
+def _no_fingerprint(path: Path) -> None:
+    write_sealed(path, safetensors.numpy.save({"nll": np.zeros(1)}))
+
+
+def _sealed_metadata(fingerprint: str, facts: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        write_sealed(path, safetensors.numpy.save({}, metadata={"fingerprint": fingerprint, "facts": facts}))
+
+    return write
+
+
+def _sealed_bytes(body: bytes) -> Callable[[Path], None]:
+    return lambda path: write_sealed(path, body)
+
+
+_BAD = {
+    "truncated": _truncated,
+    "one bit flipped": _flipped,
+    "empty": _emptied,
+    "text": _text,
+    "another measurement": _of_another,
+    "no fingerprint": _no_fingerprint,
+    "a fingerprint that is none": _sealed_metadata("[]", "{}"),
+    "a fingerprint that is not JSON": _sealed_metadata("token-nll/1", "{}"),
+    "facts that are none": _sealed_metadata(FINGERPRINT.text, "[1]"),
+    "facts that are not JSON": _sealed_metadata(FINGERPRINT.text, "{"),
+    "an empty body": _sealed_bytes(b""),
+    "a body of other bytes": _sealed_bytes(bytes(range(256))),
+    "a header that is no mapping": _sealed_bytes((2).to_bytes(8, "little") + b"[]"),
+    "metadata that is no mapping": _sealed_bytes((19).to_bytes(8, "little") + b'{"__metadata__": 1}'),
+    "a length beyond the end": _sealed_bytes((2**63).to_bytes(8, "little") + b"{}"),
+}
+
+
+@pytest.mark.parametrize("suffix", [".lmgate", ".partial"])
+@pytest.mark.parametrize("spoil", _BAD.values(), ids=_BAD.keys())
+def test_an_entry_that_cannot_be_trusted_is_set_aside_with_a_warning(
+    cache: _Cache, suffix: str, spoil: Callable[[Path], None]
+) -> None:
+    put, get = {
+        ".lmgate": (cache.store.put, cache.store.get),
+        ".partial": (cache.store.put_partial, cache.store.get_partial),
+    }[suffix]
+    path = cache.file(suffix)
+    put(FINGERPRINT, ENTRY)
+    spoil(path)
+    spoiled = path.read_bytes()
+    assert get(FINGERPRINT) is None
+    aside = cache.folder / "set-aside" / path.name
+    assert aside.read_bytes() == spoiled
+    (warning,) = cache.warnings
+    assert warning.startswith("a cache entry cannot be trusted: ")
+    assert warning.endswith(f"; set aside as {aside}; measuring again")
+    put(FINGERPRINT, ENTRY)
+    assert get(FINGERPRINT) is not None
+    assert len(cache.warnings) == 1
+
+
+def test_every_bit_of_an_entry_matters(cache: _Cache) -> None:
+    cache.store.put(FINGERPRINT, Entry({"nll": np.array([1.0])}))
+    path = cache.file(".lmgate")
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        assert cache.store.get(FINGERPRINT) is None
+    assert len(cache.warnings) == len(whole)
+
+
+def test_a_folder_that_cannot_be_written_warns_and_loses_only_the_result(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    cache = _Cache(tmp_path / "file" / "cache")
+    cache.store.put(FINGERPRINT, ENTRY)
+    assert cache.store.get(FINGERPRINT) is None
+    entered = False
+    with cache.store.lock(FINGERPRINT):
+        entered = True
+    assert entered
+    assert [warning.partition(" (")[0] for warning in cache.warnings] == [
+        f"the cache folder {cache.folder} cannot be written",
+        f"the cache folder {cache.folder} cannot be locked",
+    ]
+
+
+def test_a_full_disk_warns_and_leaves_no_half_entry(cache: _Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        cache.store.put(FINGERPRINT, ENTRY)
+    assert cache.store.get(FINGERPRINT) is None
+    (warning,) = cache.warnings
+    assert "No space left on device" in warning
+    assert warning.endswith("; the result is not kept")
+    assert [path for path in cache.folder.rglob("*") if path.is_file()] == []
+
+
+def test_an_entry_that_cannot_be_set_aside_is_still_not_believed(cache: _Cache) -> None:
+    cache.store.put(FINGERPRINT, ENTRY)
+    _truncated(cache.file(".lmgate"))
+    (cache.folder / "set-aside").write_text("in the way")
+    assert cache.store.get(FINGERPRINT) is None
+    (warning,) = cache.warnings
+    assert "; it cannot be set aside (" in warning
+    cache.store.put(FINGERPRINT, ENTRY)
+    assert cache.store.get(FINGERPRINT) is not None
+
+
+def test_an_entry_that_cannot_be_opened_warns_and_stays(cache: _Cache) -> None:
+    cache.file(".lmgate").mkdir(parents=True)
+    assert cache.store.get(FINGERPRINT) is None
+    (warning,) = cache.warnings
+    assert warning.endswith("; measuring again")
+    assert cache.file(".lmgate").is_dir()
+
+
+# Two processes: each measures only what it does not find once it holds the lock.
+
+_MEASURE = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Entry, Store
+folder, begin = Path(sys.argv[1]), Path(sys.argv[2])
+fingerprint = Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})
+store = Store(folder, lambda message: print("warned", message, flush=True))
+print("ready", flush=True)
+while not begin.exists():
+    time.sleep(0.001)
+with store.lock(fingerprint, lambda: print("waiting", flush=True)):
+    if store.get(fingerprint) is None:
+        print("measuring", flush=True)
+        time.sleep(0.3)
+        store.put(fingerprint, Entry({"pid": np.array(os.getpid())}))
+    print("pid", int(store.get(fingerprint).arrays["pid"]), flush=True)
+"""
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Store
+with Store(Path(sys.argv[1]), print).lock(Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def _start(script: str, *arguments: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_two_processes_at_once_measure_once(tmp_path: Path) -> None:
+    begin = tmp_path / "begin"
+    processes = [_start(_MEASURE, tmp_path / "cache", begin) for _ in range(2)]
+    assert [_line(process) for process in processes] == ["ready", "ready"]
+    begin.touch()
+    said = [process.communicate(timeout=30)[0].split("\n") for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    first, second = sorted(said, key=lambda lines: lines[0] != "measuring")
+    measured_by = first[1]
+    assert first == ["measuring", measured_by, ""]
+    assert second == ["waiting", measured_by, ""]
+
+
+def test_the_lock_of_a_process_that_was_killed_is_free(cache: _Cache) -> None:
+    holder = _start(_HOLD, cache.folder)
+    assert _line(holder) == "held"
+    waited: list[str] = []
+
+    def kill() -> None:
+        waited.append("waiting")
+        holder.send_signal(signal.SIGKILL)
+
+    with cache.store.lock(FINGERPRINT, kill):
+        assert waited == ["waiting"]
+    assert holder.wait(timeout=30) == -signal.SIGKILL
+    holder.communicate()
+    assert cache.warnings == []
+
+
+def test_locks_of_different_measurements_do_not_wait_for_each_other(cache: _Cache) -> None:
+    waited: list[str] = []
+    with cache.store.lock(FINGERPRINT), cache.store.lock(OTHER, lambda: waited.append("waiting")):
+        assert waited == []
+
+
+def test_a_measurement_that_fails_frees_its_lock(cache: _Cache) -> None:
+    def waited() -> None:
+        raise AssertionError("the lock is still held")
+
+    with pytest.raises(ZeroDivisionError), cache.store.lock(FINGERPRINT):
+        raise ZeroDivisionError
+    with cache.store.lock(FINGERPRINT, waited):
+        pass
+
+
+# What changed since the nearest earlier entry.
+
+
+def _put(cache: _Cache, ingredients: dict[str, str], *, kind: str = "token-nll/1", age: float = 0.0) -> None:
+    fingerprint = Fingerprint.of(kind, ingredients)
+    cache.store.put(fingerprint, ENTRY)
+    folder = kind.partition("/")[0]
+    path = cache.folder / folder / fingerprint.address[:2] / f"{fingerprint.address}.lmgate"
+    os.utime(path, (time.time() - age, time.time() - age))
+
+
+def test_the_entry_with_the_fewest_changes_is_explained_however_old_it_is(cache: _Cache) -> None:
+    _put(cache, {"data": "old", "model": "old", "dtype": "a"})
+    _put(cache, {"data": "d", "model": "m", "dtype": "old"}, age=3600)
+    _put(cache, {"data": "old", "model": "old", "dtype": "old"})
+    assert cache.store.explain(Fingerprint.of("token-nll/1", {"data": "d", "model": "m", "dtype": "a"})) == [
+        "dtype: old -> a"
+    ]
+
+
+@pytest.mark.parametrize("newer", ["first", "second", "third"])
+def test_of_equally_near_entries_the_latest_is_explained(cache: _Cache, newer: str) -> None:
+    for model in ("first", "second", "third"):
+        _put(cache, {"data": "d", "model": model}, age=0 if model == newer else 3600)
+    assert cache.store.explain(FINGERPRINT) == [f"model: {newer} -> m"]
+
+
+def test_an_entry_of_other_code_for_the_same_measurement_is_explained_by_its_kind(cache: _Cache) -> None:
+    _put(cache, {"data": "d", "model": "m"}, kind="token-nll/0")
+    assert cache.store.explain(FINGERPRINT) == ["kind: token-nll/0 -> token-nll/1"]
+
+
+def test_other_measurements_and_the_entry_itself_explain_nothing(cache: _Cache) -> None:
+    _put(cache, {"data": "d", "model": "other"}, kind="generations/1")
+    _put(cache, dict(FINGERPRINT.ingredients))
+    cache.store.put_partial(OTHER, ENTRY)
+    assert cache.store.explain(FINGERPRINT) == []
+
+
+def test_entries_that_cannot_be_read_are_passed_over_and_left_where_they_are(cache: _Cache) -> None:
+    _put(cache, {"data": "d", "model": "older"}, age=3600)
+    paths = []
+    for number, spoil in enumerate((_truncated, _flipped, _emptied, _text, _no_fingerprint, _sealed_bytes(b"{}"))):
+        fingerprint = Fingerprint.of("token-nll/1", {"data": "d", "model": f"bad {number}"})
+        cache.store.put(fingerprint, ENTRY)
+        paths.append(cache.file(".lmgate", fingerprint))
+        spoil(paths[-1])
+    assert cache.store.explain(FINGERPRINT) == ["model: older -> m"]
+    assert all(path.exists() for path in paths)
+    assert cache.warnings == []
