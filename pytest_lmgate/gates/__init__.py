@@ -1,0 +1,1 @@
+"""Pure: a score and a limit make a verdict, once."""

@@ -1,0 +1,78 @@
+"""How much worse a candidate may be: ``"1%"`` of the reference's value, or an absolute number in the metric's own unit.
+
+A tolerance is a size without a sign: which way is worse belongs to the metric, so the same ``"1%"`` bounds a perplexity
+from above and an accuracy from below.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Tolerance"]
+
+import math
+import re
+from dataclasses import dataclass
+
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.metrics.score import Direction
+
+_PERCENT = re.compile(r"(?P<number>(\d+(\.\d*)?|\.\d+))\s*%")
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest degradation that a gate lets pass; the tolerance itself passes.
+
+    Attributes:
+        size: A fraction of the reference's value (0.01 for ``"1%"``), or a number in the metric's unit; not negative.
+        relative: Which of the two.
+    """
+
+    size: float
+    relative: bool
+
+    @classmethod
+    def parse(cls, written: object) -> Tolerance:
+        """Read what the user wrote: a text such as ``"1%"`` or ``"0.5 %"``, or a number.
+
+        Raises:
+            ConfigError: It is neither, or negative, or not finite.
+        """
+        if isinstance(written, str):
+            match = _PERCENT.fullmatch(written.strip())
+            if match is None:
+                raise ConfigError(
+                    'tolerance: expected a percentage of the reference such as "1%", or a number without quotes in '
+                    f"the metric's own unit, got {written!r}"
+                )
+            return cls(float(match["number"]) / 100, relative=True)
+        if isinstance(written, bool) or not isinstance(written, int | float):
+            raise ConfigError(
+                f'tolerance: expected a percentage such as "1%" or a number, got {written!r} ({type(written).__name__})'
+            )
+        if not math.isfinite(written) or written < 0:
+            raise ConfigError(
+                f"tolerance: expected a finite size that is not negative, got {written!r}; which way is worse is the "
+                "metric's own direction"
+            )
+        return cls(float(written), relative=False)
+
+    def require_that_it_can_fail(self, metric: str, direction: Direction, span: float | None) -> None:
+        """Refuse a tolerance that no candidate could exceed.
+
+        Args:
+            metric: Name, for the message.
+            direction: Of the metric.
+            span: Distance between the metric's best and worst value, as 1 for an accuracy; None if it has no end.
+
+        Raises:
+            ConfigError: The gate could never fail, as with ``tolerance=1`` for an accuracy where ``"1%"`` was meant.
+        """
+        largest = (1.0 if direction == "higher" else None) if self.relative else span
+        if largest is not None and self.size >= largest:
+            raise ConfigError(
+                f"tolerance: expected less than {Tolerance(largest, self.relative)} for {metric}, got {self}: no "
+                "candidate can be worse than that, so the gate could never fail"
+            )
+
+    def __str__(self) -> str:
+        return f"{100 * self.size:.12g}%" if self.relative else f"{self.size:.12g}"

@@ -1,0 +1,95 @@
+"""`Verdict`: what a gate decided, once, in plain values that travel between processes and are rendered many times."""
+
+from __future__ import annotations
+
+__all__ = ["Verdict", "judge_limit"]
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from pytest_lmgate.metrics.score import Score
+
+Outcome = Literal["pass", "fail", "inconclusive", "error"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One gate's verdict.
+
+    Attributes:
+        id: Stable id of the gate.
+        test: Node id of the test that carries it.
+        marker: Name of the marker.
+        metric: Name of the metric.
+        model: Model as the user wrote it.
+        dataset: Dataset likewise.
+        verdict: ``pass``, ``fail``, ``inconclusive`` or ``error``.
+        value: Measured value, or None where it could not be measured.
+        limit: Limit it was judged by.
+        stderr: Standard error of the value.
+        interval: 95 % interval of the value.
+        n: Targets or rows.
+        unit: What `n` counts.
+        signature: How to reproduce the number.
+        fingerprint: Address of the measurement.
+        cached: Whether it came from the cache.
+        seconds: Time of measuring or looking up.
+        at_least: Whether the value is only a lower bound, from a measurement stopped early.
+        message: What went wrong, for an error.
+        cache: What the cache said, where that was asked for.
+        worst: Of a failed metric of texts, the worst rows: their number from 0, score, references and output.
+    """
+
+    id: str
+    test: str
+    marker: str
+    metric: str
+    model: str
+    dataset: str
+    verdict: Outcome
+    value: float | None
+    limit: float
+    stderr: float | None = None
+    interval: tuple[float, float] | None = None
+    n: int | None = None
+    unit: str = "token"
+    signature: str = ""
+    fingerprint: str = ""
+    cached: bool = False
+    seconds: float = 0.0
+    at_least: bool = False
+    message: str = ""
+    cache: str = ""
+    worst: tuple[tuple[int, float, str, str], ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the build fails by it."""
+        return self.verdict in ("fail", "error")
+
+    def to_json(self) -> str:
+        """Return one line of JSON, in Python's dialect: an interval may end at ``Infinity``."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Verdict:
+        """Read what `to_json` wrote."""
+        data = json.loads(text)
+        if data["interval"] is not None:
+            data["interval"] = tuple(data["interval"])
+        data["worst"] = tuple(tuple(row) for row in data["worst"])
+        return cls(**data)
+
+
+def judge_limit(score: Score, limit: float) -> Outcome:
+    """Compare a score with a limit, unrounded; the limit itself passes.
+
+    ``value <= nan`` is false and ``not (value > nan)`` is true, so finiteness is tested first: what is not a number
+    is an error.
+    """
+    if not math.isfinite(score) or not math.isfinite(limit):
+        return "error"
+    passed = score <= limit if score.direction == "lower" else score >= limit
+    return "pass" if passed else "fail"

@@ -1,0 +1,128 @@
+"""One verdict per gate: compared unrounded, never a pass by accident, the same on the other side of a pipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.gates.verdict import Verdict, judge_limit
+from pytest_lmgate.metrics.score import Score
+
+_NOT_FINITE = [math.nan, -math.nan, math.inf, -math.inf]
+
+
+def _score(value: float, direction: Literal["lower", "higher"] = "lower") -> Score:
+    return Score(value, metric="m", n=10, signature="s", direction=direction)
+
+
+@pytest.mark.parametrize(
+    ("direction", "value", "limit", "outcome"),
+    [
+        ("lower", 16.4, 16.5, "pass"),
+        ("lower", 16.5, 16.5, "pass"),
+        ("lower", 16.6, 16.5, "fail"),
+        ("lower", 99.9999999, 100.0, "pass"),
+        ("lower", 100.0000001, 100.0, "fail"),
+        ("lower", math.nextafter(100.0, 200.0), 100.0, "fail"),
+        ("lower", math.nextafter(100.0, 0.0), 100.0, "pass"),
+        ("higher", 0.9451, 0.95, "fail"),
+        ("higher", 99.9999999, 100.0, "fail"),
+        ("higher", math.nextafter(0.95, 0.0), 0.95, "fail"),
+        ("higher", 0.95, 0.95, "pass"),
+        ("higher", 0.96, 0.95, "pass"),
+        ("lower", 0.0, 1e-300, "pass"),
+        ("lower", 1e308, 1e307, "fail"),
+    ],
+)
+def test_a_value_is_compared_unrounded_and_the_limit_itself_passes(
+    direction: Literal["lower", "higher"], value: float, limit: float, outcome: str
+) -> None:
+    assert judge_limit(_score(value, direction), limit) == outcome
+
+
+@pytest.mark.parametrize("direction", ["lower", "higher"])
+@pytest.mark.parametrize("value", _NOT_FINITE)
+def test_what_is_not_finite_is_an_error_and_never_a_pass(direction: Literal["lower", "higher"], value: float) -> None:
+    assert judge_limit(_score(value, direction), 16.5) == "error"
+    assert judge_limit(_score(16.5, direction), value) == "error"
+    assert judge_limit(_score(value, direction), value) == "error"
+
+
+@given(value=st.floats(), limit=st.floats())
+def test_a_pass_is_a_finite_value_on_the_right_side(value: float, limit: float) -> None:
+    lower, higher = judge_limit(_score(value), limit), judge_limit(_score(value, "higher"), limit)
+    if lower == "pass":
+        assert math.isfinite(value)
+        assert math.isfinite(limit)
+        assert value <= limit
+    assert {lower, higher} in ({"pass", "fail"}, {"error"}, {"pass"})
+    assert (lower == higher == "pass") == (value == limit and math.isfinite(value))
+
+
+_FLOATS = st.floats(allow_nan=False)
+_TEXTS = st.text(max_size=20)
+_VERDICTS = st.builds(
+    Verdict,
+    id=_TEXTS,
+    test=_TEXTS,
+    marker=_TEXTS,
+    metric=_TEXTS,
+    model=_TEXTS,
+    dataset=_TEXTS,
+    verdict=st.sampled_from(["pass", "fail", "inconclusive", "error"]),
+    value=st.none() | _FLOATS,
+    limit=_FLOATS,
+    stderr=st.none() | _FLOATS,
+    interval=st.none() | st.tuples(_FLOATS, _FLOATS),
+    n=st.none() | st.integers(0),
+    unit=_TEXTS,
+    signature=_TEXTS,
+    fingerprint=_TEXTS,
+    cached=st.booleans(),
+    seconds=_FLOATS,
+    at_least=st.booleans(),
+    message=_TEXTS,
+    cache=_TEXTS,
+    worst=st.lists(st.tuples(st.integers(0), _FLOATS, _TEXTS, _TEXTS), max_size=3).map(tuple),
+)
+
+
+@given(_VERDICTS)
+def test_a_verdict_is_the_same_after_its_journey(verdict: Verdict) -> None:
+    text = verdict.to_json()
+    assert "\n" not in text
+    assert Verdict.from_json(text) == verdict
+
+
+def test_the_journey_keeps_every_field() -> None:
+    verdict = Verdict("i", "t", "k", "m", "a", "b", "pass", 1.5, 2.0, interval=(1.0, 2.0))
+    assert set(json.loads(verdict.to_json())) == {field.name for field in dataclasses.fields(Verdict)}
+    assert isinstance(Verdict.from_json(verdict.to_json()).interval, tuple)
+
+
+def test_an_interval_without_an_upper_end_arrives_as_it_left() -> None:
+    # A perplexity per word can overflow at the upper end of its interval.
+    verdict = Verdict("i", "t", "k", "ppl", "a", "b", "fail", 1e300, 2.0, stderr=math.inf, interval=(1e299, math.inf))
+    arrived = Verdict.from_json(verdict.to_json())
+    assert (arrived.interval, arrived.stderr) == ((1e299, math.inf), math.inf)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failed"), [("pass", False), ("inconclusive", False), ("fail", True), ("error", True)]
+)
+def test_a_failure_or_an_error_fails_the_build(
+    outcome: Literal["pass", "fail", "inconclusive", "error"], failed: bool
+) -> None:
+    assert Verdict("i", "t", "k", "m", "a", "b", outcome, None, 2.0).failed is failed
+
+
+def test_a_verdict_cannot_be_changed() -> None:
+    verdict = Verdict("i", "t", "k", "m", "a", "b", "fail", 3.0, 2.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        verdict.verdict = "pass"
