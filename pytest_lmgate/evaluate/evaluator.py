@@ -1,0 +1,229 @@
+"""`Evaluator`: what a gate names, to a score with the name and address of what it came from."""
+
+from __future__ import annotations
+
+__all__ = ["Evaluator"]
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_lmgate.cache.store import Store
+from pytest_lmgate.config.file import Project
+from pytest_lmgate.config.markers import EvaluationSpec
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.config.protocol import Protocol
+from pytest_lmgate.config.requests import MaskedRequest, TextRequest
+from pytest_lmgate.data.choices import Question, make_questions
+from pytest_lmgate.data.prompts import TextTask, make_task
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.evaluate.choices import evaluate_choices
+from pytest_lmgate.evaluate.conditional import evaluate_conditional_perplexity
+from pytest_lmgate.evaluate.likelihood import evaluate_perplexity
+from pytest_lmgate.evaluate.masked import evaluate_pseudo_perplexity
+from pytest_lmgate.evaluate.measurements import Lookup, Measurements
+from pytest_lmgate.evaluate.sources import DatasetRows, ModelSource, Resolver
+from pytest_lmgate.evaluate.texts import TextFunction, evaluate_texts, score_texts, text_metric
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.texts import TextMetric
+
+if TYPE_CHECKING:
+    from pytest_lmgate.engine.generation import GenerationProgress
+    from pytest_lmgate.engine.likelihood import Progress
+
+
+@dataclass
+class Evaluator:
+    """Evaluates what gates and fixtures ask for; each measurement is made once.
+
+    Attributes:
+        project: The project's file.
+        options: The session's options.
+        report: Told how far a measurement is.
+        note: Told in one sentence what is worth saying, such as waiting for another process.
+        warn: Told in one sentence what was wrong with the cache.
+        users_metrics: Metrics of texts that users registered, by name.
+    """
+
+    project: Project
+    options: Options
+    report: Callable[[Progress | GenerationProgress], None] = lambda _: None
+    note: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = lambda _: None
+    users_metrics: Mapping[str, TextMetric] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        store = Store(self.options.cache, self.warn)
+        self._measurements = Measurements(store, self.options, self.note)
+        self.resolver = Resolver(self.project, self.options, store.digests)
+        self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are
+
+    @contextlib.contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Share the texts of functions between the evaluations within: the gates of one test.
+
+        A function may answer otherwise the next time, and has no content to hash, so that nothing is kept longer.
+        """
+        self._functions = []
+        try:
+            yield
+        finally:
+            self._functions = None
+
+    @property
+    def lookups(self) -> list[Lookup]:
+        """What the cache said, in order."""
+        return self._measurements.lookups
+
+    def evaluate(self, what: EvaluationSpec, *, stop_above: float | None = None) -> Score:
+        """Measure what a gate or a fixture asks for.
+
+        Args:
+            what: The evaluation.
+            stop_above: For a perplexity: stop as soon as the value is certain to be above this.
+
+        Raises:
+            LmgateError: It cannot be measured.
+        """
+        how = what.how
+        if isinstance(how, Protocol):
+            return self.perplexity(what.model, what.dataset, how, metric=what.metric, stop_above=stop_above)
+        started = time.monotonic()
+        if isinstance(how, TextRequest):
+            metric = text_metric(how, self.users_metrics)
+            if how.predictions is not None:
+                return score_texts(metric, how.predictions, how.references)
+            writer, rows = self._writer(what.model), self.resolver.rows(what.dataset)
+            found = evaluate_texts(
+                self._measurements, writer, _task(rows), how, metric, clusters=rows.clusters, report=self.report
+            )
+            return _placed(found, writer.name, rows.name, started)
+        source = self.resolver.model(what.model)
+        if isinstance(how, MaskedRequest):
+            corpus = self.resolver.corpus(what.dataset)
+            found = evaluate_pseudo_perplexity(self._measurements, source, corpus, how, report=self.report)
+            return _placed(found, source.name, corpus.name, started)
+        rows = self.resolver.rows(what.dataset)
+        found = evaluate_choices(
+            self._measurements,
+            source,
+            _questions(rows),
+            how,
+            name=rows.name,
+            delimiter=rows.spec.delimiter,
+            clusters=rows.clusters,
+            report=self.report,
+        )
+        return _placed(found, source.name, rows.name, started)
+
+    def check(self, what: EvaluationSpec, direction: str) -> None:
+        """Find at collection what needs no file: unknown names, metrics and options.
+
+        Args:
+            what: The evaluation of a gate.
+            direction: ``lower`` where the gate wants small values, else ``higher``.
+
+        Raises:
+            ConfigError: Something of the kind, or a metric of the other direction.
+        """
+        if isinstance(what.model, str | Path):
+            self.resolver.model_spec(what.model)
+        if isinstance(what.dataset, str | Path):
+            self.resolver.dataset_spec(what.dataset)
+        if isinstance(what.how, TextRequest):
+            metric = text_metric(what.how, self.users_metrics)
+            if metric.direction != direction:
+                raise ConfigError(
+                    f"{metric.direction} values of {metric.name!r} are better: use metric_"
+                    f"{'min' if metric.direction == 'higher' else 'max'}"
+                )
+
+    def perplexity(
+        self, model: Any, dataset: Any, protocol: Protocol, *, metric: str = "ppl", stop_above: float | None = None
+    ) -> Score:
+        """Measure the perplexity (or bits per byte) of a model on a dataset.
+
+        Of an encoder-decoder model it is the conditional perplexity of each row's first reference given its prompt.
+
+        Args:
+            model: Name, path, hub id, ``(model, tokenizer)`` or pipeline.
+            dataset: Name, path, hub id or rows.
+            protocol: How, and in which unit.
+            metric: Name of the score.
+            stop_above: Stop as soon as the value is certain to be above this; None to measure whole.
+
+        Returns:
+            The score. Where the measurement was stopped, its value is a lower bound and ``details["at_least"]`` is set.
+
+        Raises:
+            LmgateError: It cannot be measured.
+        """
+        started = time.monotonic()
+        source = self.resolver.model(model)
+        if source.architecture.kind == "encoder-decoder":
+            rows = self.resolver.rows(dataset)
+            try:
+                task = _task(rows)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{metric} of the encoder-decoder model {source.name!r} is of a reference given its source: {error}"
+                ) from error
+            found = evaluate_conditional_perplexity(
+                self._measurements, source, task, protocol, metric=metric, report=self.report
+            )
+            return _placed(found, source.name, rows.name, started)
+        corpus = self.resolver.corpus(dataset)
+        found = evaluate_perplexity(
+            self._measurements, source, corpus, protocol, metric=metric, stop_above=stop_above, report=self.report
+        )
+        return _placed(found, source.name, corpus.name, started)
+
+    def _writer(self, model: Any) -> ModelSource | TextFunction:
+        """A model that writes, or a function that does."""
+        if callable(model) and not hasattr(model, "forward") and not hasattr(model, "tokenizer"):
+            name = f"function {getattr(model, '__name__', type(model).__name__)}"
+            shared = next((each for each in self._functions or () if each.function is model), None)
+            found = shared or TextFunction(name, model)
+            if self._functions is not None and shared is None:
+                self._functions.append(found)
+            return found
+        source = self.resolver.model(model)
+        source.architecture.require("generating texts", "causal", "encoder-decoder")
+        return source
+
+
+def _placed(found: tuple[Score, str, bool], model: str, dataset: str, started: float) -> Score:
+    score, address, cached = found
+    seconds = time.monotonic() - started
+    return score.placed(model=model, dataset=dataset, fingerprint=address, cached=cached, seconds=seconds)
+
+
+def _task(found: DatasetRows) -> TextTask:
+    spec = found.spec
+    if spec.references is None:
+        raise ConfigError(f"dataset {found.name!r}: say references: COLUMN (or a list of them) to compare texts with")
+    if spec.prompt is None and spec.source is None:
+        raise ConfigError(f"dataset {found.name!r}: say prompt: TEMPLATE with {{column}} fields, or source: COLUMN")
+    return make_task(
+        found.rows,
+        name=found.name,
+        template=spec.prompt if spec.prompt is not None else f"{{{spec.source}}}",
+        references=[spec.references] if isinstance(spec.references, str) else spec.references,
+        examples=found.examples,
+        chat=spec.chat,
+        system=spec.system,
+    )
+
+
+def _questions(found: DatasetRows) -> tuple[Question, ...]:
+    spec = found.spec
+    if spec.question is None or spec.choices is None or spec.answer is None:
+        raise ConfigError(
+            f"dataset {found.name!r}: accuracy needs question: (a column or template), choices: (a column that holds a "
+            "list, or a list of columns) and answer: (the column of the right one)"
+        )
+    choices = [spec.choices] if isinstance(spec.choices, str) else spec.choices
+    return make_questions(found.rows, name=found.name, question=spec.question, choices=choices, answer=spec.answer)

@@ -1,0 +1,81 @@
+"""Pseudo-perplexity of a masked model."""
+
+from __future__ import annotations
+
+__all__ = ["evaluate_pseudo_perplexity"]
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_lmgate import __version__
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.config.requests import MaskedRequest
+from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.evaluate.likelihood import decode_likelihoods, encode_likelihoods
+from pytest_lmgate.evaluate.measurements import Measurements, Recipe
+from pytest_lmgate.evaluate.sources import ModelSource
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.score import Score
+
+if TYPE_CHECKING:
+    from pytest_lmgate.engine.likelihood import Progress
+
+_KIND = "pseudo-nll/1"
+
+
+def evaluate_pseudo_perplexity(
+    measurements: Measurements,
+    source: ModelSource,
+    corpus: Corpus,
+    request: MaskedRequest,
+    *,
+    report: Callable[[Progress], None] = lambda _: None,
+) -> tuple[Score, str, bool]:
+    """Measure ``exp(-1/N sum log P(t_i | all other tokens))``, each row on its own.
+
+    Returns:
+        The score, the measurement's address, and whether it was there.
+
+    Raises:
+        LmgateError: It cannot be measured.
+    """
+    source.architecture.require("pppl", "masked")
+    max_length = request.max_length or source.architecture.context
+    how = f"max_length:{max_length}"
+    fingerprint = Fingerprint.of(_KIND, {**source.ingredients, "data": corpus.digest, "protocol": how})
+
+    def measure(partial: Entry | None, keep: Callable[[Entry], None]) -> LikelihoodStatistics:
+        from pytest_lmgate.engine.likelihood import Checkpointing
+        from pytest_lmgate.engine.masked import cut_pieces, measure_pseudo_nll
+
+        loaded = measurements.model(source)
+        texts = [row for row in corpus.rows if row.strip()]
+        pieces = cut_pieces(texts, loaded.tokenizer, max_length, model=source.name, dataset=corpus.name)
+        nll = measure_pseudo_nll(
+            loaded,
+            pieces,
+            dataset=corpus.name,
+            batch_size=source.batch_size,
+            report=report,
+            checkpointing=Checkpointing(
+                None if partial is None else partial.arrays["nll"], lambda nll: keep(Entry({"nll": nll}))
+            ),
+        )
+        return LikelihoodStatistics(
+            nll=nll,
+            window_targets=np.array([len(piece.targets) for piece in pieces]),
+            window_document=np.array([piece.document for piece in pieces]),
+            words=np.array([len(re.split(r"\s+", text)) for text in texts]),
+            chars=np.array([len(text) for text in texts]),
+            utf8_bytes=np.array([len(text.encode()) for text in texts]),
+            running_text=corpus.is_one_text,
+        )
+
+    recipe = Recipe(f"{source.name} on {corpus.name}", measure, encode_likelihoods, decode_likelihoods)
+    statistics, cached = measurements.once(fingerprint, recipe)
+    score = perplexity(statistics, signature=f"masked|{how}|unit:token|version:{__version__}", metric="pppl")
+    return score, fingerprint.address, cached

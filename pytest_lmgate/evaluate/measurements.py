@@ -1,0 +1,133 @@
+"""Measure once: address, lock, cache, and only then the engine. What is measured is the caller's business."""
+
+from __future__ import annotations
+
+__all__ = ["Lookup", "Measurements", "Recipe"]
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.engine.device import share_processors
+from pytest_lmgate.errors import CacheError, LmgateError
+from pytest_lmgate.evaluate.sources import ModelSource
+
+if TYPE_CHECKING:
+    from pytest_lmgate.engine.loading import LoadedModel
+    from pytest_lmgate.engine.pool import ModelPool
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What the cache said of one measurement.
+
+    Attributes:
+        hit: Whether it was there.
+        address: Where it was looked for.
+        changed: On a miss, with ``--lmgate-explain-cache``: ingredients that differ from the nearest earlier entry.
+    """
+
+    hit: bool
+    address: str
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[T]):
+    """One kind of measurement, for `Measurements.once`.
+
+    Attributes:
+        what: In words, for messages.
+        measure: Runs the model. It is given what an interrupted run left, and a function that keeps more of it. What it
+            raises leaves nothing in the cache but that.
+        encode: To arrays and facts.
+        decode: And back; raises KeyError, TypeError, ValueError or LmgateError where the entry is of another kind.
+    """
+
+    what: str
+    measure: Callable[[Entry | None, Callable[[Entry], None]], T]
+    encode: Callable[[T], Entry]
+    decode: Callable[[Entry], T]
+
+
+@dataclass
+class Measurements:
+    """The measurements of a session, and the models that are in memory for them.
+
+    Attributes:
+        store: The cache.
+        options: The session's options.
+        note: Told in one sentence what is worth saying, such as waiting for another process.
+        lookups: What the cache said, in order.
+    """
+
+    store: Store
+    options: Options
+    note: Callable[[str], None] = lambda _: None
+    lookups: list[Lookup] = field(default_factory=list)
+    _known: dict[str, Any] = field(default_factory=dict)
+    _pool: ModelPool | None = None
+
+    def once(self, fingerprint: Fingerprint, recipe: Recipe[T]) -> tuple[T, bool]:
+        """Return the measurement and whether it was there; locked, so that two processes measure once."""
+        address = fingerprint.address
+        if address in self._known:
+            self.lookups.append(Lookup(True, address))
+            return self._known[address], True
+        # Most lookups hit: no lock is needed to read, since entries appear whole.
+        if (found := self._fresh(fingerprint, recipe)) is None:
+            waiting = f"another process is measuring {recipe.what}; waiting for it"
+            with self.store.lock(fingerprint, lambda: self.note(waiting)):
+                found = self._fresh(fingerprint, recipe)
+                if found is None:
+                    self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
+                    partial = None if self.options.refresh_before else self.store.get_partial(fingerprint)
+                    measured = recipe.measure(partial, lambda entry: self.store.put_partial(fingerprint, entry))
+                    whole = recipe.encode(measured)
+                    self.store.put(fingerprint, replace(whole, facts={**whole.facts, "measured_at": time.time()}))
+                    self._known[address] = measured
+                    return measured, False
+        self.lookups.append(Lookup(True, address))
+        self._known[address] = found
+        return found, True
+
+    def model(self, source: ModelSource) -> LoadedModel:
+        """Return a model in memory: one at a time, unless the next fits beside those that are there."""
+        if self._pool is None:
+            from pytest_lmgate.engine.pool import ModelPool
+
+            share_processors(self.options.workers)
+            self._pool = ModelPool()
+        if source.in_memory:
+            return source.load()  # held here, it would stay in memory after the user let it go
+        return self._pool.get(
+            Fingerprint.of("model", source.ingredients).address,
+            load=source.load,
+            weight_bytes=source.weight_bytes,
+            device=source.device,
+        )
+
+    def _fresh(self, fingerprint: Fingerprint, recipe: Recipe[T]) -> T | None:
+        entry = self.store.get(fingerprint)
+        refresh = self.options.refresh_before
+        if entry is None or (refresh is not None and entry.facts.get("measured_at", 0.0) < refresh):
+            return None
+        try:
+            return recipe.decode(entry)
+        except (KeyError, TypeError, ValueError, LmgateError) as error:
+            # Whole and sealed, but not by this code.
+            self.store.set_aside(fingerprint, CacheError(f"it is no measurement of {recipe.what} ({error!r})"))
+            return None
+
+    def _explained(self, fingerprint: Fingerprint) -> tuple[str, ...]:
+        if not self.options.explain_cache:
+            return ()
+        if self.options.refresh_before is not None and self.store.get(fingerprint) is not None:
+            return ("nothing changed: measured again by --lmgate-refresh",)
+        return tuple(self.store.explain(fingerprint))

@@ -1,0 +1,23 @@
+"""The hooks that a conftest.py or another plugin may implement."""
+
+from __future__ import annotations
+
+__all__ = ["pytest_lmgate_metrics"]
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_lmgate.metrics.texts import TextMetric
+
+
+def pytest_lmgate_metrics(config: pytest.Config) -> Iterable[TextMetric]:
+    """Return metrics of texts, each a pure function from (predictions, references, rows) to statistics.
+
+    They get the markers ``metric_min`` and ``metric_max`` and the fixture ``metric_of``, and share generations,
+    intervals, worst rows and reports with the metrics of this package. Called once, for the first gate or fixture.
+    See docs/texts.md.
+    """
+    raise AssertionError("a hook specification is never called")  # pragma: no branch

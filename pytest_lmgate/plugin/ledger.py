@@ -1,0 +1,76 @@
+"""The ledger of a session: which tests carry gates, and what came back. It catches what would be green by accident.
+
+A worker that dies on the way can leave "no tests ran" with exit code 0. So each worker writes down which tests it
+will gate before it runs the first, and the controller compares that with what it received.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Ledger"]
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+PROPERTY = "lmgate"
+
+
+class Ledger:
+    """Expected and received verdicts, as they travel: JSON text, decoded only when rendered.
+
+    Attributes:
+        expected: How many gates each test carries, by node id.
+        problem: Why the markers could not be read, if they could not.
+    """
+
+    def __init__(self) -> None:
+        """Open an empty ledger."""
+        self.expected: dict[str, int] = {}
+        self.problem = ""
+        self._verdicts: dict[str, dict[str, str]] = {}
+        self._ended_otherwise: set[str] = set()
+        self._shown_as_failed: set[str] = set()
+
+    def receive(self, report: pytest.TestReport) -> None:
+        """Note a report; the last one of a test has all its verdicts."""
+        for key, value in report.user_properties:
+            if key == PROPERTY:
+                self._verdicts[report.nodeid] = json.loads(str(value))
+        if report.outcome != "passed":
+            self._ended_otherwise.add(report.nodeid)
+        if report.outcome not in ("passed", "skipped") or hasattr(report, "wasxfail"):
+            self._shown_as_failed.add(report.nodeid)
+
+    def discrepancies(self) -> list[str]:
+        """Say which verdicts never came although nothing else failed or skipped their test, and which did not count."""
+        lost = [
+            f"the verdict of {test} never arrived"
+            for test, count in self.expected.items()
+            if len(self._verdicts.get(test, ())) < count and test not in self._ended_otherwise
+        ]
+        ignored = [
+            f"{test} did not fail although a gate of it did"
+            for test, verdicts in self._verdicts.items()
+            if test not in self._shown_as_failed
+            and any(json.loads(verdict)["verdict"] in ("fail", "error") for verdict in verdicts.values())
+        ]
+        return lost + ignored
+
+    def verdicts(self) -> list[str]:
+        """Return the verdicts received, in JSON, in the order of the tests, whichever worker was first."""
+        tests = [*self.expected, *(test for test in self._verdicts if test not in self.expected)]
+        return [verdict for test in tests for verdict in self._verdicts.get(test, {}).values()]
+
+    def hand_over(self, path: Path) -> None:
+        """Tell the controller what this worker will gate; every worker writes the same."""
+        temporary = path.with_suffix(f".{uuid.uuid4().hex}")
+        temporary.write_text(json.dumps({"expected": self.expected, "problem": self.problem}), encoding="utf-8")
+        temporary.replace(path)
+
+    def take_over(self, path: Path) -> None:
+        """Read what a worker handed over, if any has gates."""
+        if path.exists():
+            data = json.loads(path.read_text(encoding="utf-8"))
+            self.expected, self.problem = data["expected"], data["problem"]

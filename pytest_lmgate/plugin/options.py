@@ -1,0 +1,103 @@
+"""The ``--lmgate-*`` options. Command line before ini (``lmgate_*``) before environment (``LMGATE_*``)."""
+
+from __future__ import annotations
+
+__all__ = ["add_options", "flag", "project_file", "reports", "text"]
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPORT_TYPES = ("json",)
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+_TEXTS = {
+    "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
+    "cache": ("FOLDER", "folder of measurements (default: .lmgate_cache in rootdir)"),
+    "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
+}
+_FLAGS = {
+    "refresh": "measure again whatever the gates need",
+    "offline": "never use the network; what is missing is an error",
+    "fail-fast": "stop a measurement as soon as its partial sum proves the limit broken",
+    "explain-cache": "say per gate whether the cache had it, and if not which ingredient changed",
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare the options and their ini keys."""
+    group = parser.getgroup("lmgate", "language model gates")
+    for name, (metavar, words) in _TEXTS.items():
+        group.addoption(f"--lmgate-{name}", metavar=metavar, help=words)
+        parser.addini(_key(name), words, default=None)
+    for name, words in _FLAGS.items():
+        group.addoption(f"--lmgate-{name}", action="store_true", default=None, help=words)
+        parser.addini(_key(name), words, default=None)
+    group.addoption(
+        "--lmgate-report",
+        action="append",
+        metavar="TYPE:DEST",
+        help="write the verdicts to a file: json:FILE (repeatable)",
+    )
+    parser.addini("lmgate_report", "reports to write, TYPE:DEST each", type="linelist", default=[])
+    group.addoption("--no-lmgate", action="store_true", default=False, help="skip every test that needs a measurement")
+
+
+def text(config: pytest.Config, name: str) -> str | None:
+    """Return an option that is text, or None where it is not set."""
+    for value in (config.getoption(f"--lmgate-{name}"), config.getini(_key(name)), os.environ.get(_key(name).upper())):
+        if value:
+            return str(value)
+    return None
+
+
+def project_file(config: pytest.Config) -> Path | None:
+    """Return the lmgate.yaml that was named, if any: in the ini file relative to that file, else to where pytest is."""
+    here = config.invocation_params.dir
+    folders = [
+        (config.getoption("--lmgate-config"), here),
+        (config.getini("lmgate_config"), config.inipath.parent if config.inipath else here),
+        (os.environ.get("LMGATE_CONFIG"), here),
+    ]
+    return next((Path(folder, Path(given).expanduser()) for given, folder in folders if given), None)
+
+
+def flag(config: pytest.Config, name: str) -> bool:
+    """Return an option that is on or off.
+
+    Raises:
+        pytest.UsageError: The ini file or the environment says neither.
+    """
+    if config.getoption(f"--lmgate-{name}"):
+        return True
+    for value in (config.getini(_key(name)), os.environ.get(_key(name).upper())):
+        if value is None:
+            continue
+        if str(value).lower() in _TRUE:
+            return True
+        if str(value).lower() in _FALSE:
+            return False
+        raise pytest.UsageError(f"{_key(name)}: expected one of {', '.join(_TRUE + _FALSE[1:])}; got {value!r}")
+    return False
+
+
+def reports(config: pytest.Config) -> list[tuple[str, str]]:
+    """Return type and destination of each report to write.
+
+    Raises:
+        pytest.UsageError: One is not ``TYPE:DEST``, or its type is not known.
+    """
+    given: list[str] | None = config.getoption("--lmgate-report")
+    from_environment = os.environ.get("LMGATE_REPORT", "").splitlines()
+    found = []
+    for report in given or config.getini("lmgate_report") or from_environment:
+        kind, _, destination = report.partition(":")
+        if not destination or kind not in REPORT_TYPES:
+            known = ", ".join(REPORT_TYPES)
+            raise pytest.UsageError(f"--lmgate-report: expected TYPE:DEST with TYPE one of {known}; got {report!r}")
+        found.append((kind, destination))
+    return found
+
+
+def _key(name: str) -> str:
+    return f"lmgate_{name.replace('-', '_')}"

@@ -1,0 +1,295 @@
+"""`GateSession`: from marked tests to verdicts, in the process that runs the tests."""
+
+from __future__ import annotations
+
+__all__ = ["GateFailed", "GateSession"]
+
+import contextlib
+import json
+import time
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_lmgate.config.file import load_project
+from pytest_lmgate.config.fixture import FixtureReference
+from pytest_lmgate.config.markers import EvaluationSpec, Gate, parse_fixture_call, parse_marker
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.errors import CacheWarning, ConfigError, LmgateError
+from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.gates.verdict import Verdict, judge_limit
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.texts import TextMetric, collected_metrics
+from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.ledger import PROPERTY
+from pytest_lmgate.plugin.progress import ProgressLine
+from pytest_lmgate.report.explanation import explain
+
+if TYPE_CHECKING:
+    from _pytest.outcomes import Failed as _Failed
+else:
+    _Failed = pytest.fail.Exception
+
+_GATES = pytest.StashKey[dict[str, Gate]]()
+_VERDICTS = pytest.StashKey[list[Verdict]]()
+
+
+class GateFailed(_Failed):
+    """A gate's verdict is FAIL; its text is the whole explanation, so it is shown under ``--assert=plain`` too."""
+
+
+GateFailed.__module__ = "builtins"  # as pytest's own outcomes: the short summary then shows the bare name
+
+
+class GateSession:
+    """Collects gates, measures them and turns scores into verdicts.
+
+    Args:
+        config: The pytest config.
+        started: When the session began, in seconds since the epoch; the same in every worker.
+    """
+
+    def __init__(self, config: pytest.Config, started: float) -> None:
+        self._config = config
+        self._cache_warnings: list[str] = []
+        cache = options.text(config, "cache")
+        try:
+            project = load_project(config.rootpath, options.project_file(config))
+            self._options = Options(
+                cache=config.rootpath / cache if cache else config.rootpath / ".lmgate_cache",
+                refresh_before=started if options.flag(config, "refresh") else None,
+                offline=options.flag(config, "offline"),
+                device=options.text(config, "device"),
+                fail_fast=options.flag(config, "fail-fast"),
+                workers=int(getattr(config, "workerinput", {}).get("workercount", 1)),
+                explain_cache=options.flag(config, "explain-cache"),
+            )
+        except LmgateError as error:
+            raise pytest.UsageError(str(error)) from error
+        self._progress = ProgressLine(config)
+        self._evaluator = Evaluator(
+            project,
+            self._options,
+            report=self._progress.show,
+            note=self._progress.say,
+            warn=self._cache_warnings.append,
+            users_metrics=_users_metrics(config),
+        )
+
+    def collect(self, items: Sequence[pytest.Item], markers: Collection[str]) -> dict[str, int]:
+        """Read the markers of `items`.
+
+        Returns:
+            How many gates each test carries, by node id.
+
+        Raises:
+            pytest.UsageError: A marker's arguments are wrong; every wrong one is named.
+        """
+        problems, expected = [], {}
+        for item in items:
+            gates: dict[str, Gate] = {}
+            for mark in reversed(list(item.iter_markers())):
+                if mark.name not in markers:
+                    continue
+                try:
+                    gate = parse_marker(mark.name, mark.args, mark.kwargs)
+                    self._evaluator.check(gate.evaluation, gate.direction)
+                    _ask_for_fixtures(item, gate.evaluation)
+                except LmgateError as error:
+                    problems.append(f"{item.nodeid}: @pytest.mark.{mark.name}: {error}")
+                    continue
+                identity = base = f"{_test_id(item)}::{gate.label}"
+                count = 1
+                while identity in gates:
+                    count += 1
+                    identity = f"{base}#{count}"
+                gates[identity] = gate
+            item.stash[_GATES] = gates
+            expected[item.nodeid] = len(gates)
+            if self._config.getoption("no_lmgate"):
+                item.add_marker(pytest.mark.skip(reason="--no-lmgate: gates are not judged"))
+        if problems:
+            raise pytest.UsageError("\n".join(problems))
+        return expected
+
+    def measure(self, item: pytest.Item) -> None:
+        """Measure and judge every gate of a test; called in its setup phase.
+
+        Raises:
+            pytest.fail.Exception: Something could not be measured; the explanation names all of it.
+            Exception: Something failed that this package does not account for; it comes with its traceback.
+        """
+        verdicts: list[Verdict] = []
+        unexpected: Exception | None = None
+        with self._evaluator.sharing():
+            for identity, gate in item.stash[_GATES].items():
+                verdict, error = self._judge(identity, gate, item)
+                verdicts.append(verdict)
+                unexpected = unexpected or error
+        item.stash[_VERDICTS] = verdicts
+        _attach(item, verdicts)
+        if any(verdict.verdict == "error" for verdict in verdicts):
+            with contextlib.suppress(CacheWarning):  # under -W error it would hide the graver message
+                self._emit_warnings()
+            explanation = "\n\n".join(explain(verdict) for verdict in verdicts if verdict.failed)
+            if unexpected is None:
+                pytest.fail(explanation, pytrace=False)
+            item.add_report_section("setup", "lmgate", explanation)
+            raise unexpected
+        self._emit_warnings()
+
+    def raise_failures(self, item: pytest.Item) -> None:
+        """Fail the test by its verdicts; called in its call phase.
+
+        Raises:
+            GateFailed: A verdict is FAIL.
+        """
+        failed = [verdict for verdict in item.stash.get(_VERDICTS, []) if verdict.failed]
+        if failed:
+            raise GateFailed("\n\n".join(explain(verdict) for verdict in failed), pytrace=False)
+
+    def score(self, fixture: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Score:
+        """Measure what a fixture such as ``ppl_of`` was asked for.
+
+        Raises:
+            LmgateError: It cannot be measured.
+        """
+        __tracebackhide__ = True
+        try:
+            what = parse_fixture_call(fixture, args, kwargs)
+            with self._progress:
+                score = self._evaluator.evaluate(what)
+        except LmgateError as error:
+            # The message says it all; the way down to where it was noticed is ours, not the user's.
+            raise error.with_traceback(None) from None
+        self._emit_warnings()
+        return score
+
+    def _judge(self, identity: str, gate: Gate, item: pytest.Item) -> tuple[Verdict, Exception | None]:
+        """Return a gate's verdict, and the exception that made it an error where that is not one of ours."""
+        what = gate.evaluation
+        started = time.monotonic()
+        blank = Verdict(
+            id=identity,
+            test=_test_id(item),
+            marker=gate.marker,
+            metric=what.metric,
+            model=what.model_name,
+            dataset=what.dataset_name,
+            verdict="error",
+            value=None,
+            limit=gate.limit,
+        )
+        looked_up = len(self._evaluator.lookups)
+        try:
+            with self._progress:
+                score = self._evaluator.evaluate(
+                    replace(what, model=_resolved(what.model, item), dataset=_resolved(what.dataset, item)),
+                    stop_above=gate.limit if self._options.fail_fast else None,
+                )
+        except LmgateError as error:
+            return replace(blank, message=str(error), seconds=time.monotonic() - started), None
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            return replace(blank, message=message, seconds=time.monotonic() - started), error
+        outcome = judge_limit(score, gate.limit)
+        verdict = replace(
+            blank,
+            verdict=outcome,
+            value=float(score) if score.is_finite else None,
+            stderr=score.stderr,
+            interval=score.interval,
+            n=score.n,
+            unit=score.unit,
+            signature=score.signature,
+            fingerprint=score.fingerprint,
+            cached=score.cached,
+            seconds=score.seconds,
+            at_least=bool(score.details.get("at_least")),
+            message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
+            cache=self._explained(looked_up),
+            worst=_worst(score) if outcome == "fail" else (),
+        )
+        return verdict, None
+
+    def _explained(self, begin: int) -> str:
+        """What the cache said of the lookups since `begin`."""
+        if not self._options.explain_cache:
+            return ""
+        if len(self._evaluator.lookups) == begin:
+            return "not asked: nothing is kept of a function, which has no content to hash"
+        return "; ".join(
+            "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
+            for lookup in self._evaluator.lookups[begin:]
+        )
+
+    def _emit_warnings(self) -> None:
+        """Warn of the cache only once what was measured is safe: under ``-W error`` a warning raises."""
+        messages, self._cache_warnings[:] = list(self._cache_warnings), []
+        for message in messages:
+            warnings.warn(CacheWarning(message), stacklevel=3)
+
+
+def _users_metrics(config: pytest.Config) -> Mapping[str, TextMetric]:
+    try:
+        given = config.hook.pytest_lmgate_metrics(config=config)
+        return collected_metrics(metric for metrics in given for metric in _listed(metrics))
+    except LmgateError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _listed(metrics: Any) -> Iterable[Any]:
+    if isinstance(metrics, str | Mapping) or not isinstance(metrics, Iterable):
+        kind = type(metrics).__name__
+        raise ConfigError(f"pytest_lmgate_metrics: expected a list of TextMetric objects, got {kind} {metrics!r:.80}")
+    return metrics
+
+
+def _worst(score: Score) -> tuple[tuple[int, float, str, str], ...]:
+    """The worst rows of a metric of texts: number, score, references, output."""
+    worst = score.details.get("worst", ())
+    return tuple((each.row, each.score, " | ".join(each.references), each.prediction) for each in worst)
+
+
+def _attach(item: pytest.Item, verdicts: Sequence[Verdict]) -> None:
+    """Put verdicts where reports carry them: plain values only, since execnet takes no others."""
+    item.user_properties.append((PROPERTY, json.dumps({verdict.id: verdict.to_json() for verdict in verdicts})))
+    for verdict in verdicts:
+        label = verdict.id.removeprefix(f"{verdict.test}::")
+        item.user_properties.append((f"{PROPERTY}.verdict.{label}", verdict.verdict))
+        if verdict.value is not None:
+            item.user_properties.append((f"{PROPERTY}.value.{label}", verdict.value))
+
+
+def _ask_for_fixtures(item: pytest.Item, what: EvaluationSpec) -> None:
+    """Have pytest set up the fixtures that a gate names, with the test's own.
+
+    Raises:
+        ConfigError: There is no such fixture for this test.
+    """
+    for given in (what.model, what.dataset):
+        if not isinstance(given, FixtureReference):
+            continue
+        names: list[str] | None = getattr(item, "fixturenames", None)
+        if names is None:
+            raise ConfigError(f"lmgate.fixture({given.name!r}): a {type(item).__name__} has no fixtures; name a model")
+        if not item.session._fixturemanager.getfixturedefs(given.name, item):
+            raise ConfigError(
+                f"lmgate.fixture: no fixture {given.name!r} for this test; see pytest --fixtures for those there are"
+            )
+        if given.name not in names:
+            names.append(given.name)
+
+
+def _resolved(given: Any, item: pytest.Item) -> Any:
+    return getattr(item, "funcargs", {})[given.name] if isinstance(given, FixtureReference) else given
+
+
+def _test_id(item: pytest.Item) -> str:
+    """Node id as the user would write it; xdist's loadgroup appends ``@group`` on its workers."""
+    plain = item.nodeid.rpartition("@")[0]
+    grouped = getattr(item.config.option, "loadgroup", False) and item.get_closest_marker("xdist_group")
+    return plain if grouped and plain else item.nodeid

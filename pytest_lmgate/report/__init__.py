@@ -1,0 +1,1 @@
+"""Renders verdicts; computes none."""

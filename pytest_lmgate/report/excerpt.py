@@ -1,0 +1,58 @@
+"""One line of a terminal for a text that a model wrote, whatever is in it."""
+
+from __future__ import annotations
+
+__all__ = ["excerpt", "printable"]
+
+import unicodedata
+
+_END = "..."
+# Unprintable by Unicode's classes, but part of how words of some scripts (and emoji) are written.
+_JOINERS = "\u200c\u200d"
+
+
+def excerpt(text: str, width: int) -> str:
+    r"""Return the beginning of a text, in one line of so many cells at most.
+
+    Args:
+        text: Any text: with line breaks, without spaces, with terminal escapes, not encodable.
+        width: Cells, more than three. A Chinese, Japanese or Korean character takes two, a combining mark none.
+
+    Returns:
+        The text with what is not printable written as an escape (a line break as ``\n``), ending in ``...`` where it
+        is cut. It is cut between words where there are any near the end.
+    """
+    kept: list[str] = []
+    used, fits = 0, 0  # cells so far; characters after which the dots still fit
+    for character in text:
+        shown = _shown(character)
+        used += sum(map(_cells, shown))
+        if used > width:
+            return _between_words("".join(kept[:fits])) + _END
+        kept.append(shown)
+        if used + len(_END) <= width:
+            fits = len(kept)
+    return "".join(kept)
+
+
+def printable(text: str) -> str:
+    """Return a text that every terminal, file and process takes: no half of a surrogate pair."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character in _JOINERS:
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _cells(character: str) -> int:
+    if character in _JOINERS or unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _between_words(text: str) -> str:
+    """Leave out what may be the beginning of a word only, unless that is half of the text or more."""
+    at = text.rfind(" ")
+    return text[:at] if 2 * at > len(text) else text

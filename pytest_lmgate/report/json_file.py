@@ -1,0 +1,41 @@
+"""``--lmgate-report json:FILE``: every verdict of a session, for machines."""
+
+from __future__ import annotations
+
+__all__ = ["json_report"]
+
+import json
+import math
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_lmgate.cache.fingerprint import versions
+from pytest_lmgate.gates.verdict import Verdict
+
+_KEYS = (
+    "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
+    "signature", "fingerprint", "cached", "seconds",
+)  # fmt: skip
+_PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
+
+
+def json_report(verdicts: Sequence[Verdict]) -> str:
+    """Return the report, schema 1; numbers that are not finite are null."""
+    gates = [{key: _finite(getattr(verdict, key)) for key in _KEYS} for verdict in verdicts]
+    return json.dumps({"schema": 1, "gates": gates, "environment": _environment()}, indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "packages": versions(_PACKAGES),
+    }

@@ -1,0 +1,118 @@
+"""A model of a thousand weights on the characters of a small text, in a project of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.config.file import load_project
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.evaluate.evaluator import Evaluator
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz .,\n"
+TEXT = "the cat sat on the mat, and the dog sat on the log.\n" * 4
+ROWS = ("the cat sat on the mat.", "a dog ran.", "", "the log lay on the mat, and the cat on the log.")
+CONTEXT = 32
+
+
+def make_tokenizer() -> Any:
+    import tokenizers
+    import transformers
+
+    vocabulary = {"<s>": 0, **{letter: number for number, letter in enumerate(ALPHABET, 1)}}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<s>"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", unk_token="<s>")
+
+
+def make_model(seed: int = 0, **settings: Any) -> Any:
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=len(ALPHABET) + 1,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=CONTEXT,
+        **settings,
+    )
+    torch.manual_seed(seed)
+    return transformers.LlamaForCausalLM(config)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a checkpoint; copy it before changing anything."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "float"
+    make_model().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@dataclass
+class Session:
+    """An evaluator as one pytest session has it, with what it said."""
+
+    evaluator: Evaluator
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Workplace:
+    """A project's folder, in which sessions can be started."""
+
+    folder: Path
+
+    def session(self, **options: Any) -> Session:
+        session = Session(evaluator=None)  # type: ignore[arg-type]
+        session.evaluator = Evaluator(
+            load_project(self.folder),
+            Options(**{"cache": self.folder / ".lmgate_cache", **options}),
+            note=session.notes.append,
+            warn=session.warnings.append,
+        )
+        return session
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, checkpoint: Path) -> Workplace:
+    shutil.copytree(checkpoint, tmp_path / "models" / "float")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "text.txt").write_text(TEXT)
+    (tmp_path / "data" / "rows.jsonl").write_text("".join(f'{{"text": "{row}"}}\n' for row in ROWS))
+    (tmp_path / "lmgate.yaml").write_text(
+        """
+        defaults: {device: cpu}
+        models:
+          float: {path: models/float}
+          half: {path: models/float, dtype: bfloat16}
+        datasets:
+          text: {path: data/text.txt}
+          rows: {path: data/rows.jsonl}
+        """
+    )
+    return Workplace(tmp_path)
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the models that were loaded from files, in order."""
+    from pytest_lmgate.engine import loading
+
+    load: Callable[..., Any] = loading.load_checkpoint
+    names: list[str] = []
+
+    def watched(checkpoint: Any, **settings: Any) -> Any:
+        names.append(checkpoint.name)
+        return load(checkpoint, **settings)
+
+    monkeypatch.setattr(loading, "load_checkpoint", watched)
+    return names

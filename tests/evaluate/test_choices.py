@@ -1,0 +1,251 @@
+"""Multiple choice end to end: equal to lm-evaluation-harness on a task of its own, measured once for all variants."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.config.markers import parse_fixture_call
+from pytest_lmgate.data.choices import make_questions, plan_choices
+from pytest_lmgate.engine.checkpoint import open_checkpoint
+from pytest_lmgate.engine.likelihood import measure_nll
+from pytest_lmgate.engine.loading import load_checkpoint, tokenizer_facts
+from pytest_lmgate.errors import ConfigError, DataError, ModelError
+from pytest_lmgate.metrics.score import Score
+from tests.evaluate.entries import entry, write_rows
+
+QUIZ = [
+    {"q": "the cat sat on", "c": ["the mat", "a log", "mat the"], "a": 0},
+    {"q": "the dog ran to", "c": ["the cat", "on the mat by the log", "log"], "a": 1},
+    {"q": "a log lay on", "c": ["the mat", "the log"], "a": "the log"},
+    {"q": "the dog", "c": ["ran", "sat", "lay", "cat"], "a": 3},
+] * 5
+
+# What the two programs could easily do differently: no question, white space at both ends, letters without a token (of
+# which the tiny model makes its BOS), choices that differ in bytes but not in characters, questions beyond the context.
+HARD = [
+    {"q": "", "c": ["the cat", "the dog sat", "on"], "a": 1},
+    {"q": "the cat ", "c": ["sat", "ran"], "a": 0},
+    {"q": "the cat\n\n", "c": ["sat ", " ran", "\nlay"], "a": 2},
+    {"q": " the cat", "c": ["sat on the mat", "ran", "lay on"], "a": 0},
+    {"q": "the dog ate", "c": ["été", "한국어", "abc", "中文字"], "a": 0},
+    {"q": "한국어 中文 ", "c": ["the mat", "ñ", "log"], "a": 1},
+    {"q": "the cat sat on the mat and the dog sat on the log. " * 12, "c": ["a cat", "the dog ran off"], "a": 1},
+    {"q": "the dog. " * 70, "c": ["ran, and the cat lay on a", "a"], "a": 0},
+    {"q": "the cat", "c": ["sat", "sat", "ran"], "a": 0},
+]
+
+_TASK = """
+task: quiz
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: q
+doc_to_choice: c
+doc_to_target: a
+metric_list: [{{metric: acc}}, {{metric: acc_norm}}, {{metric: acc_bytes}}]
+"""
+_RUN = """
+import json, sys
+
+import lm_eval, torch
+from lm_eval.tasks import TaskManager
+
+torch.set_num_threads(1)
+tasks, *models = sys.argv[1:]
+found = {}
+for model in models:
+    done = lm_eval.simple_evaluate(
+        model="hf", model_args=f"pretrained={model},dtype=float32", tasks=["quiz"], batch_size=4, device="cpu",
+        task_manager=TaskManager(include_path=tasks, include_defaults=False), log_samples=True, bootstrap_iters=0,
+    )
+    samples = sorted(done["samples"]["quiz"], key=lambda sample: sample["doc_id"])
+    found[model] = {
+        "accuracy": {name: done["results"]["quiz"][f"{name},none"] for name in ("acc", "acc_norm", "acc_bytes")},
+        "log_likelihood": [answer[0][0] for sample in samples for answer in sample["resps"]],
+    }
+print("found:" + json.dumps(found))
+"""
+
+
+def _harness(folder: Path, rows: list[dict[str, Any]], models: list[Path]) -> dict[str, Any]:
+    """What lm-evaluation-harness finds on a local task, by model."""
+    if find_spec("lm_eval") is None:
+        pytest.skip("lm_eval is not installed: multiple choice is NOT compared with lm-evaluation-harness")
+    data = folder / "quiz.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "quiz.yaml").write_text(_TASK.format(data=data))
+    environment = os.environ | {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, str(folder), *map(str, models)],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("found:")] or [done.stderr]
+    found: dict[str, Any] = json.loads(line.removeprefix("found:"))
+    return found
+
+
+def _log_likelihoods(folder: Path, rows: list[dict[str, Any]]) -> list[float]:
+    checkpoint = open_checkpoint(folder, name="m")
+    loaded = load_checkpoint(
+        checkpoint, tokenizer_folder=folder, adapter_folder=None, load={}, dtype="float32", device="cpu",
+        trust_remote_code=False, pickle_weights=False,
+    )  # fmt: skip
+    questions = make_questions(rows, name="quiz", question="q", choices=["c"], answer="a")
+    streams, plan = plan_choices(
+        questions,
+        tokenizer_facts(loaded.tokenizer),
+        delimiter=" ",
+        max_length=checkpoint.context,
+        name="quiz",
+        model="m",
+    )
+    nll = measure_nll(loaded, streams, plan, dataset="quiz")
+    begins = np.concatenate([[0], np.cumsum(plan.targets)[:-1]])
+    found: list[float] = (-np.add.reduceat(nll.astype(np.float64), begins)).tolist()
+    return found
+
+
+def _accuracy(session: Any, model: Any = "float", dataset: Any = "quiz", **how: Any) -> Score:
+    return session.evaluator.evaluate(parse_fixture_call("accuracy_of", (model, dataset), how))
+
+
+@pytest.fixture
+def quiz(workplace: Any) -> Any:
+    """The workplace with two files of questions."""
+    for name, rows in {"quiz": QUIZ, "hard": HARD}.items():
+        entry(workplace, name, path=write_rows(workplace, name, rows), question="q", choices="c", answer="a")
+    return workplace
+
+
+def test_every_log_likelihood_and_accuracy_is_the_harnesss(quiz: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = quiz.folder / "models" / "float"
+    theirs = _harness(tmp_path_factory.mktemp("harness"), HARD, [folder])[str(folder)]
+    np.testing.assert_allclose(_log_likelihoods(folder, HARD), theirs["log_likelihood"], rtol=1e-5)
+    found = {name: float(_accuracy(quiz.session(), dataset="hard", variant=name)) for name in theirs["accuracy"]}
+    assert found == pytest.approx(theirs["accuracy"], abs=1e-12)
+
+
+@pytest.mark.shared
+def test_every_log_likelihood_of_a_trained_model_is_the_harnesss(
+    shared_data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    models = [shared_data / "models" / name for name in ("stories260K-hf", "llama2xs-279K-hf")]
+    theirs = _harness(tmp_path_factory.mktemp("harness"), HARD, models)
+    for model in models:
+        np.testing.assert_allclose(_log_likelihoods(model, HARD), theirs[str(model)]["log_likelihood"], rtol=1e-5)
+
+
+# By lm-evaluation-harness 0.4.13 on the same file as a local task, doc_to_text "{{context}}", in float32.
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("stories260K-hf", {"acc": 0.435, "acc_norm": 0.495, "acc_bytes": 0.495}),
+        ("llama2xs-279K-hf", {"acc": 0.29, "acc_norm": 0.335, "acc_bytes": 0.335}),
+    ],
+)
+def test_the_accuracy_of_a_trained_model_is_the_harnesss(
+    workplace: Any, shared_data: Path, model: str, expected: dict[str, float]
+) -> None:
+    path = str(shared_data / "choice" / "tinystories_cloze_200.jsonl")
+    entry(workplace, "cloze", path=path, question="context", choices="choices", answer="answer")
+    score = _accuracy(workplace.session(), shared_data / "models" / model, "cloze")
+    assert score.details == pytest.approx(expected, abs=1e-12)
+    assert score.n == 200
+
+
+def test_variants_and_answers_need_no_second_measurement(quiz: Any, loads: list[str]) -> None:
+    scores = {name: _accuracy(quiz.session(), variant=name) for name in ("acc", "acc_norm", "acc_bytes")}
+    assert loads == ["float"]
+    assert [score.cached for score in scores.values()] == [False, True, True]
+    assert scores["acc"].signature.startswith("variant:acc|max_length:32|delimiter:' '|version:")
+    write_rows(quiz, "quiz", [{**row, "a": 0} for row in QUIZ])
+    assert _accuracy(quiz.session()).cached
+    assert loads == ["float"]
+
+
+def test_another_question_choice_delimiter_or_length_is_measured_anew(quiz: Any, loads: list[str]) -> None:
+    _accuracy(quiz.session())
+    assert not _accuracy(quiz.session(), max_length=20).cached
+    data = quiz.folder / "data" / "quiz.jsonl"
+    before = data.read_text()
+    for old, new in (("a log lay", "a log sat"), ("mat the", "the log")):
+        data.write_text(before.replace(old, new))
+        assert not _accuracy(quiz.session()).cached
+    data.write_text(before)
+    assert _accuracy(quiz.session()).cached
+    entry(quiz, "quiz", delimiter="\n")
+    assert not _accuracy(quiz.session()).cached
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was(quiz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_lmgate.engine import likelihood
+
+    expected = _accuracy(quiz.session(cache=quiz.folder / "elsewhere"))
+    monkeypatch.setattr(likelihood.Checkpointing, "__init__", _eager)
+    entry(quiz, "float", section="models", batch_size=4)
+    session = quiz.session()
+    told: list[Any] = []
+
+    def interrupt(progress: Any) -> None:
+        told.append(progress)
+        if len(told) == 6:
+            raise KeyboardInterrupt
+
+    session.evaluator.report = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        _accuracy(session)
+    again = quiz.session()
+    told.clear()
+    again.evaluator.report = told.append
+    score = _accuracy(again)
+    assert (float(score), score.cached) == (float(expected), False)
+    assert told[0].resumed > 0
+
+
+def _eager(self: Any, known: Any = None, save: Any = None, every: float = 10.0) -> None:
+    """Keep what is scored after every batch."""
+    self.known, self.save, self.every = known, save, 0.0
+
+
+def test_rows_of_a_cluster_are_not_independent(quiz: Any) -> None:
+    write_rows(quiz, "quiz", [{**row, "group": index // 4} for index, row in enumerate(QUIZ)])
+    alone = _accuracy(quiz.session())
+    entry(quiz, "quiz", cluster="group")
+    together = _accuracy(quiz.session())
+    assert together == alone
+    assert together.cached
+    # Every group has the same four rows, and so the same share.
+    assert together.stderr == pytest.approx(0, abs=1e-12)
+    assert alone.stderr is not None
+    assert 0 < alone < 1
+    assert alone.stderr > 0.05
+
+
+def test_rows_in_memory_have_columns_of_the_obvious_names(quiz: Any) -> None:
+    rows = [{"question": row["q"], "choices": row["c"], "answer": row["a"]} for row in QUIZ]
+    assert _accuracy(quiz.session(), dataset=rows) == _accuracy(quiz.session())
+
+
+def test_what_is_no_quiz_is_an_error_that_says_what_is_missing(quiz: Any) -> None:
+    with pytest.raises(ConfigError, match=r"dataset 'rows': accuracy needs question: .* choices: .* and answer:"):
+        _accuracy(quiz.session(), dataset="rows")
+    with pytest.raises(DataError, match=r"dataset 'in-memory list': row 0: choices: no column 'choices'"):
+        _accuracy(quiz.session(), dataset=[{"question": "?"}])
+
+
+def test_only_a_causal_model_has_likelihoods_of_choices(quiz: Any) -> None:
+    config = quiz.folder / "models" / "float" / "config.json"
+    config.write_text(config.read_text().replace("LlamaForCausalLM", "BertForMaskedLM"))
+    with pytest.raises(ModelError, match="accuracy is undefined for the masked model 'float'"):
+        _accuracy(quiz.session())

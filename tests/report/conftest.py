@@ -1,0 +1,60 @@
+"""Verdicts to render."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_lmgate.gates.verdict import Verdict
+
+
+@pytest.fixture
+def failed() -> Verdict:
+    return Verdict(
+        id="tests/test_quality.py::test_quality::ppl_max[int8-wikitext2]",
+        test="tests/test_quality.py::test_quality",
+        marker="ppl_max",
+        metric="ppl",
+        model="int8",
+        dataset="wikitext2",
+        verdict="fail",
+        value=18.15,
+        limit=16.5,
+        stderr=0.4567,
+        interval=(17.25, 19.0625),
+        n=283287,
+        signature="protocol:sliding|max_length:1024|stride:512|average:token|unit:token|version:0.1.0",
+        fingerprint="0123456789abcdef" * 4,
+        seconds=12.34,
+    )
+
+
+@pytest.fixture
+def passed(failed: Verdict) -> Verdict:
+    return replace(failed, verdict="pass", value=16.0, interval=(15.5, 16.5), cached=True, seconds=0.01)
+
+
+@pytest.fixture
+def stopped(failed: Verdict) -> Verdict:
+    return replace(failed, value=20.0, stderr=None, interval=None, at_least=True)
+
+
+@pytest.fixture
+def unmeasured(failed: Verdict) -> Verdict:
+    return replace(
+        failed,
+        id="tests/test_quality.py::test_quality::bpb_max[gone-wikitext2]",
+        marker="bpb_max",
+        metric="bpb",
+        model="gone",
+        verdict="error",
+        value=None,
+        stderr=None,
+        interval=None,
+        n=None,
+        signature="",
+        fingerprint="",
+        message="model 'gone': no such folder: models/gone; check models.gone.path",
+        seconds=0.04,
+    )

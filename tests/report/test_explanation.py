@@ -1,0 +1,152 @@
+"""The failure text, word by word."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.report.explanation import distinct, explain
+
+
+def test_a_failure_says_all_there_is_to_know(failed: Verdict) -> None:
+    assert (
+        explain(failed)
+        == """\
+ppl_max: perplexity 18.15 [17.25, 19.0625] of 'int8' on 'wikitext2' is above the limit 16.5
+  by         +1.65 (+10.00%)
+  signature  protocol:sliding|max_length:1024|stride:512|average:token|unit:token|version:0.1.0
+  targets    283,287 tokens, standard error 0.457, interval at 95 %
+  measured   now, in 12.3 s (fingerprint 0123456789ab)
+  reproduce  pytest tests/test_quality.py::test_quality --lmgate-refresh"""
+    )
+
+
+def test_a_pass_from_the_cache_says_so(passed: Verdict) -> None:
+    assert (
+        explain(passed)
+        == """\
+ppl_max: perplexity 16 [15.5, 16.5] of 'int8' on 'wikitext2' is within the limit 16.5
+  by         -0.5 (-3.03%)
+  signature  protocol:sliding|max_length:1024|stride:512|average:token|unit:token|version:0.1.0
+  targets    283,287 tokens, standard error 0.457, interval at 95 %
+  measured   earlier, from the cache (fingerprint 0123456789ab)
+  reproduce  pytest tests/test_quality.py::test_quality --lmgate-refresh"""
+    )
+
+
+def test_a_measurement_stopped_early_is_a_lower_bound(stopped: Verdict) -> None:
+    assert (
+        explain(stopped)
+        == """\
+ppl_max: perplexity at least 20 of 'int8' on 'wikitext2' is above the limit 16.5
+  by         at least +3.5 (+21.21%)
+  signature  protocol:sliding|max_length:1024|stride:512|average:token|unit:token|version:0.1.0
+  targets    283,287 tokens
+  measured   now, in 12.3 s (fingerprint 0123456789ab)
+  reproduce  pytest tests/test_quality.py::test_quality --lmgate-refresh
+  note       stopped early by --lmgate-fail-fast: the sum so far already proves it"""
+    )
+
+
+def test_what_could_not_be_measured_says_why(unmeasured: Verdict) -> None:
+    assert (
+        explain(unmeasured)
+        == """\
+bpb_max: bits per byte of 'gone' on 'wikitext2' could not be measured
+  model 'gone': no such folder: models/gone; check models.gone.path"""
+    )
+
+
+def test_without_an_interval_the_reason_is_given(failed: Verdict) -> None:
+    alone = replace(failed, stderr=None, interval=None)
+    assert "perplexity 18.15 of 'int8'" in explain(alone)
+    assert "283,287 tokens; no interval: the text is a single cluster (one window or document)" in explain(alone)
+
+
+def test_the_excess_has_no_percentage_of_a_limit_of_zero_and_one_with_its_own_sign_of_a_negative_one(
+    failed: Verdict,
+) -> None:
+    assert "\n  by         +18.15\n" in explain(replace(failed, limit=0.0))
+    assert "\n  by         -2 (-100.00%)\n" in explain(replace(failed, marker="metric_min", value=-4.0, limit=-2.0))
+
+
+def test_rows_without_an_interval_are_one_cluster(failed: Verdict) -> None:
+    alone = explain(replace(failed, stderr=None, interval=None, n=7, unit="row"))
+    assert "7 rows; no interval: all rows are one cluster\n" in alone
+
+
+def test_an_interval_may_have_no_upper_end(failed: Verdict) -> None:
+    assert "perplexity 18.15 [17.25, inf] of" in explain(replace(failed, interval=(17.25, math.inf)))
+
+
+def test_a_test_id_can_be_pasted_into_a_shell(failed: Verdict) -> None:
+    assert "reproduce  pytest 'tests/test_a.py::test_a[x y]' --lmgate-refresh" in explain(
+        replace(failed, test="tests/test_a.py::test_a[x y]")
+    )
+
+
+def test_a_failure_by_the_ninth_digit_shows_nine_digits(failed: Verdict) -> None:
+    text = explain(replace(failed, value=100.0000001, limit=100.0, interval=None))
+    assert "perplexity 100.0000001 of 'int8' on 'wikitext2' is above the limit 100\n" in text
+    assert "by         +1e-07 (+0.00%)" in text
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "texts"),
+    [
+        (18.15, 16.5, ("18.15", "16.5")),
+        (100.0, 100.0, ("100", "100")),
+        (99.9999999, 100.0, ("99.9999999", "100")),
+        (0.1 + 0.2, 0.3, ("0.30000000000000004", "0.29999999999999999")),
+        (1234567.0, 1234568.0, ("1234567", "1234568")),
+        (1e-9, 2e-9, ("1e-09", "2e-09")),
+    ],
+)
+def test_two_numbers_are_shown_with_the_digits_that_tell_them_apart(a: float, b: float, texts: tuple[str, str]) -> None:
+    assert distinct(a, b) == texts
+
+
+_FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(a=_FINITE, b=_FINITE, steps=st.integers(0, 3))
+def test_different_numbers_never_look_the_same(a: float, b: float, steps: int) -> None:
+    for _ in range(steps):  # the neighbours of a number are the hard ones
+        b = math.nextafter(a if b == a else b, a + 1)
+    for one, other in ((a, b), (a, math.nextafter(a, math.inf))):
+        left, right = distinct(one, other)
+        assert left != right or one == other
+        assert (float(left) < float(right)) == (one < other)
+
+
+def test_a_score_that_should_be_higher_is_below_its_limit_and_its_worst_rows_are_shown(
+    failed: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    verdict = replace(
+        failed,
+        marker="bleu_min",
+        metric="bleu",
+        value=20.5,
+        limit=25.0,
+        interval=None,
+        stderr=None,
+        n=200,
+        unit="row",
+        worst=((1203, 0.0, "the whole reference of this row", ""), (7, 12.34, "a\nb", "c")),
+    )
+    first, *rest = explain(verdict).split("\n")
+    assert first == "bleu_min: BLEU 20.5 of 'int8' on 'wikitext2' is below the limit 25"
+    assert rest[0] == "  by         -4.5 (-18.00%)"
+    assert rest[-5:] == [
+        "  worst rows row (from 0), score, reference, output",
+        "    1,203         0  the whole...",
+        "                     (empty)",
+        "        7     12.34  a\\nb",
+        "                     c",
+    ]
