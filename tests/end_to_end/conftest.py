@@ -1,0 +1,60 @@
+"""Projects for the end-to-end tests: the models are made once, and one measurement of each is kept to copy."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.projects import Project, make_models
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the models that `projects` describes, and of ``words.txt``; not to be changed."""
+    folder = tmp_path_factory.mktemp("models")
+    make_models(folder)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, models: Path) -> Project:
+    """A project that names the models and has measured nothing yet."""
+    return _project(tmp_path, models)
+
+
+@pytest.fixture(scope="session")
+def seed(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
+    """A cache that holds ``die``, ``sure`` and ``hopeless`` on ``words``, measured by a real run."""
+    seeding = _project(tmp_path_factory.mktemp("seed"), models).write(
+        test_seed="""
+            def test_seed(ppl_of):
+                assert ppl_of("die", "words") < ppl_of("sure", "words") < ppl_of("hopeless", "words")
+        """
+    )
+    seeding.run().expect(0, passed=1)
+    assert len(seeding.entries) == 3
+    return seeding.cache
+
+
+@pytest.fixture
+def measured(project: Project, seed: Path) -> Project:
+    """A project whose models have been measured: its gates need no torch, and take no time."""
+    shutil.copytree(seed, project.cache)
+    return project
+
+
+def _project(folder: Path, models: Path) -> Project:
+    return Project(folder).write(
+        pytest_ini="[pytest]\n",
+        lmgate_yaml=f"""
+            models:
+              die: {{path: {models}/die}}
+              sure: {{path: {models}/sure}}
+              hopeless: {{path: {models}/hopeless}}
+              nan: {{path: {models}/nan}}
+            datasets:
+              words: {{path: {models}/words.txt}}
+        """,
+    )

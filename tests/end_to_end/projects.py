@@ -1,0 +1,233 @@
+"""Small projects on disk, and a real pytest process run in each.
+
+The models are tiny Llamas with a word tokenizer, made once per session. `die` is uniform over its vocabulary, so its
+perplexity is the vocabulary's size exactly, as a fair die's is its number of faces; `sure` is sure of itself and wrong;
+`hopeless` is so wrong that its perplexity is beyond the range of a float; the weights of `nan` are damaged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FACES = 60
+CONTEXT = 32
+WORDS = 400
+
+GATE = "import pytest\n\n@pytest.mark.ppl_max('die', 'words', 60.5)\ndef test_gate(): pass\n"
+BROKEN_GATE = "import pytest\n\n@pytest.mark.ppl_max('die', 'words', 59.5)\ndef test_gate(): pass\n"
+
+# For a project's conftest: one line in measured.txt whenever a model is taken to be run, in whichever process.
+COUNT_MEASUREMENTS = """
+    import pathlib
+    from pytest_lmgate.evaluate.measurements import Measurements
+
+    plain_model = Measurements.model
+
+    def counted(self, source, *args, **kwargs):
+        with pathlib.Path(__file__).with_name("measured.txt").open("a") as file:
+            file.write(f"{source.name}\\n")
+        return plain_model(self, source, *args, **kwargs)
+
+    Measurements.model = counted
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a pytest process left: its exit code and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """Both streams."""
+        return self.out + self.err
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts of the last line, as in ``{"passed": 2, "failed": 1}``."""
+        last = next((line for line in reversed(self.out.splitlines()) if re.search(r" in \d+\.\d\ds", line)), "")
+        return {word.rstrip("s"): int(count) for count, word in re.findall(r"(\d+) ([a-z]+)", last)}
+
+    def expect(self, code: int, **counts: int) -> Outcome:
+        """Check the exit code and, where any is given, all counts of outcomes."""
+        assert self.code == code, f"expected exit code {code}, got {self.code}\n{self.text}"
+        got = {word: count for word, count in self.counts.items() if word not in ("deselected", "warning")}
+        assert not counts or got == counts, f"expected {counts}, got {got}\n{self.text}"
+        return self
+
+    def says(self, *texts: str) -> Outcome:
+        """Check that every one of `texts` was written, in any stream."""
+        for text in texts:
+            assert text in self.text, f"expected to read {text!r} in\n{self.text}"
+        return self
+
+    def is_silent_on(self, *texts: str) -> Outcome:
+        """Check that none of `texts` was written."""
+        for text in texts:
+            assert text not in self.text, f"expected not to read {text!r} in\n{self.text}"
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Project:
+    """A folder with a pytest project in it."""
+
+    folder: Path
+
+    def write(self, **files: str) -> Project:
+        """Write files: ``test_x`` and ``conftest`` are Python, ``pytest_ini`` and ``lmgate_yaml`` what they say."""
+        for name, text in files.items():
+            stem, _, suffix = name.rpartition("_")
+            path = self.folder / (
+                f"{stem}.{suffix}" if suffix in ("ini", "yaml", "txt", "jsonl", "csv") else f"{name}.py"
+            )
+            path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        return self
+
+    def start(
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdout: int = subprocess.PIPE,
+    ) -> Any:
+        """Start pytest and return the process."""
+        return subprocess.Popen(
+            # Plugins that are not under test here, and take longer to import than all of pytest.
+            [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-p", "no:anyio", *arguments],
+            cwd=cwd or self.folder,
+            env=environment() | dict(env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Outcome:
+        """Run pytest to its end."""
+        return finished(self.start(*arguments, env=env, cwd=cwd))
+
+    def report(self, name: str = "report.json") -> dict[str, Any]:
+        """Read a JSON report; NaN and infinity, which JSON does not have, are refused."""
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(f"{constant} in {name}")
+
+        data: dict[str, Any] = json.loads((self.folder / name).read_text(encoding="utf-8"), parse_constant=refuse)
+        return data
+
+    @property
+    def cache(self) -> Path:
+        """The cache folder."""
+        return self.folder / ".lmgate_cache"
+
+    @property
+    def entries(self) -> list[Path]:
+        """Whole measurements in the cache."""
+        return sorted(self.cache.glob("token-nll/*/*.lmgate"))
+
+    @property
+    def partials(self) -> list[Path]:
+        """What interrupted measurements left."""
+        return sorted(self.cache.glob("token-nll/*/*.partial"))
+
+    @property
+    def measured(self) -> list[str]:
+        """Names of the models that were measured, with COUNT_MEASUREMENTS in the conftest."""
+        file = self.folder / "measured.txt"
+        return file.read_text().split() if file.exists() else []
+
+    def model(self, name: str, source: Path) -> Path:
+        """Copy a model into the project, to be changed."""
+        target = self.folder / name
+        shutil.copytree(source, target)
+        return target
+
+
+def finished(process: Any, timeout: float = 120) -> Outcome:
+    """Wait for a process; it and all it started are killed when it takes too long."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"pytest did not end in {timeout} s\n{out}{err}") from None
+    return Outcome(process.returncode, out or "", err)
+
+
+def wait_for(condition: Any, what: str, timeout: float = 60) -> None:
+    """Wait until `condition()` holds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, f"never happened: {what}"
+        time.sleep(0.02)
+
+
+def environment() -> dict[str, str]:
+    """The environment without what this test session put there for itself; one thread, since the models are tiny."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_"))
+    }
+    return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def make_models(folder: Path) -> None:
+    """Save the models that the projects name, and the text that they are measured on."""
+    import torch
+    import transformers
+
+    vocabulary = ["<unk>", "<s>", "</s>", *(f"w{index}" for index in range(FACES - 3))]
+    tokenizer = _word_tokenizer(vocabulary)
+    config = transformers.LlamaConfig(
+        vocab_size=FACES,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=1,
+        eos_token_id=2,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(7)
+    model = transformers.LlamaForCausalLM(config).eval()
+    head = model.lm_head.weight
+    with torch.no_grad():
+        drawn = head.clone()
+        for name, factor in {"die": 0.0, "sure": 1e2, "hopeless": 1e5, "nan": float("nan")}.items():
+            head.copy_(drawn * factor)
+            model.save_pretrained(folder / name)
+            tokenizer.save_pretrained(folder / name)
+    draw = torch.randint(3, FACES, (WORDS,)).tolist()
+    (folder / "words.txt").write_text(" ".join(vocabulary[index] for index in draw), encoding="utf-8")
+
+
+def _word_tokenizer(vocabulary: list[str]) -> Any:
+    import tokenizers
+    import transformers
+
+    words = tokenizers.models.WordLevel({word: index for index, word in enumerate(vocabulary)}, unk_token="<unk>")
+    backend = tokenizers.Tokenizer(words)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
+    )

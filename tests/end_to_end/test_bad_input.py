@@ -1,0 +1,150 @@
+"""What cannot be measured is an error that fails the build: one clear sentence each, and no traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.end_to_end.projects import Project
+
+# Test by test: the gate, and what its error must say.
+CASES = {
+    "folder": ("'./no_such_folder', 'words'", "no such folder"),
+    "no_config": ("'./no_config', 'words'", "no config.json in"),
+    "broken_config": ("'./broken_config', 'words'", "config.json: not JSON"),
+    "no_weights": ("'./no_weights', 'words'", "no weights in"),
+    "pickle": ("'./pickle', 'words'", "has its weights only as pickle (pytorch_model.bin)"),
+    "truncated": ("'./truncated', 'words'", "cannot be loaded"),
+    "masked": (
+        "'./masked', 'words'",
+        "ppl is undefined for the masked model './masked' (architecture BertForMaskedLM)",
+    ),
+    "encoder_decoder": (
+        "'./encoder_decoder', 'words'",
+        "ppl of the encoder-decoder model './encoder_decoder' is of a reference",
+    ),
+    "architecture": ("'./unknown', 'words'", "cannot be loaded"),
+    "no_tokenizer": ("'./no_tokenizer', 'words'", "no tokenizer in"),
+    "vocabulary": ("'./vocabulary', 'words'", "gives token id 79, but"),
+    "lacking": ("'./lacking', 'words'", "lacks weights that LlamaForCausalLM needs: lm_head.weight"),
+    "adapter": ("'./adapter', 'words'", "holds a PEFT adapter: put its folder under adapter:"),
+    "foreign_code": ("'foreign_code', 'words'", "takes its code from another repository, org/repo"),
+    "nan": ("'nan', 'words'", "NaN log-likelihood of token"),
+    "infinite": ("'./infinite', 'words'", "log-likelihood of token"),
+    "beyond_context": ("'die', 'words', max_length=64", "longer than the context of the model 'die', 32 tokens"),
+    "stride": ("'die', 'words', stride=33", "stride: at most max_length=32"),
+    "empty": ("'die', './empty.txt'", "expected text, got none"),
+    "blank": ("'die', './blank.txt'", "0 tokens, but protocol 'sliding' needs at least 2"),
+    "one_token": ("'die', './one.txt'", "1 token, but protocol 'sliding' needs at least 2"),
+    "not_utf8": ("'die', './latin.txt'", "not UTF-8 at byte 3 (0xe9)"),
+    "no_file": ("'die', './no_such.txt'", "no such file or folder"),
+    "column": ("'die', './rows.jsonl'", "no column 'text' (did you mean 'texts'?)"),
+    "number": ("'die', './numbers.jsonl'", "column 'text': expected text, got int"),
+    "not_json": ("'die', './broken.jsonl'", "broken.jsonl:2: not JSON"),
+    "csv_column": ("'die', './rows.csv'", "no column 'text'"),
+    "parquet": ("'die', './rows.parquet'", "not a parquet file"),
+    "suffix": ("'die', './rows.xyz'", "expected a file ending in .txt"),
+    "folder_data": ("'die', './no_weights'", "not a folder saved by datasets"),
+    "rows": ("'die', [1, 2]", "row 0: expected text or a mapping, got int"),
+}
+
+
+def test_every_bad_input_is_one_clear_error_and_fails_the_build(project: Project, models: Path) -> None:
+    _break_models(project, models)
+    _break_datasets(project.folder)
+    named = (project.folder / "lmgate.yaml").read_text()
+    project.write(
+        lmgate_yaml=named.replace("models:", "models:\n  foreign_code: {path: foreign_code, trust_remote_code: true}"),
+        test_bad="\n\n".join(
+            ["import pytest"]
+            + [
+                f"@pytest.mark.ppl_max({gate}, limit=60.5)\ndef test_{name}(): pass"
+                for name, (gate, _) in CASES.items()
+            ]
+        ),
+    )
+    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=len(CASES))
+    outcome.is_silent_on("Traceback", "INTERNALERROR", "/pytest_lmgate/")
+    sections = dict(part.split(" ", 1) for part in outcome.out.split("ERROR at setup of test_")[1:])
+    for name, (_, sentence) in CASES.items():
+        said = sections[name]
+        assert sentence in said, f"{name}: expected {sentence!r} in\n{said}"
+        assert "could not be measured" in said
+    assert {gate["verdict"] for gate in project.report()["gates"]} == {"error"}
+    assert not project.entries, "what could not be measured must not be kept"
+
+
+def test_an_error_of_a_gate_is_an_error_of_the_fixture_too(project: Project) -> None:
+    named = (project.folder / "lmgate.yaml").read_text()
+    project.write(
+        lmgate_yaml=named.replace("models:", "models:\n  foreign_code: {path: foreign_code, trust_remote_code: true}"),
+        test_bad="""
+            def test_missing(ppl_of):
+                assert ppl_of("./no_such_folder", "words") < 1e9
+
+            def test_data(ppl_of):
+                assert ppl_of("die", "./no_such.txt") < 1e9
+        """,
+    )
+    project.run().expect(1, failed=2).says("no such folder", "no such file or folder").is_silent_on("/pytest_lmgate/")
+
+
+def _break_models(project: Project, models: Path) -> None:
+    def model(name: str, source: str = "die", **config: object) -> Path:
+        folder = project.model(name, models / source)
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+        return folder
+
+    (model("no_config") / "config.json").unlink()
+    (model("broken_config") / "config.json").write_text("{")
+    (model("no_weights") / "model.safetensors").unlink()
+    pickle = model("pickle") / "model.safetensors"
+    pickle.rename(pickle.with_name("pytorch_model.bin"))
+    weights = model("truncated") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    model("masked", architectures=["BertForMaskedLM"], model_type="bert")
+    model("encoder_decoder", architectures=["T5ForConditionalGeneration"], model_type="t5", is_encoder_decoder=True)
+    model("unknown", architectures=["NoSuchForCausalLM"], model_type="no_such")
+    for file in model("no_tokenizer").glob("tokenizer*"):
+        file.unlink()
+    (model("adapter") / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere"}')
+    model("foreign_code", auto_map={"AutoModelForCausalLM": "org/repo--modeling.Class"})
+    _rename_tokens(model("vocabulary") / "tokenizer.json")
+    _rewrite_head(model("lacking"), keep=False, factor=1.0)
+    _rewrite_head(model("infinite", "sure"), keep=True, factor=float("inf"))
+
+
+def _rename_tokens(tokenizer: Path) -> None:
+    data = json.loads(tokenizer.read_text())
+    data["model"]["vocab"] = {
+        word: index + 20 if word.startswith("w") else index for word, index in data["model"]["vocab"].items()
+    }
+    tokenizer.write_text(json.dumps(data))
+
+
+def _rewrite_head(folder: Path, *, keep: bool, factor: float) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    head = weights.pop("lm_head.weight")
+    save_file(
+        {**weights, "lm_head.weight": head * head.dtype.type(factor)} if keep else weights, file, {"format": "pt"}
+    )
+
+
+def _break_datasets(folder: Path) -> None:
+    for name, data in {
+        "empty.txt": b"",
+        "blank.txt": b" \n\n ",
+        "one.txt": b"w1",
+        "latin.txt": b"caf\xe9",
+        "rows.jsonl": b'{"texts": "w1 w2 w3"}\n',
+        "numbers.jsonl": b'{"text": 3}\n',
+        "broken.jsonl": b'{"text": "w1 w2"}\n{"text": \n',
+        "rows.csv": b"body,id\nw1 w2,3\n",
+        "rows.parquet": b"PAR1 not really",
+        "rows.xyz": b"w1 w2",
+    }.items():
+        (folder / name).write_bytes(data)

@@ -1,0 +1,199 @@
+"""Fixtures ``ppl_of`` and ``bpb_of``: what they take, what they return, how a failed assertion reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.end_to_end.projects import Project
+
+
+def test_a_score_is_a_float_that_knows_its_noise_and_reads_well_in_a_failed_assertion(measured: Project) -> None:
+    measured.write(
+        test_scores="""
+            import math, pickle
+            import pytest
+            import pytest_lmgate as lmgate
+
+            def test_is_a_float(ppl_of, bpb_of):
+                score = ppl_of("die", "words")
+                assert isinstance(score, float) and isinstance(score, lmgate.Score)
+                assert score == pytest.approx(60, rel=1e-6) and 59 < score <= 60.5
+                assert score.n == 399 and score.unit == "token" and score.cached
+                assert score.interval[0] <= score <= score.interval[1] and score.stderr < 1e-6
+                assert "protocol:sliding|max_length:32|stride:16" in score.signature
+                bits = bpb_of("die", "words")
+                assert bits == pytest.approx(399 * math.log2(60) / bits.n) and bits.unit == "byte"
+                again = pickle.loads(pickle.dumps(score))
+                assert again == score and again.interval == score.interval
+
+            def test_unit_and_average_need_no_model(ppl_of):
+                per_word = ppl_of("die", "words", unit="word")
+                assert per_word == pytest.approx(60 ** (399 / 400), rel=1e-6) and per_word.cached
+                assert ppl_of("die", "words", average="window").cached
+
+            def test_fails(ppl_of):
+                assert ppl_of("sure", "words") < 16.5
+        """
+    )
+    outcome = measured.run().expect(1, passed=2, failed=1)
+    outcome.says("assert ppl ", "sure on words, cached) < 16.5", "= ppl_of('sure', 'words')")
+
+
+def test_whatever_cannot_be_measured_is_one_sentence_at_the_users_own_line(measured: Project) -> None:
+    measured.write(
+        test_scores="""
+            import pytest
+            import pytest_lmgate as lmgate
+
+            def test_name(ppl_of):
+                ppl_of("dye", "words")
+
+            def test_argument(ppl_of):
+                ppl_of("die", "words", strid=8)
+
+            def test_limit_is_for_markers(ppl_of):
+                ppl_of("die", "words", 60)
+
+            def test_type(ppl_of):
+                ppl_of("die", 3)
+
+            def test_can_be_expected(ppl_of):
+                with pytest.raises(lmgate.LmgateError, match="did you mean 'words'"):
+                    ppl_of("die", "word")
+        """
+    )
+    outcome = measured.run().expect(1, failed=4, passed=1)
+    outcome.says(
+        "(did you mean 'die'?)", "(did you mean 'stride'?)", "too many positional arguments", "dataset: expected a"
+    )
+    # One frame per error, the user's; nothing of the way down.
+    outcome.is_silent_on("/pytest_lmgate/", "The above exception", "During handling")
+
+
+def test_in_memory_models_and_rows_are_measured_and_cached_by_their_content(project: Project, models: Path) -> None:
+    project.write(
+        where=f"MODELS = {str(models)!r}",
+        conftest="""
+            import pytest
+            from where import MODELS
+
+            @pytest.fixture(scope="session")
+            def load():
+                import transformers
+                tokenizer = transformers.AutoTokenizer.from_pretrained(f"{MODELS}/sure")
+                return lambda: (transformers.AutoModelForCausalLM.from_pretrained(f"{MODELS}/sure"), tokenizer)
+
+            @pytest.fixture
+            def pair(load):
+                return load()
+
+            @pytest.fixture
+            def texts():
+                return [" ".join(f"w{(i * 7 + j) % 50}" for i in range(30)) for j in range(3)]
+        """,
+        test_memory="""
+            import pathlib
+            import pytest
+            import pytest_lmgate as lmgate
+            from where import MODELS
+
+            def test_names_paths_pairs_and_pipelines_agree(ppl_of, pair):
+                import transformers
+                by_name = ppl_of("sure", "words")
+                assert not by_name.cached
+                assert ppl_of(f"{MODELS}/sure", f"{MODELS}/words.txt") == by_name
+                assert ppl_of(pathlib.Path(MODELS, "sure"), pathlib.Path(MODELS, "words.txt")).cached
+                in_memory = ppl_of(pair, "words")
+                assert not in_memory.cached and in_memory == pytest.approx(by_name, rel=1e-6)
+                assert ppl_of(pair, "words").cached
+                pipeline = transformers.pipeline("text-generation", model=pair[0], tokenizer=pair[1])
+                assert ppl_of(pipeline, "words").cached
+
+            def test_rows_agree_whatever_holds_them(ppl_of, texts):
+                import datasets
+                as_list = ppl_of("sure", texts, protocol="document")
+                assert not as_list.cached and as_list.n == 3 * 29
+                rows = [{"text": text, "other": 1} for text in texts]
+                for dataset in (rows, tuple(texts), datasets.Dataset.from_list(rows)):
+                    again = ppl_of("sure", dataset, protocol="document")
+                    assert again == as_list and again.cached
+                assert not ppl_of("sure", texts[:2], protocol="document").cached
+
+            @pytest.mark.ppl_max(lmgate.fixture("pair"), lmgate.fixture("texts"), 1e300)
+            def test_marker(): pass
+
+            def test_changed_weights_are_another_model(ppl_of, pair):
+                import torch
+                before = ppl_of(pair, "words")
+                with torch.no_grad():
+                    pair[0].lm_head.weight[3, 3] += 1e-3
+                after = ppl_of(pair, "words")
+                assert not after.cached and after != before
+
+            class Shifted:
+                bos_token_id = eos_token_id = None
+
+                def __init__(self, tokenizer, shift):
+                    self.tokenizer, self.shift = tokenizer, shift
+
+                def __call__(self, text, **options):
+                    return {"input_ids": [(i + self.shift) % 60 for i in self.tokenizer(text, **options)["input_ids"]]}
+
+            def test_another_tokenizer_is_another_measurement(ppl_of, pair, texts):
+                model, tokenizer = pair
+                before = ppl_of((model, Shifted(tokenizer, 0)), texts)
+                after = ppl_of((model, Shifted(tokenizer, 5)), texts)
+                assert not after.cached and after != before
+
+            def scaled(module, args, output):
+                return output * 0.5
+
+            def hook(model, monkeypatch):
+                model.model.norm.register_forward_hook(scaled)
+
+            def attribute(model, monkeypatch):
+                model.model.layers[0].self_attn.scaling = 30.0
+
+            def method(model, monkeypatch):
+                model.model.norm.forward = lambda states: states * 0.5
+
+            def patched_class(model, monkeypatch):
+                monkeypatch.setattr(type(model.model.norm), "forward", lambda self, states: states * 0.5)
+
+            @pytest.mark.parametrize("change", [hook, attribute, method, patched_class])
+            def test_a_change_that_is_not_in_the_weights_is_another_model_too(ppl_of, pair, texts, change, monkeypatch):
+                before = ppl_of(pair, texts)
+                change(pair[0], monkeypatch)
+                after = ppl_of(pair, texts)
+                assert not after.cached and after != before
+
+            def test_a_model_in_training_is_measured_as_it_will_be_used_and_left_in_training(ppl_of, pair, texts):
+                model = pair[0]
+                before = ppl_of(pair, texts)
+                for module in model.modules():
+                    if hasattr(module, "attention_dropout"):
+                        module.attention_dropout = 0.5
+                model.train()
+                after = ppl_of(pair, texts)
+                assert not after.cached and after == pytest.approx(before, rel=1e-6)
+                assert model.training and model.model.training
+
+            def test_a_model_is_not_held_after_its_user_let_it_go(ppl_of, load, texts):
+                import gc, weakref
+                model, tokenizer = load()
+                ppl_of((model, tokenizer), texts[:1])
+                gone = weakref.ref(model)
+                del model
+                gc.collect()
+                assert gone() is None
+        """,
+    )
+    project.run("test_memory.py").expect(0, passed=11)
+    project.write(
+        test_again="""
+            def test_another_process_finds_them_by_content_alone(ppl_of, pair, texts):
+                assert ppl_of(pair, "words").cached
+                assert ppl_of(pair, texts).cached
+        """
+    )
+    project.run("test_again.py").expect(0, passed=1)

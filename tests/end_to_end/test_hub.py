@@ -1,0 +1,73 @@
+"""Hub ids: what is in the local hub cache is used by its content; what is not is named, and the network left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.projects import Project
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(project: Project, models: Path) -> dict[str, str]:
+    """Environment of a local hub cache, laid out as huggingface_hub does, that holds ``org/die`` at one commit."""
+    home = project.folder / "hf"
+    repository = home / "hub" / "models--org--die"
+    snapshot = repository / "snapshots" / COMMIT
+    for folder in (repository / "blobs", repository / "refs", snapshot):
+        folder.mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    for file in (models / "die").iterdir():
+        blob = repository / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
+        shutil.copy(file, blob)
+        (snapshot / file.name).symlink_to(Path("../../blobs") / blob.name)
+    # No address answers: a call of the network is an error, not a wait.
+    return {"HF_HOME": str(home), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+
+
+def test_a_pinned_model_in_the_hub_cache_needs_no_network(project: Project, hub: dict[str, str]) -> None:
+    project.write(
+        test_hub=f"""
+            import pytest
+
+            @pytest.mark.ppl_max("hub:org/die@{COMMIT}", "words", 60.5)
+            def test_pinned(): pass
+        """
+    )
+    project.run(env=hub).expect(0, passed=1)
+    # Blobs are named by their content: nothing is read again, and no torch is needed.
+    project.run(env=hub).expect(0, passed=1).says("cached")
+
+
+def test_offline_uses_a_branch_as_the_cache_knows_it(project: Project, hub: dict[str, str]) -> None:
+    project.write(
+        test_hub="""
+            import pytest
+
+            @pytest.mark.ppl_max("org/die", "words", 60.5)
+            def test_branch(): pass
+        """
+    )
+    project.run("--lmgate-offline", env=hub).expect(0, passed=1)
+
+
+def test_offline_names_what_is_missing(project: Project, hub: dict[str, str]) -> None:
+    project.write(
+        test_hub="""
+            import pytest
+
+            @pytest.mark.ppl_max("org/absent", "words", 60.5)
+            def test_model(): pass
+
+            @pytest.mark.ppl_max("die", "hub:org/texts", 60.5)
+            def test_dataset(): pass
+        """
+    )
+    found = project.run("--lmgate-offline", env=hub).expect(1, error=2)
+    found.says("hub:org/absent is not in the local hub cache", "hub:org/texts is not in the local hub cache")
+    found.says("--lmgate-offline forbids fetching it")

@@ -1,0 +1,107 @@
+"""``--lmgate-report json:FILE`` and the terminal's table: the verdicts of the exit code, in numbers that are JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.end_to_end.projects import GATE, Project
+
+KEYS = {
+    "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
+    "signature", "fingerprint", "cached", "seconds",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_the_json_report_has_its_schema_for_every_verdict(measured: Project, workers: tuple[str, ...]) -> None:
+    measured.write(
+        test_all="""
+            import pytest
+
+            @pytest.mark.ppl_max("die", "words", 60.5)
+            def test_pass(): pass
+
+            @pytest.mark.bpb_max("sure", "words", 0.5)
+            def test_fail(): pass
+
+            @pytest.mark.ppl_max("./no_such_folder", "words", 60.5)
+            def test_error(): pass
+
+            @pytest.mark.skip
+            @pytest.mark.ppl_max("die", "words", 60.5)
+            def test_skip(): pass
+        """
+    )
+    measured.run("--lmgate-report", "json:report.json", *workers).expect(1, passed=1, failed=1, error=1, skipped=1)
+    report = measured.report()
+    assert report.keys() == {"schema", "gates", "environment"}
+    assert report["schema"] == 1
+    assert {"python", "platform", "packages"} <= report["environment"].keys()
+    passed, failed, error = report["gates"]
+    for gate in report["gates"]:
+        assert gate.keys() == KEYS
+    assert passed["id"] == "test_all.py::test_pass::ppl_max[die-words]"
+    assert passed["test"] == "test_all.py::test_pass"
+    assert (passed["metric"], passed["model"], passed["dataset"]) == ("ppl", "die", "words")
+    assert (passed["verdict"], passed["limit"], passed["n"], passed["unit"]) == ("pass", 60.5, 399, "token")
+    assert passed["cached"] is True
+    assert len(passed["fingerprint"]) == 64
+    assert failed["verdict"] == "fail"
+    assert failed["metric"] == "bpb"
+    assert failed["interval"][0] < failed["value"] < failed["interval"][1]
+    assert failed["stderr"] > 0
+    assert error["verdict"] == "error"
+    assert error["value"] is error["stderr"] is error["interval"] is error["n"] is None
+
+
+def test_a_value_that_is_infinite_is_an_error_and_null_in_the_report(measured: Project) -> None:
+    measured.write(
+        test_gate="""
+            import pytest
+
+            @pytest.mark.ppl_max("hopeless", "words", 1e308)
+            def test_gate(): pass
+        """
+    )
+    measured.run("--lmgate-report", "json:report.json").expect(1, error=1).says("no limit can judge", "1 gate: 1 error")
+    gate = measured.report()["gates"][0]
+    assert gate["verdict"] == "error"
+    assert gate["value"] is None
+
+
+def test_a_report_of_a_session_without_gates_is_empty_but_valid(project: Project) -> None:
+    project.write(test_plain="def test_plain(): pass\n")
+    project.run("--lmgate-report", "json:out/report.json").expect(0, passed=1)
+    assert project.report("out/report.json")["gates"] == []
+
+
+def test_reports_of_the_ini_file_are_written_unless_the_command_line_names_others(measured: Project) -> None:
+    measured.write(test_gate=GATE, pytest_ini="[pytest]\nlmgate_report =\n    json:one.json\n    json:two.json\n")
+    measured.run().expect(0)
+    assert measured.report("one.json")["gates"] == measured.report("two.json")["gates"] != []
+    measured.run("--lmgate-report", "json:three.json", env={"LMGATE_REPORT": "json:four.json"}).expect(0)
+    assert measured.report("three.json")["gates"]
+    assert not (measured.folder / "four.json").exists()
+
+
+def test_the_table_names_each_gate_by_its_test_where_its_label_alone_does_not_tell(measured: Project) -> None:
+    measured.write(
+        test_gate="""
+            import pytest
+
+            @pytest.mark.ppl_max("die", "words", 60.5)
+            def test_one(): pass
+
+            @pytest.mark.ppl_max("die", "words", 60.25)
+            @pytest.mark.bpb_max("die", "words", 9)
+            def test_two(): pass
+        """
+    )
+    outcome = measured.run().expect(0)
+    rows = [line.split() for line in outcome.out.splitlines() if line.startswith("PASS ")]
+    assert [row[1] for row in rows] == [
+        "test_gate.py::test_one::ppl_max[die-words]",
+        "test_gate.py::test_two::ppl_max[die-words]",
+        "bpb_max[die-words]",
+    ]
+    assert all(row[-1] == "cached" for row in rows)

@@ -1,0 +1,144 @@
+"""Wrong arguments of markers, options and lmgate.yaml: said at collection, with exit code 4, before any measurement."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.end_to_end.projects import GATE, Project
+
+WRONG_MARKS = """
+    import pytest
+    import pytest_lmgate as lmgate
+
+    @pytest.mark.ppl_max("dye", "words", 60)
+    def test_model(): pass
+
+    @pytest.mark.ppl_max("die", "wards", 60)
+    def test_dataset(): pass
+
+    @pytest.mark.ppl_max("die", "words", 60, strid=8)
+    def test_unknown_argument(): pass
+
+    @pytest.mark.ppl_max("die", "words")
+    def test_missing_limit(): pass
+
+    @pytest.mark.ppl_max
+    def test_missing_everything(): pass
+
+    @pytest.mark.ppl_max("die", "words", float("nan"))
+    def test_nan(): pass
+
+    @pytest.mark.ppl_max("die", "words", 0)
+    def test_zero(): pass
+
+    @pytest.mark.ppl_max("die", "words", float("inf"))
+    def test_infinite(): pass
+
+    @pytest.mark.bpb_max("die", "words", -1)
+    def test_negative(): pass
+
+    @pytest.mark.ppl_max("die", "words", "60")
+    def test_text(): pass
+
+    @pytest.mark.ppl_max("die", "words", 60, protocol="slidng")
+    def test_protocol(): pass
+
+    @pytest.mark.ppl_max("die", "words", 60, unit="wrd")
+    def test_unit(): pass
+
+    @pytest.mark.bpb_max("die", "words", 60, unit="word")
+    def test_unit_of_bits(): pass
+
+    @pytest.mark.ppl_max("die", "words", 60, stride=0)
+    def test_stride_zero(): pass
+
+    @pytest.mark.ppl_max("die", "words", 60, stride=9, max_length=8)
+    def test_stride_above_window(): pass
+
+    @pytest.mark.ppl_max(lmgate.fixture("no_such_fixture"), "words", 60)
+    def test_fixture(): pass
+"""
+SENTENCES = {
+    "test_model": "model 'dye' is not known (did you mean 'die'?)",
+    "test_dataset": "dataset 'wards' is not known (did you mean 'words'?)",
+    "test_unknown_argument": "unexpected keyword argument 'strid' (did you mean 'stride'?)",
+    "test_missing_limit": "missing a required argument: 'limit'",
+    "test_missing_everything": "missing a required argument: 'model'",
+    "test_nan": "limit: expected a positive finite number, got nan",
+    "test_zero": "limit: expected a positive finite number, got 0",
+    "test_infinite": "limit: expected a positive finite number, got inf",
+    "test_negative": "limit: expected a positive finite number, got -1",
+    "test_text": "limit: expected a number, got '60'",
+    "test_protocol": "got 'slidng' (did you mean 'sliding'?)",
+    "test_unit": "got 'wrd' (did you mean 'word'?)",
+    "test_unit_of_bits": "unexpected keyword argument 'unit'",
+    "test_stride_zero": "stride: expected a whole number of tokens, 1 or more; got 0",
+    "test_stride_above_window": "stride: at most max_length=8",
+    "test_fixture": "no fixture 'no_such_fixture'",
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("-n", "2"), ("-n", "2", "--dist", "each"), ("--collect-only",), ("-p", "no:terminal"), ("--no-lmgate",)],
+)
+def test_every_wrong_argument_is_named_at_collection_with_the_nearest_right_one(
+    project: Project, options: tuple[str, ...]
+) -> None:
+    project.write(test_wrong=WRONG_MARKS, test_right=GATE)
+    outcome = project.run(*options).expect(4)
+    for test, sentence in SENTENCES.items():
+        line = next((line for line in outcome.err.splitlines() if f"test_wrong.py::{test}: @pytest.mark." in line), "")
+        assert sentence in line, f"{test}: expected {sentence!r} in {line!r}\n{outcome.text}"
+    outcome.is_silent_on("Traceback", "INTERNALERROR", "test_right.py::test_gate: ")
+    assert not project.cache.exists()
+
+
+def test_a_wrong_mark_on_a_deselected_test_stops_nobody(measured: Project) -> None:
+    measured.write(test_wrong=WRONG_MARKS, test_right=GATE)
+    measured.run("-k", "test_gate").expect(0, passed=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("models: [", "lmgate.yaml:1: not valid YAML"),
+        ("model: {die: {path: x}}", "lmgate.yaml: model: unknown key (did you mean 'models'?)"),
+        ("models: {die: {pth: x}}", "lmgate.yaml: models.die.pth: unknown key (did you mean 'path'?)"),
+        ("models: {die: {path: x, dtype: float33}}", "lmgate.yaml: models.die: dtype: expected one of"),
+        ("models: {die: {path: x, load: {subfolder: y}}}", "lmgate.yaml: models.die: load.subfolder: say path:"),
+        ("datasets: {words: {path: x, limit: many}}", "lmgate.yaml: datasets.words.limit: expected"),
+        ("models: {die: {path: x}, die: {path: y}}", "key 'die' is written twice"),
+    ],
+)
+def test_a_wrong_lmgate_yaml_is_named_with_file_and_key(project: Project, text: str, sentence: str) -> None:
+    project.write(lmgate_yaml=text, test_gate=GATE)
+    project.run().expect(4).says(sentence).is_silent_on("Traceback")
+
+
+def test_a_wrong_lmgate_yaml_is_one_error_under_xdist_and_in_a_fixture_too(project: Project) -> None:
+    project.write(lmgate_yaml="models: [", test_gate=GATE)
+    project.run("-n", "2").expect(4).says("not valid YAML").is_silent_on("Traceback", "INTERNALERROR")
+    project.write(test_gate="def test_score(ppl_of): ppl_of('die', 'words')")
+    project.run().expect(1, error=1).says("not valid YAML").is_silent_on("/pytest_lmgate/", "The above exception")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--lmgate-report", "xml:report.xml"), "expected TYPE:DEST with TYPE one of json"),
+        (("--lmgate-report", "json:"), "expected TYPE:DEST with TYPE one of json"),
+        (("--lmgate-config", "no_such.yaml"), "no_such.yaml: cannot be read"),
+        (("-o", "lmgate_refresh=perhaps"), "lmgate_refresh: expected one of 1, true, yes, on"),
+        (("--lmgate-device", "gpu"), "device: expected one of auto, cuda"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(project: Project, options: tuple[str, ...], sentence: str) -> None:
+    project.write(test_gate=GATE)
+    project.run(*options).expect(4).says(sentence).is_silent_on("Traceback", "INTERNALERROR")
+
+
+def test_a_wrong_option_is_one_usage_error_under_xdist_too(project: Project) -> None:
+    project.write(test_gate=GATE)
+    outcome = project.run("--lmgate-config", "no_such.yaml", "-n", "2").expect(4).says("no_such.yaml: cannot be read")
+    outcome.is_silent_on("Traceback", "INTERNALERROR")

@@ -1,0 +1,81 @@
+"""Sessions without a gate pay nothing for the plugin: no import, no file, no word, no variable."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.end_to_end.projects import Project
+
+HEAVY = ("torch", "transformers", "datasets", "numpy", "pyarrow", "msgspec", "yaml", "safetensors", "filelock", "scipy")
+
+PLAIN = """
+    import pytest
+
+    def test_plain(): pass
+
+    @pytest.mark.skip
+    def test_skipped(): pass
+"""
+
+
+def test_a_session_without_gates_imports_nothing_heavy_and_leaves_the_environment_alone(project: Project) -> None:
+    project.write(
+        test_plain=PLAIN,
+        conftest=f"""
+            import os, sys
+
+            before = dict(os.environ)
+
+            def pytest_unconfigure():
+                loaded = set({HEAVY!r}) & set(sys.modules)
+                assert not loaded, loaded
+                assert {{k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}} == before
+                assert "pytest_lmgate.plugin" in sys.modules
+        """,
+    )
+    project.run().expect(0, passed=1, skipped=1)
+    project.run("-n", "2").expect(0, passed=1, skipped=1)
+
+
+def test_a_session_without_gates_prints_and_writes_the_same_as_without_the_plugin(project: Project) -> None:
+    project.write(test_plain=PLAIN)
+
+    def said(*options: str) -> str:
+        outcome = project.run("-p", "no:cacheprovider", "-v", *options).expect(0)
+        return re.sub(r"in \d+\.\d\ds|, lmgate-[\d.]+|lmgate-[\d.]+, |plugins: lmgate-[\d.]+\n", "", outcome.text)
+
+    before = set(project.folder.rglob("*"))
+    assert said() == said("-p", "no:lmgate")
+    assert set(project.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("text", ["models: [", "models: {die: {path: /no/such/folder}}"])
+def test_a_session_without_gates_does_not_even_read_lmgate_yaml(project: Project, text: str) -> None:
+    project.write(test_plain=PLAIN, lmgate_yaml=text)
+    project.run().expect(0, passed=1, skipped=1)
+
+
+def test_a_cached_gate_imports_no_torch_and_asks_no_network(measured: Project) -> None:
+    measured.write(
+        test_gate="""
+            import sys
+            import pytest
+
+            @pytest.mark.ppl_max("die", "words", 60.5)
+            @pytest.mark.bpb_max("sure", "words", 99)
+            def test_gate(ppl_of):
+                assert ppl_of("die", "words", unit="word").cached
+                assert not {"torch", "transformers", "datasets", "pyarrow", "huggingface_hub"} & set(sys.modules)
+        """,
+        conftest="""
+            import socket
+
+            def refuse(*args, **kwargs):
+                raise AssertionError("the network was asked")
+
+            socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+        """,
+    )
+    measured.run().expect(0, passed=1)

@@ -1,0 +1,87 @@
+"""pyproject.toml and constraints.txt name what the package really imports, and nothing is left to chance."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+REQUIRED = [Requirement(line) for line in PROJECT["dependencies"]]
+EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
+FOR_THE_PROJECT = {"dev", "benchmarks"}
+OPTIONAL = [requirement for name, extra in EXTRAS.items() if name not in FOR_THE_PROJECT for requirement in extra]
+DIRECT = list(dict.fromkeys([*REQUIRED, *(requirement for extra in EXTRAS.values() for requirement in extra)]))
+MODULES = sorted((ROOT / "pytest_lmgate").rglob("*.py"))
+PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[0-9][A-Za-z0-9.]*)")
+
+
+def names(requirements) -> set[str]:
+    return {canonicalize_name(requirement.name) for requirement in requirements}
+
+
+def nodes_run_at_import(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those in function bodies and under `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            continue
+        yield node
+        yield from nodes_run_at_import(node)
+
+
+def third_party(nodes) -> set[str]:
+    """Top-level names imported by `nodes` that are neither Python's own nor ours."""
+    imported = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            imported.add(node.module)
+    return {name.partition(".")[0] for name in imported} - sys.stdlib_module_names - {"pytest_lmgate"}
+
+
+def undeclared(imported: set[str], declared: set[str]) -> set[str]:
+    distributions = packages_distributions()
+    return {name for name in imported if not declared & {canonicalize_name(d) for d in distributions.get(name, [name])}}
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    matches = [PIN.fullmatch(line) for line in lines if line and not line.startswith("#")]
+    assert all(matches), "a line of constraints.txt is not NAME==VERSION without a build's suffix"
+    return {canonicalize_name(match["name"]): match["version"] for match in matches}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_import_of_the_package_is_declared(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not undeclared(third_party(ast.walk(tree)), names([*REQUIRED, *OPTIONAL]))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_an_optional_dependency_is_not_needed_to_import_a_module(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not undeclared(third_party(nodes_run_at_import(tree)), names(REQUIRED))
+
+
+@pytest.mark.parametrize("requirement", DIRECT, ids=str)
+def test_constraints_pin_every_direct_dependency_within_its_declared_range(requirement):
+    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+
+
+@pytest.mark.parametrize("requirement", DIRECT, ids=str)
+def test_every_direct_dependency_says_the_oldest_version_it_works_with(requirement):
+    assert any(clause.operator in {">=", "=="} for clause in requirement.specifier)

@@ -1,0 +1,87 @@
+"""The error tree: as its docstring draws it, safe between processes, and helpful about names."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+
+from pytest_lmgate import errors
+
+CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
+
+
+def _drawn() -> dict[str, str | None]:
+    """Parent of each class in the docstring's drawing."""
+    parents: dict[str, str | None] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        if (found := re.match(r"    ((?:[│├└─]+ *| {4})*)(\w+)(?:\s{2,}\S.*)?$", line)) is None:
+            continue
+        depth, name = len(found[1]) // 4, found[2]
+        del above[depth:]
+        parents[name] = above[-1] if above else None
+        above.append(name)
+    return parents
+
+
+def test_the_tree_drawn_in_the_docstring_is_the_tree_there_is() -> None:
+    drawn = _drawn()
+    assert {name: parent for name, parent in drawn.items() if parent is not None} == {
+        kind.__name__: kind.__bases__[0].__name__ for kind in CLASSES if kind is not errors.LmgateError
+    }
+    assert [name for name, parent in drawn.items() if parent is None] == ["LmgateError", "UserWarning"]
+    assert errors.LmgateError.__bases__ == (Exception,)
+
+
+def test_every_name_of_the_module_is_public_and_sorted() -> None:
+    assert errors.__all__ == sorted([kind.__name__ for kind in CLASSES] + ["nearest"])
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("message", ["expected one, got none", "", "한 é \ud800"])
+def test_an_error_survives_the_way_between_processes(kind: type[Exception], message: str) -> None:
+    error = kind(message)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        got = pickle.loads(pickle.dumps(error, protocol))
+        assert (type(got), str(got), got.args) == (kind, message, (message,))
+    assert str(copy.deepcopy(error)) == message
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_every_class_says_what_it_is_for(kind: type[Exception]) -> None:
+    assert (kind.__doc__ or "").endswith(".")
+
+
+def test_an_error_without_a_message_cannot_be_raised() -> None:
+    with pytest.raises(TypeError):
+        errors.ConfigError()
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "hint"),
+    [
+        ("modles", ["models", "datasets"], " (did you mean 'models'?)"),
+        ("int8", ["int4", "int8-awq"], " (did you mean 'int4'?)"),
+        ("zzz", ["models", "datasets"], ""),
+        ("models", [], ""),
+        ("", ["models"], ""),
+    ],
+)
+def test_the_nearest_name_is_offered_if_one_is_near(name: str, valid: list[str], hint: str) -> None:
+    assert errors.nearest(name, iter(valid)) == hint
+
+
+def test_the_error_module_imports_nothing_of_the_package() -> None:
+    tree = ast.parse(inspect.getsource(errors))
+    imported = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    assert imported == {"collections.abc", "difflib"}
