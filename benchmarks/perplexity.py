@@ -1,0 +1,151 @@
+"""Speed and memory of a perplexity gate, side by side with what people would otherwise run. See README.md.
+
+    python benchmarks/perplexity.py                   # everything, a few minutes
+    python benchmarks/perplexity.py --only engine     # floor and published loop, in one process
+    python benchmarks/perplexity.py --only memory     # extra peak memory, a process each
+    python benchmarks/perplexity.py --only process    # whole processes; pip install lm_eval==0.4.13
+
+Exits with 1 where a requirement is broken, unless --no-check is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from comparison import Row, machine, print_rows, run_rounds
+from subject import CONTEXT, Subject, load_model, make_subject
+
+SHARE_OF_FLOOR = 0.85
+SHARE_OF_MEMORY = 0.25
+TIMES_LM_EVAL = 3.0
+CACHED_SECONDS = 1.0
+_PARTS = ("engine", "memory", "process")
+
+
+def engine(subject: Subject, strides: Sequence[int], rounds: int, loop_rounds: int, threads: int) -> bool:
+    """Compare the engine with the floor and with the published loop; print a table per stride."""
+    from contestants import Floor, job, ours, published_loop
+
+    loaded = load_model(subject, threads)
+    holds = True
+    for stride in strides:
+        what = job(loaded, subject.text.read_text(encoding="utf-8"), max_length=CONTEXT, stride=stride)
+        floor = Floor(what)
+        _check_equal(ours(what), published_loop(what), what.plan.targets)
+        timed = run_rounds(
+            {"floor": floor.run, "ours": lambda what=what: ours(what), "loop": lambda what=what: published_loop(what)},
+            rounds,
+            at_most={"loop": loop_rounds},
+        )
+        share, speedup = timed.ratio("floor", "ours"), timed.ratio("loop", "ours")
+        holds &= print_rows(
+            f"stride {stride}: {len(what.plan)} windows, {int(what.plan.targets.sum()):,} targets; {timed.note}",
+            [
+                Row("floor", f"{timed.median('floor'):.2f} s", note=f"batch {floor.batch}, tile {floor.tile}"),
+                Row("pytest-lmgate's engine", f"{timed.median('ours'):.2f} s"),
+                Row("published loop", f"{timed.median('loop'):.2f} s"),
+                Row("share of the floor", f"{share:.1%}", f">= {SHARE_OF_FLOOR:.0%}", share >= SHARE_OF_FLOOR),
+                Row("speed-up over the published loop", f"{speedup:.2f}x"),
+            ],
+        )
+    return holds
+
+
+def memory(subject: Subject, stride: int, threads: int) -> bool:
+    """Compare extra peak memory over the loaded model with the published loop's."""
+    from processes import extra_peak_bytes
+
+    peaks = {which: extra_peak_bytes(which, subject, stride, threads) for which in ("ours", "loop")}
+    share = peaks["ours"] / peaks["loop"]
+    return print_rows(
+        f"extra peak memory over the loaded model, stride {stride}, a fresh process each",
+        [
+            Row("pytest-lmgate's engine", f"{peaks['ours'] / 2**20:.0f} MiB"),
+            Row("published loop", f"{peaks['loop'] / 2**20:.0f} MiB"),
+            Row("share of the loop's", f"{share:.1%}", f"<= {SHARE_OF_MEMORY:.0%}", share <= SHARE_OF_MEMORY),
+        ],
+    )
+
+
+def process(subject: Subject, rounds: int, threads: int, batch_sizes: Sequence[str]) -> bool:
+    """Compare `pytest` with one gate and `lm_eval` on the same document, and look at a second run from the cache."""
+    from processes import HEAVY, GateProject, LmEval, environment
+
+    gate = GateProject(subject, environment(subject, threads))
+    rivals = {
+        f"lm_eval, batch size {size}": LmEval(subject, size, environment(subject, threads)) for size in batch_sizes
+    }
+    # The first run of each fills the system's file cache and the harness's own cache of datasets.
+    value = gate.cold()
+    for name, rival in rivals.items():
+        if abs(rival.run() / value - 1) > 1e-4:
+            raise SystemExit(f"{name} found a word perplexity of {rival.word_perplexity}, the gate {value}")
+    timed = run_rounds(
+        {"pytest, nothing cached": gate.cold, **{name: rival.run for name, rival in rivals.items()}}, rounds
+    )
+    cached = run_rounds({"pytest, all cached": gate.cached}, max(rounds, 5))
+    ratio, best = min((timed.ratio(name, "pytest, nothing cached"), name) for name in rivals)
+    seconds = cached.median("pytest, all cached")
+    heavy = [name for name in HEAVY if name in gate.imported()]
+    return print_rows(
+        f"whole processes on one document, protocol lm-eval, word perplexity {value:,.0f} in both; {timed.note}",
+        [
+            *(Row(name, f"{timed.median(name):.2f} s") for name in timed.seconds),
+            Row(f"{best} / ours", f"{ratio:.2f}x", f">= {TIMES_LM_EVAL:.0f}x", ratio >= TIMES_LM_EVAL),
+            Row("pytest, all cached", f"{seconds:.2f} s", f"< {CACHED_SECONDS:.0f} s", seconds < CACHED_SECONDS),
+            Row("it imported", ", ".join(heavy) or "nothing heavy", "no torch", "torch" not in heavy),
+        ],
+    )
+
+
+def _check_equal(nll: object, losses: Sequence[float], targets: object) -> None:
+    """Refuse to compare the speed of two programs that do not do the same: the loop's windows, weighed rightly."""
+    import numpy as np
+
+    mine, theirs = float(np.sum(nll, dtype=np.float64)), float(np.dot(losses, np.asarray(targets)))
+    if not abs(mine / theirs - 1) < 1e-5:
+        raise SystemExit(f"the engine sums {mine} nats, the published loop {theirs}: not the same measurement")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, help="parts to run")
+    parser.add_argument("--tokens", type=int, default=14_000, help="length of the text (default 14000)")
+    parser.add_argument("--strides", type=int, nargs="+", default=[1024, 512, 128])
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of floor and engine per stride")
+    parser.add_argument("--loop-rounds", type=int, default=2, help="in how many of them the published loop runs")
+    parser.add_argument("--memory-stride", type=int, default=512)
+    parser.add_argument("--process-rounds", type=int, default=3, help="rounds of whole processes")
+    parser.add_argument(
+        "--lm-eval-batch-sizes", nargs="+", default=["1"], metavar="N", help="the fastest is compared with (default: 1)"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-check", action="store_true", help="only print; exit 0 whatever the figures")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the parts asked for."""
+    args = _arguments()
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # before torch is imported
+    print(machine(args.threads))
+    holds = True
+    with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
+        subject = make_subject(Path(folder), tokens=args.tokens)
+        if "engine" in args.only:
+            holds &= engine(subject, args.strides, args.rounds, args.loop_rounds, args.threads)
+        if "memory" in args.only:
+            holds &= memory(subject, args.memory_stride, args.threads)
+        if "process" in args.only:
+            holds &= process(subject, args.process_rounds, args.threads, args.lm_eval_batch_sizes)
+    print(f"\nafterwards: {machine(args.threads)}")
+    return 0 if holds or args.no_check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

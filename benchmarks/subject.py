@@ -1,0 +1,122 @@
+"""What is measured: a GPT-2-shaped model with random weights, a word-level tokenizer and a text, made from one seed.
+
+Random weights cost exactly what trained ones cost, and nothing has to be fetched.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CONTEXT", "VOCABULARY", "Subject", "load_model", "make_subject"]
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VOCABULARY, CONTEXT, LAYERS, WIDTH, HEADS = 50_257, 1024, 4, 256, 4
+_END_OF_TEXT = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A folder that holds everything.
+
+    Attributes:
+        folder: The folder; ``model/`` is a checkpoint.
+        tokens: Tokens in the text.
+    """
+
+    folder: Path
+    tokens: int
+
+    @property
+    def model(self) -> Path:
+        """The checkpoint with its tokenizer."""
+        return self.folder / "model"
+
+    @property
+    def text(self) -> Path:
+        """The text, one word per token."""
+        return self.folder / "text.txt"
+
+    @property
+    def rows(self) -> Path:
+        """The same text as the only row of a JSON-lines file."""
+        return self.folder / "text.jsonl"
+
+
+def make_subject(folder: Path, *, tokens: int, seed: int = 0) -> Subject:
+    """Write the model, the tokenizer and the text into `folder`.
+
+    Args:
+        folder: An empty folder.
+        tokens: Length of the text; its words follow Zipf's law over the whole vocabulary.
+        seed: Decides weights and text.
+    """
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    subject = Subject(folder, tokens)
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=CONTEXT,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        bos_token_id=VOCABULARY - 1,
+        eos_token_id=VOCABULARY - 1,
+    )
+    GPT2LMHeadModel(config).save_pretrained(subject.model)
+    words = [f"w{number:x}" for number in range(VOCABULARY - 1)]
+    _tokenizer(words).save_pretrained(subject.model)
+    chance = 1 / np.arange(1, len(words) + 1)
+    drawn = np.random.default_rng(seed).choice(len(words), size=tokens, p=chance / chance.sum())
+    text = " ".join(words[number] for number in drawn)
+    subject.text.write_text(text, encoding="utf-8")
+    subject.rows.write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
+    return subject
+
+
+def load_model(subject: Subject, threads: int) -> Any:
+    """Load the checkpoint as the plugin does, and set the number of threads.
+
+    Returns:
+        A `pytest_lmgate.engine.loading.LoadedModel` with every weight in memory.
+    """
+    import torch
+
+    from pytest_lmgate.engine.checkpoint import open_checkpoint
+    from pytest_lmgate.engine.loading import load_checkpoint
+
+    torch.set_num_threads(threads)
+    loaded = load_checkpoint(
+        open_checkpoint(subject.model, name="subject"),
+        tokenizer_folder=subject.model,
+        adapter_folder=None,
+        load={},
+        dtype="float32",
+        device="cpu",
+        trust_remote_code=False,
+        pickle_weights=False,
+    )
+    for parameter in loaded.model.parameters():
+        parameter.sum()  # weights are mapped from the file; read them now, not while the clock runs
+    return loaded
+
+
+def _tokenizer(words: list[str]) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: number for number, word in enumerate([*words, _END_OF_TEXT])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=_END_OF_TEXT))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=_END_OF_TEXT,
+        eos_token=_END_OF_TEXT,
+        unk_token=_END_OF_TEXT,
+        model_max_length=CONTEXT,
+    )
