@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
+from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.gates.comparison import Scale, compare_means
-from pytest_lmgate.gates.tolerance import Tolerance
 
 Floats = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Arguments of markers and fixtures, checked: what to measure (`EvaluationSpec`), and the limit of a gate (`Gate`).
+"""Arguments of markers and fixtures, checked: gates, and what a fixture is to measure.
 
 A fixture ``x_of`` takes what the marker ``x_max`` or ``x_min`` takes, less the limit. `_METRICS` at the end is the
 table of all of them.
@@ -6,97 +6,31 @@ table of all of them.
 
 from __future__ import annotations
 
-__all__ = ["EvaluationSpec", "Gate", "parse_fixture_call", "parse_marker"]
+__all__ = ["parse_fixture_call", "parse_marker"]
 
 import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.config.fixture import FixtureReference
+from pytest_lmgate.config.gates import EvaluationSpec, Gate, How, NoRegression
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.config.protocol import Protocol
-from pytest_lmgate.config.requests import CHOICE_VARIANTS, ChoiceRequest, MaskedRequest, TextRequest
+from pytest_lmgate.config.requests import ChoiceRequest, MaskedRequest, TextRequest
+from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, nearest
 
-How = Protocol | TextRequest | ChoiceRequest | MaskedRequest
 
-
-@dataclass(frozen=True)
-class EvaluationSpec:
-    """What to measure; no limit in it.
-
-    Attributes:
-        metric: Name of the metric.
-        model: Name, path, hub id, fixture reference, or a pair in memory.
-        dataset: Likewise, or rows.
-        how: Protocol of a perplexity, or how to measure something else.
-    """
-
-    metric: str
-    model: Any
-    dataset: Any
-    how: How
-
-    @property
-    def model_name(self) -> str:
-        """The model as the user wrote it."""
-        return _name(self.model)
-
-    @property
-    def dataset_name(self) -> str:
-        """The dataset as the user wrote it."""
-        return _name(self.dataset)
-
-
-@dataclass(frozen=True)
-class Gate:
-    """A measurement and the value that still passes.
-
-    Attributes:
-        marker: Name of the marker.
-        evaluation: What to measure.
-        limit: Finite; positive, but for metrics that may be zero or less where that is still something to keep to.
-    """
-
-    marker: str
-    evaluation: EvaluationSpec
-    limit: float
-
-    @property
-    def direction(self) -> str:
-        """``lower`` where smaller values pass, else ``higher``."""
-        return "higher" if self.marker.endswith("_min") else "lower"
-
-    @property
-    def label(self) -> str:
-        """Short name, as in ``ppl_max[int8-wikitext2]`` or ``rouge_min:rouge2[int8-news]``."""
-        which = f":{self._which}" if self._which else ""
-        return f"{self.marker}{which}[{self.evaluation.model_name}-{self.evaluation.dataset_name}]"
-
-    @property
-    def _which(self) -> str:
-        """Which of the metrics that share a marker, where it is not the usual one."""
-        what, how = self.evaluation.metric, self.evaluation.how
-        if self.marker.startswith("metric_"):
-            return what
-        if isinstance(how, TextRequest) and what == "rouge":
-            variant = dict(how.options).get("variant", _ROUGE_VARIANT)
-            return "" if variant == _ROUGE_VARIANT else str(variant)
-        if isinstance(how, ChoiceRequest) and how.variant != CHOICE_VARIANTS[0]:
-            return how.variant
-        return ""
-
-
-def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Gate:
+def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Gate | NoRegression:
     """Turn a marker's arguments into a gate.
 
     Raises:
         ConfigError: An argument is unknown, missing, or not what it should be.
     """
+    if marker == NoRegression.marker:
+        return _no_regression(args, kwargs)
     entry = _METRICS[marker.rpartition("_")[0]]
     arguments = _bound(marker, entry.parameters(limit=True), args, kwargs)
     limit = arguments.pop("limit")
@@ -122,6 +56,40 @@ def parse_fixture_call(fixture: str, args: Sequence[Any], kwargs: Mapping[str, A
     return entry.evaluation(_bound(fixture, entry.parameters(limit=False), args, kwargs))
 
 
+def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegression:
+    """The metric's own arguments are those of its marker, by name; a name that is no marker's is a user's metric."""
+    own = {"metric", "model", "dataset", "tolerance", "against", "confidence"}
+    first = inspect.Parameter("metric", _POSITIONAL)
+    metric = args[0] if args else kwargs.get("metric")
+    known = [name for name, entry in _METRICS.items() if entry.can_regress]
+    if metric in _METRICS and metric not in known:
+        raise ConfigError(f"metric: {metric!r} compares two models already; expected one of {', '.join(known)}")
+    entry = _METRICS.get(metric if isinstance(metric, str) else "", _METRICS["metric"])
+    parameters = [first, *(p for p in entry.parameters(limit=True) if p.name in ("model", "dataset"))]
+    parameters.append(inspect.Parameter("tolerance", _POSITIONAL))
+    parameters.append(inspect.Parameter("against", _KEYWORD, default=_BASELINE))
+    parameters.append(inspect.Parameter("confidence", _KEYWORD, default=_CONFIDENCE))
+    parameters += [p.replace(kind=_KEYWORD) for p in entry.parameters(limit=True) if p.name not in {*own, "limit"}]
+    arguments = _bound(NoRegression.marker, parameters, args, kwargs)
+    tolerance = Tolerance.parse(arguments.pop("tolerance"))
+    against, confidence = arguments.pop("against", _BASELINE), arguments.pop("confidence", _CONFIDENCE)
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0.5 < confidence < 1:
+        raise ConfigError(f"confidence: expected a one-sided level above 0.5 and below 1, got {confidence!r}")
+    if against is None or isinstance(against, int | float) or (isinstance(against, str) and not against):
+        raise ConfigError(f'against: expected "{_BASELINE}", the name of a model or a model, got {against!r}')
+    if not entry.named:
+        del arguments["metric"]
+        direction = "lower" if entry.scale is None else "higher"
+        tolerance.require_that_it_can_fail(entry.name, direction, entry.scale)
+    return NoRegression(
+        entry.evaluation(arguments),
+        None if against == _BASELINE else against,
+        tolerance,
+        float(confidence),
+        None if entry.named else direction,
+    )
+
+
 def _bound(
     name: str, parameters: Sequence[inspect.Parameter], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -136,12 +104,7 @@ def _bound(
         raise ConfigError(f"{wrong}{hint}; expected {name}({', '.join(signature.parameters)})") from None
 
 
-def _name(given: Any) -> str:
-    if isinstance(given, FixtureReference):
-        return given.name
-    return str(given) if isinstance(given, str | Path) else f"in-memory {type(given).__name__}"
-
-
+_BASELINE, _CONFIDENCE = "baseline", 0.95
 _POSITIONAL, _KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 _PROTOCOL = {
     "stride": "stride",
@@ -168,6 +131,7 @@ class _Metric:
         makes_texts: Whether a fixture may be given texts in place of model and dataset.
         named: Whether the metric's name comes first (users' metrics).
         fourth: A keyword that may also stand behind the limit without its name.
+        can_regress: Whether there is a value of one model that another's can be compared with.
     """
 
     name: str
@@ -178,6 +142,7 @@ class _Metric:
     makes_texts: bool = False
     named: bool = False
     fourth: str | None = None
+    can_regress: bool = True
 
     def parameters(self, *, limit: bool) -> list[inspect.Parameter]:
         """Return the signature of the marker (`limit`) or of the fixture."""
@@ -236,7 +201,6 @@ def _text_metric(name: str, options: tuple[str, ...] = (), **others: Any) -> _Me
 _BLEU = ("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order")
 _CHRF = ("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing")
 _TER = ("normalized", "no_punct", "asian_support", "case_sensitive")
-_ROUGE_VARIANT = "rougeL"
 _ROUGE = ("variant", "stemmer", "multi_reference", "tokenizer", "convention")
 _EXACT = ("ignore_case", "ignore_punctuation", "strip")
 _BPB = tuple(key for key in _PROTOCOL if key not in ("unit", "average"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_lmgate.cache.store import Store
 from pytest_lmgate.config.file import Project
-from pytest_lmgate.config.markers import EvaluationSpec
+from pytest_lmgate.config.gates import EvaluationSpec
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.config.requests import MaskedRequest, TextRequest

@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, MetricInputError
-from pytest_lmgate.gates.tolerance import Tolerance
 from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean, t_quantile
 from pytest_lmgate.metrics.score import Direction
 

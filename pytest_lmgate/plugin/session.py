@@ -16,7 +16,8 @@ import pytest
 
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.fixture import FixtureReference
-from pytest_lmgate.config.markers import EvaluationSpec, Gate, parse_fixture_call, parse_marker
+from pytest_lmgate.config.gates import EvaluationSpec, Gate
+from pytest_lmgate.config.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import CacheWarning, ConfigError, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.config.fixture import FixtureReference, fixture
-from pytest_lmgate.config.markers import EvaluationSpec, Gate, parse_fixture_call, parse_marker
+from pytest_lmgate.config.gates import EvaluationSpec, Gate
+from pytest_lmgate.config.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.errors import ConfigError, ProtocolError
 from pytest_lmgate.metrics.score import Score

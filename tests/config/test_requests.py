@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from pytest_lmgate.config.gates import EvaluationSpec
 from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.config.markers import EvaluationSpec, parse_fixture_call, parse_marker
+from pytest_lmgate.config.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.config.requests import ChoiceRequest, MaskedRequest, TextRequest
 from pytest_lmgate.errors import ConfigError
 

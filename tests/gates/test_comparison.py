@@ -11,9 +11,9 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.gates.comparison import Comparison, Scale, compare_means, fails_build
-from pytest_lmgate.gates.tolerance import Tolerance
 
 PERPLEXITY = Scale("lower", exponential=True)
 ACCURACY = Scale("higher")

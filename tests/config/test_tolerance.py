@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.gates.tolerance import Tolerance
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ __all__ = ["Tolerance"]
 import math
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.metrics.score import Direction
 
 _PERCENT = re.compile(r"(?P<number>(\d+(\.\d*)?|\.\d+))\s*%")
 
@@ -56,7 +56,7 @@ class Tolerance:
             )
         return cls(float(written), relative=False)
 
-    def require_that_it_can_fail(self, metric: str, direction: Direction, span: float | None) -> None:
+    def require_that_it_can_fail(self, metric: str, direction: Literal["lower", "higher"], span: float | None) -> None:
         """Refuse a tolerance that no candidate could exceed.
 
         Args:
