@@ -1,0 +1,122 @@
+"""What a gate asks: what to measure (`EvaluationSpec`), and what to judge it by, a limit (`Gate`) or a reference."""
+
+from __future__ import annotations
+
+__all__ = ["ROUGE_VARIANT", "EvaluationSpec", "Gate", "How", "NoRegression"]
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_lmgate.config.fixture import FixtureReference
+from pytest_lmgate.config.protocol import Protocol
+from pytest_lmgate.config.requests import CHOICE_VARIANTS, ChoiceRequest, MaskedRequest, TextRequest
+from pytest_lmgate.config.tolerance import Tolerance
+
+How = Protocol | TextRequest | ChoiceRequest | MaskedRequest
+ROUGE_VARIANT = "rougeL"
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """What to measure; no limit in it.
+
+    Attributes:
+        metric: Name of the metric.
+        model: Name, path, hub id, fixture reference, or a pair in memory.
+        dataset: Likewise, or rows.
+        how: Protocol of a perplexity, or how to measure something else.
+    """
+
+    metric: str
+    model: Any
+    dataset: Any
+    how: How
+
+    @property
+    def model_name(self) -> str:
+        """The model as the user wrote it."""
+        return _name(self.model)
+
+    @property
+    def dataset_name(self) -> str:
+        """The dataset as the user wrote it."""
+        return _name(self.dataset)
+
+    @property
+    def variant(self) -> str:
+        """Which of the metrics that share a name, where it is not the usual one; else empty."""
+        if isinstance(self.how, TextRequest) and self.metric == "rouge":
+            variant = dict(self.how.options).get("variant", ROUGE_VARIANT)
+            return "" if variant == ROUGE_VARIANT else str(variant)
+        if isinstance(self.how, ChoiceRequest) and self.how.variant != CHOICE_VARIANTS[0]:
+            return self.how.variant
+        return ""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A measurement and the value that still passes.
+
+    Attributes:
+        marker: Name of the marker.
+        evaluation: What to measure.
+        limit: Finite; positive, but for metrics that may be zero or less where that is still something to keep to.
+    """
+
+    marker: str
+    evaluation: EvaluationSpec
+    limit: float
+
+    @property
+    def direction(self) -> str:
+        """``lower`` where smaller values pass, else ``higher``."""
+        return "higher" if self.marker.endswith("_min") else "lower"
+
+    @property
+    def label(self) -> str:
+        """Short name, as in ``ppl_max[int8-wikitext2]`` or ``rouge_min:rouge2[int8-news]``."""
+        which = self.evaluation.metric if self.marker.startswith("metric_") else self.evaluation.variant
+        return (
+            f"{self.marker}{f':{which}' if which else ''}[{self.evaluation.model_name}-{self.evaluation.dataset_name}]"
+        )
+
+
+@dataclass(frozen=True)
+class NoRegression:
+    """A measurement that must not be worse than a reference's by more than a tolerance.
+
+    Attributes:
+        evaluation: What to measure of the candidate.
+        against: The reference model; None for the committed baseline.
+        tolerance: Largest degradation let pass.
+        confidence: One-sided level of the bounds.
+        direction: ``lower`` where smaller values are better, else ``higher``; None for a user's metric, which knows.
+    """
+
+    evaluation: EvaluationSpec
+    against: Any
+    tolerance: Tolerance
+    confidence: float
+    direction: str | None
+
+    marker = "no_regression"
+
+    @property
+    def reference(self) -> EvaluationSpec | None:
+        """What to measure of the reference model; None for the committed baseline."""
+        return None if self.against is None else replace(self.evaluation, model=self.against)
+
+    @property
+    def label(self) -> str:
+        """Short name, as in ``no_regression:ppl[int8-wikitext2]``, or ``[int8-wikitext2-vs-fp16]`` against a model."""
+        what = self.evaluation
+        which = f"{what.metric}:{what.variant}" if what.variant else what.metric
+        against = "" if self.against is None else f"-vs-{_name(self.against)}"
+        return f"{self.marker}:{which}[{what.model_name}-{what.dataset_name}{against}]"
+
+
+def _name(given: Any) -> str:
+    if isinstance(given, FixtureReference):
+        return given.name
+    return str(given) if isinstance(given, str | Path) else f"in-memory {type(given).__name__}"
