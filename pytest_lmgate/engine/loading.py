@@ -81,7 +81,7 @@ def load_checkpoint(
                 dtype=dtype if dtype == "auto" else getattr(torch, dtype),
                 use_safetensors=None if pickle_weights else True,
                 output_loading_info=True,
-                **{"low_cpu_mem_usage": True, **_decoded(load)},
+                **{"low_cpu_mem_usage": True, **_decoded(load, checkpoint, device)},
                 **known,
             )
         except Exception as error:
@@ -183,12 +183,17 @@ def _with_adapter(model: Any, folder: Path, name: str) -> Any:
         raise ModelError(f"model {name!r}: adapter {folder} cannot be loaded: {error}") from error
 
 
-def _decoded(load: dict[str, Any]) -> dict[str, Any]:
-    """Turn what YAML can say into what from_pretrained takes: names of dtypes, a quantization config by its method."""
+def _decoded(load: dict[str, Any], checkpoint: Checkpoint, device: str) -> dict[str, Any]:
+    """Turn what YAML can say into what from_pretrained takes: a quantization config by its method, the device's map."""
     options = dict(load)
     config = options.get("quantization_config")
     if isinstance(config, dict):
-        options["quantization_config"] = transformers.quantizers.auto.AutoQuantizationConfig.from_dict(config)
+        config = transformers.quantizers.auto.AutoQuantizationConfig.from_dict(config)
+        options["quantization_config"] = config
+    stored = checkpoint.config.get("quantization_config") or {}
+    if "bitsandbytes" in (getattr(config, "quant_method", None), stored.get("quant_method")):
+        # Unless told, it takes the first GPU there is, whatever device was asked for.
+        options.setdefault("device_map", {"": device})
     return options
 
 
