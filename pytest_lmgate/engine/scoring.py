@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_lmgate.engine.forward import logits_of, run
+from pytest_lmgate.engine.forward import logits_of, require_causal, run
+from pytest_lmgate.engine.halving import failure
 from pytest_lmgate.engine.head import VocabularyHead, capture_hidden, prove_head
+from pytest_lmgate.engine.loading import LoadedModel
 from pytest_lmgate.engine.streaming import streamed_nll
-from pytest_lmgate.errors import ModelError
+from pytest_lmgate.errors import LmgateError, ModelError
 
 # Logits upcast at a time where they are held whole: 128 MiB of float64.
 _LOGITS = 2**24
@@ -36,6 +38,43 @@ class Scorer:
         """Try the head out on token ids of shape ``[tokens]``."""
         return cls(name, prove_head(model, ids))
 
+    @classmethod
+    def causal(cls, loaded: LoadedModel, ids: Tensor, *, what: str) -> Scorer:
+        """Require a model to be causal, then try its head out, both on token ids of shape ``[tokens]``.
+
+        Args:
+            loaded: The model.
+            ids: A few tokens or more.
+            what: They are called so in messages, as in ``a window``.
+
+        Raises:
+            ModelError: It is not causal.
+            EngineError: It fails on these ids.
+        """
+        ids = ids.to(loaded.device)
+        try:
+            require_causal(loaded.model, ids, name=loaded.name)
+            return cls.proven(loaded.model, ids, name=loaded.name)
+        except LmgateError:
+            raise
+        except Exception as error:
+            what = f"{what} of {len(ids):,} tokens"
+            raise failure(error, device=loaded.device, name=loaded.name, what=what) from error
+
+    @property
+    def head(self) -> VocabularyHead | None:
+        """The head; None where the model's own logits must be used."""
+        return None if self.split is None else self.split[0]
+
+    def dtype(self, loaded: LoadedModel) -> torch.dtype:
+        """Dtype that logits are computed in."""
+        found: torch.dtype = getattr(loaded.model, "dtype", torch.float32) if self.head is None else self.head.dtype
+        return found
+
+    def plain_vocabulary(self, loaded: LoadedModel) -> int:
+        """Logits per token where they are held whole; 0 where they are streamed."""
+        return (loaded.vocabulary_size or 0) if self.head is None else 0
+
     @property
     def is_streamed(self) -> bool:
         """Whether logits are never held whole."""
@@ -57,16 +96,32 @@ class Scorer:
         Raises:
             ModelError: A token id is beyond the vocabulary.
         """
-        if self.split is None:
+        if self.head is None:
             logits = logits_of(model, ids)
             check_ids(int(targets.max()), logits.shape[-1], self.name)
             return _plain_nll(logits, rows, columns, targets)
-        head, module = self.split
-        check_ids(int(targets.max()), head.vocabulary_size, self.name)
-        with capture_hidden(module) as captured:
-            run(model, ids)
-        hidden = captured.pop()
-        return streamed_nll(hidden[rows.to(hidden.device), columns.to(hidden.device)], targets, head)
+        check_ids(int(targets.max()), self.head.vocabulary_size, self.name)
+        return streamed_nll(self.states(model, ids, rows, columns), targets, self.head)
+
+    def states(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return what there is of the logits at some positions: the head's input, or the logits themselves.
+
+        Args:
+            model: In evaluation mode, called on token ids.
+            ids: What it reads, on its device, shape ``[batch, tokens]``.
+            rows: Row of each position, shape ``[positions]``.
+            columns: Token that it is the state after, likewise.
+
+        Returns:
+            Shape ``[positions, hidden]``; ``[positions, vocabulary]`` where the model's own logits must be used.
+        """
+        if self.split is None:
+            found = logits_of(model, ids)
+        else:
+            with capture_hidden(self.split[1]) as captured:
+                run(model, ids)
+            found = captured.pop()
+        return found[rows.to(found.device), columns.to(found.device)]
 
 
 def check_ids(highest: int, size: int, model: str) -> None:

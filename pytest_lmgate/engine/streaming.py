@@ -9,7 +9,7 @@ done again with a running maximum (Milakov and Gimelshein 2018, arXiv 1805.02867
 
 from __future__ import annotations
 
-__all__ = ["TileShape", "streamed_nll", "tile_shape"]
+__all__ = ["TileShape", "streamed_nll", "tile_shape", "vocabulary_tiles"]
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,10 +108,15 @@ def _tiles(
     hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor, tokens: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield each tile of logits with the rows whose target lies in it, their columns in it."""
+    for begin, end, rows, columns in vocabulary_tiles(targets, head.vocabulary_size, tokens):
+        yield head.tile(hidden, begin, end, buffer), rows, columns
+
+
+def vocabulary_tiles(targets: Tensor, vocabulary: int, tokens: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """Yield the begin and end of each tile of a vocabulary, the rows whose target lies in it, their columns in it."""
     order = targets.argsort()
-    begins = torch.arange(0, head.vocabulary_size + tokens, tokens, device=targets.device)
+    begins = torch.arange(0, vocabulary + tokens, tokens, device=targets.device)
     bounds = torch.searchsorted(targets[order], begins).tolist()
-    for index, begin in enumerate(range(0, head.vocabulary_size, tokens)):
+    for index, begin in enumerate(range(0, vocabulary, tokens)):
         rows = order[bounds[index] : bounds[index + 1]]
-        end = min(begin + tokens, head.vocabulary_size)
-        yield head.tile(hidden, begin, end, buffer), rows, targets[rows] - begin
+        yield begin, min(begin + tokens, vocabulary), rows, targets[rows] - begin
