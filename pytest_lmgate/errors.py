@@ -9,6 +9,8 @@
     ├── EngineError            running the model failed
     │   └── NonFiniteError     NaN or infinite logits
     ├── MetricInputError       texts or statistics that a metric cannot be computed from
+    ├── ComparisonError        two measurements that cannot be compared: other data, targets or protocol
+    │   └── BaselineError      the baseline file: missing entries, or not what it should be
     └── CacheError             a cache entry that cannot be trusted (never leaves the store: the entry is set aside)
 
     UserWarning
@@ -20,8 +22,10 @@ message, so that it survives pickling between processes.
 """
 
 __all__ = [
+    "BaselineError",
     "CacheError",
     "CacheWarning",
+    "ComparisonError",
     "ConfigError",
     "DataError",
     "EngineError",
@@ -78,6 +82,14 @@ class NonFiniteError(EngineError):
 
 class MetricInputError(LmgateError):
     """Texts or statistics that a metric cannot be computed from."""
+
+
+class ComparisonError(LmgateError):
+    """Two measurements that cannot be compared."""
+
+
+class BaselineError(ComparisonError):
+    """A baseline that is missing, or is not what it should be."""
 
 
 class CacheError(LmgateError):

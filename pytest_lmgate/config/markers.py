@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from pytest_lmgate.config.gates import EvaluationSpec, Gate, How, NoRegression
 from pytest_lmgate.config.generation import GenerationSettings
@@ -79,14 +79,13 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
         raise ConfigError(f'against: expected "{_BASELINE}", the name of a model or a model, got {against!r}')
     if not entry.named:
         del arguments["metric"]
-        direction = "lower" if entry.scale is None else "higher"
-        tolerance.require_that_it_can_fail(entry.name, direction, entry.scale)
+        tolerance.require_that_it_can_fail(entry.name, entry.direction, entry.scale)
     return NoRegression(
         entry.evaluation(arguments),
         None if against == _BASELINE else against,
         tolerance,
         float(confidence),
-        None if entry.named else direction,
+        None if entry.named else entry.direction,
     )
 
 
@@ -143,6 +142,11 @@ class _Metric:
     named: bool = False
     fourth: str | None = None
     can_regress: bool = True
+
+    @property
+    def direction(self) -> Literal["lower", "higher"]:
+        """Which values are better: what has a largest value is to be near it."""
+        return "lower" if self.scale is None else "higher"
 
     def parameters(self, *, limit: bool) -> list[inspect.Parameter]:
         """Return the signature of the marker (`limit`) or of the fixture."""

@@ -63,7 +63,7 @@ def evaluate_choices(
         _KIND,
         {
             **source.ingredients,
-            "questions": hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest(),
+            "questions": _digest(asked),
             "delimiter": delimiter,
             "max_length": str(max_length),
         },
@@ -107,8 +107,13 @@ def evaluate_choices(
         np.array([each.answer for each in questions]),
     )
     signature = f"variant:{request.variant}|max_length:{max_length}|delimiter:{delimiter!r}|version:{__version__}"
+    data = _digest(json.dumps([asked, [each.answer for each in questions]]))
     score = accuracy(statistics, signature=signature, variant=request.variant, clusters=clusters)
-    return score, fingerprint.address, cached
+    return score.identified(data), fingerprint.address, cached
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _encode(log_likelihood: list[float]) -> Entry:

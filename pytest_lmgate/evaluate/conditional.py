@@ -19,7 +19,7 @@ from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.data.prompts import TextTask
 from pytest_lmgate.errors import ProtocolError
-from pytest_lmgate.evaluate.likelihood import decode_likelihoods, encode_likelihoods
+from pytest_lmgate.evaluate.likelihood import decode_likelihoods, digest_of_targets, encode_likelihoods
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.evaluate.texts import unsaved_ingredients
@@ -65,8 +65,9 @@ def evaluate_conditional_perplexity(
     _refuse_windows(protocol, source.name)
     targets = [references[0] for references in task.references]
     pairs = json.dumps([task.prompts, targets], ensure_ascii=False).encode("utf-8", "surrogatepass")
+    digest = hashlib.sha256(pairs).hexdigest()
     ingredients = {**source.ingredients, **unsaved_ingredients(source)}
-    fingerprint = Fingerprint.of(_KIND, {**ingredients, "pairs": hashlib.sha256(pairs).hexdigest()})
+    fingerprint = Fingerprint.of(_KIND, {**ingredients, "pairs": digest})
 
     def measure(partial: Entry | None, keep: Callable[[Entry], None]) -> LikelihoodStatistics:
         from pytest_lmgate.engine.conditional import encode_pairs, measure_conditional_nll
@@ -92,13 +93,14 @@ def evaluate_conditional_perplexity(
             chars=np.array([len(target) for target in targets]),
             utf8_bytes=np.array([len(target.encode("utf-8", "surrogatepass")) for target in targets]),
             running_text=False,
+            targets=digest_of_targets([pair.target for pair in encoded]),
         )
 
     recipe = Recipe(f"{source.name} on {task.name}", measure, encode_likelihoods, decode_likelihoods)
     statistics, cached = measurements.once(fingerprint, recipe)
     signature = f"conditional|target:first reference|unit:{protocol.unit}|version:{__version__}"
     score = perplexity(statistics, signature=signature, unit=protocol.unit, metric=metric)
-    return score, fingerprint.address, cached
+    return score.identified(digest), fingerprint.address, cached
 
 
 def _refuse_windows(protocol: Protocol, model: str) -> None:

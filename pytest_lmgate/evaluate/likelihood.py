@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["decode_likelihoods", "encode_likelihoods", "evaluate_perplexity"]
+__all__ = ["decode_likelihoods", "digest_of_targets", "encode_likelihoods", "evaluate_perplexity"]
 
+import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
@@ -89,7 +91,7 @@ def evaluate_perplexity(
         iid=windowing.protocol == "llama.cpp",
         metric=metric,
     )
-    return score, fingerprint.address, cached
+    return score.identified(corpus.digest), fingerprint.address, cached
 
 
 def _measure(
@@ -140,6 +142,7 @@ def _measure(
         chars=np.array(streams.chars, dtype=np.int64),
         utf8_bytes=np.array(streams.utf8_bytes, dtype=np.int64),
         running_text=not windowing.by_document,
+        targets=digest_of_targets(streams.ids),
     )
 
 
@@ -176,10 +179,21 @@ def _fingerprint(source: ModelSource, corpus: Corpus, windowing: Windowing) -> F
 
 def encode_likelihoods(statistics: LikelihoodStatistics) -> Entry:
     """Make of a measurement what is stored."""
-    return Entry({name: getattr(statistics, name) for name in _ARRAYS}, {"running_text": statistics.running_text})
+    facts = {"running_text": statistics.running_text, "targets": statistics.targets}
+    return Entry({name: getattr(statistics, name) for name in _ARRAYS}, facts)
 
 
 def decode_likelihoods(entry: Entry) -> LikelihoodStatistics:
     """Make a measurement of what was stored."""
     arrays = {name: entry.arrays[name] for name in _ARRAYS}
-    return LikelihoodStatistics(**arrays, running_text=bool(entry.facts["running_text"]))
+    facts = entry.facts
+    return LikelihoodStatistics(**arrays, running_text=bool(facts["running_text"]), targets=str(facts["targets"]))
+
+
+def digest_of_targets(texts: Iterable[Sequence[int] | NDArray[np.int64]]) -> str:
+    """Return the SHA-256 of token ids, text by text: measurements with the same one are of the same targets."""
+    digest = hashlib.sha256()
+    for ids in texts:
+        digest.update(b"%d\n" % len(ids))
+        digest.update(np.asarray(ids, dtype="<i8").tobytes())
+    return digest.hexdigest()

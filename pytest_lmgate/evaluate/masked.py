@@ -15,7 +15,7 @@ from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.requests import MaskedRequest
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.evaluate.likelihood import decode_likelihoods, encode_likelihoods
+from pytest_lmgate.evaluate.likelihood import decode_likelihoods, digest_of_targets, encode_likelihoods
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
@@ -73,9 +73,10 @@ def evaluate_pseudo_perplexity(
             chars=np.array([len(text) for text in texts]),
             utf8_bytes=np.array([len(text.encode()) for text in texts]),
             running_text=corpus.is_one_text,
+            targets=digest_of_targets([piece.ids for piece in pieces]),
         )
 
     recipe = Recipe(f"{source.name} on {corpus.name}", measure, encode_likelihoods, decode_likelihoods)
     statistics, cached = measurements.once(fingerprint, recipe)
     score = perplexity(statistics, signature=f"masked|{how}|unit:token|version:{__version__}", metric="pppl")
-    return score, fingerprint.address, cached
+    return score.identified(corpus.digest), fingerprint.address, cached

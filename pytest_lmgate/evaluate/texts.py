@@ -102,7 +102,7 @@ def evaluate_texts(
             )
         score = score_texts(metric, _called(source, task.prompts), task.references, rows=task.rows, clusters=clusters)
         score.signature = f"{score.signature}|function|lmgate:{__version__}"
-        return score, "", False
+        return score.identified(_data(task)), "", False
     ingredients = {**source.ingredients, **unsaved_ingredients(source)}
     fingerprint = Fingerprint.of(
         _KIND, {**ingredients, "prompts": _digest(task.prompts), "generation": settings.signature}
@@ -115,7 +115,7 @@ def evaluate_texts(
     predictions, cached = measurements.once(fingerprint, recipe)
     score = score_texts(metric, predictions, task.references, rows=task.rows, clusters=clusters)
     score.signature = f"{score.signature}|{settings.signature}|lmgate:{__version__}"
-    return score, fingerprint.address, cached
+    return score.identified(_data(task)), fingerprint.address, cached
 
 
 def score_texts(
@@ -200,8 +200,12 @@ def _called(source: TextFunction, prompts: Sequence[Prompt]) -> list[str]:
     return listed
 
 
-def _digest(prompts: Sequence[Prompt]) -> str:
-    return hashlib.sha256(json.dumps(prompts, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
+def _data(task: TextTask) -> str:
+    return _digest([task.prompts, task.references])
+
+
+def _digest(texts: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _encode(texts: list[str]) -> Entry:

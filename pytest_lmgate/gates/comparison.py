@@ -8,7 +8,7 @@ story, benchmarks/decisions.py how often the verdicts are right.
 
 from __future__ import annotations
 
-__all__ = ["POWER", "Comparison", "Decision", "Scale", "compare_means", "fails_build"]
+__all__ = ["POWER", "Comparison", "Decision", "compare_means", "decide", "fails_build", "needed"]
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean, t_quantile
-from pytest_lmgate.metrics.score import Direction
+from pytest_lmgate.metrics.sample import Scale
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,35 +29,6 @@ Decision = Literal["pass", "fail", "inconclusive"]
 
 POWER = 0.8
 _MOST_TIMES = 1e9
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How a metric's value comes from the mean over targets.
-
-    Attributes:
-        direction: ``lower`` if smaller values are better.
-        exponential: Whether the value is ``exp(factor * mean)``, as perplexity's, or ``factor * mean``.
-        factor: Targets per unit: 1 for tokens and rows, N / words for a perplexity per word, N / (ln 2 * bytes) for
-            bits per byte. A property of the text, above 0 and the same for both models.
-
-    Raises:
-        ValueError: `factor` is not above 0, or larger values of an exponential scale are better.
-    """
-
-    direction: Direction
-    exponential: bool = False
-    factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.factor < math.inf:
-            raise ValueError(f"expected a factor above 0, got {self.factor!r}")
-        if self.exponential and self.direction == "higher":
-            raise ValueError("expected direction 'lower' of an exponential scale, got 'higher'")
-
-    def value(self, mean: float) -> float:
-        """Return the metric's value for a mean; infinite where the exponential overflows."""
-        return _exp(self.factor * mean) if self.exponential else self.factor * mean
 
 
 @dataclass(frozen=True)
@@ -82,6 +53,7 @@ class Comparison:
         df: Bell-McCaffrey degrees of freedom; None where there is no interval.
         p_pass: One-sided p-value of "the degradation is at least the tolerance"; small speaks for ``pass``.
         p_fail: One-sided p-value of "the degradation is at most the tolerance"; small speaks for ``fail``.
+        p_value: Of a bootstrap, sacrebleu's two-sided one of "the systems do not differ".
         detectable: Smallest degradation told from none with a power of 80 %, ``(t_confidence + t_.80) se``. A tolerance
             below it leaves more than one in five unchanged models without a ``pass``.
         needed: Where inconclusive, targets or rows that would decide with a power of 80 %. It takes the measured
@@ -105,6 +77,7 @@ class Comparison:
     df: float | None = None
     p_pass: float | None = None
     p_fail: float | None = None
+    p_value: float | None = None
     detectable: float | None = None
     needed: int | None = None
     reason: str = ""
@@ -189,7 +162,7 @@ def compare_means(
     visible = (t + t_quantile(POWER, noise.df)) * noise.stderr
     beyond = worse.measured - worse.limit
     p_pass, p_fail = _p_values(beyond, noise.stderr, noise.df)
-    decision = _decide(lower, upper, tolerance)
+    decision = decide(lower, upper, tolerance)
     return replace(
         found,
         decision=decision,
@@ -199,7 +172,7 @@ def compare_means(
         p_pass=p_pass,
         p_fail=p_fail,
         detectable=worse.outward(visible),
-        needed=_needed(noise.n, visible, abs(beyond)) if decision == "inconclusive" else None,
+        needed=needed(noise.n, visible, abs(beyond)) if decision == "inconclusive" else None,
     )
 
 
@@ -247,14 +220,24 @@ def _worse(
     return _Worse(1 - ratio if sign < 0 else ratio - 1, noise, tolerance.size, _unchanged)
 
 
-def _decide(lower: float, upper: float, tolerance: Tolerance) -> Decision:
+def decide(lower: float, upper: float, tolerance: Tolerance) -> Decision:
+    """Return the verdict of a one-sided lower and upper bound of the degradation."""
     if upper <= tolerance.size:
         return "pass"
     return "fail" if lower > tolerance.size else "inconclusive"
 
 
-def _needed(n: int, visible: float, distance: float) -> int | None:
-    """Targets at which `visible`, which falls as their inverse square root, is the distance to the tolerance."""
+def needed(n: int, visible: float, distance: float) -> int | None:
+    """Return the targets at which `visible`, which falls as their inverse square root, reaches the tolerance.
+
+    Args:
+        n: Targets there are.
+        visible: Smallest change that they tell from none.
+        distance: Between the degradation and the tolerance.
+
+    Returns:
+        None where no text would do.
+    """
     if visible > distance * _MOST_TIMES**0.5:
         return None
     return math.ceil(n * (visible / distance) ** 2)
@@ -282,10 +265,6 @@ def _require_pairs(candidate: Floats, reference: Floats, counts: Ints) -> None:
             raise MetricInputError(f"{name}: expected a sum of 0 where a cluster has no targets, got {lost} others")
     if not np.issubdtype(counts.dtype, np.integer) or (counts < 0).any() or not counts.any():
         raise MetricInputError(f"counts: expected whole numbers of targets, at least one above 0, got {counts[:8]} ...")
-
-
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 709 else math.inf
 
 
 def _expm1(x: float) -> float:

@@ -65,6 +65,11 @@ class Verdict:
     worst: tuple[tuple[int, float, str, str], ...] = ()
 
     @property
+    def label(self) -> str:
+        """The gate's short name, which tells it from the others of its test; a gate of lmgate.yaml is its test."""
+        return self.id.partition("::")[2] if self.id == self.test else self.id.removeprefix(f"{self.test}::")
+
+    @property
     def failed(self) -> bool:
         """Whether the build fails by it."""
         return self.verdict in ("fail", "error")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.noise import block_clusters, clustered_mean
+from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 
@@ -69,7 +70,8 @@ def accuracy(
     groups = cluster_numbers(clusters, len(right))
     counts = np.bincount(groups)
     merged = block_clusters(np.arange(len(counts)), counts, running_text=False)[groups]
-    noise = clustered_mean(np.bincount(merged, weights=right).astype(np.float64), np.bincount(merged))
+    sums, sizes = np.bincount(merged, weights=right).astype(np.float64), np.bincount(merged)
+    noise = clustered_mean(sums, sizes)
     margin = noise.margin()
     return Score(
         noise.mean,
@@ -81,6 +83,7 @@ def accuracy(
         interval=None if margin is None else (noise.mean - margin, noise.mean + margin),
         signature=signature,
         details={name: float(values.mean()) for name, values in each.items()},
+        sample=Sample(sums[:, None], sizes, Scale("higher")),
     )
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.noise import ClusteredMean, block_clusters, clustered_mean
+from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 
 Ints = NDArray[np.int64]
@@ -34,6 +35,7 @@ class LikelihoodStatistics:
         chars: Likewise.
         utf8_bytes: Likewise.
         running_text: Whether the rows were read as one text.
+        targets: Digest of what was scored: two measurements with the same are of the same targets.
     """
 
     nll: NDArray[Any]
@@ -43,6 +45,7 @@ class LikelihoodStatistics:
     chars: Ints
     utf8_bytes: Ints
     running_text: bool
+    targets: str = ""
 
     def __post_init__(self) -> None:
         if len(self.nll) == 0 or int(self.window_targets.sum()) != len(self.nll):
@@ -116,7 +119,31 @@ def perplexity(
         interval=interval,
         signature=signature,
         details=details,
+        sample=_sample(statistics, clusters, sums, counts, unit, scale),
     )
+
+
+def _sample(
+    statistics: LikelihoodStatistics,
+    clusters: Ints,
+    sums: NDArray[np.float64],
+    counts: Ints,
+    unit: str,
+    scale: float,
+) -> Sample:
+    """Sums by cluster; of documents counted in words or bytes by document, whatever the tokens are."""
+    bits = unit == "bits_per_byte"
+    per_target = 1 / math.log(2) if bits else 1.0
+    if unit == "token" or statistics.running_text:
+        factor, identity = scale * per_target, {"targets": statistics.targets}
+        sizes = np.bincount(clusters, weights=counts).astype(np.int64)
+        total = np.bincount(clusters, weights=sums).astype(np.float64)
+    else:
+        texts = {"word": statistics.words, "char": statistics.chars}
+        factor, identity, sizes = per_target, {}, texts.get(unit, statistics.utf8_bytes)
+        total = np.bincount(statistics.window_document, weights=sums, minlength=len(sizes)).astype(np.float64)
+    made = Sample(total[:, None], sizes, Scale("lower", exponential=not bits, factor=factor), identity=identity)
+    return made.merged()
 
 
 def _size(statistics: LikelihoodStatistics, unit: str) -> tuple[int, str]:

@@ -10,7 +10,10 @@ __all__ = ["Score"]
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from pytest_lmgate.metrics.sample import Sample
 
 Direction = Literal["lower", "higher"]
 
@@ -32,6 +35,7 @@ class Score(float):
         fingerprint: Content address of the measurement.
         seconds: Wall time of measuring or looking up.
         details: Further figures under the field's names.
+        sample: What the value is made of, for comparing it with another; not kept by pickling.
     """
 
     metric: str
@@ -47,6 +51,7 @@ class Score(float):
     fingerprint: str
     seconds: float
     details: Mapping[str, Any]
+    sample: Sample | None
 
     def __new__(
         cls,
@@ -65,6 +70,7 @@ class Score(float):
         fingerprint: str = "",
         seconds: float = 0.0,
         details: Mapping[str, Any] | None = None,
+        sample: Sample | None = None,
     ) -> Score:
         """Make a score; see the class for the attributes."""
         self = super().__new__(cls, value)
@@ -73,12 +79,18 @@ class Score(float):
         self.cached, self.model, self.dataset = cached, model, dataset
         self.fingerprint, self.seconds = fingerprint, seconds
         self.details = dict(details or {})
+        self.sample = sample
         return self
 
     def placed(self, *, model: str, dataset: str, fingerprint: str, cached: bool, seconds: float) -> Score:
         """Return this score with the names and the address of the measurement it came from."""
         where = {"model": model, "dataset": dataset, "fingerprint": fingerprint, "cached": cached, "seconds": seconds}
         return Score(float(self), **{**vars(self), **where})
+
+    def identified(self, data: str) -> Score:
+        """Return this score with a sample that says what it was measured on: `data` is a digest."""
+        sample = None if self.sample is None else self.sample.identified(data=data, signature=self.signature)
+        return Score(float(self), **{**vars(self), "sample": sample})
 
     @property
     def value(self) -> float:
@@ -100,7 +112,7 @@ class Score(float):
         return float.__repr__(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (float(self), dict(vars(self)))
+        return _rebuild, (float(self), {**vars(self), "sample": None})
 
 
 def _rebuild(value: float, attributes: dict[str, Any]) -> Score:

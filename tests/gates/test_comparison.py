@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, MetricInputError
-from pytest_lmgate.gates.comparison import Comparison, Scale, compare_means, fails_build
+from pytest_lmgate.gates.comparison import Comparison, compare_means, fails_build
+from pytest_lmgate.metrics.sample import Scale
 
 PERPLEXITY = Scale("lower", exponential=True)
 ACCURACY = Scale("higher")

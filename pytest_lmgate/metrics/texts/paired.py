@@ -29,12 +29,14 @@ class PairedBootstrap:
         difference: D, candidate less baseline, in the metric's own scale.
         p_value: Two-sided, sacrebleu's.
         differences: d_b of each resample, candidate less baseline, shape ``[resamples]``.
+        baselines: The baseline's score in each resample, shape ``[resamples]``.
         clusters: What was resampled: clusters of rows, or rows.
     """
 
     difference: float
     p_value: float
     differences: Floats
+    baselines: Floats
     clusters: int
 
     @property
@@ -76,8 +78,9 @@ def paired_bootstrap(
         raise MetricInputError(f"expected at least two rows or clusters to resample, got {len(both)}")
     width = baseline.shape[1]
     sums = resampled_sums(both, resamples=resamples, seed=seed)
-    differences = resampled_scores(metric, sums[:, width:]) - resampled_scores(metric, sums[:, :width])
+    baselines = resampled_scores(metric, sums[:, :width])
+    differences = resampled_scores(metric, sums[:, width:]) - baselines
     difference = float(metric.value(candidate.sum(axis=0)) - metric.value(baseline.sum(axis=0)))
     sizes = np.abs(differences)
     beyond = int((sizes - sizes.mean() > abs(difference)).sum())
-    return PairedBootstrap(difference, (beyond + 1) / (resamples + 1), differences, len(both))
+    return PairedBootstrap(difference, (beyond + 1) / (resamples + 1), differences, baselines, len(both))

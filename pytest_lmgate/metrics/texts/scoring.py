@@ -13,9 +13,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.noise import block_clusters, clustered_mean
+from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
 from pytest_lmgate.metrics.texts.resampling import (
@@ -78,7 +80,8 @@ def text_score(
             f"text metric {metric.name!r}: expected a finite value, got {value} from the sums {total.tolist()}: "
             "let its `value` say what such sums are worth"
         )
-    by_cluster = cluster_sums(statistics, cluster_numbers(clusters, len(texts.predictions)))
+    groups = cluster_numbers(clusters, len(texts.predictions))
+    by_cluster = cluster_sums(statistics, groups)
     noise = _noise_of_mean(by_cluster) if metric.is_mean else _bootstrap(metric, by_cluster)
     return Score(
         value,
@@ -90,7 +93,14 @@ def text_score(
         interval=noise.interval,
         signature=metric.signed(texts.references),
         details={**(metric.details(total) if metric.details else {}), **noise.details},
+        sample=_sample(metric, by_cluster, np.bincount(groups)),
     )
+
+
+def _sample(metric: TextMetric, sums: Floats, rows: NDArray[np.int64]) -> Sample:
+    if not metric.is_mean:
+        return Sample(sums, rows, metric=metric)
+    return Sample(sums[:, :1], sums[:, -1].astype(np.int64), Scale(metric.direction)).merged()
 
 
 def _noise_of_mean(sums: Floats) -> _Noise:

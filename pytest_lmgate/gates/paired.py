@@ -1,0 +1,156 @@
+"""Compare two samples: closed form for means and their exponentials, the paired bootstrap for all other metrics.
+
+The bootstrap (definitions: 1,000 resamples of rows or clusters, seed 12345, the same rows of both systems) gives
+percentile bounds. With C clusters percentiles are too narrow by ``sqrt((C - 1) / C)``, and take the normal's quantile
+where Student's belongs; so they are cut at ``Phi(-sqrt(C / (C - 1)) t_{C-1})`` in place of 5 % (the expanded percentile
+interval of Hesterberg 2015, The American Statistician 69(4), section 5.3).
+"""
+
+from __future__ import annotations
+
+__all__ = ["compare", "differences"]
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.errors import ComparisonError, MetricInputError
+from pytest_lmgate.gates.comparison import POWER, Comparison, compare_means, decide, needed
+from pytest_lmgate.metrics.noise import t_quantile
+from pytest_lmgate.metrics.sample import Floats, Sample
+from pytest_lmgate.metrics.texts.paired import paired_bootstrap
+from pytest_lmgate.metrics.texts.text_metric import TextMetric
+
+_PARTS = {
+    "data": "the data differs: other rows, prompts or references",
+    "protocol": "the protocol differs",
+    "targets": "the tokens differ: the text was tokenized otherwise, and likelihoods per token are not comparable; compare "
+    "bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are)",
+}
+
+
+def compare(candidate: Sample, reference: Sample, *, tolerance: Tolerance, confidence: float = 0.95) -> Comparison:
+    """Judge whether the candidate is worse than the reference by more than the tolerance.
+
+    Args:
+        candidate: Sample of the candidate's score.
+        reference: Of the reference's, on the same targets or rows.
+        tolerance: Largest degradation let pass.
+        confidence: One-sided level of the bounds.
+
+    Raises:
+        ComparisonError: The two are not of the same data, targets and protocol; the message says in what they differ.
+        MetricInputError: A value or a sum is not finite, or a change relative to a value that is not above 0 was asked
+            for.
+    """
+    if found := differences(candidate.identity, reference.identity):
+        raise ComparisonError("; ".join(found))
+    if len(candidate.counts) != len(reference.counts) or (candidate.counts != reference.counts).any():
+        raise ComparisonError("expected the same clusters of targets or rows on both sides, got others")
+    if candidate.scale is not None:
+        return compare_means(
+            candidate.sums[:, 0],
+            reference.sums[:, 0],
+            candidate.counts,
+            scale=candidate.scale,
+            tolerance=tolerance,
+            confidence=confidence,
+        )
+    assert candidate.metric is not None
+    return _bootstrapped(candidate.metric, candidate, reference, tolerance, confidence)
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Return in words which parts of two samples' identities differ."""
+    found = []
+    for part in ours.keys() | theirs.keys():
+        here, there = ours.get(part, "nothing"), theirs.get(part, "nothing")
+        if here == there:
+            continue
+        words = _PARTS.get(part, f"{part} differs")
+        found.append(f"{words} ({here} here, {there} there)" if part == "protocol" else words)
+    return sorted(found)
+
+
+def _bootstrapped(
+    metric: TextMetric, candidate: Sample, reference: Sample, tolerance: Tolerance, confidence: float
+) -> Comparison:
+    values = candidate.value(), reference.value()
+    if not all(math.isfinite(value) for value in values):
+        raise MetricInputError(f"expected finite values, got {values[0]:g} (candidate) and {values[1]:g} (reference)")
+    if tolerance.relative and values[1] <= 0:
+        raise MetricInputError(
+            f"a change in percent needs a reference above 0, got {values[1]:g}: use a tolerance in the metric's unit"
+        )
+    sign = 1 if metric.direction == "lower" else -1
+    unit = values[1] if tolerance.relative else 1.0
+    change = (values[0] - values[1]) / unit
+    degradation = 0.0 + sign * change
+    clusters, n = len(candidate.counts), int(candidate.counts.sum())
+    if clusters < 2:
+        same = bool((candidate.sums == reference.sums).all())
+        return Comparison(
+            decision="pass" if same else "inconclusive",
+            candidate=values[0],
+            reference=values[1],
+            change=change,
+            degradation=degradation,
+            tolerance=tolerance,
+            confidence=confidence,
+            n=n,
+            clusters=clusters,
+            reason="" if same else "one cluster: noise is judged between clusters and needs two at least",
+        )
+    found = paired_bootstrap(metric, reference.sums, candidate.sums)
+    # Of a relative change each resample has a reference of its own: the change is a ratio, and so is its noise.
+    units = _positive(found.baselines) if tolerance.relative else np.float64(1.0)
+    drawn = np.sort(sign * found.differences / units)
+    lower, upper = _bounds(drawn, clusters, confidence)
+    stderr, df = float(drawn.std(ddof=1)), clusters - 1.0
+    visible = (t_quantile(confidence, df) + t_quantile(POWER, df)) * stderr
+    decision = decide(lower, upper, tolerance)
+    return Comparison(
+        decision=decision,
+        candidate=values[0],
+        reference=values[1],
+        change=change,
+        degradation=degradation,
+        tolerance=tolerance,
+        confidence=confidence,
+        n=n,
+        clusters=clusters,
+        lower=lower,
+        upper=upper,
+        df=df,
+        p_pass=_share(drawn >= tolerance.size) if stderr else float(degradation > tolerance.size),
+        p_fail=_share(drawn <= tolerance.size) if stderr else float(degradation <= tolerance.size),
+        p_value=found.p_value,
+        detectable=visible,
+        needed=needed(n, visible, abs(degradation - tolerance.size)) if decision == "inconclusive" else None,
+    )
+
+
+def _positive(baselines: Floats) -> Floats:
+    if bad := int((baselines <= 0).sum()):
+        raise MetricInputError(
+            f"a change in percent needs references above 0, got {bad} of {len(baselines)} resamples at 0 or below: "
+            "use a tolerance in the metric's unit"
+        )
+    return baselines
+
+
+def _bounds(ordered: Floats, clusters: int, confidence: float) -> tuple[float, float]:
+    """Expanded percentiles of sorted resamples."""
+    from scipy.special import ndtr
+
+    tail = float(ndtr(-math.sqrt(clusters / (clusters - 1)) * t_quantile(confidence, clusters - 1.0)))
+    cut = int(tail * len(ordered))
+    return float(ordered[cut]), float(ordered[len(ordered) - 1 - cut])
+
+
+def _share(hits: NDArray[np.bool_]) -> float:
+    """A p-value from resamples: never 0, as the data itself counts as one."""
+    return (int(hits.sum()) + 1) / (len(hits) + 1)
