@@ -7,7 +7,7 @@ batch holds is a matter of speed alone.
 
 from __future__ import annotations
 
-__all__ = ["Checkpointing", "Progress", "Stopped", "check_finite", "measure_nll", "resumable"]
+__all__ = ["Checkpointing", "Progress", "Stopped", "check_finite", "measure_nll"]
 
 import math
 import time
@@ -47,6 +47,7 @@ class Progress:
         seconds: Time since the measurement began.
         read: Tokens read in that time.
         resumed: Targets that an earlier, interrupted run had scored.
+        measure: ``ppl``, or the name of what `nll` is the sum of in its place.
     """
 
     model: str
@@ -57,16 +58,19 @@ class Progress:
     seconds: float
     read: int
     resumed: int = 0
+    measure: str = "ppl"
 
     @property
     def line(self) -> str:
         """In words, for people who wait: share, running perplexity, speed, time left."""
         speed = self.read / self.seconds if self.seconds > 0 else 0.0
         fresh = self.targets - self.resumed
+        mean = self.nll / self.targets
+        value = math.exp(min(700.0, mean)) if self.measure == "ppl" else mean
         left = round(self.seconds * (self.of - self.targets) / fresh) if fresh else 0
         return (
             f"{self.model} on {self.dataset}: {self.targets / self.of:.0%}, "
-            f"ppl {math.exp(min(700.0, self.nll / self.targets)):.4g} so far, {speed:,.0f} tokens/s, "
+            f"{self.measure} {value:.4g} so far, {speed:,.0f} tokens/s, "
             f"{timedelta(seconds=left)} left"
         )
 
@@ -128,7 +132,7 @@ def measure_nll(
     """
     checkpointing = checkpointing or Checkpointing()
     offsets = np.concatenate([[0], np.cumsum(plan.targets)])
-    scored, todo = resumable(checkpointing.known, offsets)
+    scored, todo = _resumable(checkpointing.known, offsets)
     resumed = int(np.isfinite(scored).sum())
     total = float(np.nansum(scored, dtype=np.float64))
     targets, read, started, saved = resumed, 0, time.monotonic(), time.monotonic()
@@ -187,7 +191,7 @@ class _Runner:
         return self._scorer.nll(self._loaded.model, inputs, batch.rows, batch.columns, batch.targets)
 
 
-def resumable(known: Floats | None, offsets: Ints) -> tuple[NDArray[np.float64], Ints]:
+def _resumable(known: Floats | None, offsets: Ints) -> tuple[NDArray[np.float64], Ints]:
     """Return the NLLs known so far, NaN elsewhere, and the windows still to score; each is known whole or not."""
     scored = np.full(int(offsets[-1]), np.nan)
     if known is None or known.shape != scored.shape:
