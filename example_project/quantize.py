@@ -2,9 +2,10 @@
 
     python quantize.py
 
-models/int8 is as it should be: 8 bits and one scale for each output row. models/broken and models/broken-writer have 4
-bits and a mistake: their scales are those of an unsigned grid (15 steps to the peak) where a signed one ends at 7, so
-that every weight beyond half its row's peak is clipped. They load, run and write bulletins that look right at a glance.
+models/int8, models/int4 and models/int3 are as they should be: so many bits and one scale for each output row. Whether
+they are good enough is for test_quantization.py to say. models/broken and models/broken-writer have 4 bits and a
+mistake: their scales are those of an unsigned grid (15 steps to the peak) where a signed one ends at 7, so that every
+weight beyond half its row's peak is clipped. They load, run and write bulletins that look right at a glance.
 
 Each weight is stored as the float16 nearest to its rounded value, at most a sixteenth of an int8 step away, so that
 plain ``from_pretrained`` loads it.
@@ -19,7 +20,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 MODELS = Path(__file__).parent / "models"
-CANDIDATES = {"int8": ("float", 8, 127), "broken": ("float", 4, 15), "broken-writer": ("writer", 4, 15)}
+CANDIDATES = {
+    "int8": ("float", 8, 127),
+    "int4": ("float", 4, 7),
+    "int3": ("float", 3, 3),
+    "broken": ("float", 4, 15),
+    "broken-writer": ("writer", 4, 15),
+}
 """Of each candidate the model it is made from, its bits, and the steps to each row's peak."""
 
 

@@ -1,0 +1,80 @@
+"""What a no_regression gate promises, and whether a point of the simulation keeps it."""
+
+from __future__ import annotations
+
+__all__ = ["PROMISES", "Point", "Promise", "broken_promises"]
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pairs import TRUTHS
+
+
+@dataclass(frozen=True)
+class Point:
+    """Shares of repetitions for one method: verdicts, builds that fail, and two-sided intervals that hold the truth."""
+
+    noise: str
+    documents: int
+    spread: float
+    truth: str
+    method: str
+    passed: float
+    failed: float
+    builds: float
+    covered: float
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A share that is at most, or at least, `level` where `truth` holds.
+
+    Attributes:
+        truth: One of `TRUTHS`.
+        what: The share, in words.
+        share: Its name in `Point`.
+        level: Promised.
+        at_least: Whether more is better.
+    """
+
+    truth: str
+    what: str
+    share: str
+    level: float
+    at_least: bool = False
+
+    def of(self, point: Point) -> float:
+        """Return the share that is promised."""
+        return float(getattr(point, self.share))
+
+    def room(self, repetitions: int) -> float:
+        """Return three Monte Carlo standard errors of a share that is just as promised."""
+        return 3 * math.sqrt(self.level * (1 - self.level) / repetitions)
+
+    def kept(self, point: Point, repetitions: int) -> bool:
+        """Whether the point keeps it, within `room`."""
+        room = self.room(repetitions)
+        return self.of(point) >= self.level - room if self.at_least else self.of(point) <= self.level + room
+
+    def __str__(self) -> str:
+        return f"{self.what} {'≥' if self.at_least else '≤'} {self.level:.0%}"
+
+
+PROMISES = (
+    Promise(TRUTHS[0], "PASS", "passed", 0.05),
+    Promise(TRUTHS[0], "verdict FAIL", "failed", 0.05),
+    Promise(TRUTHS[0], "coverage", "covered", 0.95, at_least=True),
+    Promise(TRUTHS[1], "verdict FAIL", "failed", 0.05),
+    Promise(TRUTHS[2], "PASS", "passed", 0.95, at_least=True),
+    Promise(TRUTHS[2], "verdict FAIL", "failed", 0.01),
+)
+
+
+def broken_promises(points: Iterable[Point], repetitions: int) -> Iterator[str]:
+    """Yield each promise that a point breaks by more than three Monte Carlo standard errors, in words."""
+    for point in points:
+        for promise in PROMISES:
+            if promise.truth == point.truth and not promise.kept(point, repetitions):
+                where = f"{point.noise}, {point.documents} documents, sigma {point.spread:g}, {point.truth}"
+                yield f"{where}: {promise}, found {promise.of(point):.2%} (room {promise.room(repetitions):.2%})"
