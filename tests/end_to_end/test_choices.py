@@ -150,14 +150,20 @@ def test_what_cannot_be_answered_is_one_clear_error_and_fails_the_build(project:
 
             @pytest.mark.accuracy_min("counter", "./quiz.jsonl", 0.1)
             def test_no_entry(): pass
+
+            @pytest.mark.accuracy_min("counter", "unknown", 0.1)
+            def test_unknown_field(): pass
         """,
+        lmgate_yaml=(project.folder / "lmgate.yaml").read_text()
+        + '  unknown: {path: quiz.jsonl, question: "seven {optoins}", choices: options, answer: label}\n',
     )
-    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=len(CASES) + 4)
+    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=len(CASES) + 5)
     outcome.is_silent_on("Traceback", "INTERNALERROR", "/pytest_lmgate/")
     sections = dict(part.split(" ", 1) for part in outcome.out.split("ERROR at setup of test_")[1:])
     sentences = {name: sentence for name, (_, sentence) in CASES.items()} | {
         "no_question": "dataset 'chains': accuracy needs question:",
         "no_entry": "dataset './quiz.jsonl': accuracy needs question:",
+        "unknown_field": "row 0: question: no column 'optoins' (did you mean 'options'?)",
         "masked": "accuracy is undefined for the masked model 'masked' (architecture BertForMaskedLM)",
         "encoder_decoder": "accuracy is undefined for the encoder-decoder model 'translator'",
     }

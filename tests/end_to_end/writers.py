@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,8 @@ def _make(folder: Path) -> None:
     ends = dict.fromkeys(words, "</s>")
     after = ends | {word: then for chain in CHAINS for word, then in itertools.pairwise(chain)}
     before = ends | {then: word for word, then in after.items() if then != "</s>"}
-    tokenizer = _tokenizer(words)
     for name, successors in {"counter": after, "backward": before, "silent": ends, "even": None}.items():
-        model = _llama(len(words))
-        _teach(model.lm_head, ids, successors)
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+        make_writer(folder / name, words, successors)
     translator = _t5(len(words))
     # Its head is its embedding. A decoder's first token is padding, which is id 0.
     _teach(translator.decoder.block[0].layer[2].DenseReluDense.wo, ids, after | {"<unk>": "one"})
@@ -94,7 +90,21 @@ def _make(folder: Path) -> None:
     _masked(folder / "masked")
 
 
-def _teach(layer: Any, ids: dict[str, int], successors: dict[str, str] | None) -> None:
+def make_writer(folder: Path, words: Sequence[str], successors: Mapping[str, str] | None) -> None:
+    """Save a Llama that writes the successor of each word, and behind that its successor, and so on.
+
+    Args:
+        folder: Where to.
+        words: Up to 32, the first three of them special: unknown, beginning, end.
+        successors: Of each word, ``</s>`` at the end; to None all words are equally likely.
+    """
+    model = _llama(len(words))
+    _teach(model.lm_head, {word: index for index, word in enumerate(words)}, successors)
+    model.save_pretrained(folder)
+    _tokenizer(words).save_pretrained(folder)
+
+
+def _teach(layer: Any, ids: Mapping[str, int], successors: Mapping[str, str] | None) -> None:
     """Make a layer that goes from a word, one-hot, to its successor; to nothing where there are none."""
     import torch
 

@@ -1,0 +1,134 @@
+"""The guides on texts and choices: every file that they show is put on disk and run, with tiny models of its names."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_lmgate.metrics import texts as metrics
+from tests.end_to_end.projects import Outcome, Project
+from tests.end_to_end.writers import make_writer, writing_project
+
+DOCS = Path(__file__).parents[2] / "docs"
+CHAINS = (
+    "옵니다 Rain is expected today.",
+    "맑겠습니다 Tomorrow will be clear.",
+    "붑니다 It blows at night.",
+    "내리겠습니다 Snow falls the day after tomorrow.",
+    "Korea? Seoul",
+    "China? Beijing",
+)
+"""What the model of both guides goes on with."""
+BLOCK = re.compile(r"(?:^`(?P<file>\S+)`:\n\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(guide: str) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, name of the file (where one is said) and text of each block of code."""
+    for match in BLOCK.finditer((DOCS / guide).read_text("utf-8")):
+        file, body = match["file"] or "", match["body"]
+        if match["kind"] == "python":
+            file = body.partition("\n")[0].removeprefix("# ")
+        yield match["kind"], file, body
+
+
+def put_on_disk(guide: str, folder: Path) -> Project:
+    """Write all files of a guide; what it shows of one file in several places is put together."""
+    config: dict[str, dict[str, Any]] = {}
+    written: dict[str, str] = {"pytest.ini": "[pytest]\naddopts = --strict-markers\n"}
+    for kind, file, body in blocks(guide):
+        if kind == "yaml":
+            for key, entries in yaml.safe_load(body).items():
+                config.setdefault(key, {}).update(entries)
+        elif kind:
+            assert re.fullmatch(r"data/\w+\.jsonl|test_\w+\.py|conftest\.py", file), f"a block of no file: {body}"
+            written[file] = written.get(file, "") + body + "\n"
+    written["lmgate.yaml"] = yaml.safe_dump(config, allow_unicode=True)
+    for file, text in written.items():
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(text, encoding="utf-8")
+    return Project(folder)
+
+
+def make_chains(folder: Path) -> None:
+    words = dict.fromkeys(["<unk>", "<s>", "</s>", "Busan", "Shanghai", *" ".join(CHAINS).split()])
+    successors = dict.fromkeys(words, "</s>") | {a: b for chain in CHAINS for a, b in pairwise(chain.split())}
+    make_writer(folder, list(words), successors)
+    (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}")
+
+
+def count_tests(guide: str) -> int:
+    return sum(body.count("\ndef test_") for kind, _, body in blocks(guide) if kind == "python")
+
+
+def steady(text: str) -> list[str]:
+    """Return the lines without what differs between runs and releases."""
+    text = re.sub(r"\|(version|lmgate):[^|\s]+", "", text)
+    return [line.rstrip() for line in text.splitlines() if not line.startswith("  measured")]
+
+
+def test_the_guide_to_texts(tmp_path: Path) -> None:
+    project = put_on_disk("texts.md", tmp_path)
+    make_chains(tmp_path / "models" / "translator")
+    outcome = project.run("-W", "error", env={"COLUMNS": "110"})
+    outcome.expect(1, passed=count_tests("texts.md") - 1, failed=1)
+    (shown,) = [body for kind, _, body in blocks("texts.md") if not kind]
+    assert "worst rows" in shown
+    assert "\n".join(steady(shown)) in "\n".join(steady(outcome.out)), outcome.out
+
+
+def test_the_guide_to_choices(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (tmp_path / "other").mkdir()
+    writing_project(tmp_path / "other", tmp_path_factory.getbasetemp())
+    shutil.rmtree(tmp_path / "other")
+    project = put_on_disk("choices.md", tmp_path)
+    writers = tmp_path_factory.getbasetemp() / "writers"
+    for name, source in {"bert": "masked", "t5": "translator"}.items():
+        shutil.copytree(writers / source, tmp_path / "models" / name)
+    make_chains(tmp_path / "models" / "candidate")
+    outcome: Outcome = project.run("-W", "error")
+    outcome.expect(0, passed=count_tests("choices.md"))
+
+
+def test_the_readme_on_what_a_model_writes(tmp_path: Path) -> None:
+    readme = (DOCS.parent / "README.md").read_text("utf-8")
+    config, test = re.findall(r"```\w+\n(.*?)```", readme.partition("## What a model writes")[2], re.DOTALL)[:2]
+    project = Project(tmp_path).write(
+        pytest_ini="[pytest]\naddopts = --strict-markers\n",
+        lmgate_yaml=f"models: {{int8: {{path: int8}}}}\n{config}",
+        test_summaries=f"import pytest\n\n{test}",
+    )
+    make_chains(tmp_path / "int8")
+    rows = [
+        {"article": "오늘은 비가 옵니다", "summary": "Rain is expected today.", "abstract": None},
+        {"article": "내일은 맑겠습니다", "summary": "Clear.", "abstract": "Tomorrow will be clear."},
+    ]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "news.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outcome = project.run("-W", "error").expect(0, passed=1)
+    outcome.says("PASS     rouge_min:rouge2[int8-news]", "PASS     bleu_min[int8-news]")
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "ter", "rouge", "exact"])
+def test_the_arguments_and_defaults_of_a_marker_are_those_of_its_metric(metric: str) -> None:
+    guide = (DOCS / "texts.md").read_text("utf-8")
+    (said,) = re.findall(rf"^\| `{metric}_m\w\w\((.*?)\)` \|", guide, re.MULTILINE)
+    (function,) = ast.parse(f"def shown({said}): pass").body
+    assert isinstance(function, ast.FunctionDef)
+    arguments = function.args
+    positional = [each.arg for each in arguments.args]
+    assert positional[:3] == ["model", "dataset", "limit"]
+    names = [*positional[3:], *(each.arg for each in arguments.kwonlyargs)]
+    values = [*arguments.defaults, *(each for each in arguments.kw_defaults if each is not None)]
+    shown = dict(zip(names, map(ast.literal_eval, values), strict=True))
+    parameters = inspect.signature(getattr(metrics, metric)).parameters
+    assert shown == {name: parameter.default for name, parameter in parameters.items()}
