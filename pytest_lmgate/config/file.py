@@ -1,8 +1,8 @@
-"""Finding and decoding lmgate.yaml. Errors name file, key path, what was expected and the nearest name."""
+"""Finding and decoding lmgate.yaml, all but its gates. Errors name file, key, what was expected, the nearest name."""
 
 from __future__ import annotations
 
-__all__ = ["FILE_NAME", "Project", "find_project_file", "load_project"]
+__all__ = ["FILE_NAME", "Project", "find_project_file", "known_top_level", "load_project", "parse_file"]
 
 import re
 from collections.abc import Iterable
@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 import yaml
 
+from pytest_lmgate.config import FILE_NAME
 from pytest_lmgate.config.specs import DatasetSpec, Defaults, ModelSpec, ProjectSpec
 from pytest_lmgate.errors import ConfigError, nearest
-
-FILE_NAME = "lmgate.yaml"
 
 
 @dataclass(frozen=True)
@@ -58,21 +57,47 @@ def load_project(start: Path, explicit: Path | None = None) -> Project:
     file = explicit or find_project_file(start)
     if file is None:
         return Project(start)
+    data, _ = parse_file(file, hint="; check --lmgate-config" if explicit else "")
+    return Project(file.parent, file, _decode(data, file))
+
+
+def parse_file(file: Path, hint: str = "") -> tuple[object, yaml.Node | None]:
+    """Read a file, and the nodes that its content was made of, which know their lines.
+
+    Args:
+        file: The file.
+        hint: What to say where there is none to read.
+
+    Raises:
+        ConfigError: It cannot be read, or is not YAML.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        hint = "; check --lmgate-config" if explicit else ""
         raise ConfigError(f"{file}: cannot be read: {error.strerror}{hint}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{file}: expected UTF-8 text, got byte {error.object[error.start]:#04x} at {error.start}"
         ) from error
-    return Project(file.parent, file, _decode(_parse(text, file), file))
+    return _parse(text, file)
 
 
-def _parse(text: str, file: Path) -> object:
+def known_top_level(data: object, file: Path) -> dict[Any, Any]:
+    """Return a file's content by its keys.
+
+    Raises:
+        ConfigError: It has no keys, or one that is not known.
+    """
+    top = _mapping(data, file, "")
+    _known(top, ("defaults", "models", "datasets", "gates"), file, "")
+    return top
+
+
+def _parse(text: str, file: Path) -> tuple[object, yaml.Node | None]:
     try:
-        return yaml.load(text, Loader=_NoDuplicates)  # a SafeLoader
+        loader = _NoDuplicates(text)  # a SafeLoader
+        node = loader.get_single_node()
+        return (None if node is None else loader.construct_document(node)), node
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         what = ", ".join(part for part in (error.context, error.problem) if part)
@@ -84,8 +109,7 @@ def _parse(text: str, file: Path) -> object:
 
 def _decode(data: object, file: Path) -> ProjectSpec:
     """Decode entry by entry, so that every message can name the entry."""
-    top = _mapping(data, file, "")
-    _known(top, ("defaults", "models", "datasets"), file, "")
+    top = known_top_level(data, file)
     defaults = _convert(_mapping(top.get("defaults"), file, "defaults"), Defaults, file, "defaults")
     models = {
         name: _convert(entry, ModelSpec, file, f"models.{name}")

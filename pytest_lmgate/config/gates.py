@@ -4,16 +4,17 @@ from __future__ import annotations
 
 __all__ = ["ROUGE_VARIANT", "EvaluationSpec", "Gate", "How", "NoRegression"]
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.config.fixture import FixtureReference
 from pytest_lmgate.config.protocol import Protocol
-from pytest_lmgate.config.requests import CHOICE_VARIANTS, ChoiceRequest, MaskedRequest, TextRequest
+from pytest_lmgate.config.requests import CHOICE_VARIANTS, ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
 from pytest_lmgate.config.tolerance import Tolerance
 
-How = Protocol | TextRequest | ChoiceRequest | MaskedRequest
+How = Protocol | TextRequest | ChoiceRequest | MaskedRequest | DivergenceRequest
 ROUGE_VARIANT = "rougeL"
 
 
@@ -51,7 +52,32 @@ class EvaluationSpec:
             return "" if variant == ROUGE_VARIANT else str(variant)
         if isinstance(self.how, ChoiceRequest) and self.how.variant != CHOICE_VARIANTS[0]:
             return self.how.variant
+        if isinstance(self.how, DivergenceRequest) and self.how.statistic != "mean":
+            return self.how.statistic
         return ""
+
+    @property
+    def reference(self) -> Any:
+        """The model that is compared with, where the metric is of two; else None."""
+        return self.how.reference if isinstance(self.how, DivergenceRequest) else None
+
+    @property
+    def names(self) -> str:
+        """Model, reference where there is one, and dataset, as in ``int8-wikitext2`` or ``int8-fp16-wikitext2``."""
+        reference = [] if self.reference is None else [_name(self.reference)]
+        return "-".join([self.model_name, *reference, self.dataset_name])
+
+    @property
+    def given(self) -> list[Any]:
+        """Models and dataset, as given."""
+        return [self.model, self.dataset, *([] if self.reference is None else [self.reference])]
+
+    def resolved(self, resolve: Callable[[Any], Any]) -> EvaluationSpec:
+        """Return the same with models and dataset replaced by what `resolve` makes of them."""
+        how = self.how
+        if isinstance(how, DivergenceRequest):
+            how = replace(how, reference=resolve(how.reference))
+        return replace(self, model=resolve(self.model), dataset=resolve(self.dataset), how=how)
 
 
 @dataclass(frozen=True)
@@ -77,9 +103,7 @@ class Gate:
     def label(self) -> str:
         """Short name, as in ``ppl_max[int8-wikitext2]`` or ``rouge_min:rouge2[int8-news]``."""
         which = self.evaluation.metric if self.marker.startswith("metric_") else self.evaluation.variant
-        return (
-            f"{self.marker}{f':{which}' if which else ''}[{self.evaluation.model_name}-{self.evaluation.dataset_name}]"
-        )
+        return f"{self.marker}{f':{which}' if which else ''}[{self.evaluation.names}]"
 
 
 @dataclass(frozen=True)

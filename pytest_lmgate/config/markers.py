@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pytest_lmgate.config.gates import EvaluationSpec, Gate, How, NoRegression
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.config.protocol import Protocol
-from pytest_lmgate.config.requests import ChoiceRequest, MaskedRequest, TextRequest
+from pytest_lmgate.config.requests import ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, nearest
 
@@ -131,6 +131,7 @@ class _Metric:
         named: Whether the metric's name comes first (users' metrics).
         fourth: A keyword that may also stand behind the limit without its name.
         can_regress: Whether there is a value of one model that another's can be compared with.
+        compares: Whether it is of two models: a reference stands behind the model.
     """
 
     name: str
@@ -142,6 +143,7 @@ class _Metric:
     named: bool = False
     fourth: str | None = None
     can_regress: bool = True
+    compares: bool = False
 
     @property
     def direction(self) -> Literal["lower", "higher"]:
@@ -152,7 +154,8 @@ class _Metric:
         """Return the signature of the marker (`limit`) or of the fixture."""
         optional = None if self.makes_texts and not limit else inspect.Parameter.empty
         found = [inspect.Parameter("metric", _POSITIONAL)] if self.named else []
-        found += [inspect.Parameter(key, _POSITIONAL, default=optional) for key in ("model", "dataset")]
+        things = ("model", "reference", "dataset") if self.compares else ("model", "dataset")
+        found += [inspect.Parameter(key, _POSITIONAL, default=optional) for key in things]
         if limit:
             found.append(inspect.Parameter("limit", _POSITIONAL))
         if self.fourth:
@@ -192,6 +195,11 @@ def _bits(_: str, said: dict[str, Any]) -> Protocol:
     return Protocol(unit="bits_per_byte", **{_PROTOCOL[key]: value for key, value in said.items()})
 
 
+def _divergence(_: str, said: dict[str, Any]) -> DivergenceRequest:
+    own = {key: said.pop(key) for key in ("reference", "statistic") if key in said}
+    return DivergenceRequest(protocol=Protocol(**{_PROTOCOL[key]: value for key, value in said.items()}), **own)
+
+
 def _texts(name: str, said: dict[str, Any]) -> TextRequest:
     generation = {key: said.pop(key) for key in _GENERATION if key in said}
     given = {key: said.pop(key) for key in _TEXTS if key in said}
@@ -208,9 +216,13 @@ _TER = ("normalized", "no_punct", "asian_support", "case_sensitive")
 _ROUGE = ("variant", "stemmer", "multi_reference", "tokenizer", "convention")
 _EXACT = ("ignore_case", "ignore_punctuation", "strip")
 _BPB = tuple(key for key in _PROTOCOL if key not in ("unit", "average"))
+_PAIR: dict[str, Any] = {"how": _divergence, "can_regress": False, "compares": True}
 _METRICS = {
     "ppl": _Metric("ppl", tuple(_PROTOCOL), _protocol),
     "bpb": _Metric("bpb", _BPB, _bits),
+    "kl": _Metric("kl", ("statistic", *_BPB), lowest=0, **_PAIR),
+    "top1": _Metric("top1", _BPB, scale=1, **_PAIR),
+    "compare": _Metric("compare", _BPB, **_PAIR),
     "pppl": _Metric("pppl", ("max_length",), lambda _, said: MaskedRequest(**said)),
     "accuracy": _Metric("accuracy", ("variant", "max_length"), lambda _, said: ChoiceRequest(**said), scale=1),
     "bleu": _text_metric("bleu", _BLEU, scale=100),

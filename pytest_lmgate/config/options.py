@@ -22,6 +22,7 @@ class Options:
         fail_fast: Stop a measurement once a partial sum proves the limit broken.
         workers: Processes that measure side by side and share the processors.
         explain_cache: Say per gate what changed since the nearest earlier entry.
+        strict: Fail by every inconclusive gate.
 
     Raises:
         ConfigError: There is no such device.
@@ -34,6 +35,7 @@ class Options:
     fail_fast: bool = False
     workers: int = 1
     explain_cache: bool = False
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if self.device is not None:

@@ -1,17 +1,22 @@
-"""How to measure what is not a perplexity of a text: generated texts, multiple choice, masked models."""
+"""How to measure what is not a perplexity of a text: generated texts, multiple choice, masked models, two models."""
 
 from __future__ import annotations
 
-__all__ = ["CHOICE_VARIANTS", "ChoiceRequest", "MaskedRequest", "TextRequest"]
+__all__ = ["CHOICE_VARIANTS", "KL_STATISTICS", "ChoiceRequest", "DivergenceRequest", "MaskedRequest", "TextRequest"]
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.errors import ConfigError, nearest
 
 CHOICE_VARIANTS = ("acc", "acc_norm", "acc_bytes")
+# Statistics of the KL divergence per token, with the percentile that each is; the mean is none.
+KL_STATISTICS: Mapping[str, float] = {
+    "mean": float("nan"), "median": 50, "p90": 90, "p95": 95, "p99": 99, "p99.9": 99.9, "max": 100,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,37 @@ class MaskedRequest:
 
     def __post_init__(self) -> None:
         _check_length(self.max_length)
+
+
+@dataclass(frozen=True)
+class DivergenceRequest:
+    """A model beside its reference, on the same tokens.
+
+    Attributes:
+        reference: Name, path, hub id, fixture reference, or a pair in memory.
+        protocol: How the text is read.
+        statistic: Of the KL divergence per token: one of `KL_STATISTICS`.
+
+    Raises:
+        ConfigError: No reference, or an unknown statistic.
+    """
+
+    reference: Any
+    protocol: Protocol = field(default_factory=Protocol)
+    statistic: str = "mean"
+
+    def __post_init__(self) -> None:
+        given = self.reference
+        if given is None or isinstance(given, int | float) or (isinstance(given, str) and not given):
+            raise ConfigError(
+                "reference: expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...) of the model to "
+                f"compare with, got {given!r}"
+            )
+        if self.statistic not in KL_STATISTICS:
+            raise ConfigError(
+                f"statistic: expected one of {', '.join(KL_STATISTICS)}; got {self.statistic!r}"
+                f"{nearest(str(self.statistic), KL_STATISTICS)}"
+            )
 
 
 def _check_length(length: object) -> None:

@@ -16,17 +16,19 @@ from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.gates import EvaluationSpec
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.protocol import Protocol
-from pytest_lmgate.config.requests import MaskedRequest, TextRequest
+from pytest_lmgate.config.requests import DivergenceRequest, MaskedRequest, TextRequest
 from pytest_lmgate.data.choices import Question, make_questions
 from pytest_lmgate.data.prompts import TextTask, make_task
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.evaluate.choices import evaluate_choices
 from pytest_lmgate.evaluate.conditional import evaluate_conditional_perplexity
+from pytest_lmgate.evaluate.divergence import evaluate_divergence
 from pytest_lmgate.evaluate.likelihood import evaluate_perplexity
 from pytest_lmgate.evaluate.masked import evaluate_pseudo_perplexity
 from pytest_lmgate.evaluate.measurements import Lookup, Measurements
 from pytest_lmgate.evaluate.sources import DatasetRows, ModelSource, Resolver
 from pytest_lmgate.evaluate.texts import TextFunction, evaluate_texts, score_texts, text_metric
+from pytest_lmgate.metrics.divergence import Divergence, DivergenceStatistics, divergence, kl, top1
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric
 
@@ -91,6 +93,8 @@ class Evaluator:
         how = what.how
         if isinstance(how, Protocol):
             return self.perplexity(what.model, what.dataset, how, metric=what.metric, stop_above=stop_above)
+        if isinstance(how, DivergenceRequest):
+            return self._divergence_score(what, how)
         started = time.monotonic()
         if isinstance(how, TextRequest):
             metric = text_metric(how, self.users_metrics)
@@ -100,12 +104,12 @@ class Evaluator:
             found = evaluate_texts(
                 self._measurements, writer, _task(rows), how, metric, clusters=rows.clusters, report=self.report
             )
-            return _placed(found, writer.name, rows.name, started)
+            return _placed(found, writer, rows.name, started)
         source = self.resolver.model(what.model)
         if isinstance(how, MaskedRequest):
             corpus = self.resolver.corpus(what.dataset)
             found = evaluate_pseudo_perplexity(self._measurements, source, corpus, how, report=self.report)
-            return _placed(found, source.name, corpus.name, started)
+            return _placed(found, source, corpus.name, started)
         rows = self.resolver.rows(what.dataset)
         found = evaluate_choices(
             self._measurements,
@@ -117,25 +121,28 @@ class Evaluator:
             clusters=rows.clusters,
             report=self.report,
         )
-        return _placed(found, source.name, rows.name, started)
+        return _placed(found, source, rows.name, started)
 
-    def check(self, what: EvaluationSpec, direction: str) -> None:
+    def check(self, what: EvaluationSpec, direction: str | None) -> None:
         """Find at collection what needs no file: unknown names, metrics and options.
 
         Args:
             what: The evaluation of a gate.
-            direction: ``lower`` where the gate wants small values, else ``higher``.
+            direction: ``lower`` where the gate wants small values, ``higher`` where large ones; None where the metric
+                knows.
 
         Raises:
             ConfigError: Something of the kind, or a metric of the other direction.
         """
         if isinstance(what.model, str | Path):
             self.resolver.model_spec(what.model)
+        if isinstance(what.reference, str | Path):
+            self.resolver.model_spec(what.reference)
         if isinstance(what.dataset, str | Path):
             self.resolver.dataset_spec(what.dataset)
         if isinstance(what.how, TextRequest):
             metric = text_metric(what.how, self.users_metrics)
-            if metric.direction != direction:
+            if direction is not None and metric.direction != direction:
                 raise ConfigError(
                     f"{metric.direction} values of {metric.name!r} are better: use metric_"
                     f"{'min' if metric.direction == 'higher' else 'max'}"
@@ -174,12 +181,43 @@ class Evaluator:
             found = evaluate_conditional_perplexity(
                 self._measurements, source, task, protocol, metric=metric, report=self.report
             )
-            return _placed(found, source.name, rows.name, started)
+            return _placed(found, source, rows.name, started)
         corpus = self.resolver.corpus(dataset)
         found = evaluate_perplexity(
             self._measurements, source, corpus, protocol, metric=metric, stop_above=stop_above, report=self.report
         )
-        return _placed(found, source.name, corpus.name, started)
+        return _placed(found, source, corpus.name, started)
+
+    def compare(self, what: EvaluationSpec) -> Divergence:
+        """Measure how far a model is from its reference: every figure that there is.
+
+        Raises:
+            LmgateError: It cannot be measured.
+        """
+        started = time.monotonic()
+        statistics, signature, where = self._measured_divergence(what)
+        found = divergence(statistics, signature=signature)
+        return found.placed(**where, seconds=time.monotonic() - started)
+
+    def _divergence_score(self, what: EvaluationSpec, how: DivergenceRequest) -> Score:
+        started = time.monotonic()
+        statistics, signature, where = self._measured_divergence(what)
+        if what.metric == "kl":
+            score = kl(statistics, signature=signature, statistic=how.statistic)
+        else:
+            score = top1(statistics, signature=signature)
+        score.details = {"reference": where.pop("reference"), **score.details}
+        return score.placed(**where, seconds=time.monotonic() - started)
+
+    def _measured_divergence(self, what: EvaluationSpec) -> tuple[DivergenceStatistics, str, dict[str, Any]]:
+        assert isinstance(what.how, DivergenceRequest)
+        source, reference = self.resolver.model(what.model), self.resolver.model(what.reference)
+        corpus = self.resolver.corpus(what.dataset)
+        statistics, signature, address, cached = evaluate_divergence(
+            self._measurements, source, reference, corpus, what.how, metric=what.metric, report=self.report
+        )
+        names = {"model": source.name, "reference": reference.name, "dataset": corpus.name}
+        return statistics, signature, {**names, "fingerprint": address, "cached": cached}
 
     def _writer(self, model: Any) -> ModelSource | TextFunction:
         """A model that writes, or a function that does."""
@@ -195,10 +233,12 @@ class Evaluator:
         return source
 
 
-def _placed(found: tuple[Score, str, bool], model: str, dataset: str, started: float) -> Score:
+def _placed(found: tuple[Score, str, bool], source: ModelSource | TextFunction, dataset: str, started: float) -> Score:
     score, address, cached = found
     seconds = time.monotonic() - started
-    return score.placed(model=model, dataset=dataset, fingerprint=address, cached=cached, seconds=seconds)
+    if isinstance(source, ModelSource):
+        score.details = {**score.details, "device": source.device}
+    return score.placed(model=source.name, dataset=dataset, fingerprint=address, cached=cached, seconds=seconds)
 
 
 def _task(found: DatasetRows) -> TextTask:

@@ -6,12 +6,27 @@ needs no independence: gates that share a model or a text are as welcome as othe
 
 from __future__ import annotations
 
-__all__ = ["CorrectedDecision", "correct_family", "holm"]
+__all__ = ["CorrectedDecision", "correct_family", "correct_verdicts", "holm"]
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from pytest_lmgate.gates.comparison import Comparison, Decision
+from pytest_lmgate.gates.comparison import Decision
+from pytest_lmgate.gates.verdict import Verdict
+
+
+class Tested(Protocol):
+    """What a family needs of a member: a `Comparison`, or the `Change` that travels with a verdict."""
+
+    @property
+    def decision(self) -> Decision: ...
+    @property
+    def p_pass(self) -> float | None: ...
+    @property
+    def p_fail(self) -> float | None: ...
+    @property
+    def confidence(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def correct_family(comparisons: Sequence[Comparison]) -> list[CorrectedDecision]:
+def correct_family(comparisons: Sequence[Tested]) -> list[CorrectedDecision]:
     """Judge a family of comparisons anew, so that each kind of wrong verdict has one chance in the whole family.
 
     A comparison tests two hypotheses: "at least the tolerance", whose rejection is PASS, and "at most the tolerance",
@@ -76,6 +91,28 @@ def correct_family(comparisons: Sequence[Comparison]) -> list[CorrectedDecision]
         else CorrectedDecision(one.decision, None, None)
         for index, one in enumerate(comparisons)
     ]
+
+
+def correct_verdicts(verdicts: Sequence[Verdict], *, strict: bool) -> list[Verdict]:
+    """Return verdicts of a session with those of its comparisons corrected; all others stay.
+
+    Args:
+        verdicts: Of the session.
+        strict: Whether every inconclusive gate fails the build. A gate that failed it still does: FAIL was measured
+            beyond the tolerance.
+    """
+    changes = [verdict.change for verdict in verdicts if verdict.change is not None]
+    decided = iter(correct_family(changes))
+    after = []
+    for verdict in verdicts:
+        if verdict.change is None:
+            after.append(verdict)
+            continue
+        decision = next(decided).decision
+        blocking = verdict.failed or (strict and decision == "inconclusive")
+        change = replace(verdict.change, corrected=decision != verdict.change.decision)
+        after.append(replace(verdict, verdict=decision, blocking=blocking, change=change))
+    return after
 
 
 def _decide(p_pass: float, p_fail: float, confidence: float) -> Decision:

@@ -27,8 +27,8 @@ from pytest_lmgate.metrics.texts.text_metric import TextMetric
 _PARTS = {
     "data": "the data differs: other rows, prompts or references",
     "protocol": "the protocol differs",
-    "targets": "the tokens differ: the text was tokenized otherwise, and likelihoods per token are not comparable; compare "
-    "bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are)",
+    "targets": "the tokens differ: the text was tokenized otherwise, and likelihoods per token cannot be compared; "
+    "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are)",
 }
 
 

@@ -9,6 +9,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from pytest_lmgate.gates.change import Change
 from pytest_lmgate.metrics.score import Score
 
 Outcome = Literal["pass", "fail", "inconclusive", "error"]
@@ -27,7 +28,7 @@ class Verdict:
         dataset: Dataset likewise.
         verdict: ``pass``, ``fail``, ``inconclusive`` or ``error``.
         value: Measured value, or None where it could not be measured.
-        limit: Limit it was judged by.
+        limit: Limit it was judged by; of a comparison the worst value within the tolerance, None where there was none.
         stderr: Standard error of the value.
         interval: 95 % interval of the value.
         n: Targets or rows.
@@ -40,6 +41,8 @@ class Verdict:
         message: What went wrong, for an error.
         cache: What the cache said, where that was asked for.
         worst: Of a failed metric of texts, the worst rows: their number from 0, score, references and output.
+        blocking: Whether an inconclusive verdict fails the build.
+        change: Against a reference, where the gate has one.
     """
 
     id: str
@@ -50,7 +53,7 @@ class Verdict:
     dataset: str
     verdict: Outcome
     value: float | None
-    limit: float
+    limit: float | None
     stderr: float | None = None
     interval: tuple[float, float] | None = None
     n: int | None = None
@@ -63,6 +66,8 @@ class Verdict:
     message: str = ""
     cache: str = ""
     worst: tuple[tuple[int, float, str, str], ...] = ()
+    blocking: bool = False
+    change: Change | None = None
 
     @property
     def label(self) -> str:
@@ -72,7 +77,7 @@ class Verdict:
     @property
     def failed(self) -> bool:
         """Whether the build fails by it."""
-        return self.verdict in ("fail", "error")
+        return self.verdict in ("fail", "error") or self.blocking
 
     def to_json(self) -> str:
         """Return one line of JSON, in Python's dialect: an interval may end at ``Infinity``."""
@@ -85,6 +90,8 @@ class Verdict:
         if data["interval"] is not None:
             data["interval"] = tuple(data["interval"])
         data["worst"] = tuple(tuple(row) for row in data["worst"])
+        if data["change"] is not None:
+            data["change"] = Change(**{**data["change"], "notes": tuple(data["change"]["notes"])})
         return cls(**data)
 
 

@@ -12,7 +12,8 @@ import pytest
 from pytest_lmgate.plugin import hookspecs
 from pytest_lmgate.plugin.fixtures import FIXTURES
 from pytest_lmgate.plugin.hooks import GateHooks
-from pytest_lmgate.plugin.options import add_options, reports
+from pytest_lmgate.plugin.options import add_options, reports, update
+from pytest_lmgate.plugin.yaml_items import require_named_file
 
 __all__: list[str] = []
 
@@ -25,6 +26,10 @@ _MARKERS = {
     "fail if the model's perplexity on the dataset is above the limit.",
     "bpb_max": f"bpb_max(model, dataset, limit, *, {_PROTOCOL}): "
     "fail if the model's bits per byte on the dataset are above the limit.",
+    "kl_max": "kl_max(model, reference, dataset, limit, *, statistic='mean', "
+    f"{_PROTOCOL}): fail if the model's KL divergence from the reference model is above the limit, in nats per token.",
+    "top1_min": f"top1_min(model, reference, dataset, limit, *, {_PROTOCOL}): "
+    "fail if the share of tokens where both models' most likely one is the same is below the limit.",
     "pppl_max": "pppl_max(model, dataset, limit, *, max_length): "
     "fail if the masked model's pseudo-perplexity is above the limit.",
     "accuracy_min": "accuracy_min(model, dataset, limit, *, variant, max_length): "
@@ -39,6 +44,8 @@ _MARKERS = {
     f"tokenizer, convention, {_GENERATION}): fail if the ROUGE F-measure is below the limit.",
     "exact_min": f"exact_min(model, dataset, limit, *, ignore_case, ignore_punctuation, strip, {_GENERATION}): "
     "fail if the share of texts equal to a reference is below the limit.",
+    "no_regression": "no_regression(metric, model, dataset, tolerance, *, against='baseline', confidence=0.95, ...): "
+    "fail if the metric is worse than in the committed baseline, or than another model's, by more than the tolerance.",
     "metric_min": f"metric_min(metric, model, dataset, limit, *, {_GENERATION}): "
     "fail if a registered metric is below the limit.",
     "metric_max": f"metric_max(metric, model, dataset, limit, *, {_GENERATION}): "
@@ -59,6 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers and register the hooks."""
     reports(config)  # a report that cannot be made is said now, not after an hour of measuring
+    update(config)
+    require_named_file(config)
     for line in _MARKERS.values():
         config.addinivalue_line("markers", line)
     config.pluginmanager.register(GateHooks(config, frozenset(_MARKERS)), GateHooks.NAME)

@@ -25,6 +25,12 @@ _DOCS = {
     "ppl_of": "ppl_of(model, dataset, *, stride, max_length, protocol, unit, average, ...) measures a perplexity. "
     + _MODEL,
     "bpb_of": "bpb_of(model, dataset, *, stride, max_length, protocol, ...) measures bits per byte.",
+    "kl_of": "kl_of(model, reference, dataset, *, statistic, stride, max_length, protocol, ...) measures the KL "
+    "divergence of a model from a reference model, in nats per token.",
+    "top1_of": "top1_of(model, reference, dataset, *, stride, ...) measures the share of tokens where both models' most "
+    "likely one is the same.",
+    "compare_of": "compare_of(model, reference, dataset, *, stride, ...) measures both and all else that llama.cpp tells "
+    "of two models; see docs/divergence.md.",
     "pppl_of": "pppl_of(model, dataset, *, max_length) measures the pseudo-perplexity of a masked model.",
     "accuracy_of": "accuracy_of(model, dataset, *, variant) measures multiple-choice accuracy by likelihood.",
     "bleu_of": f"bleu_of(model, dataset, *, tokenize, max_ngram_order, ..., {_GENERATION}) measures BLEU. {_TEXTS}",

@@ -8,15 +8,18 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.ledger import Ledger
+from pytest_lmgate.plugin.ledger import ENTRIES, Ledger
+from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file
 
 if TYPE_CHECKING:
+    from pytest_lmgate.gates.verdict import Verdict
     from pytest_lmgate.plugin.session import GateSession
 
 
@@ -33,6 +36,9 @@ class GateHooks:
         self._worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         self._started = time.time() if self._worker is None else self._worker.get("lmgate_started", time.time())
         self._handover: Path | None = None  # controller: where workers write what they expect
+        self._unread: list[str] = []  # what is wrong with the gates of lmgate.yaml
+        self._verdicts: Sequence[Verdict] = ()  # controller: as they are shown
+        self._notes: list[str] = []  # controller: what else there is to say
         self._problems: list[str] = []  # controller: what fails the session although every test passed
 
     @classmethod
@@ -51,18 +57,33 @@ class GateHooks:
         return self._session
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Let the gates of lmgate.yaml be found."""
+        add_to_testpaths(self._config)
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> GateFile | None:
+        """Collect the gates of lmgate.yaml."""
+        return gate_file(file_path, parent, self._markers, self._unread)
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Read the markers of the tests that will run: by now every plugin has deselected what it wants to."""
         gated = [item for item in session.items if any(mark.name in self._markers for mark in item.iter_markers())]
-        if not gated:
+        if not gated and not self._unread:
             return
-        try:
-            self._ledger.expected = self.session().collect(gated, self._markers)
-        except pytest.UsageError as error:
+        problems = list(self._unread)
+        if gated:
+            try:
+                self._ledger.expected = self.session().collect(gated, self._markers)
+            except pytest.UsageError as error:
+                problems.append(str(error))
+            self._ledger.by_baseline = self.session().by_baseline
+        if problems:
+            problem = "\n".join(dict.fromkeys(problems))  # a file that cannot be read is said by all who need it
             if self._worker is None:
-                raise
+                raise pytest.UsageError(problem)
             # A worker that raises is an INTERNALERROR of xdist: run nothing, and let the controller say it.
-            self._ledger.problem = str(error)
+            self._ledger.problem = problem
             session.items.clear()
         if self._worker is not None:
             self._ledger.hand_over(Path(self._worker["lmgate_handover"]))
@@ -80,6 +101,18 @@ class GateHooks:
         """Fail by the verdict, before the test's body."""
         if item.nodeid in self._ledger.expected:
             self.session().raise_failures(item)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give a report the entries for the baseline file, which only the controller writes."""
+        report = yield
+        if report.when == "setup" and item.nodeid in self._ledger.expected and (new := self.session().entries(item)):
+            setattr(report, ENTRIES, new)
+        return report
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note that this is no full run."""
+        self._ledger.deselected = self._ledger.deselected or bool(items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather verdicts where reports arrive: from here, or from workers."""
@@ -116,10 +149,17 @@ class GateHooks:
         # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
         if would_pass or not _stopped(session):
             problems += [f"{discrepancy}: the session fails by it" for discrepancy in self._discrepancies()]
+        problems += self._keep_baseline(session)
+        if self._ledger.verdicts():
+            from pytest_lmgate.plugin.rendering import corrected
+
+            self._verdicts, notes, blocked = corrected(self._ledger.verdicts(), self._config)
+            self._notes += notes
+            problems += blocked
         if reports := options.reports(self._config):
             from pytest_lmgate.plugin.rendering import write_reports
 
-            problems += write_reports(self._ledger.verdicts(), reports, self._config)
+            problems += write_reports(self._verdicts, reports, self._config)
         # Too late to change testsfailed, but pytest returns this status.
         if would_pass and problems:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -130,10 +170,33 @@ class GateHooks:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the verdicts."""
-        if self._worker is None and (self._ledger.verdicts() or self._problems):
+        if self._worker is None and (self._verdicts or self._problems or self._notes):
             from pytest_lmgate.plugin.rendering import show_summary
 
-            show_summary(terminalreporter, self._ledger.verdicts(), self._problems)
+            show_summary(terminalreporter, self._verdicts, self._notes, self._problems)
+
+    def _keep_baseline(self, session: pytest.Session) -> list[str]:
+        """Write the entries of gates that ran, and say which entries no gate uses; return what went wrong."""
+        ledger, updating = self._ledger, options.update(self._config)
+        full = not ledger.deselected and not _stopped(session) and _asks_for_all(self._config)
+        if not ledger.by_baseline or not (ledger.entries or full):
+            return []
+        from pytest_lmgate.errors import BaselineError
+        from pytest_lmgate.plugin.baselines import unused, update_file
+
+        path = options.baseline_file(self._config)
+        try:
+            if updating:
+                used = ledger.by_baseline if full and updating == "all" else None
+                self._notes += update_file(path, ledger.entries, used=used)
+            else:
+                self._notes += [
+                    f"baseline {path.name}: no gate uses {name}; remove it by --lmgate-update"
+                    for name in unused(path, ledger.by_baseline)
+                ]
+        except (BaselineError, OSError) as error:
+            return [f"the baseline was not written: {error}"]
+        return []
 
     def _collect_late(self, item: pytest.Item) -> None:
         """Read markers again: a fixture has added one to its own test."""
@@ -150,3 +213,11 @@ class GateHooks:
 
 def _stopped(session: pytest.Session) -> bool:
     return bool(session.shouldfail or session.shouldstop) or session.exitstatus == pytest.ExitCode.INTERRUPTED
+
+
+def _asks_for_all(config: pytest.Config) -> bool:
+    """Whether the command line selects nothing."""
+    option = config.option
+    selects = ("lf", "stepwise", "ignore", "ignore_glob", "deselect", "keyword", "markexpr", "maxfail")
+    by_arguments = config.args_source is pytest.Config.ArgsSource.ARGS
+    return not by_arguments and not any(getattr(option, name, None) for name in selects)

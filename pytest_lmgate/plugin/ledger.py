@@ -11,10 +11,14 @@ __all__ = ["Ledger"]
 import json
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 PROPERTY = "lmgate"
+ENTRIES = "lmgate_entries"
+"""Attribute of a report: entries for the baseline file. Not a property, which JUnit's XML would hold."""
+_HANDED_OVER = ("expected", "problem", "by_baseline", "deselected")
 
 
 class Ledger:
@@ -23,12 +27,18 @@ class Ledger:
     Attributes:
         expected: How many gates each test carries, by node id.
         problem: Why the markers could not be read, if they could not.
+        by_baseline: Gates that go by the committed baseline, by id.
+        deselected: Whether any test was deselected.
+        entries: For the baseline file, in JSON, by gate.
     """
 
     def __init__(self) -> None:
         """Open an empty ledger."""
         self.expected: dict[str, int] = {}
         self.problem = ""
+        self.by_baseline: list[str] = []
+        self.deselected = False
+        self.entries: dict[str, str] = {}
         self._verdicts: dict[str, dict[str, str]] = {}
         self._ended_otherwise: set[str] = set()
         self._shown_as_failed: set[str] = set()
@@ -38,6 +48,7 @@ class Ledger:
         for key, value in report.user_properties:
             if key == PROPERTY:
                 self._verdicts[report.nodeid] = json.loads(str(value))
+        self.entries |= getattr(report, ENTRIES, {})
         if report.outcome != "passed":
             self._ended_otherwise.add(report.nodeid)
         if report.outcome not in ("passed", "skipped") or hasattr(report, "wasxfail"):
@@ -53,8 +64,7 @@ class Ledger:
         ignored = [
             f"{test} did not fail although a gate of it did"
             for test, verdicts in self._verdicts.items()
-            if test not in self._shown_as_failed
-            and any(json.loads(verdict)["verdict"] in ("fail", "error") for verdict in verdicts.values())
+            if test not in self._shown_as_failed and any(_failed(json.loads(verdict)) for verdict in verdicts.values())
         ]
         return lost + ignored
 
@@ -66,11 +76,17 @@ class Ledger:
     def hand_over(self, path: Path) -> None:
         """Tell the controller what this worker will gate; every worker writes the same."""
         temporary = path.with_suffix(f".{uuid.uuid4().hex}")
-        temporary.write_text(json.dumps({"expected": self.expected, "problem": self.problem}), encoding="utf-8")
+        temporary.write_text(json.dumps({key: getattr(self, key) for key in _HANDED_OVER}), encoding="utf-8")
         temporary.replace(path)
 
     def take_over(self, path: Path) -> None:
         """Read what a worker handed over, if any has gates."""
         if path.exists():
             data = json.loads(path.read_text(encoding="utf-8"))
-            self.expected, self.problem = data["expected"], data["problem"]
+            for key in _HANDED_OVER:
+                setattr(self, key, data[key])
+
+
+def _failed(verdict: dict[str, Any]) -> bool:
+    """As `Verdict.failed`, which is not imported here: sessions without gates pay nothing."""
+    return verdict["verdict"] in ("fail", "error") or bool(verdict["blocking"])

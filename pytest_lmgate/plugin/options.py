@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["add_options", "flag", "project_file", "reports", "text"]
+__all__ = ["add_options", "baseline_file", "flag", "project_file", "reports", "text", "update"]
 
 import os
 from pathlib import Path
@@ -14,13 +14,21 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
     "cache": ("FOLDER", "folder of measurements (default: .lmgate_cache in rootdir)"),
+    "baseline": ("FILE", "baseline of no_regression gates (default: lmgate-baseline.json in rootdir)"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
 }
 _FLAGS = {
     "refresh": "measure again whatever the gates need",
     "offline": "never use the network; what is missing is an error",
     "fail-fast": "stop a measurement as soon as its partial sum proves the limit broken",
+    "strict": "fail by every gate that is inconclusive",
+    "holm": "correct no_regression gates for how many they are (Holm)",
     "explain-cache": "say per gate whether the cache had it, and if not which ingredient changed",
+}
+_UPDATES = {
+    "update": "write what no_regression gates measure to the baseline file, instead of judging by it",
+    "update-new-only": "likewise, for gates that have no baseline yet; all others are judged",
+    "force-update": "allow both in CI (environment variable CI)",
 }
 
 
@@ -33,6 +41,9 @@ def add_options(parser: pytest.Parser) -> None:
     for name, words in _FLAGS.items():
         group.addoption(f"--lmgate-{name}", action="store_true", default=None, help=words)
         parser.addini(_key(name), words, default=None)
+    # Not for ini files or the environment: a session that writes the baseline judges nothing by it.
+    for name, words in _UPDATES.items():
+        group.addoption(f"--lmgate-{name}", action="store_true", default=False, help=words)
     group.addoption(
         "--lmgate-report",
         action="append",
@@ -60,6 +71,30 @@ def project_file(config: pytest.Config) -> Path | None:
         (os.environ.get("LMGATE_CONFIG"), here),
     ]
     return next((Path(folder, Path(given).expanduser()) for given, folder in folders if given), None)
+
+
+def baseline_file(config: pytest.Config) -> Path:
+    """Return the baseline file: as it was named, relative to rootdir."""
+    return config.rootpath / Path(text(config, "baseline") or "lmgate-baseline.json").expanduser()
+
+
+def update(config: pytest.Config) -> str:
+    """Return which baselines to write: ``all``, ``new``, or none by an empty text.
+
+    Raises:
+        pytest.UsageError: Both are asked for, or in CI any.
+    """
+    every, new = config.getoption("--lmgate-update"), config.getoption("--lmgate-update-new-only")
+    if every and new:
+        raise pytest.UsageError("--lmgate-update and --lmgate-update-new-only: expected one of them, got both")
+    in_ci = os.environ.get("CI", "").lower() not in _FALSE
+    if (every or new) and in_ci and not config.getoption("--lmgate-force-update"):
+        raise pytest.UsageError(
+            f"--lmgate-update{'-new-only' * bool(new)}: refused in CI (CI={os.environ['CI']}), where a baseline made "
+            "from the change under test would let it pass; run it where the file can be looked at and committed, or "
+            "add --lmgate-force-update"
+        )
+    return "all" if every else "new" if new else ""
 
 
 def flag(config: pytest.Config, name: str) -> bool:

@@ -1,8 +1,8 @@
-"""What the controller does with verdicts at the end: the terminal's table and the report files."""
+"""What the controller does with verdicts at the end: Holm's correction, the terminal's table and the report files."""
 
 from __future__ import annotations
 
-__all__ = ["show_summary", "write_reports"]
+__all__ = ["corrected", "show_summary", "write_reports"]
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_lmgate.cache.files import write_durably
+from pytest_lmgate.gates.holm import correct_verdicts
 from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.plugin import options
 from pytest_lmgate.report.json_file import json_report
 from pytest_lmgate.report.table import summary_lines
 
@@ -18,32 +20,59 @@ _COLOURS = {"pass": {"green": True}, "fail": {"red": True}, "error": {"red": Tru
 _TYPES = {"json": json_report}
 
 
-def show_summary(terminal: pytest.TerminalReporter, verdicts: Sequence[str], problems: Sequence[str]) -> None:
+def corrected(verdicts: Sequence[str], config: pytest.Config) -> tuple[list[Verdict], list[str], list[str]]:
+    """Decode verdicts, and with ``--lmgate-holm`` correct those of the no_regression gates for how many they are.
+
+    Returns:
+        The verdicts, what to say of them, and what fails the session although its test passed: in strict mode a gate
+        that is inconclusive only by the correction.
+    """
+    decoded = [Verdict.from_json(text) for text in verdicts]
+    if not options.flag(config, "holm"):
+        return decoded, [], []
+    strict = options.flag(config, "strict")
+    after = correct_verdicts(decoded, strict=strict)
+    problems = [
+        f"{new.id}: inconclusive after Holm's correction, which --lmgate-strict does not let pass"
+        for old, new in zip(decoded, after, strict=True)
+        if new.failed and not old.failed
+    ]
+    tested = [verdict for verdict in after if verdict.change is not None and verdict.change.p_pass is not None]
+    turned = sum(verdict.change is not None and verdict.change.corrected for verdict in after)
+    note = (
+        f"Holm: verdicts hold for {len(tested)} no_regression gates together; {turned} inconclusive by the correction"
+    )
+    return after, [note] * bool(tested), problems
+
+
+def show_summary(
+    terminal: pytest.TerminalReporter, verdicts: Sequence[Verdict], notes: Sequence[str], problems: Sequence[str]
+) -> None:
     """Print one line per gate, what the cache said where asked, and what else fails the session."""
     terminal.section("lmgate", sep="=")
-    decoded = [Verdict.from_json(text) for text in verdicts]
-    if decoded:
-        for outcome, line in summary_lines(decoded):
+    if verdicts:
+        for outcome, line in summary_lines(verdicts):
             terminal.write_line(line, **_COLOURS.get(outcome, {}))
-    for verdict in decoded:
+    for verdict in verdicts:
         if verdict.cache:
             terminal.write_line(f"cache {verdict.id}: {verdict.cache}")
+    for note in notes:
+        terminal.write_line(note)
     for problem in problems:
         terminal.write_line(f"ERROR: {problem}", red=True)
 
 
-def write_reports(verdicts: Sequence[str], reports: Sequence[tuple[str, str]], config: pytest.Config) -> list[str]:
+def write_reports(verdicts: Sequence[Verdict], reports: Sequence[tuple[str, str]], config: pytest.Config) -> list[str]:
     """Write each report, given by type and destination, which is relative to where pytest was called.
 
     Returns:
         What could not be written, and why: the session must still show its verdicts.
     """
-    decoded = [Verdict.from_json(text) for text in verdicts]
     problems = []
     for kind, destination in reports:
         path = config.invocation_params.dir / Path(destination)
         try:
-            _write(path, _TYPES[kind](decoded).encode())
+            _write(path, _TYPES[kind](verdicts).encode())
         except OSError as error:
             problems.append(f"--lmgate-report {kind}:{destination}: cannot be written: {error}")
     return problems

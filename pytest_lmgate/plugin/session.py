@@ -6,27 +6,28 @@ __all__ = ["GateFailed", "GateSession"]
 
 import contextlib
 import json
-import time
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.fixture import FixtureReference
-from pytest_lmgate.config.gates import EvaluationSpec, Gate
+from pytest_lmgate.config.gates import Gate, NoRegression
 from pytest_lmgate.config.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import CacheWarning, ConfigError, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.gates.verdict import Verdict, judge_limit
+from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, collected_metrics
 from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.baselines import Baselines
+from pytest_lmgate.plugin.judging import Judge
 from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.progress import ProgressLine
+from pytest_lmgate.plugin.yaml_items import gate_id, message_of
 from pytest_lmgate.report.explanation import explain
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 else:
     _Failed = pytest.fail.Exception
 
-_GATES = pytest.StashKey[dict[str, Gate]]()
+_GATES = pytest.StashKey[dict[str, Gate | NoRegression]]()
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 
 
@@ -67,6 +68,7 @@ class GateSession:
                 fail_fast=options.flag(config, "fail-fast"),
                 workers=int(getattr(config, "workerinput", {}).get("workercount", 1)),
                 explain_cache=options.flag(config, "explain-cache"),
+                strict=options.flag(config, "strict"),
             )
         except LmgateError as error:
             raise pytest.UsageError(str(error)) from error
@@ -79,6 +81,20 @@ class GateSession:
             warn=self._cache_warnings.append,
             users_metrics=_users_metrics(config),
         )
+        self._baselines: Baselines | None = None
+        self.by_baseline: list[str] = []
+        """Gates that go by the committed baseline, by id."""
+        self._judge = Judge(self._evaluator, self._options, self._progress, self._baseline)
+
+    def entries(self, item: pytest.Item) -> dict[str, str]:
+        """Return the entries for the baseline file that a test's gates measured, in JSON, by gate."""
+        return {name: self._judge.entries[name] for name in item.stash.get(_GATES, {}) if name in self._judge.entries}
+
+    def _baseline(self) -> Baselines:
+        if self._baselines is None:
+            path = options.baseline_file(self._config)
+            self._baselines = Baselines(path, options.update(self._config))
+        return self._baselines
 
     def collect(self, items: Sequence[pytest.Item], markers: Collection[str]) -> dict[str, int]:
         """Read the markers of `items`.
@@ -91,23 +107,26 @@ class GateSession:
         """
         problems, expected = [], {}
         for item in items:
-            gates: dict[str, Gate] = {}
+            gates: dict[str, Gate | NoRegression] = {}
             for mark in reversed(list(item.iter_markers())):
                 if mark.name not in markers:
                     continue
                 try:
                     gate = parse_marker(mark.name, mark.args, mark.kwargs)
-                    self._evaluator.check(gate.evaluation, gate.direction)
-                    _ask_for_fixtures(item, gate.evaluation)
+                    self._check(gate)
+                    for given in _named(gate):
+                        _ask_for_fixture(item, given)
                 except LmgateError as error:
-                    problems.append(f"{item.nodeid}: @pytest.mark.{mark.name}: {error}")
+                    problems.append(message_of(item, mark.name, error))
                     continue
-                identity = base = f"{_test_id(item)}::{gate.label}"
+                identity = base = gate_id(item, _test_id(item), gate.label)
                 count = 1
                 while identity in gates:
                     count += 1
                     identity = f"{base}#{count}"
                 gates[identity] = gate
+                if isinstance(gate, NoRegression) and gate.reference is None:
+                    self.by_baseline.append(identity)
             item.stash[_GATES] = gates
             expected[item.nodeid] = len(gates)
             if self._config.getoption("no_lmgate"):
@@ -115,6 +134,15 @@ class GateSession:
         if problems:
             raise pytest.UsageError("\n".join(problems))
         return expected
+
+    def _check(self, gate: Gate | NoRegression) -> None:
+        """Find at collection what needs no measurement."""
+        self._evaluator.check(gate.evaluation, gate.direction)
+        if isinstance(gate, NoRegression):
+            if gate.reference is None:
+                self._baseline()
+            else:
+                self._evaluator.check(gate.reference, gate.direction)
 
     def measure(self, item: pytest.Item) -> None:
         """Measure and judge every gate of a test; called in its setup phase.
@@ -127,7 +155,7 @@ class GateSession:
         unexpected: Exception | None = None
         with self._evaluator.sharing():
             for identity, gate in item.stash[_GATES].items():
-                verdict, error = self._judge(identity, gate, item)
+                verdict, error = self._judge.judge(identity, _test_id(item), gate, lambda given: _resolved(given, item))
                 verdicts.append(verdict)
                 unexpected = unexpected or error
         item.stash[_VERDICTS] = verdicts
@@ -169,64 +197,6 @@ class GateSession:
         self._emit_warnings()
         return score
 
-    def _judge(self, identity: str, gate: Gate, item: pytest.Item) -> tuple[Verdict, Exception | None]:
-        """Return a gate's verdict, and the exception that made it an error where that is not one of ours."""
-        what = gate.evaluation
-        started = time.monotonic()
-        blank = Verdict(
-            id=identity,
-            test=_test_id(item),
-            marker=gate.marker,
-            metric=what.metric,
-            model=what.model_name,
-            dataset=what.dataset_name,
-            verdict="error",
-            value=None,
-            limit=gate.limit,
-        )
-        looked_up = len(self._evaluator.lookups)
-        try:
-            with self._progress:
-                score = self._evaluator.evaluate(
-                    replace(what, model=_resolved(what.model, item), dataset=_resolved(what.dataset, item)),
-                    stop_above=gate.limit if self._options.fail_fast else None,
-                )
-        except LmgateError as error:
-            return replace(blank, message=str(error), seconds=time.monotonic() - started), None
-        except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            return replace(blank, message=message, seconds=time.monotonic() - started), error
-        outcome = judge_limit(score, gate.limit)
-        verdict = replace(
-            blank,
-            verdict=outcome,
-            value=float(score) if score.is_finite else None,
-            stderr=score.stderr,
-            interval=score.interval,
-            n=score.n,
-            unit=score.unit,
-            signature=score.signature,
-            fingerprint=score.fingerprint,
-            cached=score.cached,
-            seconds=score.seconds,
-            at_least=bool(score.details.get("at_least")),
-            message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
-            cache=self._explained(looked_up),
-            worst=_worst(score) if outcome == "fail" else (),
-        )
-        return verdict, None
-
-    def _explained(self, begin: int) -> str:
-        """What the cache said of the lookups since `begin`."""
-        if not self._options.explain_cache:
-            return ""
-        if len(self._evaluator.lookups) == begin:
-            return "not asked: nothing is kept of a function, which has no content to hash"
-        return "; ".join(
-            "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
-            for lookup in self._evaluator.lookups[begin:]
-        )
-
     def _emit_warnings(self) -> None:
         """Warn of the cache only once what was measured is safe: under ``-W error`` a warning raises."""
         messages, self._cache_warnings[:] = list(self._cache_warnings), []
@@ -249,40 +219,39 @@ def _listed(metrics: Any) -> Iterable[Any]:
     return metrics
 
 
-def _worst(score: Score) -> tuple[tuple[int, float, str, str], ...]:
-    """The worst rows of a metric of texts: number, score, references, output."""
-    worst = score.details.get("worst", ())
-    return tuple((each.row, each.score, " | ".join(each.references), each.prediction) for each in worst)
-
-
 def _attach(item: pytest.Item, verdicts: Sequence[Verdict]) -> None:
     """Put verdicts where reports carry them: plain values only, since execnet takes no others."""
     item.user_properties.append((PROPERTY, json.dumps({verdict.id: verdict.to_json() for verdict in verdicts})))
     for verdict in verdicts:
-        label = verdict.id.removeprefix(f"{verdict.test}::")
+        label = verdict.label
         item.user_properties.append((f"{PROPERTY}.verdict.{label}", verdict.verdict))
         if verdict.value is not None:
             item.user_properties.append((f"{PROPERTY}.value.{label}", verdict.value))
 
 
-def _ask_for_fixtures(item: pytest.Item, what: EvaluationSpec) -> None:
-    """Have pytest set up the fixtures that a gate names, with the test's own.
+def _named(gate: Gate | NoRegression) -> list[Any]:
+    """Models and datasets that a gate names."""
+    against = [gate.against] if isinstance(gate, NoRegression) else []
+    return [*gate.evaluation.given, *against]
+
+
+def _ask_for_fixture(item: pytest.Item, given: Any) -> None:
+    """Have pytest set up a fixture that a gate names, with the test's own.
 
     Raises:
         ConfigError: There is no such fixture for this test.
     """
-    for given in (what.model, what.dataset):
-        if not isinstance(given, FixtureReference):
-            continue
-        names: list[str] | None = getattr(item, "fixturenames", None)
-        if names is None:
-            raise ConfigError(f"lmgate.fixture({given.name!r}): a {type(item).__name__} has no fixtures; name a model")
-        if not item.session._fixturemanager.getfixturedefs(given.name, item):
-            raise ConfigError(
-                f"lmgate.fixture: no fixture {given.name!r} for this test; see pytest --fixtures for those there are"
-            )
-        if given.name not in names:
-            names.append(given.name)
+    if not isinstance(given, FixtureReference):
+        return
+    names: list[str] | None = getattr(item, "fixturenames", None)
+    if names is None:
+        raise ConfigError(f"lmgate.fixture({given.name!r}): a {type(item).__name__} has no fixtures; name a model")
+    if not item.session._fixturemanager.getfixturedefs(given.name, item):
+        raise ConfigError(
+            f"lmgate.fixture: no fixture {given.name!r} for this test; see pytest --fixtures for those there are"
+        )
+    if given.name not in names:
+        names.append(given.name)
 
 
 def _resolved(given: Any, item: pytest.Item) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["distinct", "explain", "number"]
+__all__ = ["conclusion", "degradation", "distinct", "explain", "number"]
 
 import shlex
 import shutil
 
+from pytest_lmgate.gates.change import Change
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.excerpt import excerpt, printable
 
@@ -31,9 +32,13 @@ def _lines(verdict: Verdict) -> list[str]:
     name = _NAMES.get(verdict.metric, verdict.metric)
     if verdict.value is None:
         return [
-            f"{verdict.marker}: {name} of {verdict.model!r} on {verdict.dataset!r} could not be measured",
+            f"{verdict.marker}: {name} of {verdict.model!r} on {verdict.dataset!r} could not be "
+            + ("judged" if verdict.marker == "no_regression" else "measured"),
             f"  {verdict.message}",
         ]
+    if verdict.change is not None:
+        return _compared(verdict, verdict.change, name)
+    assert verdict.limit is not None
     value, limit = distinct(verdict.value, verdict.limit)
     at_least = "at least " if verdict.at_least else ""
     interval = ""
@@ -46,16 +51,81 @@ def _lines(verdict: Verdict) -> list[str]:
         f"{verdict.marker}: {name} {at_least}{value}{interval} of {verdict.model!r} on {verdict.dataset!r} "
         f"is {relation} the limit {limit}",
         _line("by", f"{at_least}{excess:+.4g}" + (f" ({excess / abs(verdict.limit):+.2%})" if verdict.limit else "")),
+        *_how_measured(verdict),
+    ]
+    if verdict.at_least:
+        lines.append(_line("note", "stopped early by --lmgate-fail-fast: the sum so far already proves it"))
+    return lines + _worst(verdict)
+
+
+def _compared(verdict: Verdict, change: Change, name: str) -> list[str]:
+    """A candidate against a reference."""
+    assert verdict.value is not None
+    value, reference = distinct(verdict.value, change.reference)
+    worse = f"{_size(change, abs(change.degradation))} {'worse' if change.degradation > 0 else 'better'}"
+    relation = "the same as" if change.degradation == 0 else f"{worse} than"
+    lines = [
+        f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
+        f"{reference} of the {change.against}: {verdict.verdict.upper()} at a tolerance of {change.tolerance}",
+        _line("degraded", degradation(change)),
+        _line("verdict", conclusion(verdict, change)),
+    ]
+    if change.detectable is not None:
+        lines.append(_line("power", f"the smallest change this gate can see is {_size(change, change.detectable)}"))
+    if change.p_value is not None:
+        lines.append(_line("bootstrap", f"p = {change.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"))
+    lines += [_line("note", note) for note in change.notes]
+    return lines + _how_measured(verdict) + _worst(verdict)
+
+
+def degradation(change: Change) -> str:
+    """Return the change with its one-sided bounds; plus is worse."""
+    measured = _signed(change, change.degradation)
+    if change.lower is None or change.upper is None:
+        return f"{measured} (no bounds)"
+    return f"{measured} [{_signed(change, change.lower)}, {_signed(change, change.upper)}]"
+
+
+def conclusion(verdict: Verdict, change: Change) -> str:
+    """Return in words why the verdict is what it is, and what would settle it."""
+    level = f"{100 * change.confidence:.4g} %"
+    if verdict.verdict == "pass":
+        return f"the upper bound is within the tolerance, at {level}" if change.upper is not None else change.reason
+    if verdict.verdict == "fail":
+        return f"the lower bound is beyond the tolerance, at {level}"
+    build = "the build fails" if verdict.blocking else "the build goes on"
+    side = "beyond" if change.degradation > change.size else "within"
+    text = f"the data cannot tell, at {level}; {build}, as what was measured is {side} the tolerance"
+    if change.degradation <= change.size and verdict.blocking:
+        text = f"the data cannot tell, at {level}; the build fails by --lmgate-strict"
+    if change.corrected:
+        text += f"; it is {change.decision.upper()} alone, before Holm's correction"
+    if change.needed is not None:
+        text += f"; about {change.needed:,} {verdict.unit}s would settle it"
+    return f"{text}; {change.reason}" if change.reason else text
+
+
+def _size(change: Change, value: float) -> str:
+    return f"{100 * value:.4g} %" if change.relative else f"{value:.4g}"
+
+
+def _signed(change: Change, value: float) -> str:
+    return f"{100 * value:+.4g} %" if change.relative else f"{value:+.4g}"
+
+
+def _how_measured(verdict: Verdict) -> list[str]:
+    return [
         _line("signature", verdict.signature),
         _line("targets", _targets(verdict)),
         _line("measured", _provenance(verdict)),
         _line("reproduce", f"pytest {shlex.quote(verdict.test)} --lmgate-refresh"),
     ]
-    if verdict.at_least:
-        lines.append(_line("note", "stopped early by --lmgate-fail-fast: the sum so far already proves it"))
-    if verdict.worst:
-        lines += [_line("worst rows", "row (from 0), score, reference, output"), *_worst_rows(verdict)]
-    return lines
+
+
+def _worst(verdict: Verdict) -> list[str]:
+    if not verdict.worst:
+        return []
+    return [_line("worst rows", "row (from 0), score, reference, output"), *_worst_rows(verdict)]
 
 
 def _worst_rows(verdict: Verdict) -> list[str]:

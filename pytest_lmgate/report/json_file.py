@@ -8,6 +8,7 @@ import json
 import math
 import platform
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pytest_lmgate.cache.fingerprint import versions
@@ -22,8 +23,16 @@ _PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "
 
 def json_report(verdicts: Sequence[Verdict]) -> str:
     """Return the report, schema 1; numbers that are not finite are null."""
-    gates = [{key: _finite(getattr(verdict, key)) for key in _KEYS} for verdict in verdicts]
+    gates = [_gate(verdict) for verdict in verdicts]
     return json.dumps({"schema": 1, "gates": gates, "environment": _environment()}, indent=2, allow_nan=False) + "\n"
+
+
+def _gate(verdict: Verdict) -> dict[str, Any]:
+    """A gate's keys; one that compares has its comparison beside them."""
+    gate = {key: _finite(getattr(verdict, key)) for key in _KEYS}
+    if verdict.change is not None:
+        gate["comparison"] = {key: _finite(value) for key, value in asdict(verdict.change).items()}
+    return gate
 
 
 def _finite(value: object) -> object:

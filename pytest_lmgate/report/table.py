@@ -1,4 +1,4 @@
-"""The terminal summary: one line per gate."""
+"""The terminal summary: one line per gate, those with a limit and those with a reference in a table each."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_lmgate.gates.verdict import Verdict
-from pytest_lmgate.report.explanation import distinct, number
+from pytest_lmgate.report.explanation import conclusion, degradation, distinct, number
 
-_HEADER = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
+_LIMITED = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
+_COMPARED = ("verdict", "gate", "degraded by", "tolerance", "value", "reference", "scored", "seconds")
 
 
 def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
-    """Return lines of a table with the outcome each is coloured by; the first is the header, the last the counts."""
-    labels = Counter(_label(verdict) for verdict in verdicts)
-    rows = [_row(verdict, unique=labels[_label(verdict)] == 1) for verdict in verdicts]
-    widths = [max(len(row[column]) for row in [_HEADER, *rows]) for column in range(len(_HEADER))]
-    lines = [("", _aligned(_HEADER, widths))]
-    lines += [(verdict.verdict, _aligned(row, widths)) for verdict, row in zip(verdicts, rows, strict=True)]
+    """Return lines with the outcome each is coloured by; each table begins with its header, the last has the counts."""
+    labels = Counter(verdict.label for verdict in verdicts)
+    limited = [verdict for verdict in verdicts if verdict.change is None]
+    compared = [verdict for verdict in verdicts if verdict.change is not None]
+    lines: list[tuple[str, str]] = []
+    for header, group in ((_LIMITED, limited), (_COMPARED, compared)):
+        rows = [_row(verdict, unique=labels[verdict.label] == 1) for verdict in group]
+        widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+        lines += [("", _aligned(header, widths))] * bool(group)
+        lines += [(verdict.verdict, _aligned(row, widths)) for verdict, row in zip(group, rows, strict=True)]
+    lines += [("inconclusive", text) for verdict in compared for text in _open(verdict)]
     counts = Counter(verdict.verdict for verdict in verdicts)
     text = ", ".join(
         f"{counts[outcome]} {outcome}" for outcome in ("pass", "fail", "inconclusive", "error") if counts[outcome]
@@ -29,28 +35,34 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
 
 def _row(verdict: Verdict, *, unique: bool) -> tuple[str, ...]:
     """Return the cells of a gate, which is named with its test only where its label alone does not tell."""
-    value, limit = ("-", number(verdict.limit)) if verdict.value is None else distinct(verdict.value, verdict.limit)
+    name = verdict.label if unique else verdict.id
+    scored = "-" if verdict.n is None else f"{verdict.n:,} {verdict.unit}s"
+    seconds = "cached" if verdict.cached else f"{verdict.seconds:.1f}"
+    if (change := verdict.change) is not None:
+        value, reference = distinct(verdict.value or 0.0, change.reference)
+        return verdict.verdict.upper(), name, degradation(change), change.tolerance, value, reference, scored, seconds
+    value, limit = _cell(verdict.value), _cell(verdict.limit)
+    if verdict.value is not None and verdict.limit is not None:
+        value, limit = distinct(verdict.value, verdict.limit)
     interval = "-"
     if verdict.interval is not None:
         interval = f"[{number(verdict.interval[0])}, {number(verdict.interval[1])}]"
-    scored = "-" if verdict.n is None else f"{verdict.n:,} {verdict.unit}s"
-    seconds = "cached" if verdict.cached else f"{verdict.seconds:.1f}"
-    return (
-        verdict.verdict.upper(),
-        _label(verdict) if unique else verdict.id,
-        f">= {value}" if verdict.at_least else value,
-        interval,
-        limit,
-        scored,
-        seconds,
-    )
+    value = f">= {value}" if verdict.at_least else value
+    return verdict.verdict.upper(), name, value, interval, limit, scored, seconds
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def _open(verdict: Verdict) -> list[str]:
+    """What there is to say of an inconclusive gate, which may not have failed its test."""
+    if verdict.verdict != "inconclusive" or verdict.change is None:
+        return []
+    return [f"{verdict.label}: {conclusion(verdict, verdict.change)}"]
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
     left = [text.ljust(width) for text, width in zip(row[:2], widths[:2], strict=True)]
     right = [text.rjust(width) for text, width in zip(row[2:], widths[2:], strict=True)]
     return "  ".join(left + right)
-
-
-def _label(verdict: Verdict) -> str:
-    return verdict.id.removeprefix(f"{verdict.test}::")

@@ -1,0 +1,198 @@
+"""The baseline file: what each gate measured when its model was accepted, with enough to pair later runs with it.
+
+    {
+      "schema": 1,
+      "gates": {
+        "tests/test_quality.py::test_int8::no_regression:ppl[int8-wikitext2]": {
+          "metric": "ppl",
+          ...
+          "clusters": [
+            [256, 712.25],
+            ...
+
+One line per number, gates sorted by id, and of each cluster (at most 512) one line of its count and its sums: a change
+of one gate is a diff of that gate alone, and a merge conflict is between numbers that can be read.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FILE_NAME", "BaselineEntry", "Provenance", "entry_of", "format_baseline", "parse_baseline", "reference_of"]
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pytest_lmgate.errors import BaselineError
+from pytest_lmgate.metrics.sample import Sample
+from pytest_lmgate.metrics.score import Score
+
+FILE_NAME = "lmgate-baseline.json"
+_SCHEMA = 1
+_CONFLICT = re.compile(r"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
+# A sum of the file's own numbers differs from the measured one by no more than the order of adding.
+_SAME = 1e-9
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where and when a baseline was measured.
+
+    Attributes:
+        date: Day, UTC, ISO 8601.
+        commit: Commit of the repository, with ``+`` where files were changed; empty where there is none.
+        device: ``cpu``, ``cuda``, ``mps``; empty for a function.
+        hardware: Processor or accelerator.
+        versions: Of the libraries that compute.
+    """
+
+    date: str
+    commit: str
+    device: str
+    hardware: str
+    versions: dict[str, str]
+
+
+class BaselineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One gate's baseline.
+
+    Attributes:
+        metric: Name of the metric.
+        model: Model as the user wrote it.
+        dataset: Dataset likewise.
+        value: The metric's value.
+        n: Targets or rows.
+        unit: What `n` counts.
+        signature: How the number was made.
+        identity: Digests of the data and the targets, and the protocol: what must be the same to compare.
+        provenance: Where and when.
+        clusters: Of each cluster its count and its sums.
+    """
+
+    metric: str
+    model: str
+    dataset: str
+    value: float
+    n: int
+    unit: str
+    signature: str
+    identity: dict[str, str]
+    provenance: Provenance
+    clusters: list[list[float]]
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    schema: int
+    gates: dict[str, msgspec.Raw]
+
+
+def entry_of(score: Score, provenance: Provenance) -> BaselineEntry:
+    """Make the entry of a score.
+
+    Raises:
+        BaselineError: The value is not finite, or the score has no sample.
+    """
+    if score.sample is None or not score.is_finite:
+        raise BaselineError(f"a baseline needs a finite value, got {float(score)}")
+    sample = score.sample.merged()
+    clusters = [[int(count), *sums] for count, sums in zip(sample.counts.tolist(), sample.sums.tolist(), strict=True)]
+    return BaselineEntry(
+        metric=score.metric,
+        model=score.model,
+        dataset=score.dataset,
+        value=float(score),
+        n=score.n,
+        unit=score.unit,
+        signature=score.signature,
+        identity=dict(sample.identity),
+        provenance=provenance,
+        clusters=clusters,
+    )
+
+
+def reference_of(entry: BaselineEntry, candidate: Sample) -> Sample:
+    """Return the sample that an entry keeps; what makes a value of it is the candidate's.
+
+    Raises:
+        BaselineError: The clusters are not numbers of one length, or do not add up to the value.
+    """
+    widths = {len(row) for row in entry.clusters}
+    expected = candidate.sums.shape[1] + 1
+    if widths != {expected}:
+        raise BaselineError(
+            f"clusters: expected lines of {expected} numbers, a count and {expected - 1} "
+            f"sum{'s' * (expected > 2)}; got lines of {', '.join(map(str, sorted(widths))) or 'none'}"
+        )
+    table = np.array(entry.clusters, dtype=np.float64)
+    counts = table[:, 0]
+    if (counts < 0).any() or (counts != np.floor(counts)).any() or not counts.any():
+        raise BaselineError("clusters: expected each line to begin with a count of targets, a whole number from 0")
+    sample = Sample(table[:, 1:], counts.astype(np.int64), candidate.scale, candidate.metric, entry.identity)
+    value = sample.value()
+    if not math.isclose(value, entry.value, rel_tol=_SAME, abs_tol=_SAME):
+        raise BaselineError(f"value: {entry.value!r} is not what its clusters add up to, {value!r}: edited by hand?")
+    return sample
+
+
+def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
+    """Read the file's text.
+
+    Args:
+        text: Of the file.
+        where: Its name, for messages.
+
+    Raises:
+        BaselineError: It is cut short, holds a merge conflict, or a value of the wrong type; the message names the line
+            or the gate and the key.
+    """
+    mend = "mend it, or restore it from version control"
+    if conflict := _CONFLICT.search(text):
+        line = text.count("\n", 0, conflict.start()) + 1
+        raise BaselineError(f"{where}:{line}: an unresolved merge conflict; {mend}")
+    try:
+        file = msgspec.json.decode(text, type=_File)
+    except msgspec.ValidationError as error:
+        raise BaselineError(f"{where}: {_readable(error, 'top level')}; {mend}") from None
+    except msgspec.DecodeError as error:
+        raise BaselineError(f"{where}: not whole JSON: {str(error).rstrip('.')}; {mend}") from None
+    if file.schema != _SCHEMA:
+        raise BaselineError(
+            f"{where}: expected schema {_SCHEMA}, got {file.schema}: it was written by another version of pytest-lmgate"
+        )
+    entries = {}
+    for identity, raw in file.gates.items():
+        try:
+            entries[identity] = msgspec.json.decode(raw, type=BaselineEntry)
+        except msgspec.ValidationError as error:
+            raise BaselineError(f"{where}: {identity}: {_readable(error, '')}; {mend}") from None
+    return entries
+
+
+def format_baseline(entries: Mapping[str, BaselineEntry]) -> str:
+    """Return the file's text; the same entries give the same text."""
+    gates = [f"    {json.dumps(name, ensure_ascii=False)}: {_formatted(entries[name])}" for name in sorted(entries)]
+    body = "{\n" + ",\n".join(gates) + "\n  }" if gates else "{}"
+    return f'{{\n  "schema": {_SCHEMA},\n  "gates": {body}\n}}\n'
+
+
+def _formatted(entry: BaselineEntry) -> str:
+    facts: dict[str, Any] = msgspec.to_builtins(entry)
+    clusters = facts.pop("clusters")
+    head = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
+    lines = ",\n".join(f"    {json.dumps([int(row[0]), *map(_short, row[1:])], allow_nan=False)}" for row in clusters)
+    return f'{head},\n  "clusters": [\n{lines}\n  ]\n}}'.replace("\n", "\n    ")
+
+
+def _short(number: float) -> float | int:
+    """A whole number without its ``.0``, as counts of n-grams are."""
+    return int(number) if number == int(number) and abs(number) < 2**53 else number
+
+
+def _readable(error: msgspec.ValidationError, top: str) -> str:
+    """``value: expected `float`, got `str```, from msgspec's "Expected `float`, got `str` - at `$.value`"."""
+    message, _, path = str(error).partition(" - at ")
+    key = path.strip("`").removeprefix("$").removeprefix(".") or top
+    return f"{key}: {message[:1].lower()}{message[1:]}" if key else f"{message[:1].lower()}{message[1:]}"

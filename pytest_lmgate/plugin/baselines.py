@@ -1,0 +1,148 @@
+"""The committed baseline in a session: read once by each process, written once, by the controller."""
+
+from __future__ import annotations
+
+__all__ = ["Baselines", "unused", "update_file"]
+
+import hashlib
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock
+
+from pytest_lmgate.cache.files import write_durably
+from pytest_lmgate.errors import BaselineError
+from pytest_lmgate.gates.baseline import (
+    BaselineEntry,
+    Provenance,
+    entry_of,
+    format_baseline,
+    parse_baseline,
+    reference_of,
+)
+from pytest_lmgate.metrics.sample import Sample
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.plugin.provenance import changed_since, provenance
+
+
+class Baselines:
+    """What the file says, and which of it this session is to write anew.
+
+    Args:
+        path: Of the file.
+        update: ``all``, ``new`` for gates that have no entry yet, or empty.
+
+    Raises:
+        BaselineError: The file cannot be read.
+    """
+
+    def __init__(self, path: Path, update: str) -> None:
+        self.path, self._update = path, update
+        self._entries = _read(path)
+
+    def is_updated(self, identity: str) -> bool:
+        """Whether the session writes a gate's entry rather than judge by it."""
+        return self._update == "all" or (self._update == "new" and identity not in self._entries)
+
+    def require(self, identity: str, test: str) -> BaselineEntry:
+        """Return a gate's entry.
+
+        Raises:
+            BaselineError: There is none.
+        """
+        if identity in self._entries:
+            return self._entries[identity]
+        there = "has no entry for this gate" if self.path.exists() else "does not exist"
+        raise BaselineError(
+            f"no baseline: {self.path} {there}; make one with a model that is good, and commit the file:\n"
+            f"    pytest {shlex.quote(test)} --lmgate-update-new-only"
+        )
+
+    def reference(self, entry: BaselineEntry, candidate: Sample) -> Sample:
+        """Return an entry's sample.
+
+        Raises:
+            BaselineError: It is not what this package wrote.
+        """
+        try:
+            return reference_of(entry, candidate)
+        except BaselineError as error:
+            raise BaselineError(f"{self.path}: {error}; restore it, or measure it anew with --lmgate-update") from None
+
+    def entry(self, score: Score) -> str:
+        """Return a score's entry as JSON, to be sent to the controller."""
+        return msgspec.json.encode(entry_of(score, self.now(score))).decode()
+
+    def notes(self, entry: BaselineEntry, score: Score) -> tuple[str, ...]:
+        """Return what differs between the measurement of an entry and one made now."""
+        return changed_since(entry.provenance, self.now(score))
+
+    def now(self, score: Score) -> Provenance:
+        """Return the provenance of a score measured now."""
+        return provenance(self.path.parent, str(score.details.get("device", "")))
+
+
+def update_file(path: Path, new: Mapping[str, str], *, used: Sequence[str] | None) -> list[str]:
+    """Write the entries of gates that ran into the file; all others stay as they are.
+
+    Args:
+        path: Of the file.
+        new: Entries in JSON, by gate.
+        used: After a full run, every gate that goes by the baseline: entries of others are removed. None after any
+            other run.
+
+    Returns:
+        What was done, in lines.
+
+    Raises:
+        BaselineError: The file there is not one.
+        OSError: It cannot be written.
+    """
+    # Two sessions at once: each reads what the other wrote.
+    lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(path).encode()).hexdigest()[:32]}.lock"
+    with FileLock(lock):
+        before = _read(path)
+        entries = before | {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
+        gone = [] if used is None else [name for name in before if name not in {*used, *new}]
+        after = {name: entry for name, entry in entries.items() if name not in gone}
+        if after != before:
+            write_durably(path, format_baseline(after).encode())
+    return _told(path, before, after, list(new), gone)
+
+
+def _told(
+    path: Path,
+    before: Mapping[str, BaselineEntry],
+    after: Mapping[str, BaselineEntry],
+    measured: Sequence[str],
+    gone: Sequence[str],
+) -> list[str]:
+    added = [name for name in measured if name not in before]
+    same = [name for name in measured if name in before and before[name].clusters == after[name].clusters]
+    changed = [name for name in measured if name not in added and name not in same]
+    counts = {"new": added, "changed": changed, "unchanged": same, "removed": gone}
+    text = ", ".join(f"{len(names)} {word}" for word, names in counts.items() if names) or "nothing to write"
+    lines = [f"baseline {path.name}: {text}; commit it" if after != before else f"baseline {path.name}: {text}"]
+    lines += [f"  {name}: {before[name].value:.6g} -> {after[name].value:.6g}" for name in changed]
+    return lines + [f"  {name}: removed, no gate uses it" for name in gone]
+
+
+def unused(path: Path, used: Sequence[str]) -> list[str]:
+    """Return the entries that no gate of a full run uses."""
+    try:
+        return [name for name in _read(path) if name not in used]
+    except BaselineError:
+        return []  # said where a gate wanted it
+
+
+def _read(path: Path) -> dict[str, BaselineEntry]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise BaselineError(f"{path}: cannot be read: {error}") from error
+    return parse_baseline(text, str(path))

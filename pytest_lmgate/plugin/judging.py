@@ -1,0 +1,188 @@
+"""From a gate to its verdict: evaluate, and compare with a limit, with another model, or with the baseline."""
+
+from __future__ import annotations
+
+__all__ = ["Judge"]
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pytest_lmgate.config.gates import EvaluationSpec, Gate, NoRegression
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.errors import ComparisonError, LmgateError
+from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.gates.change import Change
+from pytest_lmgate.gates.comparison import Comparison
+from pytest_lmgate.gates.paired import compare
+from pytest_lmgate.gates.verdict import Verdict, judge_limit
+from pytest_lmgate.metrics.sample import Sample
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.plugin.baselines import Baselines
+from pytest_lmgate.plugin.progress import ProgressLine
+
+Resolve = Callable[[Any], Any]
+
+
+class Judge:
+    """Measures gates and turns scores into verdicts.
+
+    Args:
+        evaluator: Of the session.
+        options: Of the session.
+        progress: Shows how far a measurement is.
+        baselines: Of the session; called for the first gate that goes by them.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, options: Options, progress: ProgressLine, baselines: Callable[[], Baselines]
+    ) -> None:
+        self._evaluator, self._options, self._progress, self._baselines = evaluator, options, progress, baselines
+        self.entries: dict[str, str] = {}
+        """Entries for the baseline file, in JSON, by gate."""
+
+    def judge(
+        self, identity: str, test: str, gate: Gate | NoRegression, resolve: Resolve
+    ) -> tuple[Verdict, Exception | None]:
+        """Return a gate's verdict, and the exception that made it an error where that is not one of ours.
+
+        Args:
+            identity: Id of the gate.
+            test: Id of the test that carries it.
+            gate: The gate.
+            resolve: Gives for a reference to a fixture what the fixture returned, and all else back.
+        """
+        what = gate.evaluation
+        started = time.monotonic()
+        blank = Verdict(
+            id=identity,
+            test=test,
+            marker=gate.marker,
+            metric=what.metric,
+            model=what.model_name,
+            dataset=what.dataset_name,
+            verdict="error",
+            value=None,
+            limit=gate.limit if isinstance(gate, Gate) else None,
+        )
+        looked_up = len(self._evaluator.lookups)
+        try:
+            with self._progress:
+                if isinstance(gate, Gate):
+                    verdict = self._by_limit(blank, gate, resolve)
+                else:
+                    verdict = self._by_reference(blank, gate, resolve)
+        except LmgateError as error:
+            return replace(blank, message=str(error), seconds=time.monotonic() - started), None
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            return replace(blank, message=message, seconds=time.monotonic() - started), error
+        return replace(verdict, cache=self._explained(looked_up)), None
+
+    def _by_limit(self, blank: Verdict, gate: Gate, resolve: Resolve) -> Verdict:
+        stop_above = gate.limit if self._options.fail_fast else None
+        score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve), stop_above=stop_above)
+        outcome = judge_limit(score, gate.limit)
+        return replace(
+            _measured(blank, score),
+            verdict=outcome,
+            at_least=bool(score.details.get("at_least")),
+            message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
+            worst=_worst(score) if outcome == "fail" else (),
+        )
+
+    def _by_reference(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
+        if gate.reference is None:
+            return self._by_baseline(blank, gate, resolve)
+        score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
+        reference = self._evaluator.evaluate(_resolved(gate.reference, resolve))
+        against = f"model {gate.reference.model_name!r}"
+        found = _compared(gate, _sample(score), _sample(reference), against)
+        verdict = self._judged(blank, score, found, against)
+        seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
+        return replace(verdict, seconds=seconds, cached=cached)
+
+    def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
+        baselines = self._baselines()
+        if baselines.is_updated(blank.id):
+            score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
+            self.entries[blank.id] = baselines.entry(score)
+            return replace(_measured(blank, score), verdict="pass", message="the baseline is measured anew")
+        entry = baselines.require(blank.id, blank.test)
+        score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
+        candidate = _sample(score).merged()
+        against = " ".join(["baseline of", entry.provenance.date, entry.provenance.commit]).rstrip()
+        try:
+            found = _compared(gate, candidate, baselines.reference(entry, candidate), against)
+        except ComparisonError as error:
+            raise type(error)(f"{error}; where that is meant, measure the baseline anew: --lmgate-update") from None
+        return self._judged(blank, score, found, against, baselines.notes(entry, score))
+
+    def _judged(
+        self, blank: Verdict, score: Score, found: Comparison, against: str, notes: tuple[str, ...] = ()
+    ) -> Verdict:
+        fails = found.fails_build(strict=self._options.strict)
+        return replace(
+            _measured(blank, score),
+            verdict=found.decision,
+            blocking=fails,
+            limit=_limit(found, score.direction),
+            change=Change.of(found, against=against, notes=notes),
+            worst=_worst(score) if fails else (),
+        )
+
+    def _explained(self, begin: int) -> str:
+        """What the cache said of the lookups since `begin`."""
+        if not self._options.explain_cache:
+            return ""
+        if len(self._evaluator.lookups) == begin:
+            return "not asked: nothing is kept of a function, which has no content to hash"
+        return "; ".join(
+            "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
+            for lookup in self._evaluator.lookups[begin:]
+        )
+
+
+def _resolved(what: EvaluationSpec, resolve: Resolve) -> EvaluationSpec:
+    return what.resolved(resolve)
+
+
+def _measured(blank: Verdict, score: Score) -> Verdict:
+    return replace(
+        blank,
+        value=float(score) if score.is_finite else None,
+        stderr=score.stderr,
+        interval=score.interval,
+        n=score.n,
+        unit=score.unit,
+        signature=score.signature,
+        fingerprint=score.fingerprint,
+        cached=score.cached,
+        seconds=score.seconds,
+    )
+
+
+def _sample(score: Score) -> Sample:
+    if score.sample is None:
+        raise ComparisonError(f"{score.metric} of {score.model!r} keeps nothing that it could be compared by")
+    return score.sample
+
+
+def _compared(gate: NoRegression, candidate: Sample, reference: Sample, against: str) -> Comparison:
+    try:
+        return compare(candidate, reference, tolerance=gate.tolerance, confidence=gate.confidence)
+    except ComparisonError as error:
+        raise ComparisonError(f"cannot be compared with {against}: {error}") from None
+
+
+def _limit(found: Comparison, direction: str) -> float:
+    """The worst value that is still within the tolerance."""
+    worse = found.tolerance.size * (abs(found.reference) if found.tolerance.relative else 1)
+    return found.reference + worse if direction == "lower" else found.reference - worse
+
+
+def _worst(score: Score) -> tuple[tuple[int, float, str, str], ...]:
+    """The worst rows of a metric of texts: number, score, references, output."""
+    worst = score.details.get("worst", ())
+    return tuple((each.row, each.score, " | ".join(each.references), each.prediction) for each in worst)

@@ -1,0 +1,158 @@
+"""The ``gates:`` of lmgate.yaml as tests: one item a gate, which carries the gate's marker as a Python test would.
+
+Verdicts are made by the hooks, as for any marked test. A file is looked at only if it has the right name, and
+parsed only if the word ``gates`` stands in it as a key.
+"""
+
+from __future__ import annotations
+
+__all__ = ["GateFile", "GateItem", "add_to_testpaths", "gate_file", "gate_id", "message_of", "require_named_file"]
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_lmgate.config import FILE_NAME
+from pytest_lmgate.plugin import options
+
+if TYPE_CHECKING:
+    from pytest_lmgate.config.yaml_gates import YamlGate
+
+# Wide enough for `gate:` and `Gates:`, which the parser then refuses, and for one line of flow style.
+_GATES = re.compile(rb"^(?![ \t]*#).*\bgates?[\"']?\s*:", re.IGNORECASE | re.MULTILINE)
+
+
+class GateFile(pytest.File):
+    """A file with gates in it.
+
+    Attributes:
+        markers: The markers there are.
+        problems: Where to say what is wrong with the file; the session's end of collection raises them all.
+    """
+
+    markers: frozenset[str]
+    problems: list[str]
+
+    def collect(self) -> Iterator[GateItem]:
+        """Yield the gates in the file's order; names are labels, a repeated one with ``#2`` before its bracket."""
+        from pytest_lmgate.config.file import find_project_file
+        from pytest_lmgate.config.yaml_gates import read_gates
+        from pytest_lmgate.errors import LmgateError
+
+        try:
+            gates, problems = read_gates(self.path, self.markers)
+        except LmgateError as error:
+            self.problems.append(str(error))
+            return
+        self.problems += problems
+        used = options.project_file(self.config) or find_project_file(self.config.rootpath)
+        if gates and not (used and _same(used, self.path)):
+            # Their names would be looked up in another file.
+            self.problems.append(
+                f"{gates[0].file}:{gates[0].line}: gates: this session reads {used or f'no {FILE_NAME}'}, by the "
+                f"rootdir {self.config.rootpath}; say --rootdir or --lmgate-config to judge these, or --ignore not to"
+            )
+            return
+        names: set[str] = set()
+        for gate in gates:
+            name, count = gate.label, 1
+            while name in names:
+                count += 1
+                name = f"{gate.label[:-1]}#{count}]"  # pytest takes an id with brackets to end in one
+            names.add(name)
+            item: GateItem = GateItem.from_parent(self, name=name, gate=gate)
+            yield item
+
+
+class GateItem(pytest.Item):
+    """A gate of lmgate.yaml; it has no body."""
+
+    def __init__(self, *, gate: YamlGate, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.gate = gate
+        self.add_marker(getattr(pytest.mark, gate.marker)(**gate.arguments))
+
+    def runtest(self) -> None:
+        """Do nothing: the hooks have measured and judged."""
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Return file, line from 0, and name."""
+        return self.path, self.gate.line - 1, self.name
+
+
+def gate_file(
+    file_path: Path, parent: pytest.Collector, markers: frozenset[str], problems: list[str]
+) -> GateFile | None:
+    """Return the collector of a file, if it is one that may hold gates."""
+    explicit = options.project_file(parent.config)
+    if file_path.name != (explicit.name if explicit else FILE_NAME) or (explicit and not _same(explicit, file_path)):
+        return None
+    if not _mentions_gates(file_path):
+        return None
+    node: GateFile = GateFile.from_parent(parent, path=file_path)
+    node.markers, node.problems = markers, problems
+    return node
+
+
+def require_named_file(config: pytest.Config) -> None:
+    """Refuse a ``--lmgate-config`` that does not exist, before any gate asks for it: nobody knows which are in it.
+
+    Raises:
+        pytest.UsageError: There is no such file.
+    """
+    file = options.project_file(config)
+    if file and not file.exists():
+        raise pytest.UsageError(f"{file}: cannot be read: No such file or directory; check --lmgate-config")
+
+
+def add_to_testpaths(config: pytest.Config) -> None:
+    """Have the session's file collected too where ``testpaths`` lead past it, or its gates would silently not run.
+
+    Only where pytest was called without arguments, and only for a file in rootdir or below. Workers of xdist are
+    called as the controller was, and decide for themselves.
+    """
+    file = options.project_file(config) or config.rootpath / FILE_NAME
+    if (
+        config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+        or not file.is_file()
+        or not _inside(file, config.rootpath)
+        or not _mentions_gates(file)
+        or config.hook.pytest_ignore_collect(collection_path=file, config=config)
+    ):
+        return
+    if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
+        config.args.append(str(file))
+
+
+def gate_id(item: pytest.Item, test: str, label: str) -> str:
+    """Return the id of a gate of a test: a gate of lmgate.yaml is the test itself."""
+    return test if isinstance(item, GateItem) and label == item.gate.label else f"{test}::{label}"
+
+
+def message_of(item: pytest.Item, marker: str, error: Exception) -> str:
+    """Return what is wrong with a marker of a test, and where it stands."""
+    if isinstance(item, GateItem) and marker == item.gate.marker:
+        return item.gate.problem(str(error))
+    return f"{item.nodeid}: @pytest.mark.{marker}: {error}"
+
+
+def _mentions_gates(file: Path) -> bool:
+    try:
+        return bool(_GATES.search(file.read_bytes()))
+    except OSError:
+        return True  # reading it says why it cannot be
+
+
+def _inside(file: Path, path: Path) -> bool:
+    """Whether a file is in a folder, or is the file itself; a link is where it is, not where it leads."""
+    return (file.parent.resolve() / file.name).is_relative_to(path.resolve())
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
