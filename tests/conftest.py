@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no fault of an example.
+settings.register_profile("lmgate", deadline=None)
+settings.load_profile("lmgate")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -78,9 +78,10 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
 def _bootstrapped(
     metric: TextMetric, candidate: Sample, reference: Sample, tolerance: Tolerance, confidence: float
 ) -> Comparison:
+    for name, sample in (("candidate", candidate), ("reference", reference)):
+        if bad := int((~np.isfinite(sample.sums)).sum()):
+            raise MetricInputError(f"{name}: expected finite statistics, got {bad} NaN or infinite")
     values = candidate.value(), reference.value()
-    if not all(math.isfinite(value) for value in values):
-        raise MetricInputError(f"expected finite values, got {values[0]:g} (candidate) and {values[1]:g} (reference)")
     if tolerance.relative and values[1] <= 0:
         raise MetricInputError(
             f"a change in percent needs a reference above 0, got {values[1]:g}: use a tolerance in the metric's unit"
@@ -127,7 +128,7 @@ def _bootstrapped(
         df=df,
         p_pass=_share(drawn >= tolerance.size) if stderr else float(degradation > tolerance.size),
         p_fail=_share(drawn <= tolerance.size) if stderr else float(degradation <= tolerance.size),
-        p_value=found.p_value,
+        p_value=found.p_value if stderr else None,
         detectable=visible,
         needed=needed(n, visible, abs(degradation - tolerance.size)) if decision == "inconclusive" else None,
     )

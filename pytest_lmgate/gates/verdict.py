@@ -41,6 +41,7 @@ class Verdict:
         message: What went wrong, for an error.
         cache: What the cache said, where that was asked for.
         worst: Of a failed metric of texts, the worst rows: their number from 0, score, references and output.
+        details: Of a metric of two models, everything that was found, by name.
         blocking: Whether an inconclusive verdict fails the build.
         change: Against a reference, where the gate has one.
     """
@@ -66,6 +67,7 @@ class Verdict:
     message: str = ""
     cache: str = ""
     worst: tuple[tuple[int, float, str, str], ...] = ()
+    details: tuple[tuple[str, float | int | str | None], ...] = ()
     blocking: bool = False
     change: Change | None = None
 
@@ -89,6 +91,7 @@ class Verdict:
         data = json.loads(text)
         if data["interval"] is not None:
             data["interval"] = tuple(data["interval"])
+        data["details"] = tuple((name, value) for name, value in data["details"])
         data["worst"] = tuple(tuple(row) for row in data["worst"])
         if data["change"] is not None:
             data["change"] = Change(**{**data["change"], "notes": tuple(data["change"]["notes"])})

@@ -184,7 +184,7 @@ def environment() -> dict[str, str]:
     kept = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_"))
+        if not key.startswith(("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_")) and key != "CI"
     }
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
 

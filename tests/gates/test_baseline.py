@@ -1,0 +1,153 @@
+"""The baseline file: what is written is read back to the bit, and what is not whole is never read at all."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.errors import BaselineError
+from pytest_lmgate.gates.baseline import (
+    BaselineEntry,
+    Provenance,
+    entry_of,
+    format_baseline,
+    parse_baseline,
+    reference_of,
+)
+from pytest_lmgate.metrics.noise import MAX_CLUSTERS
+from pytest_lmgate.metrics.sample import Sample, Scale
+from pytest_lmgate.metrics.score import Score
+
+NOW = Provenance("2026-01-31", "0123456789ab", "cpu", "a processor", {"torch": "2.13.0"})
+
+
+def score(sums: list[float], counts: list[int], value: float | None = None) -> Score:
+    """A perplexity of clusters with these sums of NLL."""
+    sample = Sample(np.array(sums)[:, None], np.array(counts), Scale("lower", exponential=True), identity={"data": "d"})
+    return Score(sample.value() if value is None else value, metric="ppl", n=sum(counts), sample=sample)
+
+
+def entries(count: int = 2) -> dict[str, BaselineEntry]:
+    return {f"test_x.py::test_{i}::ppl": entry_of(score([1.25, 3.5 + i], [2, 4]), NOW) for i in range(count)}
+
+
+def text(count: int = 2) -> str:
+    return format_baseline(entries(count))
+
+
+def edited(key: str, value: object) -> str:
+    data = json.loads(text(1))
+    (gate,) = data["gates"].values()
+    gate[key] = value
+    return json.dumps(data)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e9), st.integers(1, 10**9)), min_size=1, max_size=8))
+def test_what_is_written_is_read_back_to_the_bit(clusters: list[tuple[float, int]]) -> None:
+    sums, counts = [s for s, _ in clusters], [n for _, n in clusters]
+    measured = score(sums, counts, value=1.0)
+    (entry,) = parse_baseline(format_baseline({"id": entry_of(measured, NOW)}), "file").values()
+    assert [row[1] for row in entry.clusters] == sums
+    assert [row[0] for row in entry.clusters] == counts
+    assert entry.provenance == NOW
+    assert entry.value == measured
+
+
+def test_the_text_is_json_sorted_by_gate_with_a_line_for_each_number() -> None:
+    written = format_baseline(dict(reversed(entries().items())))
+    assert written == text()
+    assert list(json.loads(written)["gates"]) == sorted(entries())
+    assert "        [2, 1.25],\n        [4, 3.5]\n" in written
+    assert written.endswith("}\n")
+    assert parse_baseline(format_baseline({}), "file") == {}
+
+
+def test_a_change_of_one_gate_changes_no_line_of_another() -> None:
+    before, after = text().splitlines(), format_baseline({**entries(), "aaa": entries(1).popitem()[1]}).splitlines()
+    added = len(after) - len(before)
+    assert before[3:] == after[3 + added :]
+
+
+def test_a_file_cut_short_anywhere_is_an_error() -> None:
+    whole = text().rstrip()
+    for end in range(len(whole)):
+        with pytest.raises(BaselineError, match=r"^file: .*(mend|restore)"):
+            parse_baseline(whole[:end], "file")
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        (edited("value", "2.5"), r"test_0::ppl: value: expected `float`, got `str`"),
+        (edited("value", None), r"value: expected `float`, got `null`"),
+        (edited("clusters", [[1, "2"]]), r"clusters\[0\]\[1\]: expected `float`, got `str`"),
+        (edited("n", 2.5), r"n: expected `int`, got `float`"),
+        (edited("valeu", 2.5), r"unknown field `valeu`"),
+        (edited("identity", []), r"identity: expected `object`, got `array`"),
+        (text().replace("1.25", "NaN"), r"not whole JSON"),
+        (text().replace("1.25", "1e999"), r"not whole JSON|expected `float`|out of range"),
+        ("[]", r"top level: expected `object`, got `array`"),
+        ("", r"not whole JSON"),
+        (text().replace('"schema": 1', '"schema": 2'), r"expected schema 1, got 2"),
+        (text().replace("    [4, 3.5]", "\n<<<<<<< HEAD\n  [4, 3.5]"), r"^file:\d+: an unresolved merge conflict"),
+    ],
+)
+def test_what_is_edited_by_hand_to_something_else_is_an_error_that_names_it(written: str, says: str) -> None:
+    with pytest.raises(BaselineError, match=says):
+        parse_baseline(written, "file")
+
+
+def test_a_missing_key_is_named() -> None:
+    data = json.loads(text(1))
+    for key in next(iter(data["gates"].values())):
+        (gate,) = data["gates"].values()
+        others = {name: value for name, value in gate.items() if name != key}
+        with pytest.raises(BaselineError, match=f"test_0::ppl: .*{key}"):
+            parse_baseline(json.dumps({"schema": 1, "gates": {"test_0::ppl": others}}), "file")
+
+
+def test_a_value_that_its_clusters_do_not_add_up_to_is_an_error() -> None:
+    measured = score([1.25, 3.5], [2, 4])
+    entry = msgspec.structs.replace(entry_of(measured, NOW), value=float(measured) * 1.01)
+    assert measured.sample is not None
+    with pytest.raises(BaselineError, match="edited by hand"):
+        reference_of(entry, measured.sample)
+
+
+@pytest.mark.parametrize("clusters", [[], [[1]], [[1, 2, 3]], [[1, 2], [1]], [[-1, 2.0]], [[0.5, 2.0]], [[0, 0.0]]])
+def test_clusters_that_are_none_are_an_error(clusters: list[list[float]]) -> None:
+    measured = score([1.25, 3.5], [2, 4])
+    assert measured.sample is not None
+    with pytest.raises(BaselineError, match="clusters: expected"):
+        reference_of(msgspec.structs.replace(entry_of(measured, NOW), clusters=clusters), measured.sample)
+
+
+def test_an_entry_gives_back_the_sample_it_was_made_of() -> None:
+    measured = score([1.25, 3.5, 0.75], [2, 4, 1])
+    assert measured.sample is not None
+    reference = reference_of(entry_of(measured, NOW), measured.sample)
+    assert (reference.sums == measured.sample.sums).all()
+    assert (reference.counts == measured.sample.counts).all()
+    assert reference.value() == measured
+
+
+def test_no_more_than_512_clusters_are_kept_and_nothing_is_lost_by_it() -> None:
+    random = np.random.default_rng(0)
+    sums, counts = random.uniform(0, 9, 5000), random.integers(1, 9, 5000)
+    entry = entry_of(score(sums.tolist(), counts.tolist()), NOW)
+    kept = np.array(entry.clusters)
+    assert MAX_CLUSTERS / 2 < len(kept) <= MAX_CLUSTERS
+    assert kept[:, 0].sum() == counts.sum()
+    assert kept[:, 1].sum() == pytest.approx(sums.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_is_no_baseline(value: float) -> None:
+    with pytest.raises(BaselineError, match="finite"):
+        entry_of(score([1.0], [1], value=value), NOW)

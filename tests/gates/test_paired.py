@@ -1,0 +1,155 @@
+"""Samples against each other: refused unless they are of the same, bootstrapped where there is no closed form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.errors import ComparisonError, MetricInputError
+from pytest_lmgate.gates.comparison import compare_means
+from pytest_lmgate.gates.paired import compare, differences
+from pytest_lmgate.metrics import texts
+from pytest_lmgate.metrics.sample import Sample, Scale
+
+PERCENT = Tolerance(0.01, relative=True)
+WORDS = [f"w{index}" for index in range(30)]
+IDENTITY = {"data": "d", "protocol": "p", "targets": "t"}
+
+
+def corpus(rows: int, error: float, seed: int = 0) -> tuple[list[str], list[list[str]]]:
+    """Sentences with a share of their words replaced, and what they were."""
+    random = np.random.default_rng(seed)
+    references = [random.choice(WORDS, 12).tolist() for _ in range(rows)]
+    wrong = np.random.default_rng(seed + 1)
+    written = [[w if wrong.random() > error else "x" for w in row] for row in references]
+    return [" ".join(row) for row in written], [[" ".join(row)] for row in references]
+
+
+def bleu_sample(rows: int, error: float) -> Sample:
+    score = texts.text_score(texts.bleu(), *corpus(rows, error))
+    assert score.sample is not None
+    return replace(score.sample, identity=IDENTITY)
+
+
+def likelihoods(sums: list[float]) -> Sample:
+    return Sample(np.array(sums)[:, None], np.full(len(sums), 10), Scale("lower", exponential=True), identity=IDENTITY)
+
+
+def test_likelihoods_are_compared_in_closed_form() -> None:
+    a, b = likelihoods([20.0, 21.0, 19.5]), likelihoods([19.0, 20.5, 19.0])
+    assert b.scale is not None
+    expected = compare_means(a.sums[:, 0], b.sums[:, 0], a.counts, scale=b.scale, tolerance=PERCENT)
+    assert compare(a, b, tolerance=PERCENT) == expected
+
+
+def test_the_same_texts_pass_with_a_change_of_exactly_zero() -> None:
+    sample = bleu_sample(40, 0.2)
+    for tolerance in (PERCENT, Tolerance(0.0, relative=False)):
+        found = compare(sample, sample, tolerance=tolerance)
+        assert found.decision == "pass"
+        assert found.change == found.degradation == found.lower == found.upper == found.detectable == 0
+        # sacrebleu's formula says 1/1001 of identical systems, which would mislead.
+        assert (found.p_pass, found.p_fail, found.p_value) == (0.0, 1.0, None)
+
+
+def test_worse_texts_fail_and_better_ones_pass() -> None:
+    good, bad = bleu_sample(60, 0.1), bleu_sample(60, 0.4)
+    worse = compare(bad, good, tolerance=PERCENT)
+    assert worse.decision == "fail"
+    assert worse.change < 0 < worse.degradation
+    assert worse.fails_build()
+    better = compare(good, bad, tolerance=PERCENT)
+    assert better.decision == "pass"
+    assert better.degradation < 0 < better.change
+
+
+def test_the_bounds_are_percentiles_of_the_resampled_change_of_ratios() -> None:
+    candidate, reference = bleu_sample(50, 0.25), bleu_sample(50, 0.2)
+    found = compare(candidate, reference, tolerance=PERCENT)
+    metric, random = texts.bleu(), np.random.default_rng(12345)
+    drawn = []
+    for _ in range(1000):
+        rows = random.choice(50, size=50)
+        drawn.append(
+            1 - metric.value(candidate.sums[rows].sum(axis=0)) / metric.value(reference.sums[rows].sum(axis=0))
+        )
+    # Student's t with 49 degrees of freedom at 95 % is 1.6766; Phi(-sqrt(50/49) 1.6766) = 0.0452.
+    ordered = sorted(drawn)
+    assert found.lower == pytest.approx(ordered[45], abs=1e-12)
+    assert found.upper == pytest.approx(ordered[999 - 45], abs=1e-12)
+    assert found.degradation == pytest.approx(1 - candidate.value() / reference.value())
+    assert found.p_pass == (sum(d >= 0.01 for d in drawn) + 1) / 1001
+    assert found.p_fail == (sum(d <= 0.01 for d in drawn) + 1) / 1001
+
+
+def test_few_rows_have_wider_bounds_than_percentiles() -> None:
+    few = compare(bleu_sample(4, 0.3), bleu_sample(4, 0.1), tolerance=PERCENT)
+    assert few.lower is not None
+    assert few.upper is not None
+    assert few.upper - few.lower > 0.1
+    assert few.df == 3
+
+
+def test_an_inconclusive_comparison_says_how_many_rows_it_would_take() -> None:
+    found = compare(bleu_sample(40, 0.21), bleu_sample(40, 0.2), tolerance=Tolerance(0.03, relative=True))
+    assert found.decision == "inconclusive"
+    assert found.needed is not None
+    assert found.needed > 40
+    assert found.detectable is not None
+    assert found.detectable > 0.03
+
+
+def test_one_row_has_no_bounds_and_passes_only_if_identical() -> None:
+    same = compare(bleu_sample(1, 0.2), bleu_sample(1, 0.2), tolerance=PERCENT)
+    other = compare(bleu_sample(1, 0.5), bleu_sample(1, 0.0), tolerance=PERCENT)
+    assert (same.decision, same.lower) == ("pass", None)
+    assert (other.decision, other.upper) == ("inconclusive", None)
+    assert "two at least" in other.reason
+    assert other.fails_build()
+
+
+def test_a_percentage_of_nothing_is_refused() -> None:
+    with pytest.raises(MetricInputError, match="reference above 0"):
+        compare(bleu_sample(5, 0.1), bleu_sample(5, 1.0), tolerance=PERCENT)
+
+
+def test_a_value_that_is_not_finite_is_an_error() -> None:
+    sample = bleu_sample(5, 0.1)
+    broken = replace(sample, sums=sample.sums * math.nan)
+    with pytest.raises(MetricInputError, match="candidate: expected finite"):
+        compare(broken, sample, tolerance=PERCENT)
+    with pytest.raises(MetricInputError, match="reference: expected finite"):
+        compare(sample, broken, tolerance=PERCENT)
+    with pytest.raises(MetricInputError, match="finite"):
+        compare(likelihoods([math.nan, 1.0]), likelihoods([1.0, 1.0]), tolerance=PERCENT)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ("data", "the data differs"),
+        ("protocol", "the protocol differs (p here, other there)"),
+        ("targets", "the tokens differ"),
+    ],
+)
+def test_samples_of_something_else_are_refused_with_what_differs(part: str, says: str) -> None:
+    a = likelihoods([1.0, 2.0])
+    b = replace(a, identity={**IDENTITY, part: "other"})
+    with pytest.raises(ComparisonError) as caught:
+        compare(a, b, tolerance=PERCENT)
+    assert says in str(caught.value)
+    assert ("bits per byte" in str(caught.value)) == (part == "targets")
+
+
+def test_a_part_that_only_one_side_has_is_a_difference() -> None:
+    assert differences({"data": "d"}, {}) == ["the data differs: other rows, prompts or references"]
+    assert differences({}, {}) == []
+
+
+def test_other_clusters_are_refused() -> None:
+    with pytest.raises(ComparisonError, match="same clusters"):
+        compare(likelihoods([1.0, 2.0]), likelihoods([1.0, 2.0, 3.0]), tolerance=PERCENT)
