@@ -34,14 +34,31 @@ class ModelPool:
         if key in self._models:
             self._models[key] = self._models.pop(key)
             return self._models[key]
-        while self._models and available_bytes(torch.device(device)) < _ROOM * weight_bytes:
-            oldest = next(iter(self._models))
+        self._make_room(weight_bytes, device)
+        self._models[key] = load()
+        return self._models[key]
+
+    def fits_beside(self, kept: str, key: str, *, weight_bytes: int, device: str) -> bool:
+        """Whether a model can be had without letting go of another; all others go first where they must.
+
+        Args:
+            kept: The model that stays.
+            key: The model that is to join it.
+            weight_bytes: About what its weights take.
+            device: Where it will live.
+        """
+        return key in self._models or self._make_room(weight_bytes, device, kept)
+
+    def _make_room(self, weight_bytes: int, device: str, kept: str | None = None) -> bool:
+        while available_bytes(torch.device(device)) < _ROOM * weight_bytes:
+            oldest = next((key for key in self._models if key != kept), None)
+            if oldest is None:
+                return False
             gone = self._models.pop(oldest)
             where = gone.device
             del gone
             release(where)
-        self._models[key] = load()
-        return self._models[key]
+        return True
 
     def __len__(self) -> int:
         return len(self._models)

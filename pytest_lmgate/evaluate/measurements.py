@@ -99,19 +99,29 @@ class Measurements:
 
     def model(self, source: ModelSource) -> LoadedModel:
         """Return a model in memory: one at a time, unless the next fits beside those that are there."""
+        pool = self._models()
+        if source.in_memory:
+            return source.load()  # held here, it would stay in memory after the user let it go
+        return pool.get(
+            _key(source),
+            load=source.load,
+            weight_bytes=source.weight_bytes,
+            device=source.device,
+        )
+
+    def fit_together(self, here: ModelSource, other: ModelSource) -> bool:
+        """Whether another model fits in memory beside one that is there."""
+        return other.in_memory or self._models().fits_beside(
+            _key(here), _key(other), weight_bytes=other.weight_bytes, device=other.device
+        )
+
+    def _models(self) -> ModelPool:
         if self._pool is None:
             from pytest_lmgate.engine.pool import ModelPool
 
             share_processors(self.options.workers)
             self._pool = ModelPool()
-        if source.in_memory:
-            return source.load()  # held here, it would stay in memory after the user let it go
-        return self._pool.get(
-            Fingerprint.of("model", source.ingredients).address,
-            load=source.load,
-            weight_bytes=source.weight_bytes,
-            device=source.device,
-        )
+        return self._pool
 
     def _fresh(self, fingerprint: Fingerprint, recipe: Recipe[T]) -> T | None:
         entry = self.store.get(fingerprint)
@@ -131,3 +141,7 @@ class Measurements:
         if self.options.refresh_before is not None and self.store.get(fingerprint) is not None:
             return ("nothing changed: measured again by --lmgate-refresh",)
         return tuple(self.store.explain(fingerprint))
+
+
+def _key(source: ModelSource) -> str:
+    return Fingerprint.of("model", source.ingredients).address

@@ -12,6 +12,7 @@ import pytest
 from pytest_lmgate.plugin.hooks import GateHooks
 
 if TYPE_CHECKING:
+    from pytest_lmgate.metrics.divergence import Divergence
     from pytest_lmgate.metrics.score import Score
     from pytest_lmgate.plugin.session import GateSession
 
@@ -27,10 +28,10 @@ _DOCS = {
     "bpb_of": "bpb_of(model, dataset, *, stride, max_length, protocol, ...) measures bits per byte.",
     "kl_of": "kl_of(model, reference, dataset, *, statistic, stride, max_length, protocol, ...) measures the KL "
     "divergence of a model from a reference model, in nats per token.",
-    "top1_of": "top1_of(model, reference, dataset, *, stride, ...) measures the share of tokens where both models' most "
-    "likely one is the same.",
-    "compare_of": "compare_of(model, reference, dataset, *, stride, ...) measures both and all else that llama.cpp tells "
-    "of two models; see docs/divergence.md.",
+    "top1_of": "top1_of(model, reference, dataset, *, stride, ...) measures the share of tokens where both models' "
+    "most likely one is the same.",
+    "compare_of": "compare_of(model, reference, dataset, *, stride, ...) measures both and all else that llama.cpp "
+    "tells of two models; see docs/divergence.md.",
     "pppl_of": "pppl_of(model, dataset, *, max_length) measures the pseudo-perplexity of a masked model.",
     "accuracy_of": "accuracy_of(model, dataset, *, variant) measures multiple-choice accuracy by likelihood.",
     "bleu_of": f"bleu_of(model, dataset, *, tokenize, max_ngram_order, ..., {_GENERATION}) measures BLEU. {_TEXTS}",
@@ -48,7 +49,7 @@ class Measure:
     def __init__(self, session: GateSession, name: str) -> None:
         self._session, self._name = session, name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Score:
+    def __call__(self, *args: Any, **kwargs: Any) -> Score | Divergence:
         """Measure; see the fixtures."""
         __tracebackhide__ = True
         return self._session.score(self._name, args, kwargs)

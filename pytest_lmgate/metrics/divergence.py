@@ -1,0 +1,292 @@
+"""Divergence of a candidate q from its reference p, from what was measured of each target: KL, top-1 and the rest.
+
+The figures bear the names that ``llama-perplexity --kl-divergence`` prints, and are computed by its formulas
+(tools/perplexity/perplexity.cpp); its errors take tokens as independent, which those of one document are not, and are
+called iid for that. The standard errors of the scores are those between clusters (`metrics.noise`).
+"""
+
+from __future__ import annotations
+
+__all__ = ["Divergence", "DivergenceStatistics", "Figure", "divergence", "kl", "top1"]
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.config.requests import KL_STATISTICS
+from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.noise import ClusteredMean, block_clusters, clustered_mean
+from pytest_lmgate.metrics.score import Score
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_KL_PERCENTILES = {"99.9%": 99.9, "99.0%": 99, "95.0%": 95, "90.0%": 90, "Median": 50, "10.0%": 10, "5.0%": 5,
+                   "1.0%": 1, "0.1%": 0.1}  # fmt: skip
+_DP_PERCENTILES = {"99.9%": 99.9, "99.0%": 99, "95.0%": 95, "90.0%": 90, "75.0%": 75, "Median": 50, "25.0%": 25,
+                   "10.0%": 10, "5.0%": 5, "1.0%": 1, "0.1%": 0.1}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DivergenceStatistics:
+    """What a comparison of two models keeps, window after window.
+
+    Attributes:
+        kl: ``sum_i p_i (log p_i - log q_i)`` at each target, nats, shape ``[targets]``.
+        dp: ``q(target) - p(target)``, likewise.
+        same_top: 1 where the arg-max agrees, else 0, likewise.
+        nll_p: Of the reference, nats, likewise.
+        nll_q: Of the candidate, likewise.
+        window_targets: Targets of each window, shape ``[windows]``.
+        window_document: Document of each window, likewise.
+        running_text: Whether the rows were read as one text.
+    """
+
+    kl: Floats
+    dp: Floats
+    same_top: Floats
+    nll_p: Floats
+    nll_q: Floats
+    window_targets: Ints
+    window_document: Ints
+    running_text: bool
+
+    def __post_init__(self) -> None:
+        expected = int(self.window_targets.sum())
+        columns = {name: getattr(self, name) for name in ("kl", "dp", "same_top", "nll_p", "nll_q")}
+        for name, values in columns.items():
+            if expected == 0 or values.shape != (expected,):
+                raise MetricInputError(f"{name}: expected a number for each of {expected} targets, got {values.shape}")
+            if bad := int((~np.isfinite(values)).sum()):
+                raise MetricInputError(f"{name}: expected finite numbers, got {bad} of {expected} NaN or infinite")
+
+    @property
+    def n(self) -> int:
+        """Targets."""
+        return len(self.kl)
+
+    def clustered(self, values: Floats) -> ClusteredMean:
+        """Return the mean of a number per target, and its noise between clusters."""
+        begins = np.concatenate([[0], np.cumsum(self.window_targets)[:-1]])
+        clusters = block_clusters(self.window_document, self.window_targets, running_text=self.running_text)
+        sums = np.bincount(clusters, weights=np.add.reduceat(values, begins))
+        sizes = np.bincount(clusters, weights=self.window_targets)
+        return clustered_mean(sums.astype(np.float64), sizes.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its errors.
+
+    Attributes:
+        value: The number.
+        stderr: Its standard error between clusters; None where it has none, or with fewer than two clusters.
+        iid_stderr: The same as if tokens were independent, by llama.cpp's formula; None where it prints none.
+    """
+
+    value: float
+    stderr: float | None = None
+    iid_stderr: float | None = None
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Everything about a candidate beside its reference.
+
+    Attributes:
+        figures: By the names that llama.cpp prints, in its order; nats, and probabilities from 0 to 1.
+        n: Targets.
+        signature: How the figures were made, in one line.
+        model: Name of the candidate.
+        reference: Name of the reference.
+        dataset: Name of the dataset.
+        fingerprint: Content address of the measurement.
+        cached: Whether it came from the cache.
+        seconds: Wall time of measuring or looking up.
+    """
+
+    figures: Mapping[str, Figure]
+    n: int
+    signature: str
+    model: str = ""
+    reference: str = ""
+    dataset: str = ""
+    fingerprint: str = ""
+    cached: bool = False
+    seconds: float = 0.0
+
+    @property
+    def kl(self) -> Figure:
+        """Mean KL divergence, nats."""
+        return self.figures["Mean KLD"]
+
+    @property
+    def top1(self) -> Figure:
+        """Share of positions whose most likely token is the reference's."""
+        return self.figures["Same top p"]
+
+    @property
+    def ln_ratio(self) -> Figure:
+        """Mean difference of the NLLs, nats: the logarithm of the ratio of the perplexities."""
+        return self.figures["Mean ln(PPL(Q)/PPL(base))"]
+
+    @property
+    def ratio(self) -> Figure:
+        """The candidate's perplexity over the reference's."""
+        return self.figures["Mean PPL(Q)/PPL(base)"]
+
+    @property
+    def details(self) -> dict[str, float]:
+        """The figures as plain numbers; errors follow theirs under its name and which error it is."""
+        flat: dict[str, float] = {}
+        for name, figure in self.figures.items():
+            flat[name] = figure.value
+            if figure.stderr is not None:
+                flat[f"{name}, stderr"] = figure.stderr
+            if figure.iid_stderr is not None:
+                flat[f"{name}, iid stderr (tokens as independent)"] = figure.iid_stderr
+        return flat
+
+    def placed(self, **where: Any) -> Divergence:
+        """Return the same with names and the address of the measurement."""
+        return replace(self, **where)
+
+    def __str__(self) -> str:
+        """A table; the first error is that between clusters."""
+        width = max(map(len, self.figures))
+        lines = [f"{self.model} against {self.reference} on {self.dataset}: {self.n:,} tokens, {self.signature}"]
+        for name, figure in self.figures.items():
+            error = "" if figure.stderr is None else f" ± {figure.stderr:.6f}"
+            iid = "" if figure.iid_stderr is None else f" (iid ± {figure.iid_stderr:.6f})"
+            lines.append(f"  {name:{width}}: {figure.value:11.6f}{error}{iid}")
+        return "\n".join(lines)
+
+
+def kl(statistics: DivergenceStatistics, *, signature: str, statistic: str = "mean") -> Score:
+    """Return a statistic of the KL divergence per token, in nats.
+
+    Args:
+        statistics: The measurement.
+        signature: How it was made, in one line.
+        statistic: ``mean``, which alone has a standard error, ``median``, ``p90``, ``p95``, ``p99``, ``p99.9`` or
+            ``max``; percentiles are interpolated linearly, as llama.cpp does.
+    """
+    whole = divergence(statistics, signature=signature)
+    signature = f"{signature}|statistic:{statistic}"
+    details = {"statistic": statistic, **whole.details}
+    if statistic != "mean":
+        value = float(np.percentile(statistics.kl, KL_STATISTICS[statistic]))
+        return Score(value, metric="kl", n=statistics.n, signature=signature, details=details)
+    noise = statistics.clustered(statistics.kl)
+    return _mean_score("kl", noise, signature, details, direction="lower")
+
+
+def top1(statistics: DivergenceStatistics, *, signature: str) -> Score:
+    """Return the share of targets at which both models' most likely token is the same, 0 to 1."""
+    details = {"statistic": "mean", **divergence(statistics, signature=signature).details}
+    noise = statistics.clustered(statistics.same_top)
+    return _mean_score("top1", noise, signature, details, direction="higher")
+
+
+def _mean_score(metric: str, noise: ClusteredMean, signature: str, details: Mapping[str, Any], **others: Any) -> Score:
+    margin = noise.margin()
+    return Score(
+        noise.mean,
+        metric=metric,
+        n=noise.n,
+        stderr=noise.stderr,
+        interval=None if margin is None else (noise.mean - margin, noise.mean + margin),
+        signature=signature,
+        details={**details, "clusters": noise.clusters, "df": noise.df},
+        **others,
+    )
+
+
+def divergence(statistics: DivergenceStatistics, *, signature: str) -> Divergence:
+    """Return all figures, by llama.cpp's names and in its order."""
+    figures = {**_perplexities(statistics), **_divergences(statistics), **_probabilities(statistics)}
+    return Divergence(figures, statistics.n, signature)
+
+
+def _perplexities(statistics: DivergenceStatistics) -> dict[str, Figure]:
+    """Both perplexities, and their ratio by paired errors: ``u_r^2 = u_q^2 + u_p^2 - 2 cov``."""
+    q, p = statistics.nll_q, statistics.nll_p
+    ln_q, ln_p, paired = (statistics.clustered(values) for values in (q, p, q - p))
+    u_q, u_p, cov = _iid_error(q), _iid_error(p), _iid_covariance(q, p)
+    ppl_q, ppl_p, ratio = _exp(ln_q.mean), _exp(ln_p.mean), _exp(paired.mean)
+    # Where the models are the same, rounding may leave less than nothing under the root.
+    u_ratio = math.sqrt(max(0.0, u_q**2 + u_p**2 - 2 * cov))
+    u_difference = math.sqrt(max(0.0, (ppl_q * u_q) ** 2 + (ppl_p * u_p) ** 2 - 2 * ppl_q * ppl_p * cov))
+    # By the delta method: the gradient of PPL(Q) - PPL(base) in both mean NLLs.
+    difference = None
+    if math.isfinite(ppl_q) and math.isfinite(ppl_p):
+        difference = statistics.clustered(ppl_q * (q - ln_q.mean) - ppl_p * (p - ln_p.mean)).stderr
+    return {
+        "Mean PPL(Q)": Figure(ppl_q, _times(ppl_q, ln_q.stderr), ppl_q * u_q),
+        "Mean PPL(base)": Figure(ppl_p, _times(ppl_p, ln_p.stderr), ppl_p * u_p),
+        "Cor(ln(PPL(Q)), ln(PPL(base)))": Figure(_correlation(cov, u_q, u_p, same=bool((q == p).all()))),
+        "Mean ln(PPL(Q)/PPL(base))": Figure(paired.mean, paired.stderr, u_ratio),
+        "Mean PPL(Q)/PPL(base)": Figure(ratio, _times(ratio, paired.stderr), ratio * u_ratio),
+        "Mean PPL(Q)-PPL(base)": Figure(ppl_q - ppl_p, difference, u_difference),
+    }
+
+
+def _divergences(statistics: DivergenceStatistics) -> dict[str, Figure]:
+    mean = statistics.clustered(statistics.kl)
+    return {
+        "Mean KLD": Figure(mean.mean, mean.stderr, _iid_error(statistics.kl)),
+        "Maximum KLD": Figure(float(statistics.kl.max())),
+        **{f"{name} KLD": Figure(value) for name, value in _percentiles(statistics.kl, _KL_PERCENTILES).items()},
+        "Minimum KLD": Figure(float(statistics.kl.min())),
+    }
+
+
+def _probabilities(statistics: DivergenceStatistics) -> dict[str, Figure]:
+    dp, top = statistics.dp, statistics.same_top
+    mean, squares, same = (statistics.clustered(values) for values in (dp, dp**2, top))
+    rms = math.sqrt(squares.mean)
+    half = 0.5 / rms if rms > 0 else 0.0  # the root's derivative
+    n = statistics.n
+    u_same = math.sqrt(same.mean * (1 - same.mean) / (n - 1)) if n > 1 else math.nan
+    return {
+        "Mean Δp": Figure(mean.mean, mean.stderr, _iid_error(dp)),
+        "Maximum Δp": Figure(float(dp.max())),
+        **{f"{name} Δp": Figure(value) for name, value in _percentiles(dp, _DP_PERCENTILES).items()},
+        "Minimum Δp": Figure(float(dp.min())),
+        "RMS Δp": Figure(rms, _times(half, squares.stderr), half * _iid_error(dp**2)),
+        "Same top p": Figure(same.mean, same.stderr, u_same),
+    }
+
+
+def _percentiles(values: Floats, which: Mapping[str, float]) -> dict[str, float]:
+    return dict(zip(which, np.percentile(values, list(which.values())).tolist(), strict=True))
+
+
+def _iid_error(x: Floats) -> float:
+    """``sqrt((mean(x^2) - mean(x)^2) / (N - 1))``, of which the numerator is computed about the mean."""
+    return math.sqrt(float(np.mean((x - x.mean()) ** 2)) / (len(x) - 1)) if len(x) > 1 else math.nan
+
+
+def _iid_covariance(a: Floats, b: Floats) -> float:
+    """``(mean(ab) - mean(a) mean(b)) / (N - 1)``, likewise."""
+    return float(np.mean((a - a.mean()) * (b - b.mean()))) / (len(a) - 1) if len(a) > 1 else math.nan
+
+
+def _correlation(cov: float, u_q: float, u_p: float, *, same: bool) -> float:
+    """Correlation of the mean NLLs: 1 of equal ones, undefined (NaN) where one model does not vary."""
+    if same:
+        return 1.0
+    return cov / (u_q * u_p) if u_q * u_p > 0 else math.nan
+
+
+def _exp(x: float) -> float:
+    """``exp``, infinite where it overflows."""
+    return math.exp(x) if x < 709 else math.inf
+
+
+def _times(factor: float, stderr: float | None) -> float | None:
+    return None if stderr is None else factor * stderr

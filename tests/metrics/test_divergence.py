@@ -1,0 +1,197 @@
+"""Statistics of two models: llama.cpp's formulas by hand, percentiles, noise, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.divergence import DivergenceStatistics, divergence, kl, top1
+from pytest_lmgate.metrics.noise import clustered_mean
+
+IID = "iid stderr (tokens as independent)"
+
+
+def statistics(n: int = 60, window: int = 10, seed: int = 0, **columns: Any) -> DivergenceStatistics:
+    """Random but plausible numbers for `n` targets in windows of one running text."""
+    generator = np.random.default_rng(seed)
+    p = generator.exponential(2, n)
+    q = np.abs(p + 0.1 * generator.normal(size=n))
+    own = {
+        "kl": generator.exponential(0.1, n),
+        "dp": np.exp(-q) - np.exp(-p),
+        "same_top": (generator.random(n) < 0.9).astype(float),
+        "nll_p": p,
+        "nll_q": q,
+    }
+    return DivergenceStatistics(
+        **{**own, **columns},
+        window_targets=np.full(n // window, window),
+        window_document=np.zeros(n // window, dtype=np.int64),
+        running_text=True,
+    )
+
+
+def test_the_ratio_and_its_error_are_llama_cpps_by_hand() -> None:
+    # Two tokens: a = nll_q = (1, 3), b = nll_p = (1, 2). Means 2 and 1.5; mean squares 5 and 2.5; mean product 3.5.
+    zeros, ones = np.zeros(2), np.ones(2)
+    a, b = np.array([1.0, 3.0]), np.array([1.0, 2.0])
+    given = statistics(2, 1, kl=zeros, dp=zeros, same_top=ones, nll_q=a, nll_p=b)
+    found = divergence(given, signature="s").figures
+
+    # u^2 = (mean square - mean^2) / (N - 1): 1 and 0.25; cov = (3.5 - 3) / 1 = 0.5; u_r^2 = 1 + 0.25 - 1 = 0.25.
+    assert found["Mean ln(PPL(Q)/PPL(base))"].value == pytest.approx(0.5)
+    assert found["Mean ln(PPL(Q)/PPL(base))"].iid_stderr == pytest.approx(0.5)
+    assert found["Mean PPL(Q)/PPL(base)"].value == pytest.approx(math.exp(0.5))
+    assert found["Mean PPL(Q)/PPL(base)"].iid_stderr == pytest.approx(0.5 * math.exp(0.5))
+    assert found["Mean PPL(Q)"].value == pytest.approx(math.exp(2))
+    assert found["Mean PPL(Q)"].iid_stderr == pytest.approx(math.exp(2))
+    assert found["Mean PPL(base)"].iid_stderr == pytest.approx(0.5 * math.exp(1.5))
+    assert found["Cor(ln(PPL(Q)), ln(PPL(base)))"].value == pytest.approx(0.5 / (1 * 0.5))
+    assert found["Mean PPL(Q)-PPL(base)"].value == pytest.approx(math.exp(2) - math.exp(1.5))
+    # (e^2)^2 + (e^1.5 / 2)^2 - 2 e^2 e^1.5 / 2
+    expected = math.sqrt(math.exp(4) + math.exp(3) / 4 - math.exp(3.5))
+    assert found["Mean PPL(Q)-PPL(base)"].iid_stderr == pytest.approx(expected)
+
+
+def test_every_figure_is_there_under_llama_cpps_name_and_in_its_order() -> None:
+    below = ("90.0%", "Median", "10.0%", "5.0%", "1.0%", "0.1%", "Minimum")
+    expected = [
+        "Mean PPL(Q)", "Mean PPL(base)", "Cor(ln(PPL(Q)), ln(PPL(base)))", "Mean ln(PPL(Q)/PPL(base))",
+        "Mean PPL(Q)/PPL(base)", "Mean PPL(Q)-PPL(base)",
+        *(f"{name} KLD" for name in ("Mean", "Maximum", "99.9%", "99.0%", "95.0%", *below)),
+        *(f"{name} Δp" for name in ("Mean", "Maximum", "99.9%", "99.0%", "95.0%", "90.0%", "75.0%", "Median", "25.0%",
+                                    *below[2:])),
+        "RMS Δp", "Same top p",
+    ]  # fmt: skip
+    assert list(divergence(statistics(), signature="s").figures) == expected
+
+
+def test_percentiles_are_interpolated_as_llama_cpp_does() -> None:
+    values = np.array([5.0, 1.0, 4.0, 2.0, 3.0, 9.0])
+    found = divergence(statistics(6, 1, kl=values, dp=-values), signature="s").figures
+
+    ordered = sorted(values)
+    for fraction, name in ((0.5, "Median"), (0.9, "90.0%"), (0.99, "99.0%"), (0.001, "0.1%")):
+        at = fraction * (len(values) - 1)
+        low, part = int(at), at - int(at)
+        by_hand = (1 - part) * ordered[low] + part * ordered[min(low + 1, len(values) - 1)]
+        assert found[f"{name} KLD"].value == pytest.approx(by_hand)
+    assert (found["Minimum KLD"].value, found["Maximum KLD"].value) == (1, 9)
+    assert (found["Minimum Δp"].value, found["Maximum Δp"].value) == (-9, -1)
+
+
+def test_probability_differences_and_the_same_top_have_llama_cpps_errors() -> None:
+    dp = np.array([0.3, -0.1, 0.2, 0.0, -0.4])
+    top = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
+    found = divergence(statistics(5, 1, dp=dp, same_top=top), signature="s").figures
+
+    rms = math.sqrt((0.09 + 0.01 + 0.04 + 0.16) / 5)
+    squares = np.array([0.09, 0.01, 0.04, 0.0, 0.16])
+    error = math.sqrt(((squares**2).mean() - squares.mean() ** 2) / 4)
+    assert found["Mean Δp"].value == pytest.approx(0.0)
+    assert found["RMS Δp"].value == pytest.approx(rms)
+    assert found["RMS Δp"].iid_stderr == pytest.approx(0.5 / rms * error)
+    assert found["Same top p"].value == pytest.approx(0.8)
+    assert found["Same top p"].iid_stderr == pytest.approx(math.sqrt(0.8 * 0.2 / 4))
+
+
+def test_the_scores_have_the_noise_between_clusters() -> None:
+    given = statistics()
+    for score, values in (
+        (kl(given, signature="s"), given.kl),
+        (top1(given, signature="s"), given.same_top),
+    ):
+        noise = clustered_mean(values.reshape(-1, 10).sum(1), np.full(6, 10))
+        assert float(score) == pytest.approx(values.mean())
+        assert score.stderr == pytest.approx(noise.stderr)
+        assert score.interval == pytest.approx((noise.mean - noise.margin(), noise.mean + noise.margin()))
+        assert score.n == 60
+    assert kl(given, signature="s").direction == "lower"
+    assert top1(given, signature="s").direction == "higher"
+
+
+@pytest.mark.parametrize(
+    ("statistic", "percentile"),
+    [("median", 50), ("p90", 90), ("p95", 95), ("p99", 99), ("p99.9", 99.9), ("max", 100)],
+)
+def test_a_statistic_is_what_its_name_says_and_in_the_signature(statistic: str, percentile: float) -> None:
+    given = statistics()
+    score = kl(given, signature="s", statistic=statistic)
+
+    assert float(score) == pytest.approx(np.percentile(given.kl, percentile))
+    assert score.signature == f"s|statistic:{statistic}"
+    assert (score.stderr, score.interval) == (None, None)
+
+
+def test_equal_models_have_a_ratio_of_one_without_error() -> None:
+    nll = np.random.default_rng(3).exponential(3, 60)
+    zeros, ones = np.zeros(60), np.ones(60)
+    found = divergence(
+        statistics(kl=zeros, dp=zeros, same_top=ones, nll_p=nll, nll_q=nll.copy()), signature="s"
+    ).figures
+
+    for name in ("Mean ln(PPL(Q)/PPL(base))", "Mean PPL(Q)-PPL(base)", "Mean KLD", "RMS Δp", "Mean Δp"):
+        assert (found[name].value, found[name].stderr) == (0, 0)
+        assert found[name].iid_stderr == pytest.approx(0, abs=1e-7)
+    assert found["Mean PPL(Q)/PPL(base)"].value == found["Cor(ln(PPL(Q)), ln(PPL(base)))"].value == 1
+    assert found["Same top p"].value == 1
+
+
+def test_the_difference_of_perplexities_has_the_error_of_the_delta_method() -> None:
+    given = statistics(n=400, window=10, seed=5)
+    error = divergence(given, signature="s").figures["Mean PPL(Q)-PPL(base)"].stderr
+
+    windows = np.random.default_rng(0).integers(0, 40, (4000, 40))
+    q, p = (values.reshape(40, 10).mean(1) for values in (given.nll_q, given.nll_p))
+    resampled = np.exp(q[windows].mean(1)) - np.exp(p[windows].mean(1))
+    assert error == pytest.approx(resampled.std(), rel=0.1)
+
+
+def test_a_perplexity_beyond_floats_is_infinite_and_no_crash() -> None:
+    found = divergence(statistics(nll_q=np.full(60, 1e4)), signature="s")
+
+    assert found.figures["Mean PPL(Q)"].value == math.inf
+    assert math.isfinite(found.kl.value)
+
+
+def test_details_are_plain_numbers_with_their_errors_under_clear_names() -> None:
+    given = statistics()
+    details = kl(given, signature="s").details
+
+    assert details["Mean KLD"] == pytest.approx(given.kl.mean())
+    assert details[f"Mean KLD, {IID}"] == pytest.approx(given.kl.std() / math.sqrt(59))
+    assert details["Mean KLD, stderr"] == pytest.approx(kl(given, signature="s").stderr)
+    assert all(type(value) in (float, int, str) for value in details.values())
+
+
+def test_one_cluster_has_no_error_but_that_of_llama_cpp() -> None:
+    score = kl(statistics(10, 10), signature="s")
+
+    assert (score.stderr, score.interval) == (None, None)
+    assert "Mean KLD, stderr" not in score.details
+    assert score.details[f"Mean KLD, {IID}"] > 0
+
+
+def test_the_table_shows_every_figure() -> None:
+    table = str(divergence(statistics(), signature="s"))
+
+    assert "  Mean PPL(Q)/PPL(base)" in table
+    assert table.count("\n") == len(divergence(statistics(), signature="s").figures)
+
+
+@pytest.mark.parametrize("column", ["kl", "dp", "same_top", "nll_p", "nll_q"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_is_refused(column: str, value: float) -> None:
+    bad = np.ones(60)
+    bad[7] = value
+    with pytest.raises(MetricInputError, match=f"{column}: expected finite numbers, got 1 of 60"):
+        statistics(**{column: bad})
+
+
+def test_too_few_numbers_are_refused() -> None:
+    with pytest.raises(MetricInputError, match="dp: expected a number for each of 60 targets"):
+        statistics(dp=np.ones(59))
