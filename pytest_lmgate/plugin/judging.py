@@ -89,6 +89,7 @@ class Judge:
             verdict=outcome,
             at_least=bool(score.details.get("at_least")),
             message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
+            details=tuple(score.details.items()) if gate.evaluation.reference is not None else (),
             worst=_worst(score) if outcome == "fail" else (),
         )
 

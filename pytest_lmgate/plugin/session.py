@@ -20,6 +20,7 @@ from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import CacheWarning, ConfigError, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, collected_metrics
 from pytest_lmgate.plugin import options
@@ -180,7 +181,7 @@ class GateSession:
         if failed:
             raise GateFailed("\n\n".join(explain(verdict) for verdict in failed), pytrace=False)
 
-    def score(self, fixture: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Score:
+    def score(self, fixture: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Score | Divergence:
         """Measure what a fixture such as ``ppl_of`` was asked for.
 
         Raises:
@@ -190,7 +191,7 @@ class GateSession:
         try:
             what = parse_fixture_call(fixture, args, kwargs)
             with self._progress:
-                score = self._evaluator.evaluate(what)
+                score = self._evaluator.compare(what) if what.metric == "compare" else self._evaluator.evaluate(what)
         except LmgateError as error:
             # The message says it all; the way down to where it was noticed is ours, not the user's.
             raise error.with_traceback(None) from None

@@ -9,11 +9,14 @@ import shutil
 
 from pytest_lmgate.gates.change import Change
 from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.report.divergence import divergence_lines
 from pytest_lmgate.report.excerpt import excerpt, printable
 
 _NAMES = {
     "ppl": "perplexity",
     "bpb": "bits per byte",
+    "kl": "KL divergence",
+    "top1": "share of tokens with the same most likely one",
     "pppl": "pseudo-perplexity",
     "bleu": "BLEU",
     "chrf": "chrF",
@@ -48,14 +51,28 @@ def _lines(verdict: Verdict) -> list[str]:
     relation = beyond if verdict.failed else "within"
     excess = verdict.value - verdict.limit
     lines = [
-        f"{verdict.marker}: {name} {at_least}{value}{interval} of {verdict.model!r} on {verdict.dataset!r} "
+        f"{verdict.marker}: {name} {at_least}{value}{interval} of {_models(verdict)} on {verdict.dataset!r} "
         f"is {relation} the limit {limit}",
         _line("by", f"{at_least}{excess:+.4g}" + (f" ({excess / abs(verdict.limit):+.2%})" if verdict.limit else "")),
         *_how_measured(verdict),
+        *_two_models(verdict),
     ]
     if verdict.at_least:
         lines.append(_line("note", "stopped early by --lmgate-fail-fast: the sum so far already proves it"))
     return lines + _worst(verdict)
+
+
+def _models(verdict: Verdict) -> str:
+    reference = dict(verdict.details).get("reference")
+    return repr(verdict.model) if reference is None else f"{verdict.model!r} against {reference!r}"
+
+
+def _two_models(verdict: Verdict) -> list[str]:
+    """Some of what was found of two models."""
+    if not verdict.details:
+        return []
+    found = divergence_lines(dict(verdict.details), iid="protocol:llama.cpp" in verdict.signature)
+    return [_line(key, line) for key, line in zip(("perplexity", "KL", "tokens"), found, strict=True)]
 
 
 def _compared(verdict: Verdict, change: Change, name: str) -> list[str]:
@@ -162,6 +179,8 @@ def _targets(verdict: Verdict) -> str:
     count = f"{verdict.n:,} {verdict.unit}s" if verdict.n is not None else "unknown"
     if verdict.at_least:
         return count
+    if (statistic := dict(verdict.details).get("statistic", "mean")) != "mean":
+        return f"{count}; no interval: {statistic} is no mean"
     if verdict.stderr is None:
         rows, text = "all rows are one cluster", "the text is a single cluster (one window or document)"
         return f"{count}; no interval: {rows if verdict.unit == 'row' else text}"

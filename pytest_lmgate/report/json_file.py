@@ -28,10 +28,12 @@ def json_report(verdicts: Sequence[Verdict]) -> str:
 
 
 def _gate(verdict: Verdict) -> dict[str, Any]:
-    """A gate's keys; one that compares has its comparison beside them."""
+    """A gate's keys; one that compares has its comparison beside them, one of two models its details."""
     gate = {key: _finite(getattr(verdict, key)) for key in _KEYS}
     if verdict.change is not None:
         gate["comparison"] = {key: _finite(value) for key, value in asdict(verdict.change).items()}
+    if verdict.details:
+        gate["details"] = {name: _finite(value) for name, value in verdict.details}
     return gate
 
 
