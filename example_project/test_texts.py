@@ -22,7 +22,7 @@ def test_the_writer_is_good_enough():
     pass
 
 
-@pytest.mark.accuracy_min("writer", "quiz", 0.9)
+@pytest.mark.accuracy_min("writer", "quiz", 0.95)
 def test_the_writer_knows_what_the_note_says():
     pass
 

@@ -16,7 +16,7 @@ def test_the_broken_candidate_against_the_original(ppl_of):
 @pytest.mark.bleu_min("broken-writer", "records", 80)
 @pytest.mark.accuracy_min("broken-writer", "quiz", 0.95)
 def test_the_broken_writer():
-    """Fails twice: it leaves things out, and it takes wrong sentences for right ones."""
+    """Fails twice: it tells other things than the note, and takes wrong sentences for right ones."""
 
 
 @pytest.mark.no_regression("ppl", "int3", "bulletins", "1%", against="float")

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from itertools import islice
 
 import pytest
@@ -84,6 +87,19 @@ def test_the_committed_writer_is_of_the_script_s_shape_in_float16(train_writer, 
         assert committed[key] == getattr(config, key)
     weights = load_file(example / "models" / "writer" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float16}
+
+
+def test_the_script_writes_the_committed_files_but_for_what_training_changes(example, tmp_path):
+    """One step in place of all of them, in a copy of the example."""
+    shutil.copytree(example, tmp_path / "copy", ignore=shutil.ignore_patterns("models", ".*", "__pycache__"))
+    written, committed = tmp_path / "copy" / "models" / "writer", example / "models" / "writer"
+    written.mkdir(parents=True)
+    one_step = "import train_writer; train_writer.STEPS = 1; train_writer.main()"
+    subprocess.run([sys.executable, "-c", one_step], cwd=tmp_path / "copy", check=True, capture_output=True)
+    names = {path.name for path in committed.iterdir()}
+    assert {path.name for path in written.iterdir()} == names
+    for name in names - {"model.safetensors"}:
+        assert (written / name).read_bytes() == (committed / name).read_bytes(), name
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("writer", 57, 60), ("broken-writer", 0, 3)])
