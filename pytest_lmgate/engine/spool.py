@@ -73,7 +73,7 @@ class Spool:
         bytes_ = np.empty(count * self._row_bytes, dtype=np.uint8)
         with _disk_errors(self._folder):
             self._file.seek(row * self._row_bytes)
-            if self._file.readinto(bytes_.data) != len(bytes_):  # type: ignore[attr-defined]
+            if self._file.readinto(bytes_.data) != len(bytes_):
                 raise OSError("the spool ends early")
         return torch.from_numpy(bytes_).view(self._dtype).view(count, self._width)
 

@@ -135,7 +135,7 @@ def _measure(
         ),
     )
     return DivergenceStatistics(
-        *np.ascontiguousarray(found.T),
+        **dict(zip(_MEASURED, np.ascontiguousarray(found.T), strict=True)),
         window_targets=plan.targets,
         window_document=plan.document,
         running_text=not windowing.by_document,
