@@ -119,7 +119,7 @@ def _located(
     message: str, file: Path, key: str, line: int, arguments: Mapping[str, Any], lines: Mapping[str, int]
 ) -> str:
     found = _ARGUMENT.match(message)
-    name = (found["unknown"] or found["name"]) if found else None
+    name = str(found["unknown"] or found["name"]) if found else ""
     if not found or name not in lines:
         return f"{file}:{line}: {key}: {message}"
     if found["unknown"]:

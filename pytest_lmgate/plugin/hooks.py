@@ -71,13 +71,12 @@ class GateHooks:
         gated = [item for item in session.items if any(mark.name in self._markers for mark in item.iter_markers())]
         if not gated and not self._unread:
             return
-        problems = list(self._unread)
+        problems, expected = list(self._unread), {}
         if gated:
             try:
-                self._ledger.expected = self.session().collect(gated, self._markers)
+                expected = self.session().collect(gated, self._markers)
             except pytest.UsageError as error:
                 problems.append(str(error))
-            self._ledger.by_baseline = self.session().by_baseline
         if problems:
             problem = "\n".join(dict.fromkeys(problems))  # a file that cannot be read is said by all who need it
             if self._worker is None:
@@ -85,6 +84,8 @@ class GateHooks:
             # A worker that raises is an INTERNALERROR of xdist: run nothing, and let the controller say it.
             self._ledger.problem = problem
             session.items.clear()
+        else:
+            self._ledger.expected, self._ledger.by_baseline = expected, self.session().by_baseline
         if self._worker is not None:
             self._ledger.hand_over(Path(self._worker["lmgate_handover"]))
 

@@ -42,6 +42,10 @@ class GateFile(pytest.File):
         from pytest_lmgate.config.yaml_gates import read_gates
         from pytest_lmgate.errors import LmgateError
 
+        if _by_testpaths(self.config) and self.ihook.pytest_ignore_collect(
+            collection_path=self.path, config=self.config
+        ):
+            return  # an argument is never ignored by pytest; ours was not the user's
         try:
             gates, problems = read_gates(self.path, self.markers)
         except LmgateError as error:
@@ -63,7 +67,8 @@ class GateFile(pytest.File):
                 count += 1
                 name = f"{gate.label[:-1]}#{count}]"  # pytest takes an id with brackets to end in one
             names.add(name)
-            item: GateItem = GateItem.from_parent(self, name=name, gate=gate)
+            # The id as text: pytest takes it apart at the brackets as it does later for --lf, but not the name alone.
+            item: GateItem = GateItem.from_parent(self, name=name, nodeid=f"{self.nodeid}::{name}", gate=gate)
             yield item
 
 
@@ -116,11 +121,10 @@ def add_to_testpaths(config: pytest.Config) -> None:
     """
     file = options.project_file(config) or config.rootpath / FILE_NAME
     if (
-        config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+        not _by_testpaths(config)
         or not file.is_file()
         or not _inside(file, config.rootpath)
         or not _mentions_gates(file)
-        or config.hook.pytest_ignore_collect(collection_path=file, config=config)
     ):
         return
     if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
@@ -137,6 +141,10 @@ def message_of(item: pytest.Item, marker: str, error: Exception) -> str:
     if isinstance(item, GateItem) and marker == item.gate.marker:
         return item.gate.problem(str(error))
     return f"{item.nodeid}: @pytest.mark.{marker}: {error}"
+
+
+def _by_testpaths(config: pytest.Config) -> bool:
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
 def _mentions_gates(file: Path) -> bool:
