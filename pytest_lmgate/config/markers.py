@@ -168,6 +168,8 @@ class _Metric:
         name = arguments.pop("metric") if self.named else self.name
         if not isinstance(name, str) or not name:
             raise ConfigError(f"metric: expected the name of a registered metric, got {name!r}")
+        if self.named and name in _METRICS:
+            raise ConfigError(f"metric: {name!r} has markers and a fixture of its own; use these")
         model, dataset = arguments.pop("model", None), arguments.pop("dataset", None)
         if "predictions" in arguments:
             if model is not None or dataset is not None:

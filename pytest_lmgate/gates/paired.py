@@ -107,10 +107,10 @@ def _bootstrapped(
         )
     found = paired_bootstrap(metric, reference.sums, candidate.sums)
     # Of a relative change each resample has a reference of its own: the change is a ratio, and so is its noise.
-    units = _positive(found.baselines) if tolerance.relative else np.float64(1.0)
-    drawn = np.sort(sign * found.differences / units)
+    drawn = np.sort(sign * (_ratios(found.differences, found.baselines) if tolerance.relative else found.differences))
     lower, upper = _bounds(drawn, clusters, confidence)
-    stderr, df = float(drawn.std(ddof=1)), clusters - 1.0
+    finite, df = bool(np.isfinite(drawn).all()), clusters - 1.0
+    stderr = float(drawn.std(ddof=1)) if finite else math.inf
     visible = (t_quantile(confidence, df) + t_quantile(POWER, df)) * stderr
     decision = decide(lower, upper, tolerance)
     return Comparison(
@@ -129,18 +129,16 @@ def _bootstrapped(
         p_pass=_share(drawn >= tolerance.size) if stderr else float(degradation > tolerance.size),
         p_fail=_share(drawn <= tolerance.size) if stderr else float(degradation <= tolerance.size),
         p_value=found.p_value if stderr else None,
-        detectable=visible,
-        needed=needed(n, visible, abs(degradation - tolerance.size)) if decision == "inconclusive" else None,
+        detectable=visible if finite else None,
+        needed=needed(n, visible, abs(degradation - tolerance.size)) if decision == "inconclusive" and finite else None,
     )
 
 
-def _positive(baselines: Floats) -> Floats:
-    if bad := int((baselines <= 0).sum()):
-        raise MetricInputError(
-            f"a change in percent needs references above 0, got {bad} of {len(baselines)} resamples at 0 or below: "
-            "use a tolerance in the metric's unit"
-        )
-    return baselines
+def _ratios(differences: Floats, baselines: Floats) -> Floats:
+    """Divide, with 0 for no change of nothing and infinity for any other: a resample may hold nothing right."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios: Floats = np.where(differences == 0, 0.0, differences / baselines)
+    return ratios
 
 
 def _bounds(ordered: Floats, clusters: int, confidence: float) -> tuple[float, float]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.config.yaml_gates import YamlGate
 
 # Wide enough for `gate:` and `Gates:`, which the parser then refuses, and for one line of flow style.
-_GATES = re.compile(rb"^(?![ \t]*#).*\bgates?[\"']?\s*:", re.IGNORECASE | re.MULTILINE)
+_GATES = rb"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"  # compiled where there is such a file
 
 
 class GateFile(pytest.File):
@@ -149,7 +149,7 @@ def _by_testpaths(config: pytest.Config) -> bool:
 
 def _mentions_gates(file: Path) -> bool:
     try:
-        return bool(_GATES.search(file.read_bytes()))
+        return bool(re.search(_GATES, file.read_bytes()))
     except OSError:
         return True  # reading it says why it cannot be
 

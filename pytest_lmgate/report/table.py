@@ -23,6 +23,7 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     for header, group in ((_LIMITED, limited), (_COMPARED, compared)):
         rows = [_row(verdict, unique=labels[verdict.label] == 1) for verdict in group]
         widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+        lines += [("", "")] * bool(lines and group)
         lines += [("", _aligned(header, widths))] * bool(group)
         lines += [(verdict.verdict, _aligned(row, widths)) for verdict, row in zip(group, rows, strict=True)]
     lines += [("inconclusive", text) for verdict in compared for text in _open(verdict)]

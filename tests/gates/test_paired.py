@@ -153,3 +153,22 @@ def test_a_part_that_only_one_side_has_is_a_difference() -> None:
 def test_other_clusters_are_refused() -> None:
     with pytest.raises(ComparisonError, match="same clusters"):
         compare(likelihoods([1.0, 2.0]), likelihoods([1.0, 2.0, 3.0]), tolerance=PERCENT)
+
+
+def test_resamples_in_which_nothing_is_right_are_unbounded_changes_not_errors() -> None:
+    zeros = np.zeros(10)
+    right = np.array([12, 12, 12, 11, 10, 9, 12, 11, 10, 9.0])
+    wrong = np.concatenate([[12, 12], zeros[:4], [12, 11, 10, 9]])
+    rows = [right, *[wrong] * 5]
+
+    def sample(statistics: list[np.ndarray]) -> Sample:
+        return Sample(np.array(statistics), np.ones(6, dtype=np.int64), metric=texts.bleu(), identity=IDENTITY)
+
+    reference = sample(rows)
+    assert compare(reference, reference, tolerance=PERCENT).decision == "pass"
+    worse = compare(sample([*rows[1:], wrong]), reference, tolerance=PERCENT)
+    assert worse.degradation == 1
+    better = compare(sample([right, right, *rows[2:]]), reference, tolerance=PERCENT)
+    assert better.lower == -math.inf
+    assert better.detectable is None
+    assert better.decision == "pass"

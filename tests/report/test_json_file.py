@@ -89,3 +89,12 @@ def test_the_environment_names_what_computed() -> None:
     assert list(packages) == ["pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy"]
     assert packages["pytest-lmgate"] == version("pytest-lmgate")
     assert packages["pytest"] == pytest.__version__
+
+
+def test_a_gate_on_two_models_has_its_details_and_no_other_has(failed: Verdict) -> None:
+    details = (("reference", "fp16"), ("Mean KLD", 0.02), ("Mean KLD, stderr", math.nan), ("df", None))
+    gates = json.loads(json_report([failed, replace(failed, details=details)]))["gates"]
+
+    assert "details" not in gates[0]
+    assert gates[1]["details"] == {"reference": "fp16", "Mean KLD": 0.02, "Mean KLD, stderr": None, "df": None}
+    assert Verdict.from_json(replace(failed, details=details[:2]).to_json()) == replace(failed, details=details[:2])
