@@ -12,8 +12,7 @@ import pytest
 from pytest_lmgate.plugin import hookspecs
 from pytest_lmgate.plugin.fixtures import FIXTURES
 from pytest_lmgate.plugin.hooks import GateHooks
-from pytest_lmgate.plugin.options import add_options, reports, update
-from pytest_lmgate.plugin.yaml_items import require_named_file
+from pytest_lmgate.plugin.options import add_options, project_file, reports, update
 
 __all__: list[str] = []
 
@@ -67,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers and register the hooks."""
     reports(config)  # a report that cannot be made is said now, not after an hour of measuring
     update(config)
-    require_named_file(config)
+    project_file(config)  # one that is named but not there may hold gates
     for line in _MARKERS.values():
         config.addinivalue_line("markers", line)
     config.pluginmanager.register(GateHooks(config, frozenset(_MARKERS)), GateHooks.NAME)

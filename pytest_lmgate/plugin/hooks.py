@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["GateHooks"]
 
+import functools
 import sys
 import tempfile
 import time
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_lmgate.config import FILE_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.ledger import ENTRIES, Ledger
-from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file
 
 if TYPE_CHECKING:
     from pytest_lmgate.gates.verdict import Verdict
     from pytest_lmgate.plugin.session import GateSession
+    from pytest_lmgate.plugin.yaml_items import GateFile
 
 
 class GateHooks:
@@ -59,11 +61,22 @@ class GateHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Let the gates of lmgate.yaml be found."""
-        add_to_testpaths(self._config)
+        if self._config.args_source is pytest.Config.ArgsSource.TESTPATHS and self._project_file.is_file():
+            from pytest_lmgate.plugin.yaml_items import add_to_testpaths
+
+            add_to_testpaths(self._config)
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> GateFile | None:
         """Collect the gates of lmgate.yaml."""
+        if file_path.name != self._project_file.name:
+            return None
+        from pytest_lmgate.plugin.yaml_items import gate_file
+
         return gate_file(file_path, parent, self._markers, self._unread)
+
+    @functools.cached_property
+    def _project_file(self) -> Path:
+        return options.project_file(self._config) or self._config.rootpath / FILE_NAME
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -63,14 +63,21 @@ def text(config: pytest.Config, name: str) -> str | None:
 
 
 def project_file(config: pytest.Config) -> Path | None:
-    """Return the lmgate.yaml that was named, if any: in the ini file relative to that file, else to where pytest is."""
+    """Return the lmgate.yaml that was named, if any: in the ini file relative to that file, else to where pytest is.
+
+    Raises:
+        pytest.UsageError: There is no such file.
+    """
     here = config.invocation_params.dir
     folders = [
         (config.getoption("--lmgate-config"), here),
         (config.getini("lmgate_config"), config.inipath.parent if config.inipath else here),
         (os.environ.get("LMGATE_CONFIG"), here),
     ]
-    return next((Path(folder, Path(given).expanduser()) for given, folder in folders if given), None)
+    file = next((Path(folder, Path(given).expanduser()) for given, folder in folders if given), None)
+    if file and not file.exists():
+        raise pytest.UsageError(f"{file}: cannot be read: No such file or directory; check --lmgate-config")
+    return file
 
 
 def baseline_file(config: pytest.Config) -> Path:

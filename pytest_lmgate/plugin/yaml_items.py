@@ -6,7 +6,7 @@ parsed only if the word ``gates`` stands in it as a key.
 
 from __future__ import annotations
 
-__all__ = ["GateFile", "GateItem", "add_to_testpaths", "gate_file", "gate_id", "message_of", "require_named_file"]
+__all__ = ["GateFile", "GateItem", "add_to_testpaths", "gate_file", "gate_id", "message_of"]
 
 import re
 from collections.abc import Iterator
@@ -42,9 +42,8 @@ class GateFile(pytest.File):
         from pytest_lmgate.config.yaml_gates import read_gates
         from pytest_lmgate.errors import LmgateError
 
-        if _by_testpaths(self.config) and self.ihook.pytest_ignore_collect(
-            collection_path=self.path, config=self.config
-        ):
+        by_testpaths = self.config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        if by_testpaths and self.ihook.pytest_ignore_collect(collection_path=self.path, config=self.config):
             return  # an argument is never ignored by pytest; ours was not the user's
         try:
             gates, problems = read_gates(self.path, self.markers)
@@ -102,30 +101,14 @@ def gate_file(
     return node
 
 
-def require_named_file(config: pytest.Config) -> None:
-    """Refuse a ``--lmgate-config`` that does not exist, before any gate asks for it: nobody knows which are in it.
-
-    Raises:
-        pytest.UsageError: There is no such file.
-    """
-    file = options.project_file(config)
-    if file and not file.exists():
-        raise pytest.UsageError(f"{file}: cannot be read: No such file or directory; check --lmgate-config")
-
-
 def add_to_testpaths(config: pytest.Config) -> None:
     """Have the session's file collected too where ``testpaths`` lead past it, or its gates would silently not run.
 
-    Only where pytest was called without arguments, and only for a file in rootdir or below. Workers of xdist are
+    Called where pytest was called without arguments; only for a file in rootdir or below. Workers of xdist are
     called as the controller was, and decide for themselves.
     """
     file = options.project_file(config) or config.rootpath / FILE_NAME
-    if (
-        not _by_testpaths(config)
-        or not file.is_file()
-        or not _inside(file, config.rootpath)
-        or not _mentions_gates(file)
-    ):
+    if not _inside(file, config.rootpath) or not _mentions_gates(file):
         return
     if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
         config.args.append(str(file))
@@ -141,10 +124,6 @@ def message_of(item: pytest.Item, marker: str, error: Exception) -> str:
     if isinstance(item, GateItem) and marker == item.gate.marker:
         return item.gate.problem(str(error))
     return f"{item.nodeid}: @pytest.mark.{marker}: {error}"
-
-
-def _by_testpaths(config: pytest.Config) -> bool:
-    return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
 def _mentions_gates(file: Path) -> bool:
