@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["evaluate_divergence"]
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ def _measure(
         lambda: measurements.model(reference),
         candidate,
         side_by_side=measurements.fit_together(reference, source),
-        folder=folder if folder.is_dir() else None,
+        folder=folder if folder.is_dir() and os.access(folder, os.W_OK) else None,
     )
     sizes = [each.batch_size for each in (source, reference) if isinstance(each.batch_size, int)]
     found = measure_divergence(

@@ -259,6 +259,22 @@ def test_a_wrong_argument_is_a_usage_error(two: Project, arguments: str, message
     two.run().expect(4).says("@pytest.mark.kl_max: ", message)
 
 
+def test_gates_on_two_models_need_no_python(two: Project) -> None:
+    yaml = two.folder / "lmgate.yaml"
+    gates = """gates:
+  - kl_max: {model: noisy, reference: float, dataset: words, limit: 10, statistic: p95}
+  - top1_min: {model: noisy, reference: float, dataset: words, limit: 1}
+"""
+    yaml.write_text(yaml.read_text() + gates)
+    two.run("lmgate.yaml").expect(1, passed=1, failed=1).says("top1_min[noisy-float-words]")
+
+
+def test_two_models_cannot_regress_against_a_third(two: Project) -> None:
+    gate = "@pytest.mark.no_regression('kl', 'noisy', 'words', 0.1, against='float')"
+    two.write(test_gates=f"import pytest\n\n{gate}\ndef test_gate(): pass\n")
+    two.run().expect(4).says("metric: 'kl' compares two models already")
+
+
 def test_a_share_above_one_is_no_limit(two: Project) -> None:
     two.write(test_gates="import pytest\n\n@pytest.mark.top1_min('noisy', 'float', 'words', 90)\ndef test_gate(): pass")
     two.run().expect(4).says("top1_min is on a scale from 0 to 1, got 90")
