@@ -10,6 +10,7 @@ The names below are all there is to import; markers and fixtures come with the p
 
 __all__ = [
     "CacheWarning",
+    "Divergence",
     "FixtureReference",
     "LmgateError",
     "LmgateWarning",
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_lmgate.config.fixture import FixtureReference, fixture
     from pytest_lmgate.errors import CacheWarning, LmgateError, LmgateWarning
+    from pytest_lmgate.metrics.divergence import Divergence
     from pytest_lmgate.metrics.score import Score
     from pytest_lmgate.metrics.texts import TextMetric
 
@@ -32,6 +34,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "CacheWarning": "errors",
+    "Divergence": "metrics.divergence",
     "FixtureReference": "config.fixture",
     "LmgateError": "errors",
     "LmgateWarning": "errors",

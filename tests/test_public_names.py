@@ -24,6 +24,7 @@ MODULES = sorted(
 def test_the_public_names_are_these() -> None:
     assert pytest_lmgate.__all__ == [
         "CacheWarning",
+        "Divergence",
         "FixtureReference",
         "LmgateError",
         "LmgateWarning",

@@ -31,7 +31,7 @@ def session_code(config: Mapping[str, Any]) -> dict[str, str]:
     """
     registered = _registered(config.get("model_type"))
     # No model's code is there to be replaced before torch is; importing it only to find nothing would take seconds.
-    replaced = _replaced() if "torch" in sys.modules else {}
+    replaced = _replaced() if sys.modules.get("torch") is not None else {}
     if not registered and not replaced:
         return {}
     from pytest_lmgate.engine.identity import digest
