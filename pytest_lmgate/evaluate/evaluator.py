@@ -236,8 +236,7 @@ class Evaluator:
 def _placed(found: tuple[Score, str, bool], source: ModelSource | TextFunction, dataset: str, started: float) -> Score:
     score, address, cached = found
     seconds = time.monotonic() - started
-    if isinstance(source, ModelSource):
-        score.details = {**score.details, "device": source.device}
+    score.device = source.device if isinstance(source, ModelSource) else ""
     return score.placed(model=source.name, dataset=dataset, fingerprint=address, cached=cached, seconds=seconds)
 
 

@@ -32,6 +32,7 @@ class Score(float):
         cached: Whether the measurement came from the cache.
         model: Name of the model as the user wrote it.
         dataset: Name of the dataset as the user wrote it.
+        device: Where the model runs: ``cpu``, ``cuda``, ``mps``; empty for texts and functions.
         fingerprint: Content address of the measurement.
         seconds: Wall time of measuring or looking up.
         details: Further figures under the field's names.
@@ -48,6 +49,7 @@ class Score(float):
     cached: bool
     model: str
     dataset: str
+    device: str
     fingerprint: str
     seconds: float
     details: Mapping[str, Any]
@@ -67,6 +69,7 @@ class Score(float):
         cached: bool = False,
         model: str = "",
         dataset: str = "",
+        device: str = "",
         fingerprint: str = "",
         seconds: float = 0.0,
         details: Mapping[str, Any] | None = None,
@@ -76,7 +79,7 @@ class Score(float):
         self = super().__new__(cls, value)
         self.metric, self.unit, self.direction, self.n = metric, unit, direction, n
         self.stderr, self.interval, self.signature = stderr, interval, signature
-        self.cached, self.model, self.dataset = cached, model, dataset
+        self.cached, self.model, self.dataset, self.device = cached, model, dataset, device
         self.fingerprint, self.seconds = fingerprint, seconds
         self.details = dict(details or {})
         self.sample = sample

@@ -26,6 +26,7 @@ from pytest_lmgate.gates.baseline import (
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin.provenance import changed_since, provenance
+from pytest_lmgate.report.explanation import distinct
 
 
 class Baselines:
@@ -82,17 +83,20 @@ class Baselines:
 
     def now(self, score: Score) -> Provenance:
         """Return the provenance of a score measured now."""
-        return provenance(self.path.parent, str(score.details.get("device", "")))
+        return provenance(self.path.parent, score.device)
 
 
-def update_file(path: Path, new: Mapping[str, str], *, used: Sequence[str] | None) -> list[str]:
+def update_file(
+    path: Path, new: Mapping[str, str], *, used: Sequence[str] | None, unknown: Sequence[str] = ()
+) -> list[str]:
     """Write the entries of gates that ran into the file; all others stay as they are.
 
     Args:
-        path: Of the file.
+        path: Of the file; a link stays one, and the file it leads to is written.
         new: Entries in JSON, by gate.
         used: After a full run, every gate that goes by the baseline: entries of others are removed. None after any
             other run.
+        unknown: Files and folders that could not be collected, whose entries stay.
 
     Returns:
         What was done, in lines.
@@ -102,14 +106,15 @@ def update_file(path: Path, new: Mapping[str, str], *, used: Sequence[str] | Non
         OSError: It cannot be written.
     """
     # Two sessions at once: each reads what the other wrote.
-    lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(path).encode()).hexdigest()[:32]}.lock"
+    target = path.resolve()
+    lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
     with FileLock(lock):
         before = _read(path)
         entries = before | {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
-        gone = [] if used is None else [name for name in before if name not in {*used, *new}]
+        gone = [] if used is None else _without_gate(before, [*used, *new], unknown)
         after = {name: entry for name, entry in entries.items() if name not in gone}
         if after != before:
-            write_durably(path, format_baseline(after).encode())
+            write_durably(target, format_baseline(after).encode())
     return _told(path, before, after, list(new), gone)
 
 
@@ -126,21 +131,26 @@ def _told(
     counts = {"new": added, "changed": changed, "unchanged": same, "removed": gone}
     text = ", ".join(f"{len(names)} {word}" for word, names in counts.items() if names) or "nothing to write"
     lines = [f"baseline {path.name}: {text}; commit it" if after != before else f"baseline {path.name}: {text}"]
-    lines += [f"  {name}: {before[name].value:.6g} -> {after[name].value:.6g}" for name in changed]
+    lines += [f"  {name}: {' -> '.join(distinct(before[name].value, after[name].value))}" for name in changed]
     return lines + [f"  {name}: removed, no gate uses it" for name in gone]
 
 
-def unused(path: Path, used: Sequence[str]) -> list[str]:
-    """Return the entries that no gate of a full run uses."""
+def unused(path: Path, used: Sequence[str], unknown: Sequence[str]) -> list[str]:
+    """Return the entries that no gate of a full run uses; of what is in `unknown` files and folders, nothing is said."""
     try:
-        return [name for name in _read(path) if name not in used]
+        return _without_gate(_read(path), used, unknown)
     except BaselineError:
         return []  # said where a gate wanted it
 
 
+def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str], unknown: Sequence[str]) -> list[str]:
+    known = set(used)
+    return [name for name in entries if name not in known and not name.startswith(tuple(unknown))]
+
+
 def _read(path: Path) -> dict[str, BaselineEntry]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows put a mark in front
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
