@@ -26,7 +26,9 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         lines += [("", "")] * bool(lines and group)
         lines += [("", _aligned(header, widths))] * bool(group)
         lines += [(verdict.verdict, _aligned(row, widths)) for verdict, row in zip(group, rows, strict=True)]
-    lines += [("inconclusive", text) for verdict in compared for text in _open(verdict)]
+    lines += [
+        ("inconclusive", text) for verdict in compared for text in _open(verdict, unique=labels[verdict.label] == 1)
+    ]
     counts = Counter(verdict.verdict for verdict in verdicts)
     text = ", ".join(
         f"{counts[outcome]} {outcome}" for outcome in ("pass", "fail", "inconclusive", "error") if counts[outcome]
@@ -36,11 +38,13 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
 
 def _row(verdict: Verdict, *, unique: bool) -> tuple[str, ...]:
     """Return the cells of a gate, which is named with its test only where its label alone does not tell."""
-    name = verdict.label if unique else verdict.id
+    name = _name(verdict, unique=unique)
     scored = "-" if verdict.n is None else f"{verdict.n:,} {verdict.unit}s"
     seconds = "cached" if verdict.cached else f"{verdict.seconds:.1f}"
     if (change := verdict.change) is not None:
-        value, reference = distinct(verdict.value or 0.0, change.reference)
+        value, reference = number(change.reference), number(change.reference)
+        if verdict.value is not None and change.degradation != 0:  # else they differ by the order of adding, if at all
+            value, reference = distinct(verdict.value, change.reference)
         return verdict.verdict.upper(), name, degradation(change), change.tolerance, value, reference, scored, seconds
     value, limit = _cell(verdict.value), _cell(verdict.limit)
     if verdict.value is not None and verdict.limit is not None:
@@ -56,11 +60,15 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else number(value)
 
 
-def _open(verdict: Verdict) -> list[str]:
+def _name(verdict: Verdict, *, unique: bool) -> str:
+    return verdict.label if unique else verdict.id
+
+
+def _open(verdict: Verdict, *, unique: bool) -> list[str]:
     """What there is to say of an inconclusive gate, which may not have failed its test."""
     if verdict.verdict != "inconclusive" or verdict.change is None:
         return []
-    return [f"{verdict.label}: {conclusion(verdict, verdict.change)}"]
+    return [f"{_name(verdict, unique=unique)}: {conclusion(verdict, verdict.change)}"]
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
