@@ -29,6 +29,7 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     lines += [
         ("inconclusive", text) for verdict in compared for text in _open(verdict, unique=labels[verdict.label] == 1)
     ]
+    lines += [("", text) for text in _elsewhere(compared)]
     counts = Counter(verdict.verdict for verdict in verdicts)
     text = ", ".join(
         f"{counts[outcome]} {outcome}" for outcome in ("pass", "fail", "inconclusive", "error") if counts[outcome]
@@ -62,6 +63,15 @@ def _cell(value: float | None) -> str:
 
 def _name(verdict: Verdict, *, unique: bool) -> str:
     return verdict.label if unique else verdict.id
+
+
+def _elsewhere(compared: Sequence[Verdict]) -> list[str]:
+    """What differs between then and now, once for all gates of which the same does."""
+    found = Counter(verdict.change.notes for verdict in compared if verdict.change is not None and verdict.change.notes)
+    return [
+        f"baseline of {count} gate{'s' * (count != 1)} measured elsewhere: {'; '.join(notes)}"
+        for notes, count in found.items()
+    ]
 
 
 def _open(verdict: Verdict, *, unique: bool) -> list[str]:

@@ -363,6 +363,48 @@ def test_entries_that_no_gate_uses_are_reported_and_removed_only_by_a_full_updat
     assert other not in baseline(measured).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.parametrize("broken", ["import no_such_module", "pytest.skip('not here', allow_module_level=True)"])
+def test_entries_of_a_file_that_was_not_collected_stay(
+    measured: Project, broken: str, workers: tuple[str, ...]
+) -> None:
+    measured.write(test_other=AGAINST_BASELINE)
+    with_baseline(measured)
+    measured.write(test_other=AGAINST_BASELINE.replace("import pytest\n", f"import pytest\n    {broken}\n"))
+    goes_on = ("--continue-on-collection-errors", *workers)
+    measured.run(*goes_on).is_silent_on("no gate uses")
+    measured.run("--lmgate-update", *goes_on).says("1 unchanged").is_silent_on("removed")
+    assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_gate_that_a_fixture_adds_has_a_baseline_too(measured: Project, workers: tuple[str, ...]) -> None:
+    measured.write(
+        test_gate="""
+            import pytest
+
+            @pytest.fixture
+            def late(request):
+                request.node.add_marker(pytest.mark.no_regression("ppl", "die", "words", "1%"))
+
+            def test_gate(late): pass
+        """
+    )
+    measured.run("--lmgate-update", *workers).expect(0, passed=1).says("1 new")
+    measured.run(*workers).expect(0, passed=1).says("1 gate: 1 pass").is_silent_on("no gate uses")
+    measured.run("--lmgate-update", *workers).expect(0, passed=1).says("1 unchanged").is_silent_on("removed")
+
+
+def test_a_file_behind_a_link_or_of_an_editor_on_windows_is_the_same_file(measured: Project) -> None:
+    real = measured.folder / "quality" / "real.json"
+    baseline(measured).symlink_to(real)
+    with_baseline(measured)
+    assert baseline(measured).is_symlink()
+    real.write_bytes(b"\xef\xbb\xbf" + real.read_bytes().replace(b"\n", b"\r\n"))
+    measured.run().expect(0, passed=1).says("PASS", "+0 % [+0 %, +0 %]")
+    measured.run("--lmgate-update").expect(0, passed=1).says("1 unchanged")
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -424,7 +466,8 @@ def test_other_hardware_and_versions_are_shown_and_judged_all_the_same(measured:
     text = baseline(measured).read_text(encoding="utf-8")
     text = re.sub(r'"torch": "[^"]+"', '"torch": "1.0"', text)
     baseline(measured).write_text(re.sub(r'"device": "cpu"', '"device": "cuda"', text), encoding="utf-8")
-    measured.run().expect(0, passed=1)
+    done = measured.run().expect(0, passed=1)
+    done.says("baseline of 1 gate measured elsewhere: device: cuda then, cpu now; torch: 1.0 then, 2")
     other_model(measured, "sure")
     measured.run().expect(1, failed=1).says("note       device: cuda then, cpu now", "torch: 1.0 then, 2")
 
