@@ -20,6 +20,7 @@ from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, accuracy
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
@@ -107,7 +108,8 @@ def evaluate_choices(
         np.array([each.answer for each in questions]),
     )
     signature = f"variant:{request.variant}|max_length:{max_length}|delimiter:{delimiter!r}|version:{__version__}"
-    data = _digest(json.dumps([asked, [each.answer for each in questions]]))
+    groups = [] if clusters is None else [cluster_numbers(clusters, len(questions)).tolist()]
+    data = _digest(json.dumps([asked, [each.answer for each in questions], *groups]))
     score = accuracy(statistics, signature=signature, variant=request.variant, clusters=clusters)
     return score.identified(data), fingerprint.address, cached
 

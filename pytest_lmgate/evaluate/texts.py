@@ -21,7 +21,7 @@ from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics import texts as metrics
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.texts.inputs import checked_texts
+from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.generation import GenerationProgress
@@ -102,7 +102,7 @@ def evaluate_texts(
             )
         score = score_texts(metric, _called(source, task.prompts), task.references, rows=task.rows, clusters=clusters)
         score.signature = f"{score.signature}|function|lmgate:{__version__}"
-        return score.identified(_data(task)), "", False
+        return score.identified(_data(task, request, clusters)), "", False
     ingredients = {**source.ingredients, **unsaved_ingredients(source)}
     fingerprint = Fingerprint.of(
         _KIND, {**ingredients, "prompts": _digest(task.prompts), "generation": settings.signature}
@@ -115,7 +115,7 @@ def evaluate_texts(
     predictions, cached = measurements.once(fingerprint, recipe)
     score = score_texts(metric, predictions, task.references, rows=task.rows, clusters=clusters)
     score.signature = f"{score.signature}|{settings.signature}|lmgate:{__version__}"
-    return score.identified(_data(task)), fingerprint.address, cached
+    return score.identified(_data(task, request, clusters)), fingerprint.address, cached
 
 
 def score_texts(
@@ -200,8 +200,15 @@ def _called(source: TextFunction, prompts: Sequence[Prompt]) -> list[str]:
     return listed
 
 
-def _data(task: TextTask) -> str:
-    return _digest([task.prompts, task.references])
+def _data(task: TextTask, request: TextRequest, clusters: Sequence[Any] | None) -> str:
+    """Digest of all that a comparison must share: a user's metric may look at any column."""
+    parts: list[Any] = [task.prompts, task.references]
+    if request.metric not in _FACTORIES:
+        columns = [dict(row) for row in task.rows]
+        parts.append(json.dumps(columns, ensure_ascii=False, default=lambda cell: type(cell).__name__))
+    if clusters is not None:
+        parts.append(cluster_numbers(clusters, len(task.prompts)).tolist())
+    return _digest(parts)
 
 
 def _digest(texts: Sequence[Any]) -> str:

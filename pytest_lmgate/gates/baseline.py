@@ -145,8 +145,8 @@ def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
         where: Its name, for messages.
 
     Raises:
-        BaselineError: It is cut short, holds a merge conflict, or a value of the wrong type; the message names the line
-            or the gate and the key.
+        BaselineError: It is cut short, holds a merge conflict, a key twice or a value of the wrong type; the message
+            names the line or the gate and the key.
     """
     mend = "mend it, or restore it from version control"
     if conflict := _CONFLICT.search(text):
@@ -158,6 +158,7 @@ def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
         raise BaselineError(f"{where}: {_readable(error, 'top level')}; {mend}") from None
     except msgspec.DecodeError as error:
         raise BaselineError(f"{where}: not whole JSON: {str(error).rstrip('.')}; {mend}") from None
+    json.loads(text, object_pairs_hook=lambda pairs: _require_once(pairs, where, mend))
     if file.schema != _SCHEMA:
         raise BaselineError(
             f"{where}: expected schema {_SCHEMA}, got {file.schema}: it was written by another version of pytest-lmgate"
@@ -169,6 +170,13 @@ def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
         except msgspec.ValidationError as error:
             raise BaselineError(f"{where}: {identity}: {_readable(error, '')}; {mend}") from None
     return entries
+
+
+def _require_once(pairs: list[tuple[str, Any]], where: str, mend: str) -> None:
+    """Refuse a key that stands twice, as after a merge that kept both sides: the last one would be taken."""
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise BaselineError(f"{where}: {twice} stands there twice; {mend}")
 
 
 def format_baseline(entries: Mapping[str, BaselineEntry]) -> str:

@@ -130,8 +130,8 @@ def compare_means(
         confidence: One-sided level, above 0.5 and below 1.
 
     Raises:
-        MetricInputError: The clusters are not the same, there is no target, a sum is NaN or infinite, or a change
-            relative to a value that is not above 0 was asked for.
+        MetricInputError: The clusters are not the same, there is no target, a sum or a value is NaN or infinite, or a
+            change relative to a value that is not above 0 was asked for.
         ConfigError: `confidence` is not a level.
     """
     if not 0.5 < confidence < 1:
@@ -139,6 +139,11 @@ def compare_means(
     _require_pairs(candidate, reference, counts)
     means = [float(sums.sum()) / int(counts.sum()) for sums in (candidate, reference)]
     values = scale.value(means[0]), scale.value(means[1])
+    if not all(math.isfinite(value) for value in values):
+        raise MetricInputError(
+            f"a change needs finite values, got {values[0]:g} (candidate) and {values[1]:g} (reference): "
+            "compare bits per byte (metric 'bpb'), which do not overflow"
+        )
     worse = _worse(candidate, reference, counts, values, scale, tolerance)
     noise, degradation = worse.noise, worse.outward(worse.measured)
     found = Comparison(
@@ -202,11 +207,6 @@ def _worse(
     if not scale.exponential and not tolerance.relative:
         noise = clustered_mean(sign * (candidate - reference), counts)
         return _Worse(noise.mean, noise, tolerance.size, _unchanged)
-    if not all(math.isfinite(value) for value in values):
-        raise MetricInputError(
-            f"an absolute change needs finite values, got {values[0]:g} (candidate) and {values[1]:g} (reference): "
-            'use a tolerance in percent, such as "1%"'
-        )
     if scale.exponential:
         noise = clustered_mean(sign * (values[0] * candidate - values[1] * reference), counts)
         return _Worse(values[0] - values[1], noise, tolerance.size, _unchanged)
@@ -216,6 +216,8 @@ def _worse(
         )
     ratio = values[0] / values[1]
     noise = clustered_mean(sign / values[1] * (candidate - ratio * reference), counts)
+    if int(((candidate != 0) | (reference != 0)).sum()) < 2:  # of which the ratio is, without any noise to be seen
+        noise = replace(noise, clusters=1, stderr=None, df=None)
     # A product with a negative sign would show no change as -0.
     return _Worse(1 - ratio if sign < 0 else ratio - 1, noise, tolerance.size, _unchanged)
 

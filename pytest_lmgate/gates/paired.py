@@ -25,7 +25,7 @@ from pytest_lmgate.metrics.texts.paired import paired_bootstrap
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
 
 _PARTS = {
-    "data": "the data differs: other rows, prompts or references",
+    "data": "the data differs: other rows, prompts, references or clusters",
     "protocol": "the protocol differs",
     "targets": "the tokens differ: the text was tokenized otherwise, and likelihoods per token cannot be compared; "
     "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are)",
@@ -126,8 +126,8 @@ def _bootstrapped(
         lower=lower,
         upper=upper,
         df=df,
-        p_pass=_share(drawn >= tolerance.size) if stderr else float(degradation > tolerance.size),
-        p_fail=_share(drawn <= tolerance.size) if stderr else float(degradation <= tolerance.size),
+        p_pass=_p_value(drawn >= tolerance.size, clusters) if stderr else float(degradation > tolerance.size),
+        p_fail=_p_value(drawn <= tolerance.size, clusters) if stderr else float(degradation <= tolerance.size),
         p_value=found.p_value if stderr else None,
         detectable=visible if finite else None,
         needed=needed(n, visible, abs(degradation - tolerance.size)) if decision == "inconclusive" and finite else None,
@@ -150,6 +150,9 @@ def _bounds(ordered: Floats, clusters: int, confidence: float) -> tuple[float, f
     return float(ordered[cut]), float(ordered[len(ordered) - 1 - cut])
 
 
-def _share(hits: NDArray[np.bool_]) -> float:
-    """A p-value from resamples: never 0, as the data itself counts as one."""
-    return (int(hits.sum()) + 1) / (len(hits) + 1)
+def _p_value(hits: NDArray[np.bool_], clusters: int) -> float:
+    """The level at which `_bounds` would cut just there; never 0, as the data itself counts as a resample."""
+    from scipy.special import ndtri, stdtr
+
+    share = (int(hits.sum()) + 1) / (len(hits) + 1)
+    return float(stdtr(clusters - 1.0, ndtri(share) / math.sqrt(clusters / (clusters - 1))))

@@ -136,7 +136,7 @@ def _told(
 
 
 def unused(path: Path, used: Sequence[str], unknown: Sequence[str]) -> list[str]:
-    """Return the entries that no gate of a full run uses; of what is in `unknown` files and folders, nothing is said."""
+    """Return the entries that no gate of a full run uses; nothing is said of what is in `unknown` files and folders."""
     try:
         return _without_gate(_read(path), used, unknown)
     except BaselineError:

@@ -128,6 +128,11 @@ class GateHooks:
         """Note that this is no full run."""
         self._ledger.deselected = self._ledger.deselected or bool(items)
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note what was skipped or failed as a whole: its gates are not known."""
+        if not report.passed:
+            self._ledger.uncollected.append(report.nodeid)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather verdicts where reports arrive: from here, or from workers."""
         if self._worker is None:
@@ -193,7 +198,7 @@ class GateHooks:
         """Write the entries of gates that ran, and say which entries no gate uses; return what went wrong."""
         ledger, updating = self._ledger, options.update(self._config)
         full = not ledger.deselected and not _stopped(session) and _asks_for_all(self._config)
-        if not ledger.by_baseline or not (ledger.entries or full):
+        if not ledger.entries and not (ledger.by_baseline and full):
             return []
         from pytest_lmgate.errors import BaselineError
         from pytest_lmgate.plugin.baselines import unused, update_file
@@ -201,12 +206,12 @@ class GateHooks:
         path = options.baseline_file(self._config)
         try:
             if updating:
-                used = ledger.by_baseline if full and updating == "all" else None
-                self._notes += update_file(path, ledger.entries, used=used)
+                used = ledger.used if full and updating == "all" else None
+                self._notes += update_file(path, ledger.entries, used=used, unknown=ledger.uncollected)
             else:
                 self._notes += [
                     f"baseline {path.name}: no gate uses {name}; remove it by --lmgate-update"
-                    for name in unused(path, ledger.by_baseline)
+                    for name in unused(path, ledger.used, ledger.uncollected)
                 ]
         except (BaselineError, OSError) as error:
             return [f"the baseline was not written: {error}"]

@@ -18,7 +18,7 @@ import pytest
 PROPERTY = "lmgate"
 ENTRIES = "lmgate_entries"
 """Attribute of a report: entries for the baseline file. Not a property, which JUnit's XML would hold."""
-_HANDED_OVER = ("expected", "problem", "by_baseline", "deselected")
+_HANDED_OVER = ("expected", "problem", "by_baseline", "deselected", "uncollected")
 
 
 class Ledger:
@@ -29,6 +29,7 @@ class Ledger:
         problem: Why the markers could not be read, if they could not.
         by_baseline: Gates that go by the committed baseline, by id.
         deselected: Whether any test was deselected.
+        uncollected: Files and folders that were skipped or failed at collection: nobody knows which gates they have.
         entries: For the baseline file, in JSON, by gate.
     """
 
@@ -38,6 +39,7 @@ class Ledger:
         self.problem = ""
         self.by_baseline: list[str] = []
         self.deselected = False
+        self.uncollected: list[str] = []
         self.entries: dict[str, str] = {}
         self._verdicts: dict[str, dict[str, str]] = {}
         self._ended_otherwise: set[str] = set()
@@ -53,6 +55,11 @@ class Ledger:
             self._ended_otherwise.add(report.nodeid)
         if report.outcome not in ("passed", "skipped") or hasattr(report, "wasxfail"):
             self._shown_as_failed.add(report.nodeid)
+
+    @property
+    def used(self) -> list[str]:
+        """Gates that may have an entry in the baseline file: those known at collection, and those that came later."""
+        return [*self.by_baseline, *(name for verdicts in self._verdicts.values() for name in verdicts)]
 
     def discrepancies(self) -> list[str]:
         """Say which verdicts never came although nothing else failed or skipped their test, and which did not count."""

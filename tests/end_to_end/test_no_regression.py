@@ -363,8 +363,10 @@ def test_entries_that_no_gate_uses_are_reported_and_removed_only_by_a_full_updat
     assert other not in baseline(measured).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-@pytest.mark.parametrize("broken", ["import no_such_module", "pytest.skip('not here', allow_module_level=True)"])
+@pytest.mark.parametrize(
+    ("broken", "workers"),
+    [("import no_such_module", ()), ("pytest.skip('not here', allow_module_level=True)", ("-n", "2"))],
+)
 def test_entries_of_a_file_that_was_not_collected_stay(
     measured: Project, broken: str, workers: tuple[str, ...]
 ) -> None:
@@ -377,8 +379,7 @@ def test_entries_of_a_file_that_was_not_collected_stay(
     assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_a_gate_that_a_fixture_adds_has_a_baseline_too(measured: Project, workers: tuple[str, ...]) -> None:
+def test_a_gate_that_a_fixture_adds_has_a_baseline_too(measured: Project) -> None:
     measured.write(
         test_gate="""
             import pytest
@@ -390,9 +391,9 @@ def test_a_gate_that_a_fixture_adds_has_a_baseline_too(measured: Project, worker
             def test_gate(late): pass
         """
     )
-    measured.run("--lmgate-update", *workers).expect(0, passed=1).says("1 new")
-    measured.run(*workers).expect(0, passed=1).says("1 gate: 1 pass").is_silent_on("no gate uses")
-    measured.run("--lmgate-update", *workers).expect(0, passed=1).says("1 unchanged").is_silent_on("removed")
+    measured.run("--lmgate-update", "-n", "2").expect(0, passed=1).says("1 new")
+    measured.run().expect(0, passed=1).says("1 gate: 1 pass").is_silent_on("no gate uses")
+    measured.run("--lmgate-update").expect(0, passed=1).says("1 unchanged").is_silent_on("removed")
 
 
 def test_a_file_behind_a_link_or_of_an_editor_on_windows_is_the_same_file(measured: Project) -> None:

@@ -118,5 +118,25 @@ def test_other_prompts_or_references_are_other_data(project: Project) -> None:
     (project.folder / "chains.jsonl").write_text(rows.replace("seven", "eight"), encoding="utf-8")
     write_rows(project, "quiz", [{**row, "answer": 1} for row in QUIZ])
     project.run("-k", "rouge or accuracy").expect(1, error=2).says(
-        "the data differs: other rows, prompts or references"
+        "the data differs: other rows, prompts, references or clusters"
     )
+
+
+def test_other_clusters_and_other_columns_for_a_users_metric_are_other_data(project: Project) -> None:
+    rows = [json.loads(line) for line in (project.folder / "chains.jsonl").read_text(encoding="utf-8").splitlines()]
+    written = (project.folder / "lmgate.yaml").read_text(encoding="utf-8")
+    project.write(
+        test_gate=TEST.replace("MODEL", '"counter"'),
+        lmgate_yaml=written.replace("references: rest", "references: rest, cluster: group").replace(
+            "answer: answer", "answer: answer, cluster: group"
+        ),
+    )
+    write_rows(project, "quiz", [{**row, "group": index // 2} for index, row in enumerate(QUIZ)])
+    chosen = ("-k", "rouge or accuracy or length")
+    project.run("--lmgate-update", *chosen).expect(0, passed=3)
+    # As many clusters of the same sizes, of other rows.
+    write_rows(project, "chains", [{**row, "group": index % 3} for index, row in enumerate(rows)])
+    write_rows(project, "quiz", [{**row, "group": index % 2} for index, row in enumerate(QUIZ)])
+    project.run(*chosen).expect(1, error=3).says("the data differs: other rows, prompts, references or clusters")
+    write_rows(project, "chains", [{**row, "another": 1} for row in rows])
+    project.run(*chosen).expect(1, passed=1, error=2).says("rouge", "could not be judged")

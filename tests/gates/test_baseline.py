@@ -95,6 +95,9 @@ def test_a_file_cut_short_anywhere_is_an_error() -> None:
         ("[]", r"top level: expected `object`, got `array`"),
         ("", r"not whole JSON"),
         (text().replace('"schema": 1', '"schema": 2'), r"expected schema 1, got 2"),
+        (text(1).replace('"schema": 1', '"schema": 1, "schema": 1'), r"schema stands there twice"),
+        (text(1).replace('"value": ', '"value": 1.0, "value": '), r"value stands there twice"),
+        (text().replace("test_1", "test_0"), r"test_0::ppl stands there twice"),
         (text().replace("    [4, 3.5]", "\n<<<<<<< HEAD\n  [4, 3.5]"), r"^file:\d+: an unresolved merge conflict"),
     ],
 )

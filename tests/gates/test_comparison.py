@@ -356,14 +356,19 @@ def test_a_percentage_of_nothing_is_refused(reference: float) -> None:
         )
 
 
-def test_a_perplexity_beyond_every_float_is_compared_in_percent_only() -> None:
-    sums = np.array([8000.0, 8100.0]), np.array([5.0, 6.0]), np.array([10, 10])
+@pytest.mark.parametrize("tolerance", [ONE_PERCENT, Tolerance(1.0, relative=False)])
+def test_a_perplexity_beyond_every_float_is_no_verdict_on_either_side(tolerance: Tolerance) -> None:
+    high, low, counts = np.array([8000.0, 8100.0]), np.array([5.0, 6.0]), np.array([10, 10])
+    for sides in ((high, low), (low, high), (high, high)):
+        with pytest.raises(MetricInputError, match="a change needs finite values"):
+            compare_means(*sides, counts, scale=PERPLEXITY, tolerance=tolerance)
 
-    relative = compare_means(*sums, scale=PERPLEXITY, tolerance=ONE_PERCENT)
 
-    assert (relative.decision, relative.candidate, relative.degradation) == ("fail", math.inf, math.inf)
-    with pytest.raises(MetricInputError, match="an absolute change needs finite values"):
-        compare_means(*sums, scale=PERPLEXITY, tolerance=Tolerance(1.0, relative=False))
+def test_a_ratio_that_one_cluster_makes_alone_has_no_interval() -> None:
+    candidate, reference, counts = np.array([1.004, 0, 0]), np.array([1.0, 0, 0]), np.array([3, 1, 1])
+    found = compare_means(candidate, reference, counts, scale=LOSS, tolerance=ONE_PERCENT)
+    assert (found.decision, found.clusters, found.upper) == ("inconclusive", 1, None)
+    assert compare_means(reference, reference, counts, scale=LOSS, tolerance=ONE_PERCENT).decision == "pass"
 
 
 @pytest.mark.parametrize("confidence", [0.5, 1.0, 95, 0.0, -0.95, math.nan])

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ComparisonError, MetricInputError
 from pytest_lmgate.gates.comparison import compare_means
+from pytest_lmgate.gates.holm import correct_family
 from pytest_lmgate.gates.paired import compare, differences
 from pytest_lmgate.metrics import texts
 from pytest_lmgate.metrics.sample import Sample, Scale
@@ -82,8 +84,24 @@ def test_the_bounds_are_percentiles_of_the_resampled_change_of_ratios() -> None:
     assert found.lower == pytest.approx(ordered[45], abs=1e-12)
     assert found.upper == pytest.approx(ordered[999 - 45], abs=1e-12)
     assert found.degradation == pytest.approx(1 - candidate.value() / reference.value())
-    assert found.p_pass == (sum(d >= 0.01 for d in drawn) + 1) / 1001
-    assert found.p_fail == (sum(d <= 0.01 for d in drawn) + 1) / 1001
+    # The p-values are of the same scale: that of the plain share, widened as the bounds are.
+    share = scipy.stats.norm.ppf((sum(d <= 0.01 for d in drawn) + 1) / 1001)
+    assert found.p_fail == pytest.approx(scipy.stats.t(49).cdf(share / math.sqrt(50 / 49)))
+    assert found.p_pass == pytest.approx(1)
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_the_correction_for_a_family_of_one_never_decides_what_was_open(rows: int) -> None:
+    candidate, reference = bleu_sample(rows, 0.3), bleu_sample(rows, 0.25)
+    bounds = compare(candidate, reference, tolerance=Tolerance(0.0, relative=False))
+    assert bounds.upper is not None
+    decisions = set()
+    for tolerance in np.linspace(0, bounds.upper + 0.1, 25):
+        found = compare(candidate, reference, tolerance=Tolerance(float(tolerance), relative=False))
+        (corrected,) = correct_family([found])
+        assert corrected.decision in (found.decision, "inconclusive")
+        decisions.add(found.decision)
+    assert {"pass", "inconclusive"} <= decisions
 
 
 def test_few_rows_have_wider_bounds_than_percentiles() -> None:
@@ -146,7 +164,7 @@ def test_samples_of_something_else_are_refused_with_what_differs(part: str, says
 
 
 def test_a_part_that_only_one_side_has_is_a_difference() -> None:
-    assert differences({"data": "d"}, {}) == ["the data differs: other rows, prompts or references"]
+    assert differences({"data": "d"}, {}) == ["the data differs: other rows, prompts, references or clusters"]
     assert differences({}, {}) == []
 
 
