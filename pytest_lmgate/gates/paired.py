@@ -107,7 +107,8 @@ def _bootstrapped(
         )
     found = paired_bootstrap(metric, reference.sums, candidate.sums)
     # Of a relative change each resample has a reference of its own: the change is a ratio, and so is its noise.
-    drawn = np.sort(sign * (_ratios(found.differences, found.baselines) if tolerance.relative else found.differences))
+    changes = _ratios(found.differences, found.baselines) if tolerance.relative else found.differences
+    drawn = np.sort(0.0 + sign * changes)  # no change is not shown as -0
     lower, upper = _bounds(drawn, clusters, confidence)
     finite, df = bool(np.isfinite(drawn).all()), clusters - 1.0
     stderr = float(drawn.std(ddof=1)) if finite else math.inf

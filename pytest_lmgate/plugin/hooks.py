@@ -235,8 +235,10 @@ def _stopped(session: pytest.Session) -> bool:
 
 
 def _asks_for_all(config: pytest.Config) -> bool:
-    """Whether the command line selects nothing."""
+    """Whether the command line selects nothing: no tests, no other gates, no part of the folders."""
     option = config.option
     selects = ("lf", "stepwise", "ignore", "ignore_glob", "deselect", "keyword", "markexpr", "maxfail")
+    others = ("override_ini", "noconftest", "lmgate_config")
     by_arguments = config.args_source is pytest.Config.ArgsSource.ARGS
-    return not by_arguments and not any(getattr(option, name, None) for name in selects)
+    in_rootdir = config.invocation_params.dir.resolve() == config.rootpath.resolve()
+    return in_rootdir and not by_arguments and not any(getattr(option, name, None) for name in selects + others)

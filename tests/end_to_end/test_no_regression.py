@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -358,8 +359,15 @@ def test_entries_that_no_gate_uses_are_reported_and_removed_only_by_a_full_updat
     for selection in (("-k", "gate"), ("test_gate.py",), ("--lf",), ("--deselect", "nothing")):
         measured.run("--lmgate-update", *selection).expect(0).is_silent_on("removed")
         assert other in baseline(measured).read_text(encoding="utf-8")
+    inner = measured.folder / "inner"
+    inner.mkdir()
+    (inner / "test_inner.py").write_text((measured.folder / "test_gate.py").read_text(encoding="utf-8"))
+    measured.run("--lmgate-update", cwd=inner).expect(0).says("1 new").is_silent_on("removed")
+    shutil.rmtree(inner)
+    elsewhere = ("--lmgate-config", "lmgate.yaml")
+    measured.run(*elsewhere).expect(0).is_silent_on("no gate uses")
     measured.run("--lmgate-update-new-only").expect(0).is_silent_on("removed")
-    measured.run("--lmgate-update", "-n", "2").expect(0).says("1 unchanged, 1 removed", f"{other}: removed")
+    measured.run("--lmgate-update", "-n", "2").expect(0).says("1 unchanged, 2 removed", f"{other}: removed")
     assert other not in baseline(measured).read_text(encoding="utf-8")
 
 

@@ -54,6 +54,7 @@ def test_the_same_texts_pass_with_a_change_of_exactly_zero() -> None:
         found = compare(sample, sample, tolerance=tolerance)
         assert found.decision == "pass"
         assert found.change == found.degradation == found.lower == found.upper == found.detectable == 0
+        assert {f"{number:+}" for number in (found.degradation, found.lower, found.upper)} == {"+0.0"}
         # sacrebleu's formula says 1/1001 of identical systems, which would mislead.
         assert (found.p_pass, found.p_fail, found.p_value) == (0.0, 1.0, None)
 
