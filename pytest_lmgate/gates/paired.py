@@ -12,6 +12,7 @@ __all__ = ["compare", "differences"]
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,31 +92,8 @@ def _bootstrapped(
     change = (values[0] - values[1]) / unit
     degradation = 0.0 + sign * change
     clusters, n = len(candidate.counts), int(candidate.counts.sum())
-    if clusters < 2:
-        same = bool((candidate.sums == reference.sums).all())
-        return Comparison(
-            decision="pass" if same else "inconclusive",
-            candidate=values[0],
-            reference=values[1],
-            change=change,
-            degradation=degradation,
-            tolerance=tolerance,
-            confidence=confidence,
-            n=n,
-            clusters=clusters,
-            reason="" if same else "one cluster: noise is judged between clusters and needs two at least",
-        )
-    found = paired_bootstrap(metric, reference.sums, candidate.sums)
-    # Of a relative change each resample has a reference of its own: the change is a ratio, and so is its noise.
-    changes = _ratios(found.differences, found.baselines) if tolerance.relative else found.differences
-    drawn = np.sort(0.0 + sign * changes)  # no change is not shown as -0
-    lower, upper = _bounds(drawn, clusters, confidence)
-    finite, df = bool(np.isfinite(drawn).all()), clusters - 1.0
-    stderr = float(drawn.std(ddof=1)) if finite else math.inf
-    visible = (t_quantile(confidence, df) + t_quantile(POWER, df)) * stderr
-    decision = decide(lower, upper, tolerance)
-    return Comparison(
-        decision=decision,
+    found = Comparison(
+        decision="inconclusive",
         candidate=values[0],
         reference=values[1],
         change=change,
@@ -124,14 +102,32 @@ def _bootstrapped(
         confidence=confidence,
         n=n,
         clusters=clusters,
+    )
+    if clusters < 2:
+        if bool((candidate.sums == reference.sums).all()):
+            return replace(found, decision="pass", reason="1 cluster, on which the two are identical")
+        return replace(found, reason="1 cluster: noise is judged between clusters and needs two at least")
+    resampled = paired_bootstrap(metric, reference.sums, candidate.sums)
+    # Of a relative change each resample has a reference of its own: the change is a ratio, and so is its noise.
+    changes = resampled.differences
+    drawn = np.sort(sign * (_ratios(changes, resampled.baselines) if tolerance.relative else changes))
+    lower, upper = _bounds(drawn, clusters, confidence)
+    finite, df = bool(np.isfinite(drawn).all()), clusters - 1.0
+    stderr = float(drawn.std(ddof=1)) if finite else math.inf
+    visible = (t_quantile(confidence, df) + t_quantile(POWER, df)) * stderr
+    decision = decide(lower, upper, tolerance)
+    is_open = decision == "inconclusive" and finite
+    return replace(
+        found,
+        decision=decision,
         lower=lower,
         upper=upper,
         df=df,
         p_pass=_p_value(drawn >= tolerance.size, clusters) if stderr else float(degradation > tolerance.size),
         p_fail=_p_value(drawn <= tolerance.size, clusters) if stderr else float(degradation <= tolerance.size),
-        p_value=found.p_value if stderr else None,
+        p_value=resampled.p_value if stderr else None,
         detectable=visible if finite else None,
-        needed=needed(n, visible, abs(degradation - tolerance.size)) if decision == "inconclusive" and finite else None,
+        needed=needed(n, visible, abs(degradation - tolerance.size)) if is_open else None,
     )
 
 
