@@ -110,7 +110,7 @@ def _bootstrapped(
     resampled = paired_bootstrap(metric, reference.sums, candidate.sums)
     # Of a relative change each resample has a reference of its own: the change is a ratio, and so is its noise.
     changes = resampled.differences
-    drawn = np.sort(sign * (_ratios(changes, resampled.baselines) if tolerance.relative else changes))
+    drawn = np.sort(0.0 + sign * (_ratios(changes, resampled.baselines) if tolerance.relative else changes))
     lower, upper = _bounds(drawn, clusters, confidence)
     finite, df = bool(np.isfinite(drawn).all()), clusters - 1.0
     stderr = float(drawn.std(ddof=1)) if finite else math.inf
