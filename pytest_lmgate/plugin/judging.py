@@ -114,8 +114,9 @@ class Judge:
         score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
         candidate = _sample(score).merged()
         against = " ".join(["baseline of", entry.provenance.date, entry.provenance.commit]).rstrip()
+        reference = baselines.reference(entry, candidate)
         try:
-            found = _compared(gate, candidate, baselines.reference(entry, candidate), against)
+            found = _compared(gate, candidate, reference, against)
         except ComparisonError as error:
             raise type(error)(f"{error}; where that is meant, measure the baseline anew: --lmgate-update") from None
         return self._judged(blank, score, found, against, baselines.notes(entry, score))

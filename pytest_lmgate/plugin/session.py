@@ -261,6 +261,11 @@ def _resolved(given: Any, item: pytest.Item) -> Any:
 
 def _test_id(item: pytest.Item) -> str:
     """Node id as the user would write it; xdist's loadgroup appends ``@group`` on its workers."""
-    plain = item.nodeid.rpartition("@")[0]
-    grouped = getattr(item.config.option, "loadgroup", False) and item.get_closest_marker("xdist_group")
-    return plain if grouped and plain else item.nodeid
+    if not getattr(item.config.option, "loadgroup", False):
+        return item.nodeid
+    marks = list(item.iter_markers("xdist_group"))
+    groups = [str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks]
+    # All groups of a test, or with an older xdist the nearest one; an id may have its own @, as in [org/name@main].
+    suffixes = [f"@{'_'.join(sorted(set(groups)))}", *(f"@{group}" for group in groups[:1])]
+    found = next((suffix for suffix in suffixes if groups and item.nodeid.endswith(suffix)), "")
+    return item.nodeid.removesuffix(found)

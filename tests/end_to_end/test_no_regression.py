@@ -387,6 +387,21 @@ def test_entries_of_a_file_that_was_not_collected_stay(
     assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2
 
 
+def test_a_group_of_xdist_is_no_part_of_a_gates_id(measured: Project) -> None:
+    measured.write(
+        test_gate="""
+            import pytest
+
+            @pytest.mark.parametrize("which", ["org/name@v1", "org/name@v2"])
+            @pytest.mark.no_regression("ppl", "die", "words", "1%")
+            @pytest.mark.xdist_group("g@h")
+            def test_gate(which): pass
+        """
+    )
+    measured.run("--lmgate-update", "-n", "2", "--dist", "loadgroup").expect(0, passed=2).says("2 new")
+    measured.run().expect(0, passed=2).says("2 gates: 2 pass").is_silent_on("no gate uses")
+
+
 def test_a_gate_that_a_fixture_adds_has_a_baseline_too(measured: Project) -> None:
     measured.write(
         test_gate="""

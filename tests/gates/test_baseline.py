@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.errors import BaselineError
+from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.errors import BaselineError, ComparisonError
 from pytest_lmgate.gates.baseline import (
     BaselineEntry,
     Provenance,
@@ -20,6 +22,7 @@ from pytest_lmgate.gates.baseline import (
     parse_baseline,
     reference_of,
 )
+from pytest_lmgate.gates.paired import compare
 from pytest_lmgate.metrics.noise import MAX_CLUSTERS
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
@@ -129,6 +132,16 @@ def test_clusters_that_are_none_are_an_error(clusters: list[list[float]]) -> Non
     assert measured.sample is not None
     with pytest.raises(BaselineError, match="clusters: expected"):
         reference_of(msgspec.structs.replace(entry_of(measured, NOW), clusters=clusters), measured.sample)
+
+
+def test_of_another_text_it_is_the_comparison_that_says_what_differs() -> None:
+    measured = score([1.25, 3.5], [2, 4])
+    entry = entry_of(measured, NOW)
+    assert measured.sample is not None
+    assert measured.sample.scale is not None
+    longer = replace(measured.sample, scale=replace(measured.sample.scale, factor=0.5), identity={"data": "another"})
+    with pytest.raises(ComparisonError, match="the data differs"):
+        compare(longer, reference_of(entry, longer), tolerance=Tolerance(0.01, relative=True))
 
 
 def test_an_entry_gives_back_the_sample_it_was_made_of() -> None:
