@@ -110,12 +110,21 @@ def update_file(
     lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
     with FileLock(lock):
         before = _read(path)
-        entries = before | {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
+        measured = {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
+        entries = before | {name: _dated(before.get(name), entry) for name, entry in measured.items()}
         gone = [] if used is None else _without_gate(before, [*used, *new], unknown)
         after = {name: entry for name, entry in entries.items() if name not in gone}
         if after != before:
             write_durably(target, format_baseline(after).encode())
     return _told(path, before, after, list(new), gone)
+
+
+def _dated(old: BaselineEntry | None, new: BaselineEntry) -> BaselineEntry:
+    """Return the new entry, or the old one where only date and commit are others: a diff is to show changes."""
+    if old is None:
+        return new
+    same = msgspec.structs.replace(new.provenance, date=old.provenance.date, commit=old.provenance.commit)
+    return old if msgspec.structs.replace(new, provenance=same) == old else new
 
 
 def _told(
