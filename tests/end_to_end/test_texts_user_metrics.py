@@ -97,7 +97,7 @@ def test_what_is_asked_wrongly_of_a_users_metric_is_named_at_collection(project:
         outcome.says(
             "higher values of 'length_ratio' are better: use metric_min",
             "got 'lenght_ratio' (did you mean 'length_ratio'?)",
-            "the metric 'accuracy' is not a user's",
+            "metric: 'accuracy' has markers and a fixture of its own; use these",
             "unexpected keyword argument 'tokenize'",
         )
 
