@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, MetricInputError
-from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean, t_quantile
+from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
 from pytest_lmgate.metrics.sample import Scale
+from pytest_lmgate.metrics.student import t_cdf, t_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -249,9 +250,7 @@ def _p_values(beyond: float, stderr: float, df: float) -> tuple[float, float]:
     """``(p_pass, p_fail)`` of a degradation that lies `beyond` the tolerance; certain where there is no noise."""
     if stderr == 0:
         return (0.0, 1.0) if beyond <= 0 else (1.0, 0.0)
-    from scipy.special import stdtr
-
-    return float(stdtr(df, beyond / stderr)), float(stdtr(df, -beyond / stderr))
+    return t_cdf(beyond / stderr, df), t_cdf(-beyond / stderr, df)
 
 
 def _require_pairs(candidate: Floats, reference: Floats, counts: Ints) -> None:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ComparisonError, MetricInputError
 from pytest_lmgate.gates.comparison import POWER, Comparison, compare_means, decide, needed
-from pytest_lmgate.metrics.noise import t_quantile
 from pytest_lmgate.metrics.sample import Floats, Sample
+from pytest_lmgate.metrics.student import normal_cdf, normal_quantile, t_cdf, t_quantile
 from pytest_lmgate.metrics.texts.paired import paired_bootstrap
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
 
@@ -140,16 +140,12 @@ def _ratios(differences: Floats, baselines: Floats) -> Floats:
 
 def _bounds(ordered: Floats, clusters: int, confidence: float) -> tuple[float, float]:
     """Expanded percentiles of sorted resamples."""
-    from scipy.special import ndtr
-
-    tail = float(ndtr(-math.sqrt(clusters / (clusters - 1)) * t_quantile(confidence, clusters - 1.0)))
+    tail = normal_cdf(-math.sqrt(clusters / (clusters - 1)) * t_quantile(confidence, clusters - 1.0))
     cut = int(tail * len(ordered))
     return float(ordered[cut]), float(ordered[len(ordered) - 1 - cut])
 
 
 def _p_value(hits: NDArray[np.bool_], clusters: int) -> float:
     """The level at which `_bounds` would cut just there; never 0, as the data itself counts as a resample."""
-    from scipy.special import ndtri, stdtr
-
     share = (int(hits.sum()) + 1) / (len(hits) + 1)
-    return float(stdtr(clusters - 1.0, ndtri(share) / math.sqrt(clusters / (clusters - 1))))
+    return t_cdf(normal_quantile(share) / math.sqrt(clusters / (clusters - 1)), clusters - 1.0)

@@ -7,12 +7,14 @@ cluster's own effect dominates. See docs/noise.md for why nothing simpler holds 
 
 from __future__ import annotations
 
-__all__ = ["MAX_CLUSTERS", "ClusteredMean", "block_clusters", "clustered_mean", "t_quantile"]
+__all__ = ["MAX_CLUSTERS", "ClusteredMean", "block_clusters", "clustered_mean"]
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pytest_lmgate.metrics.student import t_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -81,13 +83,6 @@ def _bell_mccaffrey(n: Floats, h: Floats) -> float:
     weight = 1 / np.sqrt(1 - h)
     m = product * np.outer(weight, weight)
     return float(np.trace(m) ** 2 / (m * m).sum())
-
-
-def t_quantile(p: float, df: float) -> float:
-    """Quantile of Student's t; scipy is imported only where noise is judged."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(df, p))
 
 
 def block_clusters(documents: Ints, targets: Ints, *, running_text: bool) -> Ints:

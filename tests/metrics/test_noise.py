@@ -10,7 +10,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_lmgate.metrics.noise import MAX_CLUSTERS, block_clusters, clustered_mean, t_quantile
+from pytest_lmgate.metrics.noise import MAX_CLUSTERS, block_clusters, clustered_mean
 
 counts_of_clusters = st.lists(st.integers(1, 400), min_size=2, max_size=30)
 
@@ -98,12 +98,6 @@ def test_fewer_than_two_clusters_have_a_mean_and_no_noise(sums: list[float], cou
 def test_no_target_at_all_is_an_error(counts: list[int]) -> None:
     with pytest.raises(ValueError, match="expected at least one target, got none"):
         clustered_mean(np.zeros(len(counts)), np.array(counts, dtype=np.int64))
-
-
-@pytest.mark.parametrize("df", [1.0, 2.7, 30.0, 511.0])
-@pytest.mark.parametrize("p", [0.5, 0.8, 0.95, 0.975])
-def test_quantiles_are_students(p: float, df: float) -> None:
-    assert t_quantile(p, df) == pytest.approx(scipy.stats.t.ppf(p, df), abs=1e-12)
 
 
 def test_the_margin_is_that_of_a_two_sided_interval() -> None:
