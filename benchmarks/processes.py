@@ -72,7 +72,9 @@ class GateProject:
     def cached(self) -> float:
         """Run pytest with whatever is in the cache; return the perplexity."""
         report = self._folder / "report.json"
-        _run([sys.executable, "-m", "pytest", f"--lmgate-report=json:{report}"], self._folder, self._env)
+        # Other plugins that happen to be installed are not what is measured.
+        command = [sys.executable, "-m", "pytest", "-p", "pytest_lmgate.plugin", f"--lmgate-report=json:{report}"]
+        _run(command, self._folder, {**self._env, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
         return float(json.loads(report.read_bytes())["gates"][0]["value"])
 
     def imported(self) -> set[str]:
