@@ -23,6 +23,7 @@ class Options:
         workers: Processes that measure side by side and share the processors.
         explain_cache: Say per gate what changed since the nearest earlier entry.
         strict: Fail by every inconclusive gate.
+        arguments: Of the command line, those that decide what is measured, for those who want to see it again.
 
     Raises:
         ConfigError: There is no such device.
@@ -36,6 +37,7 @@ class Options:
     workers: int = 1
     explain_cache: bool = False
     strict: bool = False
+    arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.device is not None:

@@ -44,6 +44,7 @@ class Verdict:
         details: Of a metric of two models, everything that was found, by name.
         blocking: Whether an inconclusive verdict fails the build.
         change: Against a reference, where the gate has one.
+        arguments: Of the command line, those that decide what is measured.
     """
 
     id: str
@@ -70,6 +71,7 @@ class Verdict:
     details: tuple[tuple[str, float | int | str | None], ...] = ()
     blocking: bool = False
     change: Change | None = None
+    arguments: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -92,6 +94,7 @@ class Verdict:
         if data["interval"] is not None:
             data["interval"] = tuple(data["interval"])
         data["details"] = tuple((name, value) for name, value in data["details"])
+        data["arguments"] = tuple(data["arguments"])
         data["worst"] = tuple(tuple(row) for row in data["worst"])
         if data["change"] is not None:
             data["change"] = Change(**{**data["change"], "notes": tuple(data["change"]["notes"])})

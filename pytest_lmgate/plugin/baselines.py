@@ -35,13 +35,14 @@ class Baselines:
     Args:
         path: Of the file.
         update: ``all``, ``new`` for gates that have no entry yet, or empty.
+        arguments: Of the command line, those that a session which makes an entry needs too.
 
     Raises:
         BaselineError: The file cannot be read.
     """
 
-    def __init__(self, path: Path, update: str) -> None:
-        self.path, self._update = path, update
+    def __init__(self, path: Path, update: str, arguments: Sequence[str] = ()) -> None:
+        self.path, self._update, self._arguments = path, update, arguments
         self._entries = _read(path)
 
     def is_updated(self, identity: str) -> bool:
@@ -59,7 +60,7 @@ class Baselines:
         there = "has no entry for this gate" if self.path.exists() else "does not exist"
         raise BaselineError(
             f"no baseline: {self.path} {there}; make one with a model that is good, and commit the file:\n"
-            f"    pytest {shlex.quote(test)} --lmgate-update-new-only"
+            f"    {shlex.join(['pytest', test, '--lmgate-update-new-only', *self._arguments])}"
         )
 
     def reference(self, entry: BaselineEntry, candidate: Sample) -> Sample:

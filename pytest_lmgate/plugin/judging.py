@@ -65,6 +65,7 @@ class Judge:
             verdict="error",
             value=None,
             limit=gate.limit if isinstance(gate, Gate) else None,
+            arguments=self._options.arguments,
         )
         looked_up = len(self._evaluator.lookups)
         try:

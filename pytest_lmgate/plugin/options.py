@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["add_options", "baseline_file", "flag", "project_file", "reports", "text", "update"]
+__all__ = ["add_options", "arguments", "baseline_file", "flag", "project_file", "reports", "text", "update"]
 
 import os
 from pathlib import Path
@@ -60,6 +60,12 @@ def text(config: pytest.Config, name: str) -> str | None:
         if value:
             return str(value)
     return None
+
+
+def arguments(config: pytest.Config) -> tuple[str, ...]:
+    """Return what the command line says of what is measured, and by what it is judged."""
+    named = (f"--lmgate-{name}" for name in ("config", "baseline", "device"))
+    return tuple(f"{option}={value}" for option in named if (value := config.getoption(option)))
 
 
 def project_file(config: pytest.Config) -> Path | None:

@@ -70,6 +70,7 @@ class GateSession:
                 workers=int(getattr(config, "workerinput", {}).get("workercount", 1)),
                 explain_cache=options.flag(config, "explain-cache"),
                 strict=options.flag(config, "strict"),
+                arguments=options.arguments(config),
             )
         except LmgateError as error:
             raise pytest.UsageError(str(error)) from error
@@ -94,7 +95,7 @@ class GateSession:
     def _baseline(self) -> Baselines:
         if self._baselines is None:
             path = options.baseline_file(self._config)
-            self._baselines = Baselines(path, options.update(self._config))
+            self._baselines = Baselines(path, options.update(self._config), self._options.arguments)
         return self._baselines
 
     def collect(self, items: Sequence[pytest.Item], markers: Collection[str]) -> dict[str, int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 __all__ = ["conclusion", "degradation", "distinct", "explain", "number"]
 
+import math
 import shlex
 import shutil
+from collections.abc import Sequence
 
 from pytest_lmgate.gates.change import Change
 from pytest_lmgate.gates.verdict import Verdict
@@ -96,11 +98,30 @@ def _compared(verdict: Verdict, change: Change, name: str) -> list[str]:
 
 
 def degradation(change: Change) -> str:
-    """Return the change with its one-sided bounds; plus is worse."""
-    measured = _signed(change, change.degradation)
+    """Return the change with its one-sided bounds, as in ``+0.65 % [+0.52, +0.78]``; plus is worse."""
     if change.lower is None or change.upper is None:
-        return f"{measured} (no bounds)"
-    return f"{measured} [{_signed(change, change.lower)}, {_signed(change, change.upper)}]"
+        return f"{_signed(change, change.degradation)} (no bounds)"
+    scale, unit = (100, " %") if change.relative else (1, "")
+    shown = [scale * value for value in (change.degradation, change.lower, change.upper)]
+    decimals = _decimals(shown, scale * change.size)
+    measured, lower, upper = (
+        f"{value + 0:+.4g}" if decimals is None else f"{value + 0:+.{decimals}f}" for value in shown
+    )
+    return f"{measured}{unit} [{lower}, {upper}]"
+
+
+def _decimals(shown: Sequence[float], tolerance: float) -> int | None:
+    """Decimals that show two digits of the noise and each number on its side of the tolerance, where there are such."""
+    width = (max(shown) - min(shown)) / 2
+    if not 0 < width < math.inf or max(map(abs, shown)) >= 1e6:
+        return None
+    fewest = max(0, 1 - math.floor(math.log10(width)))
+    sides = [(value > tolerance) - (value < tolerance) for value in shown]
+    for decimals in range(fewest, fewest + 9):
+        rounded = [round(value, decimals) for value in shown]
+        if sides == [(value > tolerance) - (value < tolerance) for value in rounded]:
+            return decimals
+    return None
 
 
 def conclusion(verdict: Verdict, change: Change) -> str:
@@ -135,7 +156,7 @@ def _how_measured(verdict: Verdict) -> list[str]:
         _line("signature", verdict.signature),
         _line("targets", _targets(verdict)),
         _line("measured", _provenance(verdict)),
-        _line("reproduce", f"pytest {shlex.quote(verdict.test)} --lmgate-refresh"),
+        _line("reproduce", shlex.join(["pytest", verdict.test, "--lmgate-refresh", *verdict.arguments])),
     ]
 
 

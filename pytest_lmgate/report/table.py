@@ -54,6 +54,8 @@ def _row(verdict: Verdict, *, unique: bool) -> tuple[str, ...]:
     if verdict.interval is not None:
         interval = f"[{number(verdict.interval[0])}, {number(verdict.interval[1])}]"
     value = f">= {value}" if verdict.at_least else value
+    if verdict.marker == "no_regression" and verdict.verdict == "pass":  # and without a change: it was not judged
+        limit = "new baseline"
     return verdict.verdict.upper(), name, value, interval, limit, scored, seconds
 
 

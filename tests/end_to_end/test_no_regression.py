@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -284,7 +285,33 @@ def test_a_gate_without_a_baseline_fails_with_the_command_that_makes_one(measure
     command = re.search(r"pytest (test_gate\S+) (--lmgate-update-new-only)", done.text)
     assert command is not None
     measured.run(*command.groups()).expect(0, passed=1).says("baseline lmgate-baseline.json: 1 new; commit it")
-    measured.run().expect(0, passed=1).says("PASS", "+0 % [+0 %, +0 %]")
+    measured.run().expect(0, passed=1).says("PASS", "+0 % [+0, +0]")
+
+
+BY_A_LIMIT = """
+    import pytest
+
+    @pytest.mark.ppl_max("die", "words", 59)
+    def test_gate(): pass
+"""
+
+
+def test_commands_that_are_shown_name_what_the_session_was_told(measured: Project) -> None:
+    (measured.folder / "lmgate.yaml").rename(measured.folder / "ci gates.yaml")
+    told = ("--lmgate-config", "ci gates.yaml", "--lmgate-baseline", "main.json", "--lmgate-device", "cpu")
+    shown = "'--lmgate-config=ci gates.yaml' --lmgate-baseline=main.json --lmgate-device=cpu"
+    measured.write(test_gate=AGAINST_BASELINE)
+    done = measured.run(*told).expect(1, error=1).says(f"--lmgate-update-new-only {shown}\n")
+    command = re.search(r"pytest (test_gate.+)", done.text)
+    assert command is not None
+    measured.run(*shlex.split(command.group(1))).expect(0, passed=1).says("baseline main.json: 1 new")
+    measured.write(test_gate=BY_A_LIMIT).run(*told).expect(1).says(
+        f"reproduce  pytest test_gate.py::test_gate --lmgate-refresh {shown}\n"
+    )
+
+
+def test_a_gate_whose_baseline_is_written_is_not_said_to_be_within_a_limit(measured: Project) -> None:
+    measured.write(test_gate=AGAINST_BASELINE).run("--lmgate-update").expect(0).says("new baseline")
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
@@ -430,7 +457,7 @@ def test_a_file_behind_a_link_or_of_an_editor_on_windows_is_the_same_file(measur
     with_baseline(measured)
     assert baseline(measured).is_symlink()
     real.write_bytes(b"\xef\xbb\xbf" + real.read_bytes().replace(b"\n", b"\r\n"))
-    measured.run().expect(0, passed=1).says("PASS", "+0 % [+0 %, +0 %]")
+    measured.run().expect(0, passed=1).says("PASS", "+0 % [+0, +0]")
     measured.run("--lmgate-update").expect(0, passed=1).says("1 unchanged")
 
 

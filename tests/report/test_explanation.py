@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_lmgate.gates.change import Change
 from pytest_lmgate.gates.verdict import Verdict
-from pytest_lmgate.report.explanation import distinct, explain
+from pytest_lmgate.report.explanation import degradation, distinct, explain
 
 
 def test_a_failure_says_all_there_is_to_know(failed: Verdict) -> None:
@@ -109,6 +111,52 @@ def test_a_failure_by_the_ninth_digit_shows_nine_digits(failed: Verdict) -> None
 )
 def test_two_numbers_are_shown_with_the_digits_that_tell_them_apart(a: float, b: float, texts: tuple[str, str]) -> None:
     assert distinct(a, b) == texts
+
+
+def _change(degradation: float, lower: float | None, upper: float | None, size: float, *, relative: bool) -> Change:
+    return Change(
+        against="model 'fp16'",
+        decision="inconclusive",
+        reference=16.0,
+        degradation=degradation,
+        tolerance="",
+        size=size,
+        relative=relative,
+        confidence=0.95,
+        clusters=9,
+        lower=lower,
+        upper=upper,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (_change(0.00647, 0.00518, 0.00777, 0.01, relative=True), "+0.65 % [+0.52, +0.78]"),
+        (_change(0.00647, 0.00518, 0.00777, 0.01, relative=False), "+0.0065 [+0.0052, +0.0078]"),
+        (_change(-0.5, -0.7, -0.3, 0.01, relative=True), "-50 % [-70, -30]"),
+        (_change(0.0, 0.0, 0.0, 0.01, relative=True), "+0 % [+0, +0]"),
+        (_change(-0.0, -0.0, 0.0, 0.01, relative=False), "+0 [+0, +0]"),
+        (_change(0.00999, 0.0098, 0.010004, 0.01, relative=True), "+0.9990 % [+0.9800, +1.0004]"),
+        (_change(1e9, 1e8, math.inf, 0.01, relative=True), "+1e+11 % [+1e+10, +inf]"),
+        (_change(0.012345, None, None, 0.01, relative=True), "+1.234 % (no bounds)"),
+    ],
+)
+def test_a_degradation_shows_two_digits_of_its_noise_and_more_where_the_tolerance_is_near(
+    change: Change, shown: str
+) -> None:
+    assert degradation(change) == shown
+
+
+@given(
+    numbers=st.lists(st.floats(-1e5, 1e5, allow_subnormal=False), min_size=3, max_size=3).map(sorted),
+    size=st.floats(0, 1e5, allow_subnormal=False),
+)
+def test_a_bound_is_never_shown_on_the_other_side_of_the_tolerance(numbers: list[float], size: float) -> None:
+    lower, measured, upper = numbers
+    shown = degradation(_change(measured, lower, upper, size, relative=False))
+    for text, value in zip(re.findall(r"[+-][0-9.e+-]+", shown), (measured, lower, upper), strict=True):
+        assert (float(text) - size) * (value - size) >= 0
 
 
 _FINITE = st.floats(allow_nan=False, allow_infinity=False)
