@@ -137,7 +137,7 @@ class NoRegression:
         what = self.evaluation
         which = f"{what.metric}:{what.variant}" if what.variant else what.metric
         against = "" if self.against is None else f"-vs-{_name(self.against)}"
-        return f"{self.marker}:{which}[{what.model_name}-{what.dataset_name}{against}]"
+        return f"{self.marker}:{which}[{what.names}{against}]"
 
 
 def _name(given: Any) -> str:

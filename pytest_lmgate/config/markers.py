@@ -63,7 +63,7 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
     metric = args[0] if args else kwargs.get("metric")
     known = [name for name, entry in _METRICS.items() if entry.can_regress]
     if metric in _METRICS and metric not in known:
-        raise ConfigError(f"metric: {metric!r} compares two models already; expected one of {', '.join(known)}")
+        raise ConfigError(f"metric: {metric!r} is many numbers, not one; expected one of {', '.join(known)}")
     entry = _METRICS.get(metric if isinstance(metric, str) else "", _METRICS["metric"])
     parameters = [first, *(p for p in entry.parameters(limit=True) if p.name in ("model", "dataset"))]
     parameters.append(inspect.Parameter("tolerance", _POSITIONAL))
@@ -80,8 +80,13 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
     if not entry.named:
         del arguments["metric"]
         tolerance.require_that_it_can_fail(entry.name, entry.direction, entry.scale)
+    what = entry.evaluation(arguments)
+    if isinstance(what.how, DivergenceRequest) and what.how.statistic != "mean":
+        raise ConfigError(
+            f"statistic: expected 'mean', got {what.how.statistic!r}, which is no mean and has no noise to judge by"
+        )
     return NoRegression(
-        entry.evaluation(arguments),
+        what,
         None if against == _BASELINE else against,
         tolerance,
         float(confidence),
@@ -130,7 +135,7 @@ class _Metric:
         makes_texts: Whether a fixture may be given texts in place of model and dataset.
         named: Whether the metric's name comes first (users' metrics).
         fourth: A keyword that may also stand behind the limit without its name.
-        can_regress: Whether there is a value of one model that another's can be compared with.
+        can_regress: Whether it is one number, which another model's can be compared with.
         compares: Whether it is of two models: a reference stands behind the model.
     """
 
@@ -218,13 +223,13 @@ _TER = ("normalized", "no_punct", "asian_support", "case_sensitive")
 _ROUGE = ("variant", "stemmer", "multi_reference", "tokenizer", "convention")
 _EXACT = ("ignore_case", "ignore_punctuation", "strip")
 _BPB = tuple(key for key in _PROTOCOL if key not in ("unit", "average"))
-_PAIR: dict[str, Any] = {"how": _divergence, "can_regress": False, "compares": True}
+_PAIR: dict[str, Any] = {"how": _divergence, "compares": True}
 _METRICS = {
     "ppl": _Metric("ppl", tuple(_PROTOCOL), _protocol),
     "bpb": _Metric("bpb", _BPB, _bits),
     "kl": _Metric("kl", ("statistic", *_BPB), lowest=0, **_PAIR),
     "top1": _Metric("top1", _BPB, scale=1, **_PAIR),
-    "compare": _Metric("compare", _BPB, **_PAIR),
+    "compare": _Metric("compare", _BPB, can_regress=False, **_PAIR),
     "pppl": _Metric("pppl", ("max_length",), lambda _, said: MaskedRequest(**said)),
     "accuracy": _Metric("accuracy", ("variant", "max_length"), lambda _, said: ChoiceRequest(**said), scale=1),
     "bleu": _text_metric("bleu", _BLEU, scale=100),

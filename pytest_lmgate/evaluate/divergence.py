@@ -19,6 +19,7 @@ from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.tokens import Streams, tokenize
 from pytest_lmgate.data.windows import plan_windows
 from pytest_lmgate.errors import DataError, ModelError
+from pytest_lmgate.evaluate.likelihood import digest_of_targets
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.engine.loading import LoadedModel
 
 # Raise the number whenever the code that measures may give another result.
-_KIND = "divergence/1"
+_KIND = "divergence/2"
 _MEASURED = ("kl", "dp", "same_top", "nll_p", "nll_q")
 _ARRAYS = (*_MEASURED, "window_targets", "window_document")
 
@@ -140,6 +141,7 @@ def _measure(
         window_targets=plan.targets,
         window_document=plan.document,
         running_text=not windowing.by_document,
+        targets=digest_of_targets(streams.ids),
     )
 
 
@@ -174,9 +176,11 @@ def _apart(model: str, reference: str, what: str) -> str:
 
 
 def _encode(statistics: DivergenceStatistics) -> Entry:
-    return Entry({name: getattr(statistics, name) for name in _ARRAYS}, {"running_text": statistics.running_text})
+    facts = {"running_text": statistics.running_text, "targets": statistics.targets}
+    return Entry({name: getattr(statistics, name) for name in _ARRAYS}, facts)
 
 
 def _decode(entry: Entry) -> DivergenceStatistics:
     arrays = {name: entry.arrays[name] for name in _ARRAYS}
-    return DivergenceStatistics(**arrays, running_text=bool(entry.facts["running_text"]))
+    facts = entry.facts
+    return DivergenceStatistics(**arrays, running_text=bool(facts["running_text"]), targets=str(facts["targets"]))

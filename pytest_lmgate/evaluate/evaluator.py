@@ -195,21 +195,25 @@ class Evaluator:
             LmgateError: It cannot be measured.
         """
         started = time.monotonic()
-        statistics, signature, where = self._measured_divergence(what)
+        statistics, signature, where, _ = self._measured_divergence(what)
         found = divergence(statistics, signature=signature)
         return found.placed(**where, seconds=time.monotonic() - started)
 
     def _divergence_score(self, what: EvaluationSpec, how: DivergenceRequest) -> Score:
         started = time.monotonic()
-        statistics, signature, where = self._measured_divergence(what)
+        statistics, signature, where, identity = self._measured_divergence(what)
         if what.metric == "kl":
             score = kl(statistics, signature=signature, statistic=how.statistic)
         else:
             score = top1(statistics, signature=signature)
         score.details = {"reference": where.pop("reference"), **score.details}
-        return score.placed(**where, seconds=time.monotonic() - started)
+        score.device = identity.pop("device")
+        return score.identified(**identity).placed(**where, seconds=time.monotonic() - started)
 
-    def _measured_divergence(self, what: EvaluationSpec) -> tuple[DivergenceStatistics, str, dict[str, Any]]:
+    def _measured_divergence(
+        self, what: EvaluationSpec
+    ) -> tuple[DivergenceStatistics, str, dict[str, Any], dict[str, str]]:
+        """The measurement, its signature, what it is of by name, and what it is of by digest, with the device."""
         assert isinstance(what.how, DivergenceRequest)
         source, reference = self.resolver.model(what.model), self.resolver.model(what.reference)
         corpus = self.resolver.corpus(what.dataset)
@@ -217,7 +221,8 @@ class Evaluator:
             self._measurements, source, reference, corpus, what.how, metric=what.metric, report=self.report
         )
         names = {"model": source.name, "reference": reference.name, "dataset": corpus.name}
-        return statistics, signature, {**names, "fingerprint": address, "cached": cached}
+        identity = {"data": corpus.digest, "reference": reference.identity, "device": source.device}
+        return statistics, signature, {**names, "fingerprint": address, "cached": cached}, identity
 
     def _writer(self, model: Any) -> ModelSource | TextFunction:
         """A model that writes, or a function that does."""

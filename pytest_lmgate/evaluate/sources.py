@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_lmgate.cache.digest import FileDigests
-from pytest_lmgate.cache.fingerprint import versions
+from pytest_lmgate.cache.fingerprint import Fingerprint, versions
 from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.specs import DatasetSpec, ModelSpec
@@ -66,6 +66,14 @@ class ModelSource:
     weight_bytes: int
     batch_size: int | str
     in_memory: bool = False
+
+    @property
+    def identity(self) -> str:
+        """Digest of what it is, wherever it runs: its ingredients less the device and the libraries' versions."""
+        where = {"device", *_LIBRARIES, *_QUANTIZERS, "peft"}
+        return Fingerprint.of(
+            "model", {key: each for key, each in self.ingredients.items() if key not in where}
+        ).address
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from pytest_lmgate.metrics.texts.text_metric import TextMetric
 _PARTS = {
     "data": "the data differs: other rows, prompts, references or clusters",
     "protocol": "the protocol differs",
+    "reference": "the reference of the divergence differs: another model, or loaded otherwise",
     "targets": "the tokens differ: the text was tokenized otherwise, and likelihoods per token cannot be compared; "
     "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are)",
 }

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pytest_lmgate.config.requests import KL_STATISTICS
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.noise import ClusteredMean, block_clusters, clustered_mean
-from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.sample import Sample, Scale
+from pytest_lmgate.metrics.score import Direction, Score
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,6 +45,7 @@ class DivergenceStatistics:
         window_targets: Targets of each window, shape ``[windows]``.
         window_document: Document of each window, likewise.
         running_text: Whether the rows were read as one text.
+        targets: Digest of the targets: measurements with the same one are of the same tokens.
     """
 
     kl: Floats
@@ -54,6 +56,7 @@ class DivergenceStatistics:
     window_targets: Ints
     window_document: Ints
     running_text: bool
+    targets: str = ""
 
     def __post_init__(self) -> None:
         expected = int(self.window_targets.sum())
@@ -71,11 +74,15 @@ class DivergenceStatistics:
 
     def clustered(self, values: Floats) -> ClusteredMean:
         """Return the mean of a number per target, and its noise between clusters."""
+        return clustered_mean(*self.summed(values))
+
+    def summed(self, values: Floats) -> tuple[Floats, Ints]:
+        """Return of each cluster the sum of a number per target, and its targets; shape ``[clusters]`` each."""
         begins = np.concatenate([[0], np.cumsum(self.window_targets)[:-1]])
         clusters = block_clusters(self.window_document, self.window_targets, running_text=self.running_text)
         sums = np.bincount(clusters, weights=np.add.reduceat(values, begins))
         sizes = np.bincount(clusters, weights=self.window_targets)
-        return clustered_mean(sums.astype(np.float64), sizes.astype(np.int64))
+        return sums.astype(np.float64), sizes.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -181,18 +188,26 @@ def kl(statistics: DivergenceStatistics, *, signature: str, statistic: str = "me
     if statistic != "mean":
         value = float(np.percentile(statistics.kl, KL_STATISTICS[statistic]))
         return Score(value, metric="kl", n=statistics.n, signature=signature, details=details)
-    noise = statistics.clustered(statistics.kl)
-    return _mean_score("kl", noise, signature, details, direction="lower")
+    return _mean_score("kl", statistics, statistics.kl, signature, details, direction="lower")
 
 
 def top1(statistics: DivergenceStatistics, *, signature: str) -> Score:
     """Return the share of targets at which both models' most likely token is the same, 0 to 1."""
     details = {"statistic": "mean", **divergence(statistics, signature=signature).details}
-    noise = statistics.clustered(statistics.same_top)
-    return _mean_score("top1", noise, signature, details, direction="higher")
+    return _mean_score("top1", statistics, statistics.same_top, signature, details, direction="higher")
 
 
-def _mean_score(metric: str, noise: ClusteredMean, signature: str, details: Mapping[str, Any], **others: Any) -> Score:
+def _mean_score(
+    metric: str,
+    statistics: DivergenceStatistics,
+    values: Floats,
+    signature: str,
+    details: Mapping[str, Any],
+    *,
+    direction: Direction,
+) -> Score:
+    sums, sizes = statistics.summed(values)
+    noise = clustered_mean(sums, sizes)
     margin = noise.margin()
     return Score(
         noise.mean,
@@ -202,7 +217,8 @@ def _mean_score(metric: str, noise: ClusteredMean, signature: str, details: Mapp
         interval=None if margin is None else (noise.mean - margin, noise.mean + margin),
         signature=signature,
         details={**details, "clusters": noise.clusters, "df": noise.df},
-        **others,
+        direction=direction,
+        sample=Sample(sums[:, None], sizes, Scale(direction), identity={"targets": statistics.targets}),
     )
 
 

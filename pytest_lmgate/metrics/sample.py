@@ -62,8 +62,8 @@ class Sample:
         counts: Targets or rows of each cluster, shape ``[clusters]``.
         scale: Of a metric that is a mean over targets or rows, or the exponential of one; None for others.
         metric: Of the others: makes a value of summed statistics.
-        identity: What was measured, part by part (``data``, ``targets``, ``protocol``): samples are comparable where
-            every part is the same.
+        identity: What was measured, part by part (``data``, ``targets``, ``protocol``, ``reference``): samples are
+            comparable where every part is the same.
     """
 
     sums: Floats
@@ -88,11 +88,11 @@ class Sample:
         assert self.metric is not None
         return float(self.metric.value(total))
 
-    def identified(self, *, data: str, signature: str) -> Sample:
+    def identified(self, *, signature: str, **parts: str) -> Sample:
         """Return the sample with what its score was measured on and by; versions of programs are left out."""
         fields = signature.split("|")
         protocol = "|".join(each for each in fields if not each.startswith(("version:", "lmgate:")))
-        return replace(self, identity={**self.identity, "data": data, "protocol": protocol})
+        return replace(self, identity={**self.identity, **parts, "protocol": protocol})
 
     def merged(self) -> Sample:
         """Return the sample in at most 512 clusters: neighbours are merged, as even in size as they allow."""

@@ -90,9 +90,10 @@ class Score(float):
         where = {"model": model, "dataset": dataset, "fingerprint": fingerprint, "cached": cached, "seconds": seconds}
         return Score(float(self), **{**vars(self), **where})
 
-    def identified(self, data: str) -> Score:
-        """Return this score with a sample that says what it was measured on: `data` is a digest."""
-        sample = None if self.sample is None else self.sample.identified(data=data, signature=self.signature)
+    def identified(self, data: str, **others: str) -> Score:
+        """Return this score with a sample that says what it was measured on, by digests: its data, and what else."""
+        found = self.sample
+        sample = None if found is None else found.identified(data=data, signature=self.signature, **others)
         return Score(float(self), **{**vars(self), "sample": sample})
 
     @property

@@ -269,10 +269,38 @@ def test_gates_on_two_models_need_no_python(two: Project) -> None:
     two.run("lmgate.yaml").expect(1, passed=1, failed=1).says("top1_min[noisy-float-words]")
 
 
-def test_two_models_cannot_regress_against_a_third(two: Project) -> None:
-    gate = "@pytest.mark.no_regression('kl', 'noisy', 'words', 0.1, against='float')"
-    two.write(test_gates=f"import pytest\n\n{gate}\ndef test_gate(): pass\n")
-    two.run().expect(4).says("metric: 'kl' compares two models already")
+REGRESSION = """
+    import pytest
+
+    @pytest.mark.no_regression("kl", "noisy", "words", "10%", reference="float")
+    def test_kl(): pass
+
+    @pytest.mark.no_regression("top1", "noisy", "words", 0.01, reference="float")
+    def test_top1(): pass
+"""
+
+
+def test_a_divergence_may_not_grow_over_its_baseline(two: Project) -> None:
+    two.write(test_gates=REGRESSION).run("--lmgate-update", "-n", "2").expect(0, passed=2).says("2 new")
+    two.run("--lmgate-strict").expect(0, passed=2).says(
+        "no_regression:kl[noisy-float-words]", "no_regression:top1[noisy-float-words]", "+0 % [+0, +0]"
+    )
+    yaml = two.folder / "lmgate.yaml"
+    before = yaml.read_text()
+    yaml.write_text(before.replace("/noisy", "/float"))
+    two.run().expect(0, passed=2).says("-100 %")
+    # Another reference is another measure.
+    yaml.write_text(before.replace("/float", "/noisy"))
+    two.run().expect(1, error=2).says("the reference of the divergence differs: another model, or loaded otherwise")
+
+
+def test_the_divergence_of_two_models_from_a_third_is_compared(two: Project) -> None:
+    same = REGRESSION.replace('reference="float"', 'reference="float", against="noisy"')
+    two.write(test_gates=same).run().expect(0, passed=2).says("no_regression:kl[noisy-float-words-vs-noisy]")
+    better = REGRESSION.replace('"noisy"', '"float"').replace('reference="float"', 'reference="float", against="noisy"')
+    two.write(test_gates=better).run().expect(0, passed=2)
+    worse = REGRESSION.replace('reference="float"', 'reference="float", against="float"').replace('"10%"', "0.001")
+    two.write(test_gates=worse).run().expect(1, failed=2).says("KL divergence", "of the model 'float': FAIL")
 
 
 def test_a_share_above_one_is_no_limit(two: Project) -> None:

@@ -614,7 +614,9 @@ def test_the_second_run_imports_neither_torch_nor_scipy(measured: Project) -> No
         ('"pll", "die", "words", "1%"', "expected a registered metric, got 'pll'"),
         ('"accuracy", "die", "words", 1', "could never fail"),
         ('"bleu", "die", "words", "100%"', "could never fail"),
-        ('"kl", "die", "words", "1%"', "compares two models already"),
+        ('"kl", "die", "words", "1%"', "missing a required argument: 'reference'"),
+        ('"kl", "die", "words", "1%", reference="die", statistic="p99"', "statistic: expected 'mean'"),
+        ('"compare", "die", "words", "1%", reference="die"', "metric: 'compare' is many numbers"),
         ('3, "die", "words", "1%"', "metric: expected the name"),
     ],
 )
