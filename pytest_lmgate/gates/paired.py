@@ -3,7 +3,9 @@
 The bootstrap (definitions: 1,000 resamples of rows or clusters, seed 12345, the same rows of both systems) gives
 percentile bounds. With C clusters percentiles are too narrow by ``sqrt((C - 1) / C)``, and take the normal's quantile
 where Student's belongs; so they are cut at ``Phi(-sqrt(C / (C - 1)) t_{C-1})`` in place of 5 % (the expanded percentile
-interval of Hesterberg 2015, The American Statistician 69(4), section 5.3).
+interval of Hesterberg 2015, The American Statistician 69(4), section 5.3). A thousand resamples have no such percentile
+at a high level, and those of a few clusters lie within the extremes of these; so bounds are no narrower than those of
+Student's t with the resamples' standard error, ``d -+ t_{C-1} sqrt(C / (C - 1)) sd``.
 """
 
 from __future__ import annotations
@@ -12,10 +14,9 @@ __all__ = ["compare", "differences"]
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ComparisonError, MetricInputError
@@ -112,9 +113,10 @@ def _bootstrapped(
     # Of a relative change each resample has a reference of its own: the change is a ratio, and so is its noise.
     changes = resampled.differences
     drawn = np.sort(0.0 + sign * (_ratios(changes, resampled.baselines) if tolerance.relative else changes))
-    lower, upper = _bounds(drawn, clusters, confidence)
-    finite, df = bool(np.isfinite(drawn).all()), clusters - 1.0
-    stderr = float(drawn.std(ddof=1)) if finite else math.inf
+    noise = _Resamples(drawn, degradation, clusters)
+    lower, upper = noise.bounds(confidence)
+    finite, df, stderr = noise.is_finite, noise.df, noise.stderr
+    p_pass, p_fail = noise.p_values(tolerance.size)
     visible = (t_quantile(confidence, df) + t_quantile(POWER, df)) * stderr
     decision = decide(lower, upper, tolerance)
     is_open = decision == "inconclusive" and finite
@@ -124,12 +126,74 @@ def _bootstrapped(
         lower=lower,
         upper=upper,
         df=df,
-        p_pass=_p_value(drawn >= tolerance.size, clusters) if stderr else float(degradation > tolerance.size),
-        p_fail=_p_value(drawn <= tolerance.size, clusters) if stderr else float(degradation <= tolerance.size),
+        p_pass=p_pass,
+        p_fail=p_fail,
         p_value=resampled.p_value if stderr else None,
         detectable=visible if finite else None,
         needed=needed(n, visible, abs(degradation - tolerance.size)) if is_open else None,
     )
+
+
+@dataclass(frozen=True)
+class _Resamples:
+    """Bounds and p-values of a degradation that was resampled; a bound is at T just where its p-value is the level.
+
+    Attributes:
+        ordered: The degradation in each resample, ascending, shape ``[resamples]``; may be infinite.
+        measured: The degradation itself.
+        clusters: C, what was resampled.
+    """
+
+    ordered: Floats
+    measured: float
+    clusters: int
+
+    @property
+    def df(self) -> float:
+        """Degrees of freedom."""
+        return self.clusters - 1.0
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every resample has a degradation."""
+        return bool(np.isfinite(self.ordered).all())
+
+    @property
+    def expansion(self) -> float:
+        """By how much percentiles of C clusters are too narrow."""
+        return math.sqrt(self.clusters / (self.clusters - 1))
+
+    @property
+    def stderr(self) -> float:
+        """Standard error, without that narrowness."""
+        return float(self.ordered.std(ddof=1)) * self.expansion if self.is_finite else math.inf
+
+    def bounds(self, confidence: float) -> tuple[float, float]:
+        """Lower and upper bound, each at `confidence`: expanded percentiles, and no narrower than Student's t."""
+        t = t_quantile(confidence, self.df)
+        resamples = len(self.ordered)
+        cut = max(0, math.floor(normal_cdf(-self.expansion * t) * (resamples + 1)) - 1)
+        lower, upper = float(self.ordered[cut]), float(self.ordered[resamples - 1 - cut])
+        if not self.is_finite:
+            return lower, upper
+        return min(lower, self.measured - t * self.stderr), max(upper, self.measured + t * self.stderr)
+
+    def p_values(self, size: float) -> tuple[float, float]:
+        """``(p_pass, p_fail)``: of a degradation above `size`, and of one of at most that."""
+        if self.stderr == 0:
+            return float(self.measured > size), float(self.measured <= size)
+        beyond = (self.measured - size) / self.stderr if self.is_finite else math.nan
+        above, below = int((self.ordered > size).sum()), int((self.ordered <= size).sum())
+        return self._p_value(above, beyond), self._p_value(below, -beyond)
+
+    def _p_value(self, hits: int, t: float) -> float:
+        """The larger of the two; where no resample is a hit, they tell no more than that p is small: Student's."""
+        student = t_cdf(t, self.df)
+        if hits == 0 and self.is_finite:
+            return student
+        share = (hits + 1) / (len(self.ordered) + 1)
+        percentile = t_cdf(normal_quantile(share) / self.expansion, self.df)
+        return max(student, percentile) if self.is_finite else percentile
 
 
 def _ratios(differences: Floats, baselines: Floats) -> Floats:
@@ -137,16 +201,3 @@ def _ratios(differences: Floats, baselines: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios: Floats = np.where(differences == 0, 0.0, differences / baselines)
     return ratios
-
-
-def _bounds(ordered: Floats, clusters: int, confidence: float) -> tuple[float, float]:
-    """Expanded percentiles of sorted resamples."""
-    tail = normal_cdf(-math.sqrt(clusters / (clusters - 1)) * t_quantile(confidence, clusters - 1.0))
-    cut = int(tail * len(ordered))
-    return float(ordered[cut]), float(ordered[len(ordered) - 1 - cut])
-
-
-def _p_value(hits: NDArray[np.bool_], clusters: int) -> float:
-    """The level at which `_bounds` would cut just there; never 0, as the data itself counts as a resample."""
-    share = (int(hits.sum()) + 1) / (len(hits) + 1)
-    return t_cdf(normal_quantile(share) / math.sqrt(clusters / (clusters - 1)), clusters - 1.0)
