@@ -87,10 +87,14 @@ def test_the_bounds_are_percentiles_of_the_resampled_change_of_ratios() -> None:
     assert found.lower == pytest.approx(min(ordered[44], found.degradation - students), abs=1e-6)
     assert found.upper == pytest.approx(max(ordered[999 - 44], found.degradation + students), abs=1e-6)
     # The p-values are of the same scale: that of the plain share, widened as the bounds are.
-    share = scipy.stats.norm.ppf((sum(d <= 0.01 for d in drawn) + 1) / 1001)
-    assert share > -math.inf
-    assert found.p_fail is not None
-    assert found.p_fail >= scipy.stats.t(49).cdf(share / widening) - 1e-12
+    student = scipy.stats.t(49)
+    at = ordered[20]
+    near = compare(candidate, reference, tolerance=Tolerance(at, relative=True))
+    share = scipy.stats.norm.ppf((sum(d <= at for d in drawn) + 1) / 1001)
+    by_t = student.cdf((at - found.degradation) * 1.67655 / students)
+    assert near.p_fail == pytest.approx(max(student.cdf(share / widening), by_t), rel=1e-4)
+    assert ordered[0] > 0.01  # where no resample is a hit, Student's t alone tells how small the p-value is
+    assert found.p_fail == pytest.approx(student.cdf((0.01 - found.degradation) * 1.67655 / students), rel=1e-3)
     assert found.p_pass == pytest.approx(1, abs=1e-3)
 
 
