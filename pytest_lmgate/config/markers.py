@@ -61,16 +61,24 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
     own = {"metric", "model", "dataset", "tolerance", "against", "confidence"}
     first = inspect.Parameter("metric", _POSITIONAL)
     metric = args[0] if args else kwargs.get("metric")
+    metric = metric if isinstance(metric, str) else ""
     known = [name for name, entry in _METRICS.items() if entry.can_regress]
     if metric in _METRICS and metric not in known:
         raise ConfigError(f"metric: {metric!r} is many numbers, not one; expected one of {', '.join(known)}")
-    entry = _METRICS.get(metric if isinstance(metric, str) else "", _METRICS["metric"])
+    entry = _METRICS.get(metric, _METRICS["metric"])
     parameters = [first, *(p for p in entry.parameters(limit=True) if p.name in ("model", "dataset"))]
     parameters.append(inspect.Parameter("tolerance", _POSITIONAL))
     parameters.append(inspect.Parameter("against", _KEYWORD, default=_BASELINE))
     parameters.append(inspect.Parameter("confidence", _KEYWORD, default=_CONFIDENCE))
     parameters += [p.replace(kind=_KEYWORD) for p in entry.parameters(limit=True) if p.name not in {*own, "limit"}]
-    arguments = _bound(NoRegression.marker, parameters, args, kwargs)
+    try:
+        arguments = _bound(NoRegression.marker, parameters, args, kwargs)
+    except ConfigError as error:
+        if not metric or metric in _METRICS:
+            raise
+        raise ConfigError(
+            f"{error}; the metric {metric!r} is taken for a registered one, since pytest-lmgate has none of that name"
+        ) from None
     tolerance = Tolerance.parse(arguments.pop("tolerance"))
     against, confidence = arguments.pop("against", _BASELINE), arguments.pop("confidence", _CONFIDENCE)
     if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0.5 < confidence < 1:

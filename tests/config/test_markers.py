@@ -168,3 +168,21 @@ def test_a_fixture_reference_needs_a_name(name: Any) -> None:
 def test_a_fixture_reference_is_a_value() -> None:
     assert fixture("pair") == FixtureReference("pair")
     assert hash(fixture("pair")) == hash(fixture("pair"))
+
+
+@pytest.mark.parametrize("metric", ["perplexity", "ppl2"])
+def test_an_argument_that_a_registered_metric_does_not_take_may_be_of_a_metric_that_is_written_otherwise(
+    metric: str,
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_marker("no_regression", (metric, "m", "d", "1%"), {"stride": 8})
+    assert str(raised.value).startswith("got an unexpected keyword argument 'stride'; expected no_regression(metric, ")
+    assert str(raised.value).endswith(
+        f"; the metric {metric!r} is taken for a registered one, since pytest-lmgate has none of that name"
+    )
+
+
+@pytest.mark.parametrize("metric", [["ppl"], 3, None, {"ppl": 1}])
+def test_a_metric_is_a_name(metric: Any) -> None:
+    with pytest.raises(ConfigError, match="metric: expected the name of a registered metric, got "):
+        parse_marker("no_regression", (metric, "m", "d", "1%"), {})

@@ -213,7 +213,7 @@ def test_every_wrong_gate_is_named_by_line_and_key(project: Project, options: tu
         begin + 5: "gates[2].bpb_max.dataset: dataset 'wards' is not known (did you mean 'words'?); ",
         begin + 7: "gates[3].ppl_max.strid: unknown argument (did you mean 'stride'?); expected ppl_max(model, ",
         begin + 11: "gates[4].ppl_max.limit: expected a number, got 'sixty'",
-        begin + 12: "gates[5].metric_min: expected a registered metric, got 'tact'",
+        begin + 12: "gates[5].metric_min.metric: expected a registered metric, got 'tact'",
     }.items():
         outcome.says(f"{project.folder}/lmgate.yaml:{line}: {sentence}")
     outcome.says("test_wrong.py::test_gate: @pytest.mark.ppl_max: model 'dei' is not known")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.texts.row_statistics import checked_number
 from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
 
 RESAMPLES = 1000
@@ -71,7 +72,7 @@ def resampled_scores(metric: TextMetric, sums: Floats) -> Floats:
     Raises:
         MetricInputError: The metric's value is not finite for one of them.
     """
-    scores = np.array([metric.value(of_one) for of_one in sums], dtype=np.float64)
+    scores = np.array([checked_number(metric, metric.value(of_one)) for of_one in sums], dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(scores))
     if len(bad):
         raise MetricInputError(

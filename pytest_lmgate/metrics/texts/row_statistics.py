@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["row_scores", "row_statistics"]
+__all__ = ["checked_details", "checked_number", "row_scores", "row_statistics"]
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,8 +42,47 @@ def row_scores(metric: TextMetric, statistics: Floats) -> Floats:
         metric: The metric.
         statistics: Of each row, shape ``[rows, k]``.
     """
-    value = metric.row_value or metric.value
-    return np.array([value(of_row) for of_row in statistics], dtype=np.float64)
+    value, field = (metric.row_value, "row_value") if metric.row_value else (metric.value, "value")
+    return np.array([checked_number(metric, value(of_row), field) for of_row in statistics], dtype=np.float64)
+
+
+def checked_number(metric: TextMetric, returned: Any, field: str = "value") -> float:
+    """Return what a metric made of sums, which may be any kind of real number, as a float; it need not be finite.
+
+    Args:
+        metric: The metric.
+        returned: What its function returned.
+        field: Which of its functions.
+
+    Raises:
+        MetricInputError: It is no real number: None, text, a complex number, an array with a dimension.
+    """
+    try:
+        if returned is None or isinstance(returned, str | bytes) or np.ndim(returned) or np.iscomplexobj(returned):
+            raise TypeError
+        return float(returned)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MetricInputError(
+            f"text metric {metric.name!r}: expected its {field} to be a number, got {type(returned).__name__} "
+            f"{returned!r:.60}"
+        ) from error
+
+
+def checked_details(metric: TextMetric, sums: Floats) -> dict[str, Any]:
+    """Return a metric's further figures by name; none where it has no such function.
+
+    Raises:
+        MetricInputError: Its function returned something else than a mapping from names.
+    """
+    if metric.details is None:
+        return {}
+    returned: Any = metric.details(sums)
+    if not isinstance(returned, Mapping) or not all(isinstance(key, str) for key in returned):
+        raise MetricInputError(
+            f"text metric {metric.name!r}: expected its details to be a mapping from names to figures, "
+            f"got {type(returned).__name__} {returned!r:.60}"
+        )
+    return dict(returned)
 
 
 def _checked(metric: TextMetric, returned: Any, count: int) -> Floats:

@@ -28,7 +28,7 @@ from pytest_lmgate.metrics.texts.resampling import (
     resampled_scores,
     resampled_sums,
 )
-from pytest_lmgate.metrics.texts.row_statistics import row_statistics
+from pytest_lmgate.metrics.texts.row_statistics import checked_details, checked_number, row_statistics
 from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
 
 
@@ -63,7 +63,7 @@ def text_score(
         metric's own figures and what the noise was judged by.
 
     Raises:
-        MetricInputError: The texts cannot be scored, or the metric's statistics or value are not finite.
+        MetricInputError: The texts cannot be scored, or the metric's statistics or value are not finite numbers.
     """
     texts = checked_texts(predictions, references, rows, needs_references=metric.needs_references)
     if statistics is None:
@@ -74,7 +74,7 @@ def text_score(
             "pass what row_statistics returned for these texts"
         )
     total: Floats = statistics.sum(axis=0)
-    value = float(metric.value(total))
+    value = checked_number(metric, metric.value(total))
     if not math.isfinite(value):
         raise MetricInputError(
             f"text metric {metric.name!r}: expected a finite value, got {value} from the sums {total.tolist()}: "
@@ -92,7 +92,7 @@ def text_score(
         stderr=noise.stderr,
         interval=noise.interval,
         signature=metric.signed(texts.references),
-        details={**(metric.details(total) if metric.details else {}), **noise.details},
+        details={**checked_details(metric, total), **noise.details},
         sample=_sample(metric, by_cluster, np.bincount(groups)),
     )
 

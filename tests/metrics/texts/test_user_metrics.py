@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from pytest_lmgate.metrics.texts import (
     TextMetric,
     collected_metrics,
     found_metric,
+    registry,
     row_scores,
     row_statistics,
     text_score,
@@ -121,6 +124,51 @@ def test_a_value_that_is_not_finite_is_an_error_never_a_score() -> None:
         text_score(at_times, ["a", "b", "b"], None)
 
 
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [
+        (None, "NoneType None"),
+        (0.5j, "complex 0.5j"),
+        (np.complex128(1), "complex128 np.complex128(1+0j)"),
+        (np.array([0.5, 0.6]), "ndarray array([0.5, 0.6])"),
+        (np.array([0.5]), "ndarray array([0.5])"),
+        ([0.5], "list [0.5]"),
+        ("0.5", "str '0.5'"),
+        ({}, "dict {}"),
+        (10**400, "int 1000"),
+    ],
+)
+@pytest.mark.parametrize("field", ["value", "row_value"])
+def test_a_value_that_is_no_number_is_told_by_metric_and_function(field: str, returned: object, shown: str) -> None:
+    metric = _metric(**{"value": lambda sums: 0.5, field: lambda sums: returned})
+    with pytest.raises(MetricInputError) as caught:
+        (text_score if field == "value" else worst_rows)(metric, OUTPUTS, None, rows=ROWS)
+    assert str(caught.value).startswith(
+        f"text metric 'keyword_recall': expected its {field} to be a number, got {shown}"
+    )
+
+
+@pytest.mark.parametrize("returned", [np.float32(0.5), np.array(0.5), Fraction(1, 2), Decimal("0.5")])
+def test_a_value_may_be_any_kind_of_real_number(returned: Any) -> None:
+    assert text_score(_metric(value=lambda sums: returned), OUTPUTS, None, rows=ROWS) == 0.5
+
+
+def test_a_value_that_is_no_number_for_one_resample_is_told_too() -> None:
+    metric = _metric(value=lambda sums: 0.5 if sums[0] < 4 else None)  # rows[1] has the one, rows[0] the other
+    with pytest.raises(MetricInputError, match="expected its value to be a number, got NoneType None"):
+        text_score(metric, ["sun wind", "no", ""], None, rows=ROWS)
+
+
+@pytest.mark.parametrize("returned", [None, 0.5, [("a", 1)], {1: 2}])
+def test_details_that_are_no_mapping_from_names_are_told_by_metric(returned: object) -> None:
+    with pytest.raises(MetricInputError) as caught:
+        text_score(_metric(details=lambda sums: returned), OUTPUTS, None, rows=ROWS)
+    assert str(caught.value) == (
+        "text metric 'keyword_recall': expected its details to be a mapping from names to figures, "
+        f"got {type(returned).__name__} {returned!r}"
+    )
+
+
 def test_references_that_a_metric_does_not_need_may_be_there() -> None:
     score = text_score(_metric(), OUTPUTS, [["a"], [], ["b", "c"]], rows=ROWS)
     assert score.signature == "keyword_recall|nrefs:var|v:1"
@@ -152,10 +200,35 @@ def test_metrics_are_collected_by_name_and_found() -> None:
     assert found_metric(metrics, "other").name == "other"
     with pytest.raises(ConfigError, match=r"got 'keyword_recal' \(did you mean 'keyword_recall'\?\); registered are"):
         found_metric(metrics, "keyword_recal")
-    with pytest.raises(ConfigError, match="registered are none: give one by the hook pytest_lmgate_metrics"):
+    with pytest.raises(ConfigError, match="registered are none: give one by the hook pytest_lmgate_metrics; those of"):
         found_metric({}, "keyword_recall")
     with pytest.raises(ConfigError, match="'bleu' is not a user's: it has markers and a fixture of its own name"):
         found_metric(metrics, "bleu")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("perplexity", "ppl"),
+        ("Pseudo-Perplexity", "pppl"),
+        ("rougeL", "rouge"),
+        ("bits_per_byte", "bpb"),
+        ("pll", "ppl"),
+        ("accurracy", "accuracy"),
+        ("keyword_recal", "keyword_recall"),
+    ],
+)
+def test_a_metric_that_is_not_there_is_told_with_the_nearest_of_all_there_are(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        found_metric(collected_metrics([_metric()]), name)
+    assert str(raised.value) == (
+        f"metric: expected a registered metric, got {name!r} (did you mean {meant!r}?); registered are keyword_recall; "
+        "those of pytest-lmgate are accuracy, bleu, bpb, chrf, exact, kl, ppl, pppl, rouge, ter, top1"
+    )
+
+
+def test_what_else_a_metric_is_called_leads_to_one_that_there_is() -> None:
+    assert set(registry._ALSO_CALLED.values()) < registry.RESERVED
 
 
 @pytest.mark.parametrize(
