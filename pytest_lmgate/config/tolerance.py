@@ -10,6 +10,7 @@ __all__ = ["Tolerance"]
 
 import math
 import re
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,11 +45,16 @@ class Tolerance:
                     'tolerance: expected a percentage of the reference such as "1%", or a number without quotes in '
                     f"the metric's own unit, got {written!r}"
                 )
-            return cls(float(match["number"]) / 100, relative=True)
+            percent = float(match["number"])
+            if not math.isfinite(percent):
+                raise ConfigError(f"tolerance: expected a finite percentage, got one of {len(written)} characters")
+            return cls(percent / 100, relative=True)
         if isinstance(written, bool) or not isinstance(written, int | float):
             raise ConfigError(
                 f'tolerance: expected a percentage such as "1%" or a number, got {written!r} ({type(written).__name__})'
             )
+        if isinstance(written, int) and abs(written) > sys.float_info.max:
+            raise ConfigError("tolerance: expected a finite size, got a whole number beyond the range of a float")
         if not math.isfinite(written) or written < 0:
             raise ConfigError(
                 f"tolerance: expected a finite size that is not negative, got {written!r}; which way is worse is the "

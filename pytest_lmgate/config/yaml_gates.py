@@ -126,9 +126,10 @@ def _located(
         message = f"unknown argument{message[found.end() :]}"
     elif found["colon"]:
         message = message[found.end() :]
-    elif repr(arguments[name]) not in message:  # "model 'fp61' is not known" may speak of the one under `against`
-        quoted = (other for other in _NAMES if other in arguments and repr(arguments[other]) in message)
-        name = next(quoted, name)
+    elif not message.startswith(f"{name} {arguments[name]!r}"):
+        # "model 'fp61' is not known" may speak of the one under `against`, and what is "meant" may be the one here.
+        others = (other for other in _NAMES if message.startswith(f"{name} {arguments.get(other)!r}"))
+        name = next(others, name)
     value = arguments[name]
     if isinstance(value, str) and _EXPONENT.fullmatch(value):
         message += "; YAML takes an exponent only with a dot and a sign, as in 1.0e-3"

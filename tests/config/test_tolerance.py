@@ -38,6 +38,14 @@ def test_anything_else_is_refused_with_what_was_written(written: object) -> None
     assert repr(written) in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "written", [10**400, -(10**400), 10**5000, "9" * 400 + "%", f"{'9' * 400}.5 %"], ids=["a", "b", "c", "d", "e"]
+)
+def test_what_is_beyond_a_float_is_refused_in_one_line(written: object) -> None:
+    with pytest.raises(ConfigError, match=r"tolerance: expected a finite .{20,80}$"):
+        Tolerance.parse(written)
+
+
 @pytest.mark.parametrize("written", ["1%", "0.5%", 0.02, 3])
 def test_a_tolerance_is_shown_as_it_can_be_written(written: str | float) -> None:
     assert str(Tolerance.parse(written)) == str(written)

@@ -157,6 +157,7 @@ def test_a_wrong_entry_is_named_by_line_and_key_with_what_was_expected(
     [
         ("model 'int8' is not known; there are none", "3: gates[0].no_regression.model: model 'int8' is not known; "),
         ("model 'fp61' is not known; there are none", "5: gates[0].no_regression.against: model 'fp61' is not known; "),
+        ("model 'int' is not known (did you mean 'int8'?)", "7: gates[0].no_regression.reference: model 'int' is not "),
         ("confidence: too sure", "2: gates[0].no_regression: confidence: too sure"),
         ("the model is a fool", "2: gates[0].no_regression: the model is a fool"),
         ("metric: of no use", "6: gates[0].no_regression.metric: of no use"),
@@ -173,7 +174,8 @@ def test_what_is_found_wrong_later_is_placed_by_the_argument_it_speaks_of(
               model: int8
               dataset: wikitext2
               against: fp61
-              metric: ppl
+              metric: kl
+              reference: int
               tolerance: 1%
         """,
     )
