@@ -10,6 +10,7 @@ __all__ = ["read_sealed", "write_durably", "write_sealed"]
 import contextlib
 import hashlib
 import os
+import stat
 import uuid
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def write_durably(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):  # what was there keeps the permissions it had
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -62,9 +62,14 @@ class EvaluationSpec:
         return self.how.reference if isinstance(self.how, DivergenceRequest) else None
 
     @property
+    def reference_name(self) -> str:
+        """The model that is compared with, as the user wrote it."""
+        return _name(self.reference)
+
+    @property
     def names(self) -> str:
         """Model, reference where there is one, and dataset, as in ``int8-wikitext2`` or ``int8-fp16-wikitext2``."""
-        reference = [] if self.reference is None else [_name(self.reference)]
+        reference = [] if self.reference is None else [self.reference_name]
         return "-".join([self.model_name, *reference, self.dataset_name])
 
     @property

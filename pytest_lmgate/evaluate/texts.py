@@ -102,7 +102,7 @@ def evaluate_texts(
             )
         score = score_texts(metric, _called(source, task.prompts), task.references, rows=task.rows, clusters=clusters)
         score.signature = f"{score.signature}|function|lmgate:{__version__}"
-        return score.identified(_data(task, request, clusters)), "", False
+        return score.identified(**_identity(task, request, clusters, metric)), "", False
     ingredients = {**source.ingredients, **unsaved_ingredients(source)}
     fingerprint = Fingerprint.of(
         _KIND, {**ingredients, "prompts": _digest(task.prompts), "generation": settings.signature}
@@ -115,7 +115,7 @@ def evaluate_texts(
     predictions, cached = measurements.once(fingerprint, recipe)
     score = score_texts(metric, predictions, task.references, rows=task.rows, clusters=clusters)
     score.signature = f"{score.signature}|{settings.signature}|lmgate:{__version__}"
-    return score.identified(_data(task, request, clusters)), fingerprint.address, cached
+    return score.identified(**_identity(task, request, clusters, metric)), fingerprint.address, cached
 
 
 def score_texts(
@@ -209,6 +209,14 @@ def _data(task: TextTask, request: TextRequest, clusters: Sequence[Any] | None) 
     if clusters is not None:
         parts.append(cluster_numbers(clusters, len(task.prompts)).tolist())
     return _digest(parts)
+
+
+def _identity(
+    task: TextTask, request: TextRequest, clusters: Sequence[Any] | None, metric: metrics.TextMetric
+) -> dict[str, str]:
+    """What a comparison must share. A version in a user's signature is the metric's own, which changes the number."""
+    own = {} if request.metric in _FACTORIES else {"metric": metric.signature}
+    return {"data": _data(task, request, clusters), **own}
 
 
 def _digest(texts: Sequence[Any]) -> str:

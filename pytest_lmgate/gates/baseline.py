@@ -16,7 +16,16 @@ of one gate is a diff of that gate alone, and a merge conflict is between number
 
 from __future__ import annotations
 
-__all__ = ["FILE_NAME", "BaselineEntry", "Provenance", "entry_of", "format_baseline", "parse_baseline", "reference_of"]
+__all__ = [
+    "FILE_NAME",
+    "BaselineEntry",
+    "Provenance",
+    "entry_of",
+    "format_baseline",
+    "parse_baseline",
+    "reference_of",
+    "require_same",
+]
 
 import json
 import math
@@ -137,6 +146,18 @@ def reference_of(entry: BaselineEntry, candidate: Sample) -> Sample:
     if not math.isclose(value, entry.value, rel_tol=_SAME, abs_tol=_SAME):
         raise BaselineError(f"value: {entry.value!r} is not what its clusters add up to, {value!r}: edited by hand?")
     return sample
+
+
+def require_same(entry: BaselineEntry, score: Score) -> None:
+    """Refuse an entry that is of another metric, or counts otherwise, than a score on the same data.
+
+    Raises:
+        BaselineError: It says what differs.
+    """
+    for key in ("metric", "unit", "n"):
+        here, there = getattr(score, key), getattr(entry, key)
+        if here != there:
+            raise BaselineError(f"{key}: expected {here!r}, got {there!r}: edited by hand?")
 
 
 def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:

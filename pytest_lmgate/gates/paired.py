@@ -29,6 +29,7 @@ from pytest_lmgate.metrics.texts.text_metric import TextMetric
 _PARTS = {
     "data": "the data differs: other rows, prompts, references or clusters",
     "protocol": "the protocol differs",
+    "metric": "the metric differs, by its signature",
     "reference": "the reference of the divergence differs: another model, or loaded otherwise",
     "targets": "the tokens differ: the text was tokenized otherwise, and likelihoods per token cannot be compared; "
     "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are)",
@@ -74,7 +75,9 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
         if here == there:
             continue
         words = _PARTS.get(part, f"{part} differs")
-        found.append(f"{words} ({here} here, {there} there)" if part == "protocol" else words)
+        # Of other texts the tokens are others too, which says nothing of how they were tokenized.
+        if part != "targets" or ours.get("data") == theirs.get("data"):
+            found.append(f"{words} ({here} here, {there} there)" if part in ("protocol", "metric") else words)
     return sorted(found)
 
 

@@ -22,7 +22,9 @@ from pytest_lmgate.gates.baseline import (
     format_baseline,
     parse_baseline,
     reference_of,
+    require_same,
 )
+from pytest_lmgate.gates.paired import differences
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin.provenance import changed_since, provenance
@@ -63,14 +65,17 @@ class Baselines:
             f"    {shlex.join(['pytest', test, '--lmgate-update-new-only', *self._arguments])}"
         )
 
-    def reference(self, entry: BaselineEntry, candidate: Sample) -> Sample:
+    def reference(self, entry: BaselineEntry, score: Score, candidate: Sample) -> Sample:
         """Return an entry's sample.
 
         Raises:
             BaselineError: It is not what this package wrote.
         """
         try:
-            return reference_of(entry, candidate)
+            sample = reference_of(entry, candidate)
+            if dict(entry.identity) == dict(candidate.identity):
+                require_same(entry, score)
+            return sample
         except BaselineError as error:
             raise BaselineError(f"{self.path}: {error}; restore it, or measure it anew with --lmgate-update") from None
 
@@ -124,7 +129,9 @@ def _dated(old: BaselineEntry | None, new: BaselineEntry) -> BaselineEntry:
     """Return the new entry, or the old one where only date and commit are others: a diff is to show changes."""
     if old is None:
         return new
-    same = msgspec.structs.replace(new.provenance, date=old.provenance.date, commit=old.provenance.commit)
+    then, now = old.provenance, new.provenance
+    # Of a measurement from the cache the accelerator's name is not known.
+    same = msgspec.structs.replace(now, date=then.date, commit=then.commit, hardware=now.hardware or then.hardware)
     return old if msgspec.structs.replace(new, provenance=same) == old else new
 
 
@@ -136,13 +143,20 @@ def _told(
     gone: Sequence[str],
 ) -> list[str]:
     added = [name for name in measured if name not in before]
-    same = [name for name in measured if name in before and before[name].clusters == after[name].clusters]
+    same = [name for name in measured if name in before and before[name] == after[name]]
     changed = [name for name in measured if name not in added and name not in same]
     counts = {"new": added, "changed": changed, "unchanged": same, "removed": gone}
     text = ", ".join(f"{len(names)} {word}" for word, names in counts.items() if names) or "nothing to write"
     lines = [f"baseline {path.name}: {text}; commit it" if after != before else f"baseline {path.name}: {text}"]
-    lines += [f"  {name}: {' -> '.join(distinct(before[name].value, after[name].value))}" for name in changed]
+    lines += [f"  {name}: {_change(before[name], after[name])}" for name in changed]
     return lines + [f"  {name}: removed, no gate uses it" for name in gone]
+
+
+def _change(before: BaselineEntry, after: BaselineEntry) -> str:
+    old, new = distinct(before.value, after.value)
+    if before.identity != after.identity:
+        return f"{old} -> {new}, of {'; '.join(differences(after.identity, before.identity))}"
+    return f"{old} -> {new}" if before.clusters != after.clusters else f"{new}, measured elsewhere"
 
 
 def unused(path: Path, used: Sequence[str], unknown: Sequence[str]) -> list[str]:

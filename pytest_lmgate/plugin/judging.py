@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Judge"]
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,7 +91,7 @@ class Judge:
             verdict=outcome,
             at_least=bool(score.details.get("at_least")),
             message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
-            details=tuple(score.details.items()) if gate.evaluation.reference is not None else (),
+            details=_details(gate.evaluation, score),
             worst=_worst(score) if outcome == "fail" else (),
         )
 
@@ -109,13 +110,18 @@ class Judge:
         baselines = self._baselines()
         if baselines.is_updated(blank.id):
             score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
+            if gate.tolerance.relative and not score > 0:
+                raise ComparisonError(
+                    f"a tolerance in percent needs a baseline above 0, got {float(score):g}: nothing could be judged "
+                    "by it; use a tolerance in the metric's unit"
+                )
             self.entries[blank.id] = baselines.entry(score)
             return replace(_measured(blank, score), verdict="pass", message="the baseline is measured anew")
         entry = baselines.require(blank.id, blank.test)
         score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
         candidate = _sample(score).merged()
         against = " ".join(["baseline of", entry.provenance.date, entry.provenance.commit]).rstrip()
-        reference = baselines.reference(entry, candidate)
+        reference = baselines.reference(entry, score, candidate)
         try:
             found = _compared(gate, candidate, reference, against)
         except ComparisonError as error:
@@ -126,6 +132,8 @@ class Judge:
         self, blank: Verdict, score: Score, found: Comparison, against: str, notes: tuple[str, ...] = ()
     ) -> Verdict:
         fails = found.fails_build(strict=self._options.strict)
+        if found.needed is not None:  # what is compared may be counted otherwise than what is scored: tokens, bytes
+            found = replace(found, needed=math.ceil(found.needed * score.n / found.n))
         return replace(
             _measured(blank, score),
             verdict=found.decision,
@@ -145,6 +153,13 @@ class Judge:
             "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
             for lookup in self._evaluator.lookups[begin:]
         )
+
+
+def _details(what: EvaluationSpec, score: Score) -> tuple[tuple[str, Any], ...]:
+    """Of a metric of two models, what was found, with the reference as the user wrote it."""
+    if what.reference is None:
+        return ()
+    return tuple({**score.details, "reference": what.reference_name}.items())
 
 
 def _resolved(what: EvaluationSpec, resolve: Resolve) -> EvaluationSpec:

@@ -35,7 +35,9 @@ def provenance(folder: Path, device: str) -> Provenance:
 
 def changed_since(then: Provenance, now: Provenance) -> tuple[str, ...]:
     """Return in words what may move a number: other hardware or versions."""
-    pairs = [(then.device, now.device, "device"), (then.hardware, now.hardware, "hardware")]
+    pairs = [(then.device, now.device, "device")]
+    if then.hardware and now.hardware:  # of a measurement from the cache the accelerator's name is not known
+        pairs.append((then.hardware, now.hardware, "hardware"))
     names = [name for name in then.versions | now.versions if name != "python"]
     pairs += [(then.versions.get(name, "absent"), now.versions.get(name, "absent"), name) for name in names]
     return tuple(f"{what}: {old or 'none'} then, {new or 'none'} now" for old, new, what in pairs if old != new)

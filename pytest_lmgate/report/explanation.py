@@ -126,7 +126,7 @@ def _decimals(shown: Sequence[float], tolerance: float) -> int | None:
 
 def conclusion(verdict: Verdict, change: Change) -> str:
     """Return in words why the verdict is what it is, and what would settle it."""
-    level = f"{100 * change.confidence:.4g} %"
+    level = f"{100 * change.confidence:.15g} %"
     if verdict.verdict == "pass":
         return f"the upper bound is within the tolerance, at {level}" if change.upper is not None else change.reason
     if verdict.verdict == "fail":

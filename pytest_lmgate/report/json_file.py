@@ -28,8 +28,10 @@ def json_report(verdicts: Sequence[Verdict]) -> str:
 
 
 def _gate(verdict: Verdict) -> dict[str, Any]:
-    """A gate's keys; one that compares has its comparison beside them, one of two models its details."""
+    """A gate's keys; beside them its comparison, where it compares, its details, of two models, and any message."""
     gate = {key: _finite(getattr(verdict, key)) for key in _KEYS}
+    if verdict.message:
+        gate["message"] = verdict.message
     if verdict.change is not None:
         gate["comparison"] = {key: _finite(value) for key, value in asdict(verdict.change).items()}
     if verdict.details:

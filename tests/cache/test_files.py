@@ -195,3 +195,11 @@ def test_the_message_says_which_file_and_what_is_wrong_with_it(tmp_path: Path) -
 def test_a_sealed_file_that_is_not_there_is_told_from_a_bad_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_sealed(tmp_path / "a")
+
+
+def test_what_was_there_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_durably(path, b"old")
+    path.chmod(0o604)
+    write_durably(path, b"new")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o604)

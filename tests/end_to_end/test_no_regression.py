@@ -296,6 +296,30 @@ BY_A_LIMIT = """
 """
 
 
+@pytest.mark.parametrize(
+    ("marker", "unit"),
+    [
+        ('"bpb", "warm", lmgate.fixture("rows"), "TOLERANCE", against="die"', "bytes"),
+        ('"ppl", "warm", lmgate.fixture("rows"), "TOLERANCE", against="die", unit="word"', "words"),
+        ('"ppl", "warm", lmgate.fixture("rows"), "TOLERANCE", against="die", average="window"', "tokens"),
+    ],
+)
+def test_what_would_settle_it_is_counted_as_what_was_scored(noisy: Project, marker: str, unit: str) -> None:
+    """In running text the clusters' counts are tokens, or windows, whatever the score counts."""
+    head, _, tail = NOISY.partition("no_regression(")
+    test = head + f"no_regression({marker}" + tail[tail.index(")\n    def") :]
+    test = test.replace("def rows(): return WORDS", "def rows(): return WORDS * 12")
+    noisy.write(test_gate=test.replace("TOLERANCE", "50%")).run("--lmgate-report", "json:report.json")
+    (gate,) = noisy.report()["gates"]
+    found = gate["comparison"]
+    within = (found["degradation"] + found["upper"]) / 2
+    noisy.write(test_gate=test.replace("TOLERANCE", f"{100 * within}%"))
+    done = noisy.run("--lmgate-report", "json:report.json").expect(0).says(f"{gate['n']:,} {unit}", "INCONCLUSIVE")
+    needed = noisy.report()["gates"][0]["comparison"]["needed"]
+    assert needed > gate["n"]  # what there is does not settle it
+    done.says(f"about {needed:,} {unit} would settle it")
+
+
 def test_commands_that_are_shown_name_what_the_session_was_told(measured: Project) -> None:
     (measured.folder / "lmgate.yaml").rename(measured.folder / "ci gates.yaml")
     told = ("--lmgate-config", "ci gates.yaml", "--lmgate-baseline", "main.json", "--lmgate-device", "cpu")
@@ -497,6 +521,11 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(measured: Proje
         (lambda text: "", "not whole JSON"),
         (lambda text: re.sub(r'"value": [\d.]+', '"value": "low"', text), "value: expected `float`, got `str`"),
         (lambda text: re.sub(r'"value": [\d.]+', '"value": 99.5', text), "edited by hand"),
+        (
+            lambda text: text.replace('"metric": "ppl"', '"metric": "bleu"'),
+            "metric: expected 'ppl', got 'bleu': edited",
+        ),
+        (lambda text: re.sub(r'"n": \d+', '"n": 1', text), "got 1: edited by hand"),
         (lambda text: text.replace("{", "<<<<<<< HEAD\n{", 1), "1: an unresolved merge conflict"),
         (lambda text: text.replace('"schema": 1', '"schema": 9'), "expected schema 1, got 9"),
     ],
@@ -515,6 +544,29 @@ def test_a_damaged_baseline_is_a_clear_error_and_never_a_pass(
     if "edited" not in says:  # which a new measurement mends
         assert measured.run("--lmgate-update").code != 0
         assert baseline(measured).read_bytes() == damaged
+
+
+def test_an_update_says_what_it_wrote_anew_though_the_value_is_the_same(measured: Project) -> None:
+    with_baseline(measured)
+    text = baseline(measured).read_text(encoding="utf-8")
+    baseline(measured).write_text(re.sub(r'"data": "\w{6}', '"data": "000000', text), encoding="utf-8")
+    measured.run("--lmgate-update").expect(0).says("1 changed; commit it", "60 -> 60, of the data differs")
+    baseline(measured).write_text(re.sub(r'"torch": "\w+', '"torch": "1', text), encoding="utf-8")
+    measured.run("--lmgate-update").expect(0).says("1 changed; commit it", "60, measured elsewhere")
+
+
+def test_an_update_keeps_the_files_permissions(measured: Project) -> None:
+    with_baseline(measured)
+    baseline(measured).chmod(0o640)
+    other_model(measured, "sure")
+    measured.run("--lmgate-update").expect(0).says("1 changed")
+    assert baseline(measured).stat().st_mode & 0o777 == 0o640
+
+
+def test_an_updated_gate_says_in_the_report_that_it_was_not_judged(measured: Project) -> None:
+    measured.write(test_gate=AGAINST_BASELINE).run("--lmgate-update", "--lmgate-report", "json:report.json").expect(0)
+    (gate,) = measured.report()["gates"]
+    assert (gate["verdict"], gate["message"]) == ("pass", "the baseline is measured anew")
 
 
 def test_other_hardware_and_versions_are_shown_and_judged_all_the_same(measured: Project) -> None:

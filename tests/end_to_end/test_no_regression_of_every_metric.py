@@ -111,6 +111,62 @@ def test_a_function_and_a_masked_model_go_by_the_baseline(project: Project) -> N
     project.run(env={"SAYS": "nothing"}).expect(1, passed=1, failed=1).says("chrF")
 
 
+def test_a_baseline_of_nothing_is_not_written_for_a_tolerance_in_percent(project: Project) -> None:
+    project.write(
+        conftest="""
+            import pytest
+
+            @pytest.fixture
+            def silent():
+                return lambda prompts: [""] * len(prompts)
+        """,
+        test_gate="""
+            import pytest
+            import pytest_lmgate as lmgate
+
+            @pytest.mark.no_regression("bleu", lmgate.fixture("silent"), "chains", "10%")
+            def test_percent(): pass
+
+            @pytest.mark.no_regression("bleu", lmgate.fixture("silent"), "chains", 10)
+            def test_points(): pass
+        """,
+    )
+    project.run("--lmgate-update").expect(1, passed=1, error=1).says(
+        "a tolerance in percent needs a baseline above 0, got 0", "1 new"
+    )
+
+
+def test_another_version_of_a_users_metric_is_another_metric(project: Project) -> None:
+    metric = """
+        from pytest_lmgate import TextMetric
+
+        def words(predictions, references, rows):
+            return [[FACTOR * len(text.split()), 1] for text in predictions]
+
+        def pytest_lmgate_metrics(config):
+            return [TextMetric("length", "higher", "length|version:FACTOR", words)]
+    """
+    test = TEST[TEST.index('@pytest.mark.no_regression("length') : TEST.index('@pytest.mark.no_regression("median')]
+    project.write(test_gate="import pytest\n" + test.replace("MODEL", '"counter"'))
+    project.write(conftest=metric.replace("FACTOR", "1")).run("--lmgate-update").expect(0)
+    project.run().expect(0, passed=1)
+    project.write(conftest=metric.replace("FACTOR", "2"))
+    project.run().expect(1, error=1).says("the metric differs, by its signature", "version:1", "version:2")
+
+
+def test_another_tokenizer_of_the_same_name_is_another_protocol(project: Project) -> None:
+    test = """
+        import pytest
+
+        @pytest.mark.no_regression("rouge", "counter", "chains", "1%", tokenizer=lambda text: text.split())
+        def test_gate(): pass
+    """
+    project.write(test_gate=test).run("--lmgate-update").expect(0)
+    project.run().expect(0, passed=1)
+    project.write(test_gate=test.replace("text.split()", "list(text)"))
+    project.run().expect(1, error=1).says("the protocol differs", "tokenizer:test_gate.<lambda>@")
+
+
 def test_other_prompts_or_references_are_other_data(project: Project) -> None:
     project.write(test_gate=TEST.replace("MODEL", '"counter"'))
     project.run("--lmgate-update", "-k", "rouge or accuracy").expect(0)

@@ -21,6 +21,7 @@ from pytest_lmgate.gates.baseline import (
     format_baseline,
     parse_baseline,
     reference_of,
+    require_same,
 )
 from pytest_lmgate.gates.paired import compare
 from pytest_lmgate.metrics.noise import MAX_CLUSTERS
@@ -167,3 +168,12 @@ def test_no_more_than_512_clusters_are_kept_and_nothing_is_lost_by_it() -> None:
 def test_what_is_not_finite_is_no_baseline(value: float) -> None:
     with pytest.raises(BaselineError, match="finite"):
         entry_of(score([1.0], [1], value=value), NOW)
+
+
+@pytest.mark.parametrize(("key", "value"), [("metric", "bpb"), ("unit", "byte"), ("n", 7)])
+def test_an_entry_of_another_metric_or_count_is_refused(key: str, value: object) -> None:
+    (entry,) = parse_baseline(edited(key, value), "file").values()
+    with pytest.raises(BaselineError, match=f"{key}: expected .*, got {value!r}: edited by hand"):
+        require_same(entry, score([1.25, 3.5], [2, 4]))
+    (entry,) = parse_baseline(text(1), "file").values()
+    require_same(entry, score([1.25, 3.5], [2, 4]))

@@ -215,6 +215,12 @@ def test_samples_of_something_else_are_refused_with_what_differs(part: str, says
     assert ("bits per byte" in str(caught.value)) == (part == "targets")
 
 
+def test_of_other_data_nothing_is_said_of_its_tokens() -> None:
+    assert differences({"data": "d", "targets": "t"}, {"data": "e", "targets": "u"}) == [
+        "the data differs: other rows, prompts, references or clusters"
+    ]
+
+
 def test_a_part_that_only_one_side_has_is_a_difference() -> None:
     assert differences({"data": "d"}, {}) == ["the data differs: other rows, prompts, references or clusters"]
     assert differences({}, {}) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 __all__ = ["CONVENTIONS", "RougeSettings"]
 
+import hashlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -111,7 +113,12 @@ def _named(what: str, name: object, known: dict[str, T]) -> T:
 
 
 def _custom(function: Callable[..., object]) -> str:
-    """Name a user's function in a signature."""
+    """Name a user's function in a signature, with a digest of its source: all lambdas of a module have one name."""
     named = function if hasattr(function, "__qualname__") else type(function)
     module = getattr(named, "__module__", None)  # methods of built-in types have none
-    return f"{module}.{named.__qualname__}" if module else named.__qualname__
+    name = f"{module}.{named.__qualname__}" if module else named.__qualname__
+    try:
+        source = inspect.getsource(named).strip()
+    except (OSError, TypeError):  # built in, or typed at a prompt
+        return name
+    return f"{name}@{hashlib.sha256(source.encode()).hexdigest()[:8]}"
