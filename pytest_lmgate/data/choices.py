@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pytest_lmgate.data.framing import Framing
-from pytest_lmgate.data.prompts import cell, fill
+from pytest_lmgate.data.prompts import bare, cell, fill
 from pytest_lmgate.data.tokens import Streams, TokenizerFacts
 from pytest_lmgate.data.windows import WindowPlan
 from pytest_lmgate.errors import DataError, ModelError
@@ -50,18 +50,28 @@ def make_questions(
         name: Its name, for messages.
         question: A column, or a template with ``{column}`` fields.
         choices: One column that holds a list, or the columns that hold one choice each.
-        answer: Column of the right choice: its text (where two are equal, the first), or its index from 0.
+        answer: Column of the right choice. A number is its index from 0. A text is that of the choice (where two are
+            equal, the first) or, as CSV has no numbers, its index; where it could be either, it is what the other
+            texts of the column are that could not.
 
     Raises:
-        DataError: A column is missing, there are fewer than two choices, or the answer is none of them.
+        DataError: A column is missing, there are fewer than two choices, or the answer is none of them, or one of two
+            by how it is read.
     """
-    return tuple(_question(row, index, name, question, choices, answer) for index, row in enumerate(rows))
+    offered = [_choices(row, index, name, choices) for index, row in enumerate(rows)]
+    given = [cell(row, answer, name, index, what="answer") for index, row in enumerate(rows)]
+    right = _answers(given, offered, name)
+    return tuple(
+        Question(_asked(row, index, name, question), offered[index], right[index]) for index, row in enumerate(rows)
+    )
 
 
-def _question(row: Row, index: int, name: str, question: str, columns: Sequence[str], answer: str) -> Question:
+def _asked(row: Row, index: int, name: str, question: str) -> str:
+    return (fill if "{" in question else bare)(question, row, name, index, what="question")
+
+
+def _choices(row: Row, index: int, name: str, columns: Sequence[str]) -> tuple[str, ...]:
     where = f"dataset {name!r}: row {index}"
-    template = question if "{" in question else f"{{{question}}}"
-    text = fill(template, row, name, index, what="question")
     if len(columns) == 1:
         choices = cell(row, columns[0], name, index, what="choices")
     else:
@@ -70,14 +80,40 @@ def _question(row: Row, index: int, name: str, question: str, columns: Sequence[
         raise DataError(f"{where}: choices: expected a list of texts, got {choices!r}")
     if len(choices) < 2:
         raise DataError(f"{where}: choices: expected two or more, got {len(choices)}: nothing could be chosen wrongly")
-    right = cell(row, answer, name, index, what="answer")
-    if isinstance(right, str):  # CSV has no numbers
-        right = choices.index(right) if right in choices else int(right) if right.isdecimal() else right
-    if isinstance(right, bool) or not isinstance(right, int) or not 0 <= right < len(choices):
-        raise DataError(
-            f"{where}: answer: expected an index from 0 to {len(choices) - 1} or the text of a choice, got {right!r}"
-        )
-    return Question(text, tuple(choices), right)
+    return tuple(choices)
+
+
+def _answers(given: Sequence[Any], offered: Sequence[tuple[str, ...]], name: str) -> list[int]:
+    """Index of each row's right choice."""
+    readings = [_readings(right, choices) for right, choices in zip(given, offered, strict=True)]
+    texts = [reading for right, reading in zip(given, readings, strict=True) if isinstance(right, str)]
+    # By what those are that can be read in one way only.
+    kinds = {"text" if index is None else "index" for text, index in texts if (text is None) != (index is None)}
+    found = []
+    for row, (right, choices, (text, index)) in enumerate(zip(given, offered, readings, strict=True)):
+        where = f"dataset {name!r}: row {row}: answer"
+        if text is None and index is None:
+            raise DataError(
+                f"{where}: expected an index from 0 to {len(choices) - 1} or the text of a choice, got {right!r}"
+            )
+        if text is not None and index is not None and text != index and len(kinds) != 1:
+            others = "others are of either kind" if kinds else "no other row tells which"
+            raise DataError(
+                f"{where}: {right!r} is the text of choice {text} and may be the index of choice {index}; {others}: "
+                "write indexes as numbers, in .jsonl or .parquet"
+            )
+        by_text = index is None or (text is not None and kinds == {"text"})
+        found.append(int(text if by_text else index))  # type: ignore[arg-type]
+    return found
+
+
+def _readings(right: Any, choices: tuple[str, ...]) -> tuple[int | None, int | None]:
+    """The choice whose text an answer is, and the one whose index."""
+    if isinstance(right, bool) or not isinstance(right, str | int):
+        return None, None
+    text = choices.index(right) if right in choices else None
+    index = right if isinstance(right, int) else int(right) if right.isdecimal() and len(right) < 10 else -1
+    return text, index if 0 <= index < len(choices) else None
 
 
 def plan_choices(

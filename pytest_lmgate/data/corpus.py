@@ -80,13 +80,24 @@ def read_corpus(spec: DatasetSpec, path: Path | None, *, name: str, offline: boo
     return _finished(Corpus(name, tuple(_texts(rows, spec.text, name)), spec.join))
 
 
-def read_rows(spec: DatasetSpec, path: Path | None, *, name: str, offline: bool = False) -> Iterator[Any]:
-    """Return a dataset's rows, mappings or (of a text file) lines, up to its limit; arguments and errors as above."""
+def read_rows(
+    spec: DatasetSpec, path: Path | None, *, name: str, offline: bool = False, key: str | None = None
+) -> Iterator[Any]:
+    """Return a dataset's rows, mappings or (of a text file) lines, up to its limit.
+
+    Args:
+        spec: As above; so are the others, and the errors.
+        path: Likewise.
+        name: Likewise.
+        offline: Likewise.
+        key: Where in lmgate.yaml the path is written; by the dataset's name where None.
+    """
     rows: Iterable[Any]
     if path is None:
         rows = _hub_rows(spec, name, offline)
     elif not path.exists():
-        hint = "" if "/" in name else f"; check datasets.{name}.path"
+        # A path in place of a name is in no entry.
+        hint = "" if spec.path == name else f"; check {key or f'datasets.{name}.path'}"
         raise DataError(f"dataset {name!r}: no such file or folder: {path}{hint}")
     elif path.is_dir():
         rows = _saved_rows(spec, path, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Prompt", "TextTask", "cell", "fill", "make_task"]
+__all__ = ["Prompt", "TextTask", "bare", "cell", "fill", "make_task"]
 
 import string
 from collections.abc import Mapping, Sequence
@@ -36,18 +36,20 @@ def make_task(
     rows: Sequence[Row],
     *,
     name: str,
-    template: str,
+    template: str | None = None,
+    source: str | None = None,
     references: Sequence[str],
     examples: Sequence[Row] = (),
     chat: bool = False,
     system: str | None = None,
 ) -> TextTask:
-    """Fill the template for each row.
+    """Make each row's prompt by a template, or take it from a column.
 
     Args:
         rows: The dataset.
         name: Its name, for messages.
         template: Text with ``{column}`` fields; ``{{`` and ``}}`` are braces.
+        source: A column in place of a template; it may have any name.
         references: Columns that hold references; a column may hold a text or a list of texts.
         examples: Rows shown before each prompt, each filled in likewise with the first of its references right behind
             it, a blank line between two: few-shot.
@@ -58,13 +60,18 @@ def make_task(
         DataError: A row lacks a column, or holds something else than text in it.
     """
     shown = f"{name} (examples)"
+
+    def ask(row: Row, where: str, index: int) -> str:
+        if template is not None:
+            return fill(template, row, where, index)
+        return bare(str(source), row, where, index, what="source")
+
     shots = [
-        (fill(template, row, shown, index), _references(row, references, shown, index)[0])
-        for index, row in enumerate(examples)
+        (ask(row, shown, index), _references(row, references, shown, index)[0]) for index, row in enumerate(examples)
     ]
     prompts: list[Prompt] = []
     for index, row in enumerate(rows):
-        prompt = fill(template, row, name, index)
+        prompt = ask(row, name, index)
         if chat:
             turns = [("system", system)] if system else []
             for asked, answered in shots:
@@ -108,14 +115,23 @@ def fill(template: str, row: Row, name: str, index: int, *, what: str = "prompt"
             raise DataError(
                 f"dataset {name!r}: {what}: expected {{column}}, got a format in {{{column}}} of {template!r}"
             )
-        value = cell(row, column, name, index, what=what)
-        if not isinstance(value, str | int | float):
-            kind = type(value).__name__
-            raise DataError(
-                f"dataset {name!r}: row {index}: {what}: column {column!r}: expected text or a number, got {kind}"
-            )
-        parts.append(str(value))
+        parts.append(bare(column, row, name, index, what=what))
     return "".join(parts)
+
+
+def bare(column: str, row: Row, name: str, index: int, *, what: str) -> str:
+    """Return a row's column as text.
+
+    Raises:
+        DataError: The row does not have it, or holds something else in it than text or a number.
+    """
+    value = cell(row, column, name, index, what=what)
+    if not isinstance(value, str | int | float):
+        kind = type(value).__name__
+        raise DataError(
+            f"dataset {name!r}: row {index}: {what}: column {column!r}: expected text or a number, got {kind}"
+        )
+    return str(value)
 
 
 def cell(row: Row, column: str, name: str, index: int, *, what: str) -> Any:

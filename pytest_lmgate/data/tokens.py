@@ -74,8 +74,9 @@ def tokenize(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, *,
         if windowing.add_bos_token and tokenizer.bos is not None and not tokenizer.adds_bos:
             ids = [np.concatenate([[tokenizer.bos], each]) for each in ids]
     elif protocol == "bos-chunks":
-        # Line by line, each with its newline; a running text is a file of lines to this convention.
-        lines = corpus.rows[0].split("\n") if corpus.is_one_text else corpus.rows
+        # Line by line, each with its newline; a running text is a file of lines to this convention, the last of which
+        # may have its newline already.
+        lines = corpus.rows[0].removesuffix("\n").split("\n") if corpus.is_one_text else corpus.rows
         texts = ["".join(f"{line}\n" for line in lines)]
         ids = [np.concatenate([_encode(tokenizer, f"{line}\n", False) for line in lines])]
     else:

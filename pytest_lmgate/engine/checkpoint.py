@@ -97,6 +97,12 @@ class Architecture:
             ModelError: It is none of `kinds`.
         """
         if self.kind not in kinds:
+            if self.kind == "causal" and not self.config.get("architectures"):
+                raise ModelError(
+                    f"{metric} is undefined for {self.name!r}, taken for a causal model since its config lacks "
+                    f"architectures: expected a {' or '.join(kinds)} model; where it is one, say so in config.json, as in "
+                    '"architectures": ["BertForMaskedLM"]'
+                )
             raise ModelError(
                 f"{metric} is undefined for the {self.kind} model {self.name!r} (architecture {self.architecture}): "
                 f"expected a {' or '.join(kinds)} model{_INSTEAD.get((metric, self.kind), '')}"

@@ -254,7 +254,8 @@ def _task(found: DatasetRows) -> TextTask:
     return make_task(
         found.rows,
         name=found.name,
-        template=spec.prompt if spec.prompt is not None else f"{{{spec.source}}}",
+        template=spec.prompt,
+        source=spec.source,
         references=[spec.references] if isinstance(spec.references, str) else spec.references,
         examples=found.examples,
         chat=spec.chat,

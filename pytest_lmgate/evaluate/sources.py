@@ -30,6 +30,7 @@ from pytest_lmgate.engine.checkpoint import (
 )
 from pytest_lmgate.engine.device import device_class, resolve_device
 from pytest_lmgate.engine.hub import fetch_checkpoint
+from pytest_lmgate.engine.imports import imported_code
 from pytest_lmgate.engine.session_code import session_code
 from pytest_lmgate.errors import ConfigError, DataError, ModelError, nearest
 
@@ -193,7 +194,8 @@ class Resolver:
         examples: tuple[Mapping[str, Any], ...] = ()
         if spec.examples is not None:
             file = self._project.path(spec.examples)
-            shown = read_rows(DatasetSpec(path=spec.examples), file, name=f"{name} (examples)")
+            key = f"datasets.{name}.examples"
+            shown = read_rows(DatasetSpec(path=spec.examples), file, name=f"{name} (examples)", key=key)
             examples = _mappings(shown, f"{name} (examples)")
         return DatasetRows(name, spec, _mappings(found, name), examples)
 
@@ -270,6 +272,8 @@ class Resolver:
             "trust_remote_code": str(spec.trust_remote_code),
             **session_code(checkpoint.config),
         }
+        if spec.trust_remote_code:
+            ingredients |= imported_code(file for part in {folder, tokenizer_folder} for file in part.rglob("*.py"))
         libraries = list(_LIBRARIES) + (["peft"] if adapter else [])
         if checkpoint.is_quantized or spec.load:
             libraries += _QUANTIZERS
@@ -333,6 +337,7 @@ def _from_pair(pair: tuple[Any, Any], batch_size: int | str) -> ModelSource:
     config: Any = getattr(pair[0], "config", None)
     facts = config.to_dict() if hasattr(config, "to_dict") else {}
     facts["architectures"] = facts.get("architectures") or [kind]
-    ingredients = {**digest_pair(loaded), "device": loaded.device.type, **versions((*_LIBRARIES, "peft"))}
+    ingredients = {**digest_pair(loaded), **session_code(facts), "device": loaded.device.type}
+    ingredients |= versions((*_LIBRARIES, *_QUANTIZERS, "peft"))
     architecture, device = Architecture(loaded.name, facts), str(loaded.device)
     return ModelSource(loaded.name, architecture, ingredients, lambda: loaded, device, 0, batch_size, in_memory=True)

@@ -144,10 +144,48 @@ def test_an_answer_is_an_index_or_the_text_of_a_choice(answer: object, index: in
     assert questions([{"q": "?", "c": ["10", "x", "z", "x"], "a": answer}])[0].answer == index
 
 
+NUMBERS = {"q": "?", "c": ["1", "2", "3"]}
+MANY = {"q": "?", "c": ["70", "80", "90"]}
+
+
+def test_a_text_that_could_be_either_is_what_the_others_of_its_column_are() -> None:
+    texts = questions([{**NUMBERS, "a": "1"}, {**MANY, "a": "90"}, {**NUMBERS, "a": "2"}])
+    assert [each.answer for each in texts] == [0, 2, 1]
+    indexes = questions([{**NUMBERS, "a": "1"}, {**MANY, "a": "2"}, {**NUMBERS, "a": "0"}])
+    assert [each.answer for each in indexes] == [1, 2, 0]
+
+
+def test_a_text_that_is_the_same_choice_either_way_is_that_choice() -> None:
+    assert questions([{"q": "?", "c": ["0", "1"], "a": "1"}, {"q": "?", "c": ["0", "1"], "a": "0"}])[0].answer == 1
+
+
+def test_a_number_is_an_index_and_tells_nothing_of_texts() -> None:
+    assert [each.answer for each in questions([{**NUMBERS, "a": 1}, {**NUMBERS, "a": 2}])] == [1, 2]
+    with pytest.raises(DataError, match="row 1: answer: '1' is the text of choice 0 and may be the index of choice 1"):
+        questions([{**NUMBERS, "a": 2}, {**NUMBERS, "a": "1"}])
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (["1", "2"], "row 0: answer: '1' is the text of choice 0 and may be the index of choice 1; no other row tells"),
+        (["0", "3", "2"], "row 2: answer: '2' is the text of choice 1 and may be the index of choice 2; others are of"),
+    ],
+)
+def test_a_text_that_stays_ambiguous_is_refused(answers: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=f"dataset 'quiz': {message}"):
+        questions([{**NUMBERS, "a": answer} for answer in answers])
+
+
 def test_a_question_is_a_column_or_a_template() -> None:
     row = {"q": "why", "n": 7, "c": ["x", "y"], "a": 0}
     assert questions([row], question="n")[0].text == "7"
     assert questions([row], question="{n}. {q}? {{}}")[0].text == "7. why? {}"
+
+
+@pytest.mark.parametrize("column", ["q:1", "q!r", "q.x[0]", "q}", "q 1"])
+def test_a_columns_name_is_no_template(column: str) -> None:
+    assert questions([{column: "why", "c": ["x", "y"], "a": 0}], question=column)[0].text == "why"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +207,7 @@ def test_a_question_is_a_column_or_a_template() -> None:
         ({"q": "?", "c": ["x", "y"], "a": True}, "row 0: answer: expected an index .* got True"),
         ({"q": "?", "c": ["x", "y"], "a": 1.0}, "row 0: answer: expected an index .* got 1.0"),
         ({"q": "?", "c": ["x", "y"], "a": "B"}, "row 0: answer: expected an index .* got 'B'"),
-        ({"q": "?", "c": ["x", "y"], "a": "2"}, "row 0: answer: expected an index .* got 2"),
+        ({"q": "?", "c": ["x", "y"], "a": "2"}, "row 0: answer: expected an index .* got '2'"),
         ({"q": "?", "c": ["x", "y"], "a": None}, "row 0: answer: column 'a' is null"),
         ({"q": None, "c": ["x", "y"], "a": 0}, "row 0: question: column 'q' is null"),
     ],

@@ -14,8 +14,18 @@ from pytest_lmgate.errors import DataError
 ROWS = ({"q": "one?", "a": "1", "n": 3}, {"q": "two?", "a": ["2", "zwei"], "n": 4.5})
 
 
-def task(rows: Any = ROWS, template: str = "{q}", references: Any = ("a",), **how: Any) -> TextTask:
+def task(rows: Any = ROWS, template: str | None = "{q}", references: Any = ("a",), **how: Any) -> TextTask:
     return make_task(rows, name="quiz", template=template, references=references, **how)
+
+
+@pytest.mark.parametrize("column", ["src:ko", "src!r", "{src}", "{", "}", "a.b[0]"])
+def test_a_source_is_a_column_of_whatever_name(column: str) -> None:
+    rows = [{column: "{x}", "a": "1"}, {column: 3, "a": "2"}]
+    assert task(rows, template=None, source=column).prompts == ("{x}", "3")
+    shown = task(rows, template=None, source=column, examples=rows[:1])
+    assert shown.prompts == ("{x}1\n\n{x}", "{x}1\n\n3")
+    with pytest.raises(DataError, match=r"dataset 'quiz': row 0: source: no column 'q'; it has "):
+        task(rows, template=None, source="q")
 
 
 def test_fields_are_filled_from_the_row_and_everything_else_stays() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_lmgate.config.protocol import PROTOCOLS, Windowing
-from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.config.specs import DatasetSpec
+from pytest_lmgate.data.corpus import Corpus, read_corpus
 from pytest_lmgate.data.tokens import TokenizerFacts, tokenize
 from pytest_lmgate.errors import DataError, ModelError
 
@@ -68,6 +70,21 @@ def test_bos_chunks_takes_the_lines_of_a_running_text_for_rows() -> None:
     streams = tokenize(RUNNING, windowing("bos-chunks"), characters(), model="m")
 
     assert streams.ids[0].tolist() == ids_of("one\n") + ids_of("two\n") + ids_of("\n") + ids_of("four\n")
+
+
+@pytest.mark.parametrize("text", ["one\ntwo", "one\ntwo\n", "one\n\n", "\n\none"])
+def test_bos_chunks_reads_a_text_as_its_lines_read_as_rows(text: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    whole, lines = (
+        read_corpus(DatasetSpec(path="text.txt", lines=lines), tmp_path / "text.txt", name="t")
+        for lines in (False, True)
+    )
+    assert whole.is_one_text
+    streams = [tokenize(each, windowing("bos-chunks"), characters(), model="m") for each in (whole, lines)]
+
+    assert streams[0].ids[0].tolist() == streams[1].ids[0].tolist()
+    read = text if text.endswith("\n") else f"{text}\n"
+    assert streams[0].ids[0].tolist() == sum((ids_of(line) for line in read.splitlines(keepends=True)), [])
 
 
 @pytest.mark.parametrize("protocol", ["document", "lm-eval"])

@@ -104,6 +104,38 @@ def test_accuracy_is_the_share_of_rows_whose_right_choice_is_the_most_likely(pro
     assert len(project.measured) == 5
 
 
+def test_columns_may_have_any_name_and_csv_any_answer(project: Project) -> None:
+    write_rows(project, "named", [{"q:1": row["q"], "{c}": row["options"], "r!": row["label"]} for row in QUIZ])
+    write_rows(project, "chains", [{"src:ko": "six", "ref:en": "seven"}])
+    project.write(
+        lmgate_yaml=(project.folder / "lmgate.yaml").read_text()
+        + """
+          named: {path: named.jsonl, question: "q:1", choices: "{c}", answer: "r!"}
+          colon: {path: chains.jsonl, source: "src:ko", references: "ref:en"}
+          texts: {path: texts.csv, question: q, choices: [a, b, c], answer: right}
+          both: {path: both.csv, question: q, choices: [a, b, c], answer: right}
+        """.replace("\n          ", "\n  "),
+        texts_csv="q,a,b,c,right\none,1,2,two,two\none,1,two,2,2\n",
+        both_csv="q,a,b,c,right\none,1,2,two,1\n",
+        test_names="""
+            def test_named(accuracy_of, exact_of):
+                assert accuracy_of("counter", "named") == 0.75
+                assert exact_of("counter", "colon") == 1
+
+            def test_texts(accuracy_of):
+                assert accuracy_of("counter", "texts") == 0.5, "the second answer is the text 2, as the first is one"
+
+            def test_both(accuracy_of):
+                accuracy_of("counter", "both")
+        """,
+    )
+    outcome = project.run().expect(1, passed=2, failed=1).is_silent_on("Traceback", "/pytest_lmgate/")
+    outcome.says(
+        "dataset 'both': row 0: answer: '1' is the text of choice 0 and may be the index of choice 1; no other row "
+        "tells which: write indexes as numbers, in .jsonl or .parquet"
+    )
+
+
 CASES = {
     "one_choice": (
         {"choices": ["two"]},

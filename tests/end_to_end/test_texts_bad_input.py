@@ -50,7 +50,12 @@ CASES = {
         "",
         "row 0: cluster: no column 'grp' (did you mean 'group'?)",
     ),
-    "examples": ("counter", f"{PATH}, {BOTH}, examples: no_such.jsonl", "", "no such file or folder"),
+    "examples": (
+        "counter",
+        f"{PATH}, {BOTH}, examples: no_such.jsonl",
+        "",
+        "no_such.jsonl; check datasets.examples.examples\n",
+    ),
     "example": (
         "counter",
         f"{PATH}, {BOTH}, examples: unprompted.jsonl",

@@ -167,8 +167,6 @@ def test_reading_what_a_checkpoint_says_imports_no_torch(tmp_path: Path) -> None
         ({"architectures": ["BertForMaskedLM"]}, "masked"),
         ({"architectures": ["BertForPreTraining"]}, "masked"),
         ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "encoder-decoder"),
-        ({}, "causal"),
-        ({"architectures": None}, "causal"),
     ],
 )
 def test_a_metric_is_refused_for_the_kinds_of_model_that_it_is_undefined_for(config: dict[str, Any], kind: str) -> None:
@@ -179,3 +177,14 @@ def test_a_metric_is_refused_for_the_kinds_of_model_that_it_is_undefined_for(con
         ModelError, match=rf"^ppl is undefined for the {kind} model 'm' \(architecture .*\): expected a other model"
     ):
         architecture.require("ppl", "other")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("config", [{}, {"architectures": None}, {"architectures": []}])
+def test_a_model_whose_config_does_not_say_its_kind_is_refused_as_that(config: dict[str, Any]) -> None:
+    Architecture("m", config).require("ppl", "causal")
+    with pytest.raises(ModelError) as raised:
+        Architecture("m", config).require("pppl", "masked")
+    assert str(raised.value) == (
+        "pppl is undefined for 'm', taken for a causal model since its config lacks architectures: expected a masked "
+        'model; where it is one, say so in config.json, as in "architectures": ["BertForMaskedLM"]'
+    )
