@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["FILE_NAME", "Project", "find_project_file", "known_top_level", "load_project", "parse_file"]
 
+import errno
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from pytest_lmgate.config import FILE_NAME
+from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.config.specs import DatasetSpec, Defaults, ModelSpec, ProjectSpec
 from pytest_lmgate.errors import ConfigError, nearest
 
@@ -29,11 +30,28 @@ class Project:
     @property
     def origin(self) -> str:
         """Where the names come from, for messages."""
-        return str(self.file) if self.file else f"no {FILE_NAME} was found from {self.folder} upward"
+        if self.file:
+            return str(self.file)
+        misnamed = f"; {WRONG_NAME} is not read" if (self.folder / WRONG_NAME).is_file() else ""
+        return f"no {FILE_NAME} was found from {self.folder} upward{misnamed}"
 
     def path(self, written: str) -> Path:
-        """Resolve a path as written in the file."""
-        return self.folder / Path(written).expanduser()
+        """Resolve a path as written in the file; it need not be there.
+
+        Raises:
+            ConfigError: Nothing can be there: it is too long, has a zero character, or the home of an unknown user.
+        """
+        try:
+            path = self.folder / Path(written).expanduser()
+            path.lstat()
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(f"{written[:60]!r} cannot be a path: {error}") from error
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise ConfigError(
+                    f"{written[:60]!r}... ({len(written):,} characters) cannot be a path: {error.strerror}"
+                ) from error
+        return path
 
 
 def find_project_file(start: Path) -> Path | None:

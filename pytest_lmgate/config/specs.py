@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["DTYPES", "TEXT_SUFFIXES", "DatasetSpec", "Defaults", "ModelSpec", "ProjectSpec", "check_device"]
+__all__ = [
+    "DATA_SUFFIXES",
+    "DTYPES",
+    "TEXT_SUFFIXES",
+    "DatasetSpec",
+    "Defaults",
+    "ModelSpec",
+    "ProjectSpec",
+    "check_device",
+]
 
 import re
 from typing import Any
@@ -14,6 +23,7 @@ from pytest_lmgate.errors import ConfigError, nearest
 DEVICES = ("auto", "cuda", "mps", "cpu", "xpu")
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 TEXT_SUFFIXES = (".txt", ".raw", ".text", ".md")
+DATA_SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".csv", ".parquet")
 # Arguments of from_pretrained that the entry itself decides, by the key that does.
 _BESIDE_LOAD = {
     "dtype": "dtype",

@@ -10,7 +10,7 @@ __all__ = ["Corpus", "corpus_from_rows", "read_corpus", "read_rows"]
 import csv
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -132,7 +132,7 @@ def _texts(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
         if isinstance(row, str):
             yield row
             continue
-        if not isinstance(row, dict):
+        if not isinstance(row, Mapping):
             raise DataError(f"dataset {name!r}: row {index}: expected text or a mapping, got {type(row).__name__}")
         if column not in row:
             raise DataError(
@@ -207,6 +207,9 @@ def _saved_rows(spec: DatasetSpec, path: Path, name: str) -> Iterable[Any]:
 def _hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
     import datasets
 
+    # What was written in place of a name as `org/name` may have been meant as a path.
+    either = f"; there is no file or folder {name} either (write ./{name}, or name it in lmgate.yaml)"
+    either = either if name == spec.hub else ""
     mode = datasets.DownloadMode.REUSE_DATASET_IF_EXISTS
     config = datasets.DownloadConfig(local_files_only=offline)
     before = datasets.config.HF_HUB_OFFLINE
@@ -219,9 +222,9 @@ def _hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
         if offline:
             raise OfflineError(
                 f"dataset {name!r}: {spec.where} is not in the local hub cache, and --lmgate-offline forbids fetching "
-                f"it; run once without it, or give a local path ({type(error).__name__}: {error})"
+                f"it; run once without it, or give a local path ({type(error).__name__}: {error}){either}"
             ) from error
-        raise DataError(f"dataset {name!r}: {spec.where}: cannot be loaded from the hub: {error}") from error
+        raise DataError(f"dataset {name!r}: {spec.where}: cannot be loaded from the hub: {error}{either}") from error
     finally:
         datasets.config.HF_HUB_OFFLINE = before
     return _split(found, spec, name)

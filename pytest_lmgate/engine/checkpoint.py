@@ -100,8 +100,8 @@ class Architecture:
             if self.kind == "causal" and not self.config.get("architectures"):
                 raise ModelError(
                     f"{metric} is undefined for {self.name!r}, taken for a causal model since its config lacks "
-                    f"architectures: expected a {' or '.join(kinds)} model; where it is one, say so in config.json, as in "
-                    '"architectures": ["BertForMaskedLM"]'
+                    f"architectures: expected a {' or '.join(kinds)} model; where it is one, say so in config.json, "
+                    'as in "architectures": ["BertForMaskedLM"]'
                 )
             raise ModelError(
                 f"{metric} is undefined for the {self.kind} model {self.name!r} (architecture {self.architecture}): "

@@ -19,6 +19,7 @@ from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.specs import DatasetSpec, ModelSpec
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows
+from pytest_lmgate.data.in_memory import rows_in_memory
 from pytest_lmgate.data.prompts import cell
 from pytest_lmgate.engine.checkpoint import (
     Architecture,
@@ -32,7 +33,8 @@ from pytest_lmgate.engine.device import device_class, resolve_device
 from pytest_lmgate.engine.hub import fetch_checkpoint
 from pytest_lmgate.engine.imports import imported_code
 from pytest_lmgate.engine.session_code import session_code
-from pytest_lmgate.errors import ConfigError, DataError, ModelError, nearest
+from pytest_lmgate.errors import ConfigError, DataError, ModelError
+from pytest_lmgate.evaluate.names import Names, hub_id
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.loading import LoadedModel
@@ -112,6 +114,7 @@ class Resolver:
 
     def __init__(self, project: Project, options: Options, digests: FileDigests) -> None:
         self._project, self._options, self._digests = project, options, digests
+        self._names = Names(project)
 
     def model_spec(self, model: str | Path) -> tuple[str, ModelSpec]:
         """Return the name and spec of a model given by a name of lmgate.yaml, a path or a hub id.
@@ -119,15 +122,7 @@ class Resolver:
         Raises:
             ConfigError: It is none of these.
         """
-        known = self._project.spec.models
-        if isinstance(model, str) and model in known:
-            return model, known[model]
-        if isinstance(model, Path) or self._is_path(model):
-            return str(model), ModelSpec(path=str(model))
-        if model.startswith("hub:") or model.count("/") == 1:
-            repo, _, revision = model.removeprefix("hub:").partition("@")
-            return model, ModelSpec(hub=repo, revision=revision or None)
-        raise ConfigError(self._unknown("model", "models", model, known))
+        return self._names.model(model)
 
     def dataset_spec(self, dataset: str | Path) -> tuple[str, DatasetSpec]:
         """Return the name and spec of a dataset, likewise.
@@ -135,15 +130,7 @@ class Resolver:
         Raises:
             ConfigError: It is none of these.
         """
-        known = self._project.spec.datasets
-        if isinstance(dataset, str) and dataset in known:
-            return dataset, known[dataset]
-        is_hub_id = isinstance(dataset, str) and dataset.startswith("hub:")
-        if isinstance(dataset, Path) or self._is_path(dataset) or (Path(dataset).suffix and not is_hub_id):
-            return str(dataset), DatasetSpec(path=str(dataset))
-        if is_hub_id or dataset.count("/") == 1:
-            return dataset, DatasetSpec(hub=dataset.removeprefix("hub:"))
-        raise ConfigError(self._unknown("dataset", "datasets", dataset, known))
+        return self._names.dataset(dataset)
 
     def corpus(self, dataset: Any) -> Corpus:
         """Read a dataset: a name, a path, a hub id, or rows in memory.
@@ -156,12 +143,8 @@ class Resolver:
             name, spec = self.dataset_spec(dataset)
             path = self._project.path(spec.path) if spec.path else None
             return read_corpus(spec, path, name=name, offline=self._options.offline)
-        if isinstance(dataset, Mapping) or not hasattr(dataset, "__iter__"):
-            raise ConfigError(
-                "dataset: expected a name of lmgate.yaml, a path, a hub id or a list of texts, "
-                f"got {type(dataset).__name__}"
-            )
-        return corpus_from_rows(dataset, text="text", name=f"in-memory {type(dataset).__name__}")
+        rows = rows_in_memory(dataset, of="texts")
+        return corpus_from_rows(rows, text="text", name=f"in-memory {type(dataset).__name__}")
 
     def rows(self, dataset: Any) -> DatasetRows:
         """Read a dataset's rows with all their columns, and those of its few-shot examples.
@@ -173,11 +156,7 @@ class Resolver:
             DataError: It cannot be read, has no row, or rows that are not mappings.
         """
         if not isinstance(dataset, str | Path):
-            if isinstance(dataset, Mapping) or not hasattr(dataset, "__iter__"):
-                raise ConfigError(
-                    "dataset: expected a name of lmgate.yaml, a path, a hub id or a list of rows, "
-                    f"got {type(dataset).__name__}"
-                )
+            found = rows_in_memory(dataset, of="rows")
             name = f"in-memory {type(dataset).__name__}"
             spec = DatasetSpec(
                 path=name,
@@ -187,7 +166,7 @@ class Resolver:
                 choices="choices",
                 answer="answer",
             )
-            return DatasetRows(name, spec, _mappings(dataset, name))
+            return DatasetRows(name, spec, _mappings(found, name))
         name, spec = self.dataset_spec(dataset)
         path = self._project.path(spec.path) if spec.path else None
         found = read_rows(spec, path, name=name, offline=self._options.offline)
@@ -219,26 +198,18 @@ class Resolver:
 
     def _from_files(self, name: str, spec: ModelSpec) -> ModelSource:
         defaults = self._project.spec.defaults
-        if spec.path is not None:
-            folder = self._project.path(spec.path)
-        else:
-            folder = fetch_checkpoint(
-                str(spec.hub),
-                spec.revision,
-                name=name,
-                offline=self._options.offline,
-                pickle_weights=spec.pickle_weights,
-            )
+        folder = self._fetched(name, spec) if spec.path is None else self._project.path(spec.path)
         checkpoint = open_checkpoint(folder, name=name)
         checkpoint.require_safe_weights(pickle_weights=spec.pickle_weights)
         tokenizer_folder = folder
         if spec.tokenizer is not None:
             tokenizer_folder = self._project.path(spec.tokenizer)
             if not tokenizer_folder.is_dir():
-                if self._is_path(spec.tokenizer):
+                if self._names.is_path(spec.tokenizer):
                     raise ModelError(f"model {name!r}: no such folder: {tokenizer_folder}; check its tokenizer:")
+                self._names.require_no_folder("tokenizer", spec.tokenizer)
                 tokenizer_folder = fetch_checkpoint(
-                    spec.tokenizer, None, name=name, offline=self._options.offline, only_tokenizer=True
+                    *hub_id(spec.tokenizer), name=name, offline=self._options.offline, only_tokenizer=True
                 )
         require_tokenizer(tokenizer_folder, name=name)
         if spec.trust_remote_code:
@@ -296,19 +267,17 @@ class Resolver:
         size = spec.batch_size or defaults.batch_size
         return ModelSource(name, checkpoint, ingredients, load, device, checkpoint.weight_bytes, size)
 
-    def _is_path(self, given: str) -> bool:
-        if given.startswith("hub:"):
-            return False
-        if given.startswith((".", "/", "~")) or given.count("/") > 1:
-            return True
-        return "/" in given and self._project.path(given).exists()
-
-    def _unknown(self, what: str, key: str, given: object, known: Mapping[str, object]) -> str:
-        names = ", ".join(known) or "none"
-        return (
-            f"{what} {str(given)!r} is not known{nearest(str(given), known)}; {self._project.origin} has under {key}: "
-            f"{names}; give one of these, a path (./folder) or a hub id (hub:org/name)"
-        )
+    def _fetched(self, name: str, spec: ModelSpec) -> Path:
+        repo, revision, offline = str(spec.hub), spec.revision, self._options.offline
+        try:
+            return fetch_checkpoint(repo, revision, name=name, offline=offline, pickle_weights=spec.pickle_weights)
+        except ModelError as error:
+            if name.partition("@")[0] != repo:
+                raise
+            # What was written in place of a name as `org/name` may have been meant as a path.
+            raise type(error)(
+                f"{error}; there is no folder {repo} either (write ./{repo}, or name it in lmgate.yaml)"
+            ) from error
 
 
 def _mappings(rows: Iterable[Any], name: str) -> tuple[Mapping[str, Any], ...]:

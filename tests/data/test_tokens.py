@@ -84,7 +84,7 @@ def test_bos_chunks_reads_a_text_as_its_lines_read_as_rows(text: str, tmp_path: 
 
     assert streams[0].ids[0].tolist() == streams[1].ids[0].tolist()
     read = text if text.endswith("\n") else f"{text}\n"
-    assert streams[0].ids[0].tolist() == sum((ids_of(line) for line in read.splitlines(keepends=True)), [])
+    assert streams[0].ids[0].tolist() == [each for line in read.splitlines(keepends=True) for each in ids_of(line)]
 
 
 @pytest.mark.parametrize("protocol", ["document", "lm-eval"])

@@ -71,3 +71,44 @@ def test_offline_names_what_is_missing(project: Project, hub: dict[str, str]) ->
     found = project.run("--lmgate-offline", env=hub).expect(1, error=2)
     found.says("hub:org/absent is not in the local hub cache", "hub:org/texts is not in the local hub cache")
     found.says("--lmgate-offline forbids fetching it")
+
+
+def test_what_may_have_been_meant_as_a_path_is_said_to_be_none_either(project: Project, hub: dict[str, str]) -> None:
+    (project.folder / "data").mkdir()
+    project.write(
+        test_hub="""
+            def test_model(ppl_of):
+                ppl_of("candidates/int8", "words")
+
+            def test_data(ppl_of):
+                ppl_of("die", "texts/wrods")
+
+            def test_hub_id(ppl_of):
+                ppl_of("hub:candidates/int4", "words")
+        """
+    )
+    found = project.run("--lmgate-offline", env=hub).expect(1, failed=3).is_silent_on("/pytest_lmgate/")
+    found.says(
+        "; there is no folder candidates/int8 either (write ./candidates/int8, or name it in lmgate.yaml)",
+        "; there is no file or folder texts/wrods either (write ./texts/wrods, or name it in lmgate.yaml)",
+    )
+    found.is_silent_on("candidates/int4 either")
+
+
+def test_a_name_in_a_folder_of_the_project_never_reaches_the_hub(project: Project, hub: dict[str, str]) -> None:
+    (project.folder / "models").mkdir()
+    project.write(
+        test_hub="""
+            import pytest
+
+            @pytest.mark.ppl_max("models/int8", "words", 60.5)
+            def test_model(): pass
+
+            @pytest.mark.ppl_max("die", "models/wrods", 60.5)
+            def test_data(): pass
+        """
+    )
+    project.run(env=hub).expect(4).says(
+        f"model 'models/int8': there is no int8 in {project.folder / 'models'}; check the path, or name it in",
+        f"dataset 'models/wrods': there is no wrods in {project.folder / 'models'}; check the path",
+    )

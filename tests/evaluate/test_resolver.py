@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,7 @@ def resolver(workplace: Any) -> Resolver:
         ("hub:org/name", ModelSpec(hub="org/name")),
         ("hub:org/name@v1", ModelSpec(hub="org/name", revision="v1")),
         ("hub:gpt2", ModelSpec(hub="gpt2")),
+        ("hub:models/int8", ModelSpec(hub="models/int8")),
     ],
 )
 def test_a_model_is_a_name_before_a_path_before_a_hub_id(
@@ -60,6 +62,11 @@ def test_a_model_is_a_name_before_a_path_before_a_hub_id(
         ("hub:org/data", DatasetSpec(hub="org/data")),
         ("hub:squad", DatasetSpec(hub="squad")),
         ("hub:org/data.v2", DatasetSpec(hub="org/data.v2")),
+        ("org/data.v2", DatasetSpec(hub="org/data.v2")),
+        ("org/data.CSV", DatasetSpec(path="org/data.CSV")),
+        ("gone.jsonl", DatasetSpec(path="gone.jsonl")),
+        ("lmgate.yaml", DatasetSpec(path="lmgate.yaml")),
+        ("hub:data/words", DatasetSpec(hub="data/words")),
     ],
 )
 def test_a_dataset_is_a_name_before_a_path_before_a_hub_id(
@@ -78,13 +85,65 @@ def test_an_unknown_name_is_an_error_with_the_nearest_and_all_there_are(resolver
     )
     with pytest.raises(ConfigError, match=r"dataset 'txt' is not known \(did you mean 'text'\?\); .* text, rows;"):
         resolver.dataset_spec("txt")
+    with pytest.raises(
+        ConfigError, match=r"dataset 'text\.v2' is not known \(did you mean 'text'\?\); .*\(\./file\) or a"
+    ):
+        resolver.dataset_spec("text.v2")
+    with pytest.raises(ConfigError, match=r"a hub id \(hub:org/name\); a text goes in a list: \[text\]$"):
+        resolver.dataset_spec("It rained.")
+
+
+def test_what_is_in_a_folder_of_the_project_by_its_first_part_is_no_hub_id(resolver: Resolver, workplace: Any) -> None:
+    with pytest.raises(ConfigError) as raised:
+        resolver.model_spec("models/flaot")
+    assert str(raised.value) == (
+        f"model 'models/flaot': there is no flaot in {workplace.folder / 'models'} (did you mean 'float'?); "
+        "check the path, or name it in lmgate.yaml; a hub id of that name is written hub:models/flaot"
+    )
+    with pytest.raises(ConfigError, match=r"^model 'models/q4@v1': there is no q4@v1 in .*/models; check the path"):
+        resolver.model_spec("models/q4@v1")
+    with pytest.raises(ConfigError, match=r"^dataset 'data/wrods': there is no wrods in .*/data; check the path"):
+        resolver.dataset_spec("data/wrods")
+    with pytest.raises(ConfigError, match=r"^tokenizer 'models/flaot': there is no flaot in "):
+        _ingredients(workplace, "{path: models/float, tokenizer: models/flaot}")
+
+
+LONG = "It was a dark and stormy night. " * 300
+
+
+@pytest.mark.parametrize("given", [LONG, f"./{LONG}", LONG.replace(" ", "/"), "One line.\nAnd another.txt", "a\0b.txt"])
+def test_a_text_in_place_of_a_name_is_refused_in_one_line(resolver: Resolver, given: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        resolver.corpus(given)
+    assert str(raised.value) == (
+        f"dataset: expected a name of lmgate.yaml, a path or a hub id, got {len(given):,} characters that begin "
+        f"{given[:40]!r}; put texts in a list: [text]"
+    )
+    with pytest.raises(ConfigError, match=r"^model: expected a name of lmgate.yaml, a path or a hub id, got .*'$"):
+        resolver.model_spec(given)
+
+
+@pytest.mark.parametrize("written", [LONG, "a\0b", "~nobody-of-that-name/x"])
+def test_a_path_that_none_can_be_is_an_error_wherever_it_is_written(
+    resolver: Resolver, workplace: Any, written: str
+) -> None:
+    for find in (resolver.corpus, resolver.rows, resolver.model):
+        with pytest.raises(ConfigError, match="cannot be a path: "):
+            find(Path(written))
+    for key in ("tokenizer", "adapter"):
+        with pytest.raises(ConfigError, match="cannot be a path: "):
+            _ingredients(workplace, f"{{path: models/float, {key}: {json.dumps(written)}}}")
 
 
 def test_without_lmgate_yaml_the_message_says_that_there_is_none(tmp_path: Path) -> None:
     project = load_project(tmp_path)
     resolver = Resolver(project, Options(cache=tmp_path), FileDigests(tmp_path))
-    with pytest.raises(ConfigError, match=r"model 'int8' is not known; .* has under models: none; give one"):
+    with pytest.raises(ConfigError) as raised:
         resolver.model_spec("int8")
+    assert str(raised.value) == (
+        f"model 'int8' is not known, as no lmgate.yaml was found from {tmp_path} upward; give a path (./folder) or a "
+        "hub id (hub:org/name)"
+    )
 
 
 @pytest.mark.parametrize("given", [3.5, None, object(), ("only one",), {"model": 1}])
@@ -97,6 +156,46 @@ def test_what_is_no_model_is_refused(resolver: Resolver, given: Any) -> None:
 def test_what_is_no_dataset_is_refused(resolver: Resolver, given: Any) -> None:
     with pytest.raises(ConfigError, match=r"dataset: expected a name of lmgate\.yaml, a path, a hub id or a list of"):
         resolver.corpus(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"text": ["a"]}, "got dict; give one of its splits, or a list of rows"),
+        ({"a", "b"}, "got set, which has no order that stays: put its elements in a list"),
+        (frozenset("ab"), "got frozenset, which has no order that stays: put its elements in a list"),
+        (b"a text", "got bytes; decode it, and put the text in a list"),
+        (list, "got type"),
+    ],
+)
+def test_what_has_no_rows_in_an_order_is_refused_with_what_to_do(resolver: Resolver, given: Any, hint: str) -> None:
+    for read, of in ((resolver.corpus, "texts"), (resolver.rows, "rows")):
+        with pytest.raises(ConfigError) as raised:
+            read(given)
+        assert str(raised.value).endswith(f" or a list of {of}, {hint}")
+
+
+@pytest.mark.parametrize("given", [[b"a"], (row for row in [3]), iter([["a"]]), zip("ab", "cd", strict=True)])
+def test_rows_that_are_none_are_named(resolver: Resolver, given: Any) -> None:
+    with pytest.raises(DataError, match=r"dataset 'in-memory .*': row 0: expected text or a mapping, got "):
+        resolver.corpus(given)
+
+
+def test_a_dataframe_is_its_rows_not_the_names_of_its_columns(resolver: Resolver) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": ["one", "two"], "n": [1, 2]}, index=["x", "y"])
+    assert resolver.corpus(frame).rows == ("one", "two")
+    assert resolver.corpus(frame).name == "in-memory DataFrame"
+    assert resolver.corpus(frame["text"]).rows == ("one", "two")
+    assert resolver.rows(frame).rows == ({"text": "one", "n": 1}, {"text": "two", "n": 2})
+    with pytest.raises(DataError, match="row 0: no column 'text'; it has n"):
+        resolver.corpus(frame[["n"]])
+    with pytest.raises(DataError, match="row 1: column 'text': expected text, got NoneType"):
+        resolver.corpus(pandas.DataFrame({"text": ["one", None]}))
+    with pytest.raises(DataError, match=r"expected columns of different names, got \['n', 'n'\]"):
+        resolver.corpus(frame[["n", "n"]])
+    with pytest.raises(DataError, match="expected text, got none"):
+        resolver.corpus(frame[:0])
 
 
 def test_rows_in_memory_are_a_dataset(resolver: Resolver) -> None:
