@@ -69,4 +69,4 @@ def pytest_configure(config: pytest.Config) -> None:
     project_file(config)  # one that is named but not there may hold gates
     for line in _MARKERS.values():
         config.addinivalue_line("markers", line)
-    config.pluginmanager.register(GateHooks(config, frozenset(_MARKERS)), GateHooks.NAME)
+    config.pluginmanager.register(GateHooks(config, frozenset(_MARKERS), frozenset(FIXTURES)), GateHooks.NAME)

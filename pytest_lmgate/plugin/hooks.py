@@ -15,14 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.config import FILE_NAME
+from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.ledger import ENTRIES, Ledger
+from pytest_lmgate.plugin.selection import Collected, was_stopped
+from pytest_lmgate.plugin.travel import make_plain
+from pytest_lmgate.plugin.typos import mistyped
+from pytest_lmgate.plugin.upkeep import keep_baseline
 
 if TYPE_CHECKING:
     from pytest_lmgate.gates.verdict import Verdict
     from pytest_lmgate.plugin.session import GateSession
     from pytest_lmgate.plugin.yaml_items import GateFile
+
+_MEANT_NOT_TO_RUN = (pytest.skip.Exception, pytest.xfail.Exception)
 
 
 class GateHooks:
@@ -30,10 +36,12 @@ class GateHooks:
 
     NAME = "lmgate-hooks"
 
-    def __init__(self, config: pytest.Config, markers: frozenset[str]) -> None:
+    def __init__(self, config: pytest.Config, markers: frozenset[str], fixtures: frozenset[str]) -> None:
         """Hold on to the config; nothing is read yet."""
-        self._config, self._markers = config, markers
+        self._config, self._markers, self._fixtures = config, markers, fixtures
         self._ledger = Ledger()
+        self._collected = Collected()
+        self._broke = False  # controller: a worker had an internal error
         self._session: GateSession | None = None
         self._worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         self._started = time.time() if self._worker is None else self._worker.get("lmgate_started", time.time())
@@ -61,14 +69,20 @@ class GateHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Let the gates of lmgate.yaml be found."""
-        if self._config.args_source is pytest.Config.ArgsSource.TESTPATHS and self._project_file.is_file():
+        if self._config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+            return
+        if self._project_file.is_file():
             from pytest_lmgate.plugin.yaml_items import add_to_testpaths
 
             add_to_testpaths(self._config)
+        elif (wrong := self._config.rootpath / WRONG_NAME).is_file():
+            from pytest_lmgate.plugin.yaml_items import misnamed
+
+            self._unread += misnamed(wrong)
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> GateFile | None:
         """Collect the gates of lmgate.yaml."""
-        if file_path.name != self._project_file.name:
+        if file_path.name not in (self._project_file.name, WRONG_NAME):
             return None
         from pytest_lmgate.plugin.yaml_items import gate_file
 
@@ -78,34 +92,41 @@ class GateHooks:
     def _project_file(self) -> Path:
         return options.project_file(self._config) or self._config.rootpath / FILE_NAME
 
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Note a test that was found."""
+        self._collected.add(item)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Read the markers of the tests that will run: by now every plugin has deselected what it wants to."""
-        gated = [item for item in session.items if any(mark.name in self._markers for mark in item.iter_markers())]
-        if not gated and not self._unread:
+        ledger, items = self._ledger, session.items
+        if not self._collected.are_all_in(items):
+            ledger.deselected = True
+        gated = [item for item in items if any(mark.name in self._markers for mark in item.iter_markers())]
+        measuring = [item for item in items if not self._fixtures.isdisjoint(getattr(item, "fixturenames", ()))]
+        problems = [*self._unread, *mistyped(items, self._markers)]
+        if not (gated or measuring or problems or options.update(self._config)):
             return
-        problems, expected = list(self._unread), {}
-        if gated:
-            try:
-                expected = self.session().collect(gated, self._markers)
-            except pytest.UsageError as error:
-                problems.append(str(error))
+        try:
+            ledger.expected = self._read(gated, measuring) if gated or measuring else {}
+        except pytest.UsageError as error:
+            problems.append(str(error))
         if problems:
             problem = "\n".join(dict.fromkeys(problems))  # a file that cannot be read is said by all who need it
             if self._worker is None:
                 raise pytest.UsageError(problem)
             # A worker that raises is an INTERNALERROR of xdist: run nothing, and let the controller say it.
-            self._ledger.problem = problem
-            session.items.clear()
+            ledger.problem = problem
+            items.clear()
         else:
-            self._ledger.expected, self._ledger.by_baseline = expected, self.session().by_baseline
+            ledger.measuring = [item.nodeid for item in measuring]
         if self._worker is not None:
-            self._ledger.hand_over(Path(self._worker["lmgate_handover"]))
+            ledger.hand_over(Path(self._worker["lmgate_handover"]))
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Measure, after the test's own fixtures are there."""
-        if sum(mark.name in self._markers for mark in item.iter_markers()) > self._ledger.expected.get(item.nodeid, 0):
+        if self._has_more_gates(item):
             self._collect_late(item)
         if item.nodeid in self._ledger.expected and not self._config.getoption("setuponly", False):
             self.session().measure(item)
@@ -116,12 +137,38 @@ class GateHooks:
         if item.nodeid in self._ledger.expected:
             self.session().raise_failures(item)
 
+    @pytest.hookimpl(specname="pytest_runtest_call", wrapper=True, tryfirst=True)
+    def pytest_runtest_call_whole(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Fail by gates that the body adds, which nobody would judge."""
+        try:
+            result = yield
+        except pytest.skip.Exception:
+            self._refuse_late(item)
+            raise
+        self._refuse_late(item)
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Fail by gates that a teardown adds."""
+        before = self._gates_of(item)
+        result = yield
+        if self._gates_of(item) > before:
+            self._refuse_late(item)
+        return result
+
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Give a report the entries for the baseline file, which only the controller writes."""
         report = yield
-        if report.when == "setup" and item.nodeid in self._ledger.expected and (new := self.session().entries(item)):
-            setattr(report, ENTRIES, new)
+        if report.when == "setup" and item.nodeid in self._ledger.expected:
+            if call.excinfo is not None and not call.excinfo.errisinstance(_MEANT_NOT_TO_RUN):
+                self.session().give_up(item, call.excinfo.exconly())
+                report.user_properties = list(item.user_properties)
+            if new := self.session().entries(item):
+                setattr(report, ENTRIES, new)
         return report
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -133,10 +180,17 @@ class GateHooks:
         if not report.passed:
             self._ledger.uncollected.append(report.nodeid)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather verdicts where reports arrive: from here, or from workers."""
         if self._worker is None:
             self._ledger.receive(report)
+        else:
+            make_plain(report)
+
+    def pytest_internalerror(self) -> None:
+        """Note that a worker broke: xdist may end with the status of the tests that others ran."""
+        self._broke = True
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -163,16 +217,20 @@ class GateHooks:
         if self._handover is not None:
             self._ledger.take_over(self._handover)
             self._handover.unlink(missing_ok=True)
-        would_pass = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        problems = []
+        ended = session.exitstatus
+        would_pass = ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        problems = ["a worker of xdist broke: the session fails by it"] * (self._broke and would_pass)
         # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
-        if would_pass or not _stopped(session):
-            problems += [f"{discrepancy}: the session fails by it" for discrepancy in self._discrepancies()]
-        problems += self._keep_baseline(session)
+        if (would_pass or not was_stopped(session)) and not self._config.getoption("setuponly", False):
+            problems += [f"{discrepancy}: the session fails by it" for discrepancy in self._ledger.discrepancies()]
+        self._notes, unwritten = keep_baseline(self._ledger, session)
+        problems += unwritten
         if self._ledger.verdicts():
             from pytest_lmgate.plugin.rendering import corrected
 
-            self._verdicts, notes, blocked = corrected(self._ledger.verdicts(), self._config)
+            self._verdicts, notes, blocked = corrected(
+                self._ledger.verdicts(), self._config, self._ledger.expected_to_fail
+            )
             self._notes += notes
             problems += blocked
         if reports := options.reports(self._config):
@@ -181,10 +239,10 @@ class GateHooks:
             problems += write_reports(self._verdicts, reports, self._config)
         # Too late to change testsfailed, but pytest returns this status.
         if would_pass and problems:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR if self._broke else pytest.ExitCode.TESTS_FAILED
         self._problems = problems
         terminal = self._config.pluginmanager.hasplugin("terminalreporter")
-        if not terminal or session.exitstatus == pytest.ExitCode.INTERNAL_ERROR:  # there will be no summary
+        if not terminal or ended == pytest.ExitCode.INTERNAL_ERROR:  # there will be no summary
             sys.stderr.writelines(f"ERROR: {problem}\n" for problem in problems)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -194,28 +252,25 @@ class GateHooks:
 
             show_summary(terminalreporter, self._verdicts, self._notes, self._problems)
 
-    def _keep_baseline(self, session: pytest.Session) -> list[str]:
-        """Write the entries of gates that ran, and say which entries no gate uses; return what went wrong."""
-        ledger, updating = self._ledger, options.update(self._config)
-        full = not ledger.deselected and not _stopped(session) and _asks_for_all(self._config)
-        if not ledger.entries and not (ledger.by_baseline and full):
-            return []
-        from pytest_lmgate.errors import BaselineError
-        from pytest_lmgate.plugin.baselines import unused, update_file
+    def _read(self, gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> dict[str, int]:
+        """Return how many gates each test carries, by node id.
 
-        path = options.baseline_file(self._config)
-        try:
-            if updating:
-                used = ledger.used if full and updating == "all" else None
-                self._notes += update_file(path, ledger.entries, used=used, unknown=ledger.uncollected)
-            else:
-                self._notes += [
-                    f"baseline {path.name}: no gate uses {name}; remove it by --lmgate-update"
-                    for name in unused(path, ledger.used, ledger.uncollected)
-                ]
-        except (BaselineError, OSError) as error:
-            return [f"the baseline was not written: {error}"]
-        return []
+        Raises:
+            pytest.UsageError: A gate is not what it should be; all that are not are named.
+        """
+        from pytest_lmgate.plugin.places import judged_by_others
+
+        others = judged_by_others(self._config, [*gated, *measuring])
+        problems, expected = list(others.values()), {}
+        if ours := [item for item in gated if item not in others]:
+            try:
+                expected = self.session().collect(ours, self._markers)
+                self._ledger.by_baseline = self.session().by_baseline
+            except pytest.UsageError as error:
+                problems.append(str(error))
+        if problems:
+            raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
+        return expected
 
     def _collect_late(self, item: pytest.Item) -> None:
         """Read markers again: a fixture has added one to its own test."""
@@ -226,19 +281,18 @@ class GateHooks:
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
-    def _discrepancies(self) -> list[str]:
-        return [] if self._config.getoption("setuponly", False) else self._ledger.discrepancies()
+    def _gates_of(self, item: pytest.Item) -> int:
+        return sum(mark.name in self._markers for mark in item.iter_markers())
 
+    def _has_more_gates(self, item: pytest.Item) -> bool:
+        return self._gates_of(item) > self._ledger.expected.get(item.nodeid, 0)
 
-def _stopped(session: pytest.Session) -> bool:
-    return bool(session.shouldfail or session.shouldstop) or session.exitstatus == pytest.ExitCode.INTERRUPTED
-
-
-def _asks_for_all(config: pytest.Config) -> bool:
-    """Whether the command line selects nothing: no tests, no other gates, no part of the folders."""
-    option = config.option
-    selects = ("lf", "stepwise", "ignore", "ignore_glob", "deselect", "keyword", "markexpr", "maxfail")
-    others = ("override_ini", "noconftest", "lmgate_config")
-    by_arguments = config.args_source is pytest.Config.ArgsSource.ARGS
-    in_rootdir = config.invocation_params.dir.resolve() == config.rootpath.resolve()
-    return in_rootdir and not by_arguments and not any(getattr(option, name, None) for name in selects + others)
+    def _refuse_late(self, item: pytest.Item) -> None:
+        """Fail a test that got a gate after its setup, in which gates are measured."""
+        if self._has_more_gates(item) and not self._config.getoption("no_lmgate"):
+            names = ", ".join(dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name in self._markers))
+            pytest.fail(
+                f"{item.nodeid}: a gate was added too late ({names}): add it in a fixture that the test asks for, or "
+                "at collection; gates are measured once the test's fixtures are set up",
+                pytrace=False,
+            )

@@ -18,7 +18,7 @@ import pytest
 PROPERTY = "lmgate"
 ENTRIES = "lmgate_entries"
 """Attribute of a report: entries for the baseline file. Not a property, which JUnit's XML would hold."""
-_HANDED_OVER = ("expected", "problem", "by_baseline", "deselected", "uncollected")
+_HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected")
 
 
 class Ledger:
@@ -26,6 +26,7 @@ class Ledger:
 
     Attributes:
         expected: How many gates each test carries, by node id.
+        measuring: Tests that measure by a fixture: they have no verdict, but must be heard of.
         problem: Why the markers could not be read, if they could not.
         by_baseline: Gates that go by the committed baseline, by id.
         deselected: Whether any test was deselected.
@@ -36,14 +37,17 @@ class Ledger:
     def __init__(self) -> None:
         """Open an empty ledger."""
         self.expected: dict[str, int] = {}
+        self.measuring: list[str] = []
         self.problem = ""
         self.by_baseline: list[str] = []
         self.deselected = False
         self.uncollected: list[str] = []
         self.entries: dict[str, str] = {}
         self._verdicts: dict[str, dict[str, str]] = {}
+        self._ended: set[str] = set()
         self._ended_otherwise: set[str] = set()
         self._shown_as_failed: set[str] = set()
+        self._expected_to_fail: set[str] = set()
 
     def receive(self, report: pytest.TestReport) -> None:
         """Note a report; the last one of a test has all its verdicts."""
@@ -51,8 +55,13 @@ class Ledger:
             if key == PROPERTY:
                 self._verdicts[report.nodeid] = json.loads(str(value))
         self.entries |= getattr(report, ENTRIES, {})
-        if report.outcome != "passed":
+        is_part = hasattr(report, "context")  # a subtest, whose end is not the test's
+        if report.when != "setup" and not is_part:
+            self._ended.add(report.nodeid)
+        if report.outcome != "passed" and not (is_part and report.outcome == "skipped"):
             self._ended_otherwise.add(report.nodeid)
+        if hasattr(report, "wasxfail"):
+            self._expected_to_fail.add(report.nodeid)
         if report.outcome not in ("passed", "skipped") or hasattr(report, "wasxfail"):
             self._shown_as_failed.add(report.nodeid)
 
@@ -61,12 +70,24 @@ class Ledger:
         """Gates that may have an entry in the baseline file: those known at collection, and those that came later."""
         return [*self.by_baseline, *(name for verdicts in self._verdicts.values() for name in verdicts)]
 
+    @property
+    def expected_to_fail(self) -> set[str]:
+        """Gates of tests that are marked xfail, by id."""
+        return {name for test in self._expected_to_fail for name in self._verdicts.get(test, ())}
+
     def discrepancies(self) -> list[str]:
         """Say which verdicts never came although nothing else failed or skipped their test, and which did not count."""
-        lost = [
-            f"the verdict of {test} never arrived"
+        without_verdict = [
+            test
             for test, count in self.expected.items()
             if len(self._verdicts.get(test, ())) < count and test not in self._ended_otherwise
+        ]
+        heard = {*without_verdict, *self._ended, *self._ended_otherwise}
+        lost = [f"the verdict of {test} never arrived" for test in without_verdict]
+        lost += [
+            f"the report of {test} never arrived"
+            for test in dict.fromkeys([*self.expected, *self.measuring])
+            if test not in heard
         ]
         ignored = [
             f"{test} did not fail although a gate of it did"

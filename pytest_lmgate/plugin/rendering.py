@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["corrected", "show_summary", "write_reports"]
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,15 @@ _COLOURS = {"pass": {"green": True}, "fail": {"red": True}, "error": {"red": Tru
 _TYPES = {"json": json_report}
 
 
-def corrected(verdicts: Sequence[str], config: pytest.Config) -> tuple[list[Verdict], list[str], list[str]]:
+def corrected(
+    verdicts: Sequence[str], config: pytest.Config, expected_to_fail: Collection[str]
+) -> tuple[list[Verdict], list[str], list[str]]:
     """Decode verdicts, and with ``--lmgate-holm`` correct those of the no_regression gates for how many they are.
+
+    Args:
+        verdicts: In JSON.
+        config: The pytest config.
+        expected_to_fail: Gates of xfail tests, by id: none of them fails the session.
 
     Returns:
         The verdicts, what to say of them, and what fails the session although its test passed: in strict mode a gate
@@ -35,7 +42,7 @@ def corrected(verdicts: Sequence[str], config: pytest.Config) -> tuple[list[Verd
     problems = [
         f"{new.id}: inconclusive after Holm's correction, which --lmgate-strict does not let pass"
         for old, new in zip(decoded, after, strict=True)
-        if new.failed and not old.failed
+        if new.failed and not old.failed and new.id not in expected_to_fail
     ]
     tested = [verdict for verdict in after if verdict.change is not None and verdict.change.p_pass is not None]
     turned = sum(verdict.change is not None and verdict.change.corrected for verdict in after)
@@ -70,10 +77,10 @@ def write_reports(verdicts: Sequence[Verdict], reports: Sequence[tuple[str, str]
     """
     problems = []
     for kind, destination in reports:
-        path = config.invocation_params.dir / Path(destination)
         try:
+            path = config.invocation_params.dir / Path(destination).expanduser()
             _write(path, _TYPES[kind](verdicts).encode())
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: a home that nobody has
             problems.append(f"--lmgate-report {kind}:{destination}: cannot be written: {error}")
     return problems
 

@@ -7,27 +7,28 @@ __all__ = ["GateFailed", "GateSession"]
 import contextlib
 import json
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_lmgate.config.file import load_project
-from pytest_lmgate.config.fixture import FixtureReference
 from pytest_lmgate.config.gates import Gate, NoRegression
 from pytest_lmgate.config.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.errors import CacheWarning, ConfigError, LmgateError
+from pytest_lmgate.errors import BaselineError, CacheWarning, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.texts import TextMetric, collected_metrics
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.baselines import Baselines
 from pytest_lmgate.plugin.judging import Judge
 from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.progress import ProgressLine
+from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
+from pytest_lmgate.plugin.users_metrics import users_metrics
 from pytest_lmgate.plugin.yaml_items import gate_id, message_of
 from pytest_lmgate.report.explanation import explain
 
@@ -62,7 +63,7 @@ class GateSession:
         try:
             project = load_project(config.rootpath, options.project_file(config))
             self._options = Options(
-                cache=config.rootpath / cache if cache else config.rootpath / ".lmgate_cache",
+                cache=config.rootpath / Path(cache or ".lmgate_cache").expanduser(),
                 refresh_before=started if options.flag(config, "refresh") else None,
                 offline=options.flag(config, "offline"),
                 device=options.text(config, "device"),
@@ -81,7 +82,7 @@ class GateSession:
             report=self._progress.show,
             note=self._progress.say,
             warn=self._cache_warnings.append,
-            users_metrics=_users_metrics(config),
+            users_metrics=users_metrics(config),
         )
         self._baselines: Baselines | None = None
         self.by_baseline: list[str] = []
@@ -107,7 +108,8 @@ class GateSession:
         Raises:
             pytest.UsageError: A marker's arguments are wrong; every wrong one is named.
         """
-        problems, expected = [], {}
+        problems: list[str] = []
+        expected = {}
         for item in items:
             gates: dict[str, Gate | NoRegression] = {}
             for mark in reversed(list(item.iter_markers())):
@@ -116,8 +118,9 @@ class GateSession:
                 try:
                     gate = parse_marker(mark.name, mark.args, mark.kwargs)
                     self._check(gate)
-                    for given in _named(gate):
-                        _ask_for_fixture(item, given)
+                    if isinstance(gate, NoRegression) and gate.reference is None and not self._has_baseline(problems):
+                        continue
+                    ask_for_fixtures(item, gate)
                 except LmgateError as error:
                     problems.append(message_of(item, mark.name, error))
                     continue
@@ -134,17 +137,23 @@ class GateSession:
             if self._config.getoption("no_lmgate"):
                 item.add_marker(pytest.mark.skip(reason="--no-lmgate: gates are not judged"))
         if problems:
-            raise pytest.UsageError("\n".join(problems))
+            raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
         return expected
+
+    def _has_baseline(self, problems: list[str]) -> bool:
+        """Read the baseline file; what is wrong with it is no fault of the gates that go by it, and said once."""
+        try:
+            self._baseline()
+        except BaselineError as error:
+            problems.append(str(error))
+            return False
+        return True
 
     def _check(self, gate: Gate | NoRegression) -> None:
         """Find at collection what needs no measurement."""
         self._evaluator.check(gate.evaluation, gate.direction)
-        if isinstance(gate, NoRegression):
-            if gate.reference is None:
-                self._baseline()
-            else:
-                self._evaluator.check(gate.reference, gate.direction)
+        if isinstance(gate, NoRegression) and gate.reference is not None:
+            self._evaluator.check(gate.reference, gate.direction)
 
     def measure(self, item: pytest.Item) -> None:
         """Measure and judge every gate of a test; called in its setup phase.
@@ -157,7 +166,7 @@ class GateSession:
         unexpected: Exception | None = None
         with self._evaluator.sharing():
             for identity, gate in item.stash[_GATES].items():
-                verdict, error = self._judge.judge(identity, _test_id(item), gate, lambda given: _resolved(given, item))
+                verdict, error = self._judge.judge(identity, _test_id(item), gate, lambda given: value_of(given, item))
                 verdicts.append(verdict)
                 unexpected = unexpected or error
         item.stash[_VERDICTS] = verdicts
@@ -171,6 +180,19 @@ class GateSession:
             item.add_report_section("setup", "lmgate", explanation)
             raise unexpected
         self._emit_warnings()
+
+    def give_up(self, item: pytest.Item, reason: str) -> None:
+        """Note gates that were not measured since their test could not be set up; reports are to have them too."""
+        if _VERDICTS in item.stash:
+            return
+
+        def refuse(_: object) -> None:
+            raise LmgateError(f"not measured, as the test could not be set up: {reason}")
+
+        gates = item.stash[_GATES].items()
+        verdicts = [self._judge.judge(identity, _test_id(item), gate, refuse)[0] for identity, gate in gates]
+        item.stash[_VERDICTS] = verdicts
+        _attach(item, verdicts)
 
     def raise_failures(self, item: pytest.Item) -> None:
         """Fail the test by its verdicts; called in its call phase.
@@ -206,21 +228,6 @@ class GateSession:
             warnings.warn(CacheWarning(message), stacklevel=3)
 
 
-def _users_metrics(config: pytest.Config) -> Mapping[str, TextMetric]:
-    try:
-        given = config.hook.pytest_lmgate_metrics(config=config)
-        return collected_metrics(metric for metrics in given for metric in _listed(metrics))
-    except LmgateError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def _listed(metrics: Any) -> Iterable[Any]:
-    if isinstance(metrics, str | Mapping) or not isinstance(metrics, Iterable):
-        kind = type(metrics).__name__
-        raise ConfigError(f"pytest_lmgate_metrics: expected a list of TextMetric objects, got {kind} {metrics!r:.80}")
-    return metrics
-
-
 def _attach(item: pytest.Item, verdicts: Sequence[Verdict]) -> None:
     """Put verdicts where reports carry them: plain values only, since execnet takes no others."""
     item.user_properties.append((PROPERTY, json.dumps({verdict.id: verdict.to_json() for verdict in verdicts})))
@@ -229,35 +236,6 @@ def _attach(item: pytest.Item, verdicts: Sequence[Verdict]) -> None:
         item.user_properties.append((f"{PROPERTY}.verdict.{label}", verdict.verdict))
         if verdict.value is not None:
             item.user_properties.append((f"{PROPERTY}.value.{label}", verdict.value))
-
-
-def _named(gate: Gate | NoRegression) -> list[Any]:
-    """Models and datasets that a gate names."""
-    against = [gate.against] if isinstance(gate, NoRegression) else []
-    return [*gate.evaluation.given, *against]
-
-
-def _ask_for_fixture(item: pytest.Item, given: Any) -> None:
-    """Have pytest set up a fixture that a gate names, with the test's own.
-
-    Raises:
-        ConfigError: There is no such fixture for this test.
-    """
-    if not isinstance(given, FixtureReference):
-        return
-    names: list[str] | None = getattr(item, "fixturenames", None)
-    if names is None:
-        raise ConfigError(f"lmgate.fixture({given.name!r}): a {type(item).__name__} has no fixtures; name a model")
-    if not item.session._fixturemanager.getfixturedefs(given.name, item):
-        raise ConfigError(
-            f"lmgate.fixture: no fixture {given.name!r} for this test; see pytest --fixtures for those there are"
-        )
-    if given.name not in names:
-        names.append(given.name)
-
-
-def _resolved(given: Any, item: pytest.Item) -> Any:
-    return getattr(item, "funcargs", {})[given.name] if isinstance(given, FixtureReference) else given
 
 
 def _test_id(item: pytest.Item) -> str:

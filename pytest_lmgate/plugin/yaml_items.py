@@ -6,7 +6,7 @@ parsed only if the word ``gates`` stands in it as a key.
 
 from __future__ import annotations
 
-__all__ = ["GateFile", "GateItem", "add_to_testpaths", "gate_file", "gate_id", "message_of"]
+__all__ = ["GateFile", "GateItem", "add_to_testpaths", "gate_file", "gate_id", "message_of", "misnamed"]
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.config import FILE_NAME
+from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def gate_file(
 ) -> GateFile | None:
     """Return the collector of a file, if it is one that may hold gates."""
     explicit = options.project_file(parent.config)
+    if file_path.name == WRONG_NAME and not explicit:
+        problems += misnamed(file_path)
     if file_path.name != (explicit.name if explicit else FILE_NAME) or (explicit and not _same(explicit, file_path)):
         return None
     if not _mentions_gates(file_path):
@@ -99,6 +101,13 @@ def gate_file(
     node: GateFile = GateFile.from_parent(parent, path=file_path)
     node.markers, node.problems = markers, problems
     return node
+
+
+def misnamed(file: Path) -> list[str]:
+    """Return what to say of a file that nobody would read: nothing where it holds no gates."""
+    return [f"{file}: gates: not read, as the file's name is none that is: rename it {FILE_NAME}"] * _mentions_gates(
+        file
+    )
 
 
 def add_to_testpaths(config: pytest.Config) -> None:
@@ -128,9 +137,10 @@ def message_of(item: pytest.Item, marker: str, error: Exception) -> str:
 
 def _mentions_gates(file: Path) -> bool:
     try:
-        return bool(re.search(_GATES, file.read_bytes()))
+        data = file.read_bytes()
     except OSError:
         return True  # reading it says why it cannot be
+    return b"\0" in data or bool(re.search(_GATES, data))  # UTF-16 has zeros, and the parser says what it wants
 
 
 def _inside(file: Path, path: Path) -> bool:

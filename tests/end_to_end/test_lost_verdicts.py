@@ -126,3 +126,78 @@ def test_a_report_sent_to_a_device_or_a_link_leaves_it_what_it_is(measured: Proj
     )
     assert link.is_symlink()
     assert measured.report("target.json")["schema"] == 1
+
+
+SCORES = """
+    import pathlib
+    import pytest
+
+    def test_plain(): pass
+
+    def test_record(ppl_of, record_property):
+        score = ppl_of("sure", "words")
+        record_property("ppl", WHAT)
+        assert score < 60.5
+"""
+
+
+@pytest.mark.parametrize("what", ["score", "{'all': [score, (1, score)]}", "type('Text', (str,), {})('x')"])
+def test_a_score_in_a_report_travels_and_the_failed_assertion_counts(measured: Project, what: str) -> None:
+    measured.write(test_scores=SCORES.replace("WHAT", what))
+    measured.run("-n", "2").expect(1, passed=1, failed=1).is_silent_on("INTERNALERROR")
+
+
+def test_a_score_means_the_same_in_junit_xml_with_workers_as_without(measured: Project) -> None:
+    measured.write(
+        test_scores="""
+            def test_scores(ppl_of, record_property, record_testsuite_property, record_xml_attribute, subtests):
+                score = ppl_of("die", "words")
+                record_property("ppl", score)
+                record_xml_attribute("ppl", score)
+                record_testsuite_property("all", score)
+                with subtests.test("part", ppl=score):
+                    record_property("part", score)
+        """
+    )
+    written = []
+    for workers in ((), ("-n", "2")):
+        measured.run("--junitxml=junit.xml", "-o", "junit_family=xunit1", *workers).expect(0)
+        text = (measured.folder / "junit.xml").read_text(encoding="utf-8")
+        written.append([line for line in text.split("<") if line.startswith("property name=") and "all" not in line])
+    assert written[0] == written[1] != []
+
+
+@pytest.mark.parametrize("gate", ["", "@pytest.mark.ppl_max('die', 'words', 60.5)"])
+def test_a_failed_assertion_that_is_lost_on_the_way_fails_the_session(measured: Project, gate: str) -> None:
+    scores = SCORES.replace("WHAT", "pathlib.Path('x')").replace(
+        "    def test_record", f"    {gate}\n    def test_record"
+    )
+    measured.write(test_scores=scores)
+    outcome = measured.run("-n", "2")
+    assert outcome.code != 0, outcome.text
+    outcome.says("the report of test_scores.py::test_record never arrived")
+
+
+def test_a_worker_that_breaks_never_leaves_a_green_session(project: Project) -> None:
+    project.write(
+        test_plain="""
+            import pathlib
+
+            def test_plain(): pass
+
+            def test_lost(record_property):
+                record_property("where", pathlib.Path("x"))
+                assert False
+        """
+    )
+    outcome = project.run("-n", "2")
+    assert outcome.code not in (0, 5), outcome.text
+
+
+def test_a_test_that_measures_by_a_fixture_and_never_runs_fails_the_session(measured: Project) -> None:
+    hook = "@pytest.hookimpl(tryfirst=True)\ndef pytest_runtest_protocol(item):\n    return True"
+    measured.write(
+        test_score="def test_score(ppl_of): assert ppl_of('sure', 'words') < 60.5\n",
+        conftest=f"import pytest\n\n{hook}\n",
+    )
+    measured.run().expect(1).says("ERROR: the report of test_score.py::test_score never arrived")

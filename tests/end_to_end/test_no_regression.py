@@ -273,6 +273,9 @@ def test_holm_turns_a_pass_into_inconclusive_and_the_summary_says_so(noisy: Proj
     noisy.run("--lmgate-holm", "--lmgate-strict", "-n", "2").expect(1, passed=1).says(
         "--lmgate-strict does not let pass"
     )
+    # One that is expected to fail fails nobody.
+    noisy.write(test_gate=one.replace(mark, "\n".join([mark] * 6 + ["    @pytest.mark.xfail"])))
+    noisy.run("--lmgate-holm", "--lmgate-strict", "-n", "2").expect(0, xpassed=1).says("6 inconclusive")
 
 
 # Against the baseline.

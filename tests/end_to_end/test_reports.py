@@ -39,7 +39,7 @@ def test_the_json_report_has_its_schema_for_every_verdict(measured: Project, wor
     assert {"python", "platform", "packages"} <= report["environment"].keys()
     passed, failed, error = report["gates"]
     for gate in report["gates"]:
-        assert gate.keys() == KEYS
+        assert gate.keys() == KEYS | ({"message"} if gate is error else set())
     assert passed["id"] == "test_all.py::test_pass::ppl_max[die-words]"
     assert passed["test"] == "test_all.py::test_pass"
     assert (passed["metric"], passed["model"], passed["dataset"]) == ("ppl", "die", "words")
@@ -105,3 +105,53 @@ def test_the_table_names_each_gate_by_its_test_where_its_label_alone_does_not_te
         "bpb_max[die-words]",
     ]
     assert all(row[-1] == "cached" for row in rows)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_gate_whose_fixture_fails_is_an_error_in_the_report_and_the_summary(
+    measured: Project, workers: tuple[str, ...]
+) -> None:
+    measured.write(
+        test_gate="""
+            import pytest
+            import pytest_lmgate as lmgate
+
+            @pytest.fixture
+            def broken(): raise OSError("no such bucket")
+
+            @pytest.fixture
+            def skips(): pytest.skip("no such machine")
+
+            @pytest.mark.ppl_max(lmgate.fixture("broken"), "words", 60.5)
+            @pytest.mark.ppl_max("die", "words", 60.5)
+            def test_broken(): pass
+
+            @pytest.mark.ppl_max(lmgate.fixture("skips"), "words", 60.5)
+            def test_skips(): pass
+
+            @pytest.mark.xfail(run=False)
+            @pytest.mark.ppl_max("sure", "words", 60.5)
+            def test_not_run(): pass
+
+            @pytest.mark.ppl_max("die", "words", 60.5)
+            def test_whole(): pass
+        """
+    )
+    outcome = measured.run("--lmgate-report", "json:report.json", *workers)
+    outcome.expect(1, passed=1, error=1, skipped=1, xfailed=1).says("3 gates: 1 pass, 2 error")
+    named, other, whole = measured.report()["gates"]
+    assert named["id"] == "test_gate.py::test_broken::ppl_max[broken-words]"
+    assert (named["verdict"], other["verdict"], whole["verdict"]) == ("error", "error", "pass")
+    assert named["value"] is named["n"] is None
+    assert "OSError: no such bucket" in named["message"]
+
+
+def test_a_report_goes_where_its_user_is_at_home(measured: Project) -> None:
+    measured.write(test_gate=GATE, pytest_ini="[pytest]\nlmgate_cache = ~/cache\n")
+    home = measured.folder / "home"
+    measured.cache.rename(measured.folder / "kept")
+    home.mkdir()
+    (measured.folder / "kept").rename(home / "cache")
+    measured.run("--lmgate-report", "json:~/report.json", env={"HOME": str(home)}).expect(0).says("cached")
+    assert measured.report("home/report.json")["gates"]
+    assert not (measured.folder / "~").exists()

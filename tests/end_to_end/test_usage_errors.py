@@ -142,3 +142,121 @@ def test_a_wrong_option_is_one_usage_error_under_xdist_too(project: Project) -> 
     project.write(test_gate=GATE)
     outcome = project.run("--lmgate-config", "no_such.yaml", "-n", "2").expect(4).says("no_such.yaml: cannot be read")
     outcome.is_silent_on("Traceback", "INTERNALERROR")
+
+
+MISTYPED = """
+    import pytest
+
+    @pytest.mark.ppl_mx("sure", "words", 60.5)
+    def test_letters(): pass
+
+    @pytest.mark.ppl_min("sure", "words", 60.5)
+    def test_wrong_end(): pass
+
+    @pytest.mark.bleu_max("sure", "words", 60.5)
+    def test_other_wrong_end(): pass
+
+    @pytest.mark.slow_max(3)
+    def test_no_gate(): pass
+
+    @pytest.mark.ter_min
+    def test_no_arguments(): pass
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_mistyped_marker_is_refused_unless_the_project_registers_it(
+    project: Project, workers: tuple[str, ...]
+) -> None:
+    project.write(test_gate=MISTYPED)
+    outcome = project.run(*workers).expect(4).is_silent_on("Traceback", "INTERNALERROR", "slow_max: ", "ter_min: ")
+    outcome.says(
+        "test_gate.py::test_letters: @pytest.mark.ppl_mx: no such gate, did you mean 'ppl_max'?",
+        "@pytest.mark.ppl_min: no such gate, did you mean 'ppl_max'?",
+        "@pytest.mark.bleu_max: no such gate, did you mean 'bleu_min'?",
+    )
+    project.run("-k", "no_gate", *workers).expect(0, passed=1)
+    markers = "\n    ".join(["ppl_mx(all): mine", "ppl_min: mine", "bleu_max"])
+    project.write(pytest_ini=f"[pytest]\nmarkers =\n    {markers}\n")
+    project.run(*workers).expect(0, passed=5)
+
+
+def test_a_fixture_with_params_is_refused_unless_the_test_asks_for_it(measured: Project) -> None:
+    conftest = """
+        import pytest
+
+        @pytest.fixture(params=["die", "sure"])
+        def either(request): return request.param
+
+        @pytest.fixture
+        def of_either(either): return either
+
+        @pytest.fixture
+        def value(request): return request.param
+    """
+    test = """
+        import pytest
+        import pytest_lmgate as lmgate
+
+        @pytest.mark.ppl_max(lmgate.fixture("either"), "words", 60.5)
+        def test_params(ARGUMENT): pass
+
+        @pytest.mark.ppl_max(lmgate.fixture("of_either"), "words", 60.5)
+        def test_params_of_another(ARGUMENT): pass
+
+        @pytest.mark.parametrize("value", ["die", "sure"], indirect=["value"])
+        @pytest.mark.ppl_max(lmgate.fixture("value"), "words", 60.5)
+        def test_indirect(value): pass
+    """
+    measured.write(conftest=conftest, test_gate=test.replace("ARGUMENT", ""))
+    outcome = measured.run().expect(4).is_silent_on("Traceback", "test_indirect")
+    outcome.says("fixture 'either' has params", "add 'of_either' to the test's arguments")
+    measured.write(test_gate=test.replace("params(ARGUMENT", "params(either").replace("ARGUMENT", "of_either"))
+    measured.run().expect(1, passed=3, failed=3)
+
+
+def test_an_argument_of_parametrize_is_no_fixture_and_the_message_says_what_to_do(project: Project) -> None:
+    project.write(
+        test_gate="""
+            import pytest
+            import pytest_lmgate as lmgate
+
+            @pytest.mark.parametrize("model", ["die", "sure"])
+            @pytest.mark.ppl_max(lmgate.fixture("model"), "words", 60.5)
+            def test_gate(model): pass
+        """
+    )
+    project.run().expect(4).says("'model' is an argument of parametrize", "indirect=['model']", "marks=")
+
+
+def test_a_broken_baseline_is_one_error_that_blames_the_file(project: Project) -> None:
+    project.write(
+        test_gate="""
+            import pytest
+
+            @pytest.mark.parametrize("n", range(3))
+            @pytest.mark.no_regression("ppl", "die", "words", "1%")
+            def test_gate(n): pass
+        """
+    )
+    (project.folder / "lmgate-baseline.json").write_text("{")
+    outcome = project.run().expect(4).is_silent_on("@pytest.mark", "Traceback")
+    assert outcome.text.count("lmgate-baseline.json") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("raise ZeroDivisionError('mine')", "conftest.py:4: pytest_lmgate_metrics: ZeroDivisionError: mine"),
+        ("return [lmgate.TextMetric(nam='x')]", "conftest.py:4: pytest_lmgate_metrics: TypeError: "),
+        ("yield lmgate.TextMetric(nam='x')", "conftest.py:4: pytest_lmgate_metrics: TypeError: "),
+        ("return 3", "pytest_lmgate_metrics: expected a list of TextMetric objects, got int"),
+    ],
+)
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_metric_that_cannot_be_made_is_named_with_the_line_that_makes_it(
+    project: Project, body: str, sentence: str, workers: tuple[str, ...]
+) -> None:
+    conftest = f"import pytest_lmgate as lmgate\n\ndef pytest_lmgate_metrics(config):\n    {body}\n"
+    project.write(conftest=conftest, test_gate=GATE)
+    project.run(*workers).expect(4).says(sentence).is_silent_on("Traceback", "INTERNALERROR")

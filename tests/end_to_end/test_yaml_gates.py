@@ -348,3 +348,30 @@ def test_one_gates_measurement_serves_another(project: Project) -> None:
     add_gates(project).write(conftest=COUNT_MEASUREMENTS)
     project.run("-n", "2").expect(1, passed=2, failed=1)
     assert sorted(project.measured) == ["die", "sure"]
+
+
+@pytest.mark.parametrize("testpaths", ["tests", ".", ""])
+@pytest.mark.parametrize("options", [(), ("-n", "2")])
+def test_gates_in_a_file_of_the_wrong_ending_are_refused(
+    project: Project, testpaths: str, options: tuple[str, ...]
+) -> None:
+    with_tests(project, f"[pytest]\ntestpaths = {testpaths}\n")
+    (project.folder / "lmgate.yaml").rename(project.folder / "lmgate.yml")
+    outcome = project.run(*options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
+    outcome.says(f"{project.folder}/lmgate.yml: gates: not read", "rename it lmgate.yaml")
+    project.run("--no-lmgate", "--lmgate-config", "lmgate.yml", *options).expect(0, passed=1, skipped=3)
+
+
+def test_a_file_of_the_wrong_ending_without_gates_stops_nobody_and_is_named_to_who_looks_for_names(
+    project: Project,
+) -> None:
+    (project.folder / "lmgate.yaml").rename(project.folder / "lmgate.yml")
+    project.write(test_plain="def test_plain(): pass").run().expect(0, passed=1)
+    project.write(test_gate=GATE).run().expect(4).says("no lmgate.yaml was found", "lmgate.yml is not read")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_gates_in_another_encoding_are_refused(project: Project, encoding: str) -> None:
+    text = (add_gates(project).folder / "lmgate.yaml").read_text(encoding="utf-8")
+    (project.folder / "lmgate.yaml").write_text(text, encoding=encoding)
+    project.run().expect(4).says(f"{project.folder}/lmgate.yaml: ").is_silent_on("Traceback")

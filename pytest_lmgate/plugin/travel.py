@@ -1,0 +1,35 @@
+"""Values that travel: a worker of xdist sends reports of builtins only, and dies of any other, a `Score` for one.
+
+The failure that the report told of would be lost with it, and a session could end green by a number put into it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["make_plain"]
+
+from typing import Any
+
+import pytest
+
+
+def make_plain(report: pytest.TestReport) -> None:
+    """Turn numbers and texts of classes of their own into the builtins they are, wherever a report holds them."""
+    for name, value in list(vars(report).items()):
+        setattr(report, name, _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if value is None or kind in (str, int, float, bool):
+        return value
+    if kind in (list, tuple):
+        return kind(map(_plain, value))
+    if kind is dict:
+        return {_plain(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int):
+        return int.__index__(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    return str(value) if kind.__module__.startswith("pytest_lmgate.") else value
