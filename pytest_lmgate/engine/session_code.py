@@ -13,9 +13,11 @@ import functools
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from pytest_lmgate.engine.libraries import home
 
 _AUTO = tuple(f"transformers.models.auto.{part}_auto" for part in ("configuration", "modeling", "tokenization"))
 _SCANNED = re.compile(r"(transformers|peft|torch\.nn)(\.|$)")
@@ -59,18 +61,15 @@ def _is_checkpoints(kind: Any) -> bool:
 
 def _replaced() -> dict[str, Any]:
     """What stands in the libraries' modules and classes and was neither written nor imported by them."""
-    from pytest_lmgate.engine.identity import is_library
-
-    is_known = functools.cache(is_library)
-    own: dict[int, bool] = {}  # by id: most of what a module holds is held by others too
+    homes: dict[int, str | None] = {}  # by id: most of what a module holds is held by others too
     found: list[tuple[str, types.ModuleType, Any]] = []
     for module in [module for name, module in sorted(sys.modules.items()) if _SCANNED.match(name)]:
         for path, value in _named(module) if isinstance(module, types.ModuleType) else ():
-            if (is_own := own.get(id(value))) is None:
-                is_own = own[id(value)] = _is_own(value, is_known)
-            if is_own:
+            if id(value) not in homes:
+                homes[id(value)] = home(value)
+            if homes[id(value)] is not None:
                 found.append((".".join(path), module, value))
-    imported = {id(value) for _, module, value in found if _imports(module, _home(_bare(value), is_known))}
+    imported = {id(value) for _, module, value in found if _imports(module, str(homes[id(value)]))}
     return {path: value for path, _, value in found if id(value) not in imported}
 
 
@@ -92,37 +91,6 @@ def _named(module: types.ModuleType) -> Iterator[tuple[tuple[str, ...], Any]]:
                 # As a plain dict: the items() of transformers' lazy mappings would import what they name.
                 table = list(dict.items(value))
                 yield from (((*owner, name, repr(key)), each) for key, each in table if callable(each))
-
-
-def _is_own(value: Any, is_library: Callable[[str | None], bool]) -> bool:
-    value = _bare(value)
-    return (isinstance(value, type) or callable(value)) and not is_library(_home(value, is_library))
-
-
-def _home(value: Any, is_library: Callable[[str | None], bool]) -> str:
-    """The module that defines a value, as found by `_bare`; of a function, one that is no library's where there is."""
-    if not isinstance(value, types.FunctionType):
-        return str((value if isinstance(value, type) else type(value)).__module__)
-    # functools.wraps takes over the name of the module, but not the globals; a library's decorator brings its globals.
-    homes = (str(value.__module__), str(value.__globals__.get("__name__")))
-    return next((home for home in homes if not is_library(home)), homes[0])
-
-
-def _bare(value: Any) -> Any:
-    """The function within a method, a property or a partial function."""
-    while (inner := _WRAPPERS.get(type(value))) is not None:
-        value = getattr(value, inner)
-    return value
-
-
-_WRAPPERS: Mapping[type, str] = {
-    functools.partial: "func",
-    staticmethod: "__func__",
-    classmethod: "__func__",
-    types.MethodType: "__func__",
-    property: "fget",
-    functools.cached_property: "func",
-}
 
 
 def _imports(module: types.ModuleType, home: str) -> bool:
