@@ -92,6 +92,40 @@ def test_an_error_of_a_gate_is_an_error_of_the_fixture_too(project: Project) -> 
     project.run().expect(1, failed=2).says("no such folder", "no such file or folder").is_silent_on("/pytest_lmgate/")
 
 
+# Test by test: the marker, and what is said of it before any model is touched.
+AT_COLLECTION = {
+    "text": ("ppl_max('die', 'It rained. ' * 600, 60.5)", "got 6,600 characters that begin 'It rained. It rained. It "),
+    "lines": (
+        "ppl_max('die', 'w1 w2\\nw3', 60.5)",
+        "got 8 characters that begin 'w1 w2\\nw3'; put texts in a list: [text]",
+    ),
+    "words": ("ppl_max('die', 'w1 w2 w3', 60.5)", "dataset 'w1 w2 w3' is not known"),
+    "long_path": (
+        "ppl_max('./' + 'x' * 5000, 'words', 60.5)",
+        "model: expected a name of lmgate.yaml, a path or a hub",
+    ),
+    "suffix": ("ppl_max('die', 'words.v2', 60.5)", "dataset 'words.v2' is not known (did you mean 'words'?)"),
+    "below": ("ppl_max('die', 'data/wrods', 60.5)", "dataset 'data/wrods': there is no wrods in "),
+    "model_below": ("ppl_max('data/int8', 'words', 60.5)", "model 'data/int8': there is no int8 in "),
+    "huge": ("no_regression('ppl', 'die', 'words', 10**400)", "tolerance: expected a finite size, got a whole number"),
+    "percent": ("no_regression('ppl', 'die', 'words', '9' * 400 + '%')", "tolerance: expected a finite percentage"),
+    "metric": (
+        "no_regression('perplexity', 'die', 'words', '1%')",
+        "got 'perplexity' (did you mean 'ppl'?); registered",
+    ),
+}
+
+
+def test_what_cannot_be_is_said_at_collection_in_one_line_each(project: Project) -> None:
+    (project.folder / "data").mkdir()
+    gates = [f"@pytest.mark.{gate}\ndef test_{name}(): pass" for name, (gate, _) in AT_COLLECTION.items()]
+    project.write(test_bad="\n\n".join(["import pytest", *gates]))
+    outcome = project.run().expect(4).is_silent_on("Traceback", "INTERNALERROR", "/pytest_lmgate/")
+    lines = {line.split("::test_")[1].split(":")[0]: line for line in outcome.err.splitlines() if "::test_" in line}
+    for name, (_, sentence) in AT_COLLECTION.items():
+        assert sentence in lines[name], f"{name}: expected {sentence!r} in {lines[name]!r}"
+
+
 def _break_models(project: Project, models: Path) -> None:
     def model(name: str, source: str = "die", **config: object) -> Path:
         folder = project.model(name, models / source)

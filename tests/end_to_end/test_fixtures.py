@@ -111,10 +111,12 @@ def test_in_memory_models_and_rows_are_measured_and_cached_by_their_content(proj
 
             def test_rows_agree_whatever_holds_them(ppl_of, texts):
                 import datasets
+                import pandas
                 as_list = ppl_of("sure", texts, protocol="document")
                 assert not as_list.cached and as_list.n == 3 * 29
                 rows = [{"text": text, "other": 1} for text in texts]
-                for dataset in (rows, tuple(texts), datasets.Dataset.from_list(rows)):
+                frame = pandas.DataFrame(rows)
+                for dataset in (rows, tuple(texts), datasets.Dataset.from_list(rows), frame, frame["text"]):
                     again = ppl_of("sure", dataset, protocol="document")
                     assert again == as_list and again.cached
                 assert not ppl_of("sure", texts[:2], protocol="document").cached

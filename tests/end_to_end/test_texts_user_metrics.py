@@ -139,3 +139,37 @@ def test_a_metric_that_returns_no_numbers_is_an_error_that_fails_the_build(proje
     )
     outcome = project.run().expect(1, error=len(bad)).is_silent_on("INTERNALERROR")
     outcome.says(*(sentence for _, sentence in bad.values()))
+
+
+def test_a_value_or_details_of_the_wrong_kind_are_one_sentence_that_names_the_metric(project: Project) -> None:
+    bad = {
+        "none": ("value=lambda sums: None", "expected its value to be a number, got NoneType None"),
+        "imaginary": ("value=lambda sums: 1j", "expected its value to be a number, got complex 1j"),
+        "listed": ("value=lambda sums: sums", "expected its value to be a number, got ndarray array([9., 9.])"),
+        "by_row": ("row_value=lambda sums: None", "expected its row_value to be a number, got NoneType None"),
+        "details": (
+            "details=lambda sums: None",
+            "expected its details to be a mapping from names to figures, got None",
+        ),
+    }
+    metrics = ", ".join(
+        f"lmgate.TextMetric(name={name!r}, direction='higher', signature='own', statistics=ones, {field})"
+        for name, (field, _) in bad.items()
+    )
+    gates = "\n\n".join(
+        f'@pytest.mark.metric_min("{name}", "counter", "chains", 0.5)\ndef test_{name}(): pass' for name in bad
+    )
+    project.write(
+        conftest=f"""
+            import pytest_lmgate as lmgate
+
+            def ones(predictions, references, rows):
+                return [[1, 1]] * len(predictions)
+
+            def pytest_lmgate_metrics(config):
+                return [{metrics}]
+        """,
+        test_gates=f"import pytest\n\n{gates}\n",
+    )
+    outcome = project.run().expect(1, error=len(bad)).is_silent_on("INTERNALERROR", "Traceback", "/pytest_lmgate/")
+    outcome.says(*(f"text metric {name!r}: {sentence}" for name, (_, sentence) in bad.items()))
