@@ -64,8 +64,9 @@ def text(config: pytest.Config, name: str) -> str | None:
 
 def arguments(config: pytest.Config) -> tuple[str, ...]:
     """Return what the command line says of what is measured, and by what it is judged."""
-    named = (f"--lmgate-{name}" for name in ("config", "baseline", "device"))
-    return tuple(f"{option}={value}" for option in named if (value := config.getoption(option)))
+    own = {f"--lmgate-{name}": config.getoption(f"--lmgate-{name}") for name in ("config", "baseline", "device")}
+    pytests = {"--config-file": config.option.inifilename, "--rootdir": config.option.rootdir}
+    return tuple(f"{option}={value}" for option, value in {**pytests, **own}.items() if value)
 
 
 def project_file(config: pytest.Config) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -309,3 +310,13 @@ def test_progress_is_a_line_now_and_then_in_a_log_and_one_changing_line_on_a_ter
     # A worker has no terminal; it writes to the standard error that it shares with the controller.
     worker = project.run("--lmgate-refresh", "-n", "2").expect(0, passed=1)
     assert len(PROGRESS.findall(worker.err)) == 6, worker.text
+
+
+def test_the_line_that_reproduces_names_the_settings_that_the_session_was_given(measured: Project) -> None:
+    measured.write(test_gate=BROKEN_GATE, fast_ini="[pytest]\n")
+    outcome = measured.run("-c", "fast.ini", "--rootdir", ".").expect(1, failed=1)
+    line = next(line for line in outcome.out.splitlines() if line.strip().startswith("reproduce"))
+    assert line.split()[1:] == shlex.split(
+        "pytest test_gate.py::test_gate --lmgate-refresh --config-file=fast.ini --rootdir=."
+    )
+    measured.run(*line.split()[2:]).expect(1, failed=1)

@@ -155,3 +155,20 @@ def test_a_report_goes_where_its_user_is_at_home(measured: Project) -> None:
     measured.run("--lmgate-report", "json:~/report.json", env={"HOME": str(home)}).expect(0).says("cached")
     assert measured.report("home/report.json")["gates"]
     assert not (measured.folder / "~").exists()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_gate_that_cannot_be_measured_is_xfailed_by_pytests_rule_and_an_error_in_the_report(
+    measured: Project, strict: bool
+) -> None:
+    measured.write(
+        test_gate=f"""
+            import pytest
+
+            @pytest.mark.xfail(strict={strict})
+            @pytest.mark.ppl_max("./no_such_folder", "words", 60.5)
+            def test_gate(): pass
+        """
+    )
+    measured.run("--lmgate-report", "json:report.json").expect(0, xfailed=1).says("1 gate: 1 error")
+    assert measured.report()["gates"][0]["verdict"] == "error"
