@@ -1,7 +1,8 @@
 """How often is a no_regression gate right? Simulated pairs with a known change, other methods, and real models.
 
-    python benchmarks/decisions.py                        # everything, about three minutes on one core
+    python benchmarks/decisions.py                        # everything, about six minutes on one core
     python benchmarks/decisions.py --only simulated       # pairs.py, judges.py
+    python benchmarks/decisions.py --only resampled       # a metric that is bootstrapped, two rows to 200
     python benchmarks/decisions.py --only real            # the models of example_project, see halves.py
     python benchmarks/decisions.py --docs docs/figures    # and write tables and figure there; needs matplotlib
     python benchmarks/decisions.py --quick                # a few small points, seconds
@@ -24,10 +25,11 @@ from halves import real_models
 from judges import METHODS, OURS, decisions, require_same_verdicts
 from pairs import TRUTHS, simulate
 from promises import Point, broken_promises
+from resampled import ROWS, resampled_metric
 
 DOCUMENTS, SPREADS = (10, 30, 100, 500), (0.0, 0.5, 1.0, 1.5)
 CHUNK, CHECKED = 1000, 5
-_PARTS = ("simulated", "real")
+_PARTS = ("simulated", "resampled", "real")
 
 
 def run(
@@ -91,9 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--repetitions: expected at least 1, got {options.repetitions}")
     repetitions = 400 if options.quick else options.repetitions
     holds = True
-    if options.only != "real":
+    parts = [options.only] if options.only else _PARTS
+    if "simulated" in parts:
         holds &= simulated(repetitions, quick=options.quick, docs=options.docs, figure=not options.no_figure)
-    if options.only != "simulated":
+    if "resampled" in parts:
+        holds &= resampled_metric(repetitions // 10, (2, 10) if options.quick else ROWS, options.docs)
+    if "real" in parts:
         holds &= real_models(options.docs)
     return 0 if holds else 1
 

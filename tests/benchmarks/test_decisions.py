@@ -135,6 +135,16 @@ def test_the_guide_shows_the_summary_that_was_written() -> None:
     assert "\n".join(summary) in (DOCS / "no_regression.md").read_text(encoding="utf-8")
 
 
+def test_a_resampled_metric_keeps_its_level_and_the_guide_shows_the_table(tmp_path: Path) -> None:
+    ran = run_script("--only", "resampled", "--quick", "--repetitions", "1", "--docs", str(tmp_path))
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    shown = (DOCS / "figures" / "resampled.md").read_text(encoding="utf-8")
+    head = (tmp_path / "resampled.md").read_text(encoding="utf-8").splitlines()[:2]
+    assert shown.splitlines()[:2] == head
+    assert shown in (DOCS / "no_regression.md").read_text(encoding="utf-8")
+
+
 def test_halves_are_halves_and_the_narrowed_interval_is_that_of_sampling_without_replacement() -> None:
     chosen = halves.halves(30)
     assert len(chosen) == 200

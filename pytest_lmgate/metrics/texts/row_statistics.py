@@ -57,6 +57,8 @@ def checked_number(metric: TextMetric, returned: Any, field: str = "value") -> f
     Raises:
         MetricInputError: It is no real number: None, text, a complex number, an array with a dimension.
     """
+    if isinstance(returned, float):  # nearly always; this is called for every resample
+        return float(returned)
     try:
         if returned is None or isinstance(returned, str | bytes) or np.ndim(returned) or np.iscomplexobj(returned):
             raise TypeError
