@@ -224,7 +224,9 @@ def _hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
                 f"dataset {name!r}: {spec.where} is not in the local hub cache, and --lmgate-offline forbids fetching "
                 f"it; run once without it, or give a local path ({type(error).__name__}: {error}){either}"
             ) from error
-        raise DataError(f"dataset {name!r}: {spec.where}: cannot be loaded from the hub: {error}{either}") from error
+        raise DataError(
+            f"dataset {name!r}: {spec.where}: cannot be loaded from the hub: {str(error).rstrip('.')}{either}"
+        ) from error
     finally:
         datasets.config.HF_HUB_OFFLINE = before
     return _split(found, spec, name)

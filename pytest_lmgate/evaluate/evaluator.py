@@ -26,7 +26,8 @@ from pytest_lmgate.evaluate.divergence import evaluate_divergence
 from pytest_lmgate.evaluate.likelihood import evaluate_perplexity
 from pytest_lmgate.evaluate.masked import evaluate_pseudo_perplexity
 from pytest_lmgate.evaluate.measurements import Lookup, Measurements
-from pytest_lmgate.evaluate.sources import DatasetRows, ModelSource, Resolver
+from pytest_lmgate.evaluate.rows import DatasetRows
+from pytest_lmgate.evaluate.sources import ModelSource, Resolver
 from pytest_lmgate.evaluate.texts import TextFunction, evaluate_texts, score_texts, text_metric
 from pytest_lmgate.metrics.divergence import Divergence, DivergenceStatistics, divergence, kl, top1
 from pytest_lmgate.metrics.score import Score

@@ -5,10 +5,10 @@ A source knows its ingredients (for the address) without loading anything, and h
 
 from __future__ import annotations
 
-__all__ = ["DatasetRows", "ModelSource", "Resolver"]
+__all__ = ["ModelSource", "Resolver"]
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.specs import DatasetSpec, ModelSpec
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows
 from pytest_lmgate.data.in_memory import rows_in_memory
-from pytest_lmgate.data.prompts import cell
 from pytest_lmgate.engine.checkpoint import (
     Architecture,
     Checkpoint,
@@ -33,8 +32,9 @@ from pytest_lmgate.engine.device import device_class, resolve_device
 from pytest_lmgate.engine.hub import fetch_checkpoint
 from pytest_lmgate.engine.imports import imported_code
 from pytest_lmgate.engine.session_code import session_code
-from pytest_lmgate.errors import ConfigError, DataError, ModelError
+from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.evaluate.names import Names, hub_id
+from pytest_lmgate.evaluate.rows import DatasetRows, mappings
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.loading import LoadedModel
@@ -77,30 +77,6 @@ class ModelSource:
         return Fingerprint.of(
             "model", {key: each for key, each in self.ingredients.items() if key not in where}
         ).address
-
-
-@dataclass(frozen=True)
-class DatasetRows:
-    """A dataset with all its columns.
-
-    Attributes:
-        name: As the user wrote it.
-        spec: Which columns mean what.
-        rows: One mapping per row.
-        examples: Rows to show before each prompt.
-    """
-
-    name: str
-    spec: DatasetSpec
-    rows: tuple[Mapping[str, Any], ...]
-    examples: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def clusters(self) -> list[Any] | None:
-        """Label of each row's cluster, where the spec names the column."""
-        if self.spec.cluster is None:
-            return None
-        return [cell(row, self.spec.cluster, self.name, index, what="cluster") for index, row in enumerate(self.rows)]
 
 
 class Resolver:
@@ -166,7 +142,7 @@ class Resolver:
                 choices="choices",
                 answer="answer",
             )
-            return DatasetRows(name, spec, _mappings(found, name))
+            return DatasetRows(name, spec, mappings(found, name))
         name, spec = self.dataset_spec(dataset)
         path = self._project.path(spec.path) if spec.path else None
         found = read_rows(spec, path, name=name, offline=self._options.offline)
@@ -175,8 +151,8 @@ class Resolver:
             file = self._project.path(spec.examples)
             key = f"datasets.{name}.examples"
             shown = read_rows(DatasetSpec(path=spec.examples), file, name=f"{name} (examples)", key=key)
-            examples = _mappings(shown, f"{name} (examples)")
-        return DatasetRows(name, spec, _mappings(found, name), examples)
+            examples = mappings(shown, f"{name} (examples)")
+        return DatasetRows(name, spec, mappings(found, name), examples)
 
     def model(self, model: Any) -> ModelSource:
         """Find a model: a name, a path, a hub id, a ``(model, tokenizer)`` pair or a pipeline.
@@ -276,18 +252,9 @@ class Resolver:
                 raise
             # What was written in place of a name as `org/name` may have been meant as a path.
             raise type(error)(
-                f"{error}; there is no folder {repo} either (write ./{repo}, or name it in lmgate.yaml)"
+                f"{str(error).rstrip('.')}; there is no folder {repo} either (write ./{repo}, or name it in "
+                "lmgate.yaml)"
             ) from error
-
-
-def _mappings(rows: Iterable[Any], name: str) -> tuple[Mapping[str, Any], ...]:
-    found = tuple({"text": row} if isinstance(row, str) else row for row in rows)
-    if not found:
-        raise DataError(f"dataset {name!r}: expected rows, got none")
-    for index, row in enumerate(found):
-        if not isinstance(row, Mapping):
-            raise DataError(f"dataset {name!r}: row {index}: expected a mapping, got {type(row).__name__}")
-    return found
 
 
 def _ordered(value: Any) -> Any:

@@ -95,6 +95,20 @@ def test_what_may_have_been_meant_as_a_path_is_said_to_be_none_either(project: P
     found.is_silent_on("candidates/int4 either")
 
 
+@pytest.mark.parametrize("tokenizer", ["org/die", "hub:org/die", f"hub:org/die@{COMMIT}"])
+def test_a_tokenizer_may_come_from_the_hub_as_a_model_does(
+    project: Project, models: Path, hub: dict[str, str], tokenizer: str
+) -> None:
+    for file in project.model("bare", models / "die").glob("tokenizer*"):
+        file.unlink()
+    named = (project.folder / "lmgate.yaml").read_text()
+    project.write(
+        lmgate_yaml=named.replace("models:", f"models:\n  bare: {{path: bare, tokenizer: '{tokenizer}'}}"),
+        test_hub="def test_bare(ppl_of):\n    assert ppl_of('bare', 'words') < 60.5",
+    )
+    project.run("--lmgate-offline", env=hub).expect(0, passed=1)
+
+
 def test_a_name_in_a_folder_of_the_project_never_reaches_the_hub(project: Project, hub: dict[str, str]) -> None:
     (project.folder / "models").mkdir()
     project.write(
