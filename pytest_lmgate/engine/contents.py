@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = ["attributes", "parts"]
 
 import collections
+import copyreg
 import functools
 import gc
 import json
@@ -69,7 +70,8 @@ def parts(value: object) -> list[Any] | None:
         return _tokenizer(value)
     if _is_module(value):
         return []
-    reduced = value.__reduce_ex__(4)
+    reduce = copyreg.dispatch_table.get(type(value))  # type: ignore[attr-defined]
+    reduced = reduce(value) if reduce is not None else value.__reduce_ex__(4)
     if isinstance(reduced, str):
         return [reduced] if _is_librarys_own(value, reduced) else None
     constructor, arguments, *rest = reduced
@@ -142,7 +144,16 @@ def _descriptor(descriptor: Any) -> list[Any]:
 
 
 _CONTAINERS = (dict, list, tuple, set, frozenset)
-_WITHOUT_ATTRIBUTES = {*_CONTAINERS, bytearray, range, slice, re.Pattern, types.MappingProxyType, types.MethodType}
+_WITHOUT_ATTRIBUTES = {
+    *_CONTAINERS,
+    bytearray,
+    range,
+    slice,
+    re.Pattern,
+    types.MappingProxyType,
+    types.MethodType,
+    functools.cached_property,
+}
 _HINTS = (types.UnionType, types.GenericAlias, typing.TypeVar, *map(type, (typing.Type[int], typing.Optional[int])))  # noqa: UP006, UP045
 _PICKLED = ("__getstate__", "__reduce__", "__reduce_ex__")
 _Parts = Callable[[Any], Iterable[Any]]

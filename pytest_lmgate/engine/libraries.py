@@ -37,7 +37,7 @@ def home(value: object) -> str | None:
 
 
 def cached_function(cached: object) -> Any:
-    """Return what ``functools.lru_cache`` made an object of, which need not be its ``__wrapped__``: anyone can write that.
+    """Return the function within one of ``functools.lru_cache``; anyone can write another to its ``__wrapped__``.
 
     Raises:
         ValueError: It is not where CPython has it.
