@@ -18,7 +18,7 @@ import pytest
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.ledger import ENTRIES, Ledger
-from pytest_lmgate.plugin.selection import Collected, was_stopped
+from pytest_lmgate.plugin.selection import Collected, only_lists, was_stopped
 from pytest_lmgate.plugin.travel import make_plain
 from pytest_lmgate.plugin.typos import mistyped
 from pytest_lmgate.plugin.upkeep import keep_baseline
@@ -108,9 +108,9 @@ class GateHooks:
         if not (gated or measuring or problems or options.update(self._config)):
             return
         try:
-            ledger.expected = self._read(gated, measuring) if gated or measuring else {}
+            expected = self._read(gated, measuring)
         except pytest.UsageError as error:
-            problems.append(str(error))
+            expected, problems = {}, [*problems, str(error)]
         if problems:
             problem = "\n".join(dict.fromkeys(problems))  # a file that cannot be read is said by all who need it
             if self._worker is None:
@@ -119,7 +119,7 @@ class GateHooks:
             ledger.problem = problem
             items.clear()
         else:
-            ledger.measuring = [item.nodeid for item in measuring]
+            ledger.expected, ledger.measuring = expected, [item.nodeid for item in measuring]
         if self._worker is not None:
             ledger.hand_over(Path(self._worker["lmgate_handover"]))
 
@@ -212,7 +212,7 @@ class GateHooks:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write reports, and fail a session in which a verdict got lost. Only the controller does."""
-        if self._worker is not None or self._config.option.collectonly:
+        if self._worker is not None or only_lists(self._config):
             return
         if self._handover is not None:
             self._ledger.take_over(self._handover)

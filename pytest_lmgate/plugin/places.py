@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["judged_by_others"]
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from pytest_lmgate.config import FILE_NAME
 from pytest_lmgate.plugin import options
 
 
-def judged_by_others(config: pytest.Config, items: Iterable[pytest.Item]) -> dict[pytest.Item, str]:
+def judged_by_others(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[pytest.Item, str]:
     """Find the tests whose nearest lmgate.yaml is not the one that the session reads.
 
     Names in their gates would be looked up in the other file, and where both have them, other models measured than
@@ -22,7 +22,7 @@ def judged_by_others(config: pytest.Config, items: Iterable[pytest.Item]) -> dic
     Returns:
         What to say of each such test.
     """
-    if options.project_file(config):
+    if not items or options.project_file(config):
         return {}
     from pytest_lmgate.config.file import find_project_file
 
@@ -37,7 +37,7 @@ def judged_by_others(config: pytest.Config, items: Iterable[pytest.Item]) -> dic
         if own is not None and not (used and own.samefile(used)):
             # One message for all tests of a file: there may be hundreds.
             found[item] = (
-                f"{item.nodeid.partition('::')[0]}: {own} is the nearest {FILE_NAME}, but this session reads "
+                f"{item.path}: {own} is the nearest {FILE_NAME}, but this session reads "
                 f"{used or 'none'}, by the rootdir {config.rootpath}; name one by --lmgate-config, or run these tests "
                 "by themselves from their own project"
             )

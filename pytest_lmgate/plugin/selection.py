@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Collected", "asks_for_all", "was_stopped"]
+__all__ = ["Collected", "asks_for_all", "only_lists", "was_stopped"]
 
 from collections.abc import Sequence
 
@@ -27,6 +27,12 @@ class Collected:
         found, self._items = self._items, []
         left = set(map(id, items))  # not by node id, which xdist changes
         return all(id(item) in left for item in found)
+
+
+def only_lists(config: pytest.Config) -> bool:
+    """Whether the session shows what there is and runs nothing."""
+    lists = ("collectonly", "showfixtures", "show_fixtures_per_test")
+    return any(getattr(config.option, name, False) for name in lists)
 
 
 def was_stopped(session: pytest.Session) -> bool:

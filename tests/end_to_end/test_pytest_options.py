@@ -105,6 +105,13 @@ def test_setup_only_measures_nothing_and_misses_nothing(project: Project, option
     assert not project.cache.exists()
 
 
+def test_lists_of_fixtures_measure_nothing_and_miss_nothing(project: Project) -> None:
+    project.write(test_gate=GATE, test_score="def test_score(ppl_of): assert ppl_of('die', 'words') < 60.5\n")
+    for option in ("--fixtures", "--fixtures-per-test"):
+        project.run(option).expect(0).says("ppl_of").is_silent_on("never arrived")
+    assert not project.cache.exists()
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_stopping_at_the_first_failure_misses_no_verdict(measured: Project, workers: tuple[str, ...]) -> None:
     measured.write(

@@ -168,8 +168,9 @@ MISTYPED = """
 def test_a_mistyped_marker_is_refused_unless_the_project_registers_it(
     project: Project, workers: tuple[str, ...]
 ) -> None:
-    project.write(test_gate=MISTYPED)
+    project.write(test_gate=MISTYPED, test_right=GATE)
     outcome = project.run(*workers).expect(4).is_silent_on("Traceback", "INTERNALERROR", "slow_max: ", "ter_min: ")
+    outcome.is_silent_on("never arrived")
     outcome.says(
         "test_gate.py::test_letters: @pytest.mark.ppl_mx: no such gate, did you mean 'ppl_max'?",
         "@pytest.mark.ppl_min: no such gate, did you mean 'ppl_max'?",
@@ -178,7 +179,7 @@ def test_a_mistyped_marker_is_refused_unless_the_project_registers_it(
     project.run("-k", "no_gate", *workers).expect(0, passed=1)
     markers = "\n    ".join(["ppl_mx(all): mine", "ppl_min: mine", "bleu_max"])
     project.write(pytest_ini=f"[pytest]\nmarkers =\n    {markers}\n")
-    project.run(*workers).expect(0, passed=5)
+    project.run("--no-lmgate", *workers).expect(0, passed=5, skipped=1)
 
 
 def test_a_fixture_with_params_is_refused_unless_the_test_asks_for_it(measured: Project) -> None:
