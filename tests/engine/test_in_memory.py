@@ -102,9 +102,34 @@ def _method(model: Any) -> None:
     model.forward = types.MethodType(lambda self, **given: plain(**given), model)
 
 
+def _tensor(model: Any) -> None:
+    model.model.layers[0].self_attn.scaling = torch.tensor(0.5)
+
+
+def _scalar(model: Any) -> None:
+    model.model.layers[0].self_attn.scaling = np.float32(0.5)
+
+
+def _inner_config(model: Any) -> None:
+    model.model.layers[1].self_attn.config = transformers.LlamaConfig(attention_dropout=0.5)
+
+
+def _hook_with_kwargs(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda module, given, named, output: output, with_kwargs=True)
+
+
+def _pre_hook(model: Any) -> None:
+    model.model.layers[0].register_forward_pre_hook(lambda module, given: given)
+
+
 @pytest.mark.parametrize(
     ("change", "where"),
     [
+        (_tensor, ["model.structure", "model.code"]),
+        (_scalar, ["model.structure", "model.code"]),
+        (_inner_config, ["model.config"]),
+        (_hook_with_kwargs, ["model.code"]),
+        (_pre_hook, ["model.code"]),
         (_one_weight, ["model.weights"]),
         (_one_buffer, ["model.weights"]),
         (_two_swapped, ["model.weights"]),
@@ -147,6 +172,57 @@ def test_another_adapter_another_strength_or_none_is_another_model() -> None:
             found.append(identity(model))
 
     assert len({tuple(each.values()) for each in found}) == 4
+
+
+def test_an_inner_models_config_is_part_of_the_outer_one() -> None:
+    class Outer(nn.Module):
+        def __init__(self, cap: float) -> None:
+            super().__init__()
+            self.inner = build("gemma2")
+            self.inner.config.final_logit_softcapping = cap
+
+    assert identity(Outer(30.0)) == identity(Outer(30.0))
+    assert changed(identity(Outer(30.0)), identity(Outer(1.0))) == ["model.config"]
+
+
+def test_the_number_that_a_hook_got_is_no_part_of_a_model() -> None:
+    def hooked() -> dict[str, str]:
+        model = build("llama")
+        model.model.norm.register_forward_hook(functools.partial(steering, torch.ones(32)), with_kwargs=True)
+        return identity(model)
+
+    assert hooked() == hooked()
+
+
+def test_a_tensor_on_a_librarys_module_is_known_by_its_content() -> None:
+    def held(factor: float) -> dict[str, str]:
+        model = build("llama")
+        model.model.layers[0].self_attn.scaling = torch.tensor(factor)
+        return identity(model)
+
+    assert held(0.5) == held(0.5)
+    assert changed(held(0.5), held(0.25)) == ["model.code"]
+
+
+def test_what_objects_around_a_model_hold_of_it_is_not_read_again() -> None:
+    model = build("llama")
+    model.own_forward = model.forward  # a method's object is the model
+
+    assert identity(model) == identity(model)
+    assert digest(model.own_forward, {"model": model}) != digest(model.own_forward, {})
+
+
+def test_a_compiled_and_an_adapted_model_have_the_same_identity_when_made_again() -> None:
+    import peft
+
+    def adapted() -> Any:
+        torch.manual_seed(1)
+        return peft.get_peft_model(build("llama"), peft.LoraConfig(task_type="CAUSAL_LM", r=2))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert identity(adapted()) == identity(adapted())
+        assert identity(torch.compile(build("llama"))) == identity(torch.compile(build("llama")))
 
 
 class Scale(nn.Module):
@@ -382,6 +458,44 @@ def test_padding_and_truncation_of_a_call_are_no_part_of_a_tokenizer() -> None:
 )
 def test_another_vocabulary_or_special_token_is_another_tokenizer(other: Any) -> None:
     assert changed(identity(build("gpt2")), identity(build("gpt2"), other)) == ["tokenizer"]
+
+
+class Cutting(transformers.PreTrainedTokenizerFast):
+    """A fast tokenizer with an attribute of the user's own."""
+
+    keep = 0
+
+    def __call__(self, text: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(text[: self.keep] if self.keep else text, *args, **kwargs)
+
+
+def _cutting(keep: int = 0) -> Any:
+    tokenizer = Cutting(tokenizer_object=TOKENIZER.backend_tokenizer, pad_token="<pad>")
+    tokenizer.keep = keep
+    return tokenizer
+
+
+def _replaced_method(factor: int) -> Any:
+    tokenizer = word_tokenizer()
+    plain = tokenizer._encode_plus
+    tokenizer._encode_plus = lambda text, *args, **kwargs: plain(text[:factor], *args, **kwargs)
+    return tokenizer
+
+
+def _spaces(cleaned: int) -> Any:
+    tokenizer = word_tokenizer()
+    tokenizer.clean_up_tokenization_spaces = bool(cleaned)
+    return tokenizer
+
+
+@pytest.mark.parametrize("made", [_cutting, _replaced_method, _spaces])
+def test_whatever_a_fast_tokenizer_holds_beside_its_backend_is_part_of_it(made: Callable[[int], Any]) -> None:
+    model = build("gpt2")
+    used = made(1)
+    used("a b c", padding="max_length", truncation=True, max_length=3)
+
+    assert identity(model, made(1)) == identity(model, used)
+    assert changed(identity(model, made(1)), identity(model, made(0))) == ["tokenizer"]
 
 
 def test_another_name_for_a_special_token_is_another_tokenizer() -> None:

@@ -8,10 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import peft
 import pytest
 import torch
@@ -109,6 +111,12 @@ REPLACED = {
         torch.no_grad()(lambda *args: args),
     ),
     "a partial function": ("models.llama.modeling_llama.rotate_half", functools.partial(_wrapping, 1)),
+    "a cached function": ("models.llama.modeling_llama.rotate_half", functools.lru_cache(lambda x: x)),
+    "a cached function in the name of the library's": (
+        "models.llama.modeling_llama.rotate_half",
+        functools.wraps(modeling_llama.rotate_half)(functools.lru_cache(lambda x: x)),
+    ),
+    "a function in a library's object": ("models.llama.modeling_llama.rotate_half", np.vectorize(lambda x: x)),
     "an object that is called": ("models.llama.modeling_llama.rotate_half", _Callable()),
     "a static method": ("models.llama.modeling_llama.LlamaRotaryEmbedding.forward", staticmethod(_wrapping)),
     "a property": ("cache_utils.Cache.is_compileable", property(lambda self: False)),
@@ -141,6 +149,25 @@ def test_what_replaces_a_librarys_function_is_known_by_its_code(monkeypatch: pyt
         return session_code({"model_type": "llama"})
 
     assert replace(0.5) == replace(0.5) != replace(0.25)
+
+
+def test_what_a_replacement_looks_up_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = types.SimpleNamespace(scale=0.5)
+    monkeypatch.setattr(modeling_llama.LlamaRMSNorm, "forward", lambda self, states: states * settings.scale)
+    before = session_code({"model_type": "llama"})
+    assert session_code({"model_type": "llama"}) == before
+
+    settings.scale = 0.25
+    assert session_code({"model_type": "llama"}) != before
+
+
+def test_a_hook_on_all_modules_is_seen() -> None:
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, given, output: output)
+    try:
+        assert session_code({"model_type": "llama"})
+    finally:
+        handle.remove()
+    assert session_code({"model_type": "llama"}) == {}
 
 
 def test_an_attention_function_of_the_sessions_own_is_seen() -> None:
