@@ -197,7 +197,7 @@ KNOWN_BY_NAME = [
 ]
 
 
-@pytest.mark.parametrize("value", KNOWN_BY_NAME, ids=str)
+@pytest.mark.parametrize("value", KNOWN_BY_NAME, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_what_a_library_has_under_a_name_is_known_by_it(value: object) -> None:
     assert digest(value) == digest(value)
     assert len({digest(each) for each in KNOWN_BY_NAME}) == len(KNOWN_BY_NAME)
