@@ -70,7 +70,7 @@ def parts(value: object) -> list[Any] | None:
         return _tokenizer(value)
     if _is_module(value):
         return []
-    reduce = copyreg.dispatch_table.get(type(value))  # type: ignore[attr-defined]
+    reduce = copyreg.dispatch_table.get(type(value))
     reduced = reduce(value) if reduce is not None else value.__reduce_ex__(4)
     if isinstance(reduced, str):
         return [reduced] if _is_librarys_own(value, reduced) else None
@@ -130,7 +130,7 @@ def _backend(backend: Any) -> str:
 def _items(mapping: dict[Any, Any]) -> list[Any]:
     """Keys and values as they lie there: transformers' lazy mappings would import what they name."""
     keys = collections.OrderedDict.__iter__ if isinstance(mapping, collections.OrderedDict) else dict.__iter__
-    return [(key, dict.__getitem__(mapping, key)) for key in keys(mapping)]  # type: ignore[arg-type]
+    return [(key, dict.__getitem__(mapping, key)) for key in keys(mapping)]
 
 
 def _builtin(function: Any) -> list[Any]:

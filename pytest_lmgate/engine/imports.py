@@ -14,6 +14,7 @@ import os
 import sys
 import types
 import uuid
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
@@ -21,7 +22,10 @@ from pathlib import Path
 
 from pytest_lmgate.engine.libraries import is_library
 
+_ABSENT = "absent"
 _CODE = (".py", *EXTENSION_SUFFIXES)
+# What imports by a name that only a run tells.
+_COMPUTED = frozenset({"__import__", "import_module", "spec_from_file_location"})
 # Folders of installed packages; these are known by the versions of all that is installed there.
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -51,7 +55,7 @@ class _Place:
 
 def imported_code(files: Iterable[Path]) -> dict[str, str]:
     """Return a digest of what Python files import, as an ingredient of an address; empty where that is nothing."""
-    found = sources([each for file in files for each in _imports_in(file.read_bytes(), package="")])
+    found = sources([each for file in files for each in _imports_in(_read(file), package="")])
     return {"imported code": hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()} if found else {}
 
 
@@ -62,7 +66,9 @@ def imports_of(code: types.CodeType, package: str) -> Iterator[Import]:
         code: The code.
         package: What relative imports are relative to; empty where they are to be left out.
     """
-    instructions = list(dis.get_instructions(code))
+    instructions = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
+    if _COMPUTED & set(code.co_names):
+        yield Import("a name that is computed", (), optional=False)
     for index, each in enumerate(instructions):
         if each.opname != "IMPORT_NAME":
             continue
@@ -96,18 +102,18 @@ def sources(needed: Iterable[Import]) -> dict[str, str]:
     waiting = [(name, each.optional) for each in needed for name in _modules(each)]
     while waiting:
         name, optional = waiting.pop()
-        if is_library(name) or name in found:
+        if is_library(name) or (name in found and (optional or found[name] != _ABSENT)):
             continue
         place = _locate(name)
         if place is None:
-            found[name] = "absent" if optional and name not in sys.modules else uuid.uuid4().hex
+            found[name] = _ABSENT if optional and name not in sys.modules else uuid.uuid4().hex
             continue
         found[name] = ""
         for path, module, package in _files(name, place):
             if (folder := _installed(path)) is not None:
                 found[folder.name] = _digest(repr(_versions(folder)).encode())
                 break
-            content = path.read_bytes()
+            content = _read(path)
             found[f"{module} {path.name}"] = _digest(content)
             if path.suffix == ".py":
                 waiting += [
@@ -116,11 +122,21 @@ def sources(needed: Iterable[Import]) -> dict[str, str]:
     return found
 
 
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return uuid.uuid4().bytes
+
+
 def _imports_in(content: bytes, package: str) -> list[Import]:
     try:
-        return list(imports_of(compile(content, "<imported>", "exec", dont_inherit=True), package))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a text's escapes, which are errors in a session that wants it so
+            code = compile(content, "<imported>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return []  # nobody can import it
+    return list(imports_of(code, package))
 
 
 def _modules(needed: Import) -> list[str]:

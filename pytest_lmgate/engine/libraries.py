@@ -5,13 +5,16 @@ Imports none of them.
 
 from __future__ import annotations
 
-__all__ = ["CACHED", "LIBRARIES", "cached_function", "home", "is_library", "is_own"]
+__all__ = ["CACHED", "LIBRARIES", "cached_function", "home", "is_library", "is_own", "library_versions"]
 
+import contextlib
 import functools
 import gc
+import platform
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 # Their code is identified by version: whoever makes an address of a digest puts their versions beside it.
@@ -24,6 +27,15 @@ _PACKAGES = LIBRARIES | _BENEATH | sys.stdlib_module_names
 def is_library(module: object) -> bool:
     """Whether a module, by its name, is Python's or one of the libraries whose versions are in an address."""
     return str(module).partition(".")[0] in _PACKAGES
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that are installed: what they define is known by its name."""
+    found = {"python": platform.python_version()}
+    for library in sorted(LIBRARIES):
+        with contextlib.suppress(PackageNotFoundError):
+            found[library] = version(library)
+    return found
 
 
 def is_own(value: object) -> bool:

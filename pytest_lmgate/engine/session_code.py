@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.engine.libraries import home
+from pytest_lmgate.engine.libraries import home, library_versions
 
 _AUTO = tuple(f"transformers.models.auto.{part}_auto" for part in ("configuration", "modeling", "tokenization"))
 _SCANNED = re.compile(r"(transformers|peft|torch\.nn)(\.|$)")
@@ -38,7 +38,7 @@ def session_code(config: Mapping[str, Any]) -> dict[str, str]:
         return {}
     from pytest_lmgate.engine.identity import digest
 
-    return {"session code": digest([registered, replaced])}
+    return {"session code": digest([registered, replaced, library_versions()])}
 
 
 def _registered(model_type: object) -> dict[str, Any]:

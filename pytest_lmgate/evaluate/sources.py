@@ -31,6 +31,7 @@ from pytest_lmgate.engine.checkpoint import (
 from pytest_lmgate.engine.device import device_class, resolve_device
 from pytest_lmgate.engine.hub import fetch_checkpoint
 from pytest_lmgate.engine.imports import imported_code
+from pytest_lmgate.engine.libraries import LIBRARIES, library_versions
 from pytest_lmgate.engine.session_code import session_code
 from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.evaluate.names import Names, hub_id
@@ -73,7 +74,7 @@ class ModelSource:
     @property
     def identity(self) -> str:
         """Digest of what it is, wherever it runs: its ingredients less the device and the libraries' versions."""
-        where = {"device", *_LIBRARIES, *_QUANTIZERS, "peft"}
+        where = {"device", *_LIBRARIES, *_QUANTIZERS, *LIBRARIES, "python"}
         return Fingerprint.of(
             "model", {key: each for key, each in self.ingredients.items() if key not in where}
         ).address
@@ -274,6 +275,6 @@ def _from_pair(pair: tuple[Any, Any], batch_size: int | str) -> ModelSource:
     facts = config.to_dict() if hasattr(config, "to_dict") else {}
     facts["architectures"] = facts.get("architectures") or [kind]
     ingredients = {**digest_pair(loaded), **session_code(facts), "device": loaded.device.type}
-    ingredients |= versions((*_LIBRARIES, *_QUANTIZERS, "peft"))
+    ingredients |= versions((*_LIBRARIES, "peft")) | library_versions()
     architecture, device = Architecture(loaded.name, facts), str(loaded.device)
     return ModelSource(loaded.name, architecture, ingredients, lambda: loaded, device, 0, batch_size, in_memory=True)

@@ -51,6 +51,17 @@ def test_what_imports_lead_to_is_known_by_its_files_and_not_imported(folder: Pat
     assert set(sys.modules) == loaded
 
 
+def test_an_import_is_found_behind_many_names_and_texts_that_warn(folder: Path) -> None:
+    names = "".join(f"name{index} = {index}\n" for index in range(300))
+    for code in (names + "from kit.ops import scale\n", "'\\d'\nfrom kit.ops import scale\n"):
+        (folder / "model" / "modeling.py").write_text(code)
+        before = _found(folder)
+        assert before
+        with (folder / "kit" / "ops.py").open("a") as file:
+            file.write("x = 1\n")
+        assert _found(folder) != before
+
+
 def test_a_package_that_is_imported_as_such_counts_whole(folder: Path) -> None:
     (folder / "model" / "modeling.py").write_text("import kit\n")
     before = _found(folder)
@@ -88,6 +99,8 @@ def test_an_installed_package_is_known_by_what_is_installed_beside_it(
         ("try:\n    import no_such_module\nfinally:\n    pass\n", False),
         ("import kit.no_such_module\n", False),
         ("try:\n    import no_such_module\nexcept ImportError:\n    pass\n", sys.version_info >= (3, 11)),
+        ("try:\n    import no_such_module\nexcept ImportError:\n    pass\nimport no_such_module\n", False),
+        ("import importlib\nimportlib.import_module('ki' + 't')\n", False),
         ("this is no Python\n", True),
     ],
 )
