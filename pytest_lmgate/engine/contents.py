@@ -52,6 +52,8 @@ def attributes(value: object) -> dict[str, Any]:
         found |= {f"{base.__qualname__}.{slot.__name__}": held for slot in slots for held in _in_slot(slot, value)}
     if _is_tokenizer(value):
         skipped |= _OF_NO_CALL
+        if is_library(type(value).__module__):  # a pipeline sets it; nothing of ours pads by a tokenizer
+            skipped.add("padding_side")
     if isinstance(value, logging.Logger):
         return {}
     return {name: each for name, each in found.items() if name not in skipped}

@@ -460,6 +460,16 @@ def test_another_vocabulary_or_special_token_is_another_tokenizer(other: Any) ->
     assert changed(identity(build("gpt2")), identity(build("gpt2"), other)) == ["tokenizer"]
 
 
+def test_a_pipeline_made_of_a_pair_leaves_its_identity() -> None:
+    model, tokenizer = build("llama"), word_tokenizer()
+    before = identity(model, tokenizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
+
+    assert identity(model, tokenizer) == before
+
+
 class Cutting(transformers.PreTrainedTokenizerFast):
     """A fast tokenizer with an attribute of the user's own."""
 
