@@ -19,9 +19,7 @@ from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.ledger import ENTRIES, Ledger
 from pytest_lmgate.plugin.selection import Collected, only_lists, was_stopped
-from pytest_lmgate.plugin.travel import make_plain
 from pytest_lmgate.plugin.typos import mistyped
-from pytest_lmgate.plugin.upkeep import keep_baseline
 
 if TYPE_CHECKING:
     from pytest_lmgate.gates.verdict import Verdict
@@ -186,6 +184,8 @@ class GateHooks:
         if self._worker is None:
             self._ledger.receive(report)
         else:
+            from pytest_lmgate.plugin.travel import make_plain
+
             make_plain(report)
 
     def pytest_internalerror(self) -> None:
@@ -223,8 +223,11 @@ class GateHooks:
         # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
         if (would_pass or not was_stopped(session)) and not self._config.getoption("setuponly", False):
             problems += [f"{discrepancy}: the session fails by it" for discrepancy in self._ledger.discrepancies()]
-        self._notes, unwritten = keep_baseline(self._ledger, session)
-        problems += unwritten
+        if self._ledger.expected or self._ledger.entries or options.update(self._config):
+            from pytest_lmgate.plugin.upkeep import keep_baseline
+
+            self._notes, unwritten = keep_baseline(self._ledger, session)
+            problems += unwritten
         if self._ledger.verdicts():
             from pytest_lmgate.plugin.rendering import corrected
 
