@@ -92,12 +92,14 @@ class Gate:
     Attributes:
         marker: Name of the marker.
         evaluation: What to measure.
-        limit: Finite; positive, but for metrics that may be zero or less where that is still something to keep to.
+        limit: Finite; must be positive, except for metrics that can be zero or negative.
+        confidence: One-sided level at which a bound of the value must be within the limit; None to judge the value.
     """
 
     marker: str
     evaluation: EvaluationSpec
     limit: float
+    confidence: float | None = None
 
     @property
     def direction(self) -> str:

@@ -32,8 +32,9 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if marker == NoRegression.marker:
         return _no_regression(args, kwargs)
     entry = _METRICS[marker.rpartition("_")[0]]
-    arguments = _bound(marker, entry.parameters(limit=True), args, kwargs)
-    limit = arguments.pop("limit")
+    level = inspect.Parameter("confidence", _KEYWORD, default=None)
+    arguments = _bound(marker, [*entry.parameters(limit=True), level], args, kwargs)
+    limit, confidence = arguments.pop("limit"), arguments.pop("confidence", None)
     if isinstance(limit, bool) or not isinstance(limit, int | float):
         raise ConfigError(f"limit: expected a number, got {limit!r}")
     if not entry.lowest <= limit <= sys.float_info.max:
@@ -43,7 +44,10 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         raise ConfigError(
             f"limit: {marker} is on a scale from 0 to {entry.scale}, got {limit!r}: nothing could reach it"
         )
-    return Gate(marker, entry.evaluation(arguments), float(limit))
+    what = entry.evaluation(arguments)
+    if confidence is not None:
+        _check_confidence(confidence, what)
+    return Gate(marker, what, float(limit), None if confidence is None else float(confidence))
 
 
 def parse_fixture_call(fixture: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EvaluationSpec:
@@ -81,18 +85,13 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
         ) from None
     tolerance = Tolerance.parse(arguments.pop("tolerance"))
     against, confidence = arguments.pop("against", _BASELINE), arguments.pop("confidence", _CONFIDENCE)
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0.5 < confidence < 1:
-        raise ConfigError(f"confidence: expected a one-sided level above 0.5 and below 1, got {confidence!r}")
     if against is None or isinstance(against, int | float) or (isinstance(against, str) and not against):
         raise ConfigError(f'against: expected "{_BASELINE}", the name of a model or a model, got {against!r}')
     if not entry.named:
         del arguments["metric"]
         tolerance.require_that_it_can_fail(entry.name, entry.direction, entry.scale)
     what = entry.evaluation(arguments)
-    if isinstance(what.how, DivergenceRequest) and what.how.statistic != "mean":
-        raise ConfigError(
-            f"statistic: expected 'mean', got {what.how.statistic!r}, which is no mean and has no noise to judge by"
-        )
+    _check_confidence(confidence, what)
     return NoRegression(
         what,
         None if against == _BASELINE else against,
@@ -100,6 +99,15 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
         float(confidence),
         None if entry.named else entry.direction,
     )
+
+
+def _check_confidence(confidence: object, what: EvaluationSpec) -> None:
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0.5 < confidence < 1:
+        raise ConfigError(f"confidence: expected a one-sided level above 0.5 and below 1, got {confidence!r}")
+    if isinstance(what.how, DivergenceRequest) and what.how.statistic != "mean":
+        raise ConfigError(
+            f"statistic: expected 'mean', got {what.how.statistic!r}, which is no mean and has no noise to judge by"
+        )
 
 
 def _bound(

@@ -208,7 +208,7 @@ class Evaluator:
         else:
             score = top1(statistics, signature=signature)
         score.details = {"reference": where.pop("reference"), **score.details}
-        score.device = identity.pop("device")
+        score.device, score.content = identity.pop("device"), identity.pop("content")
         return score.identified(**identity).placed(**where, seconds=time.monotonic() - started)
 
     def _measured_divergence(
@@ -223,6 +223,7 @@ class Evaluator:
         )
         names = {"model": source.name, "reference": reference.name, "dataset": corpus.name}
         identity = {"data": corpus.digest, "reference": reference.identity, "device": source.device}
+        identity["content"] = source.identity
         return statistics, signature, {**names, "fingerprint": address, "cached": cached}, identity
 
     def _writer(self, model: Any) -> ModelSource | TextFunction:
@@ -242,7 +243,8 @@ class Evaluator:
 def _placed(found: tuple[Score, str, bool], source: ModelSource | TextFunction, dataset: str, started: float) -> Score:
     score, address, cached = found
     seconds = time.monotonic() - started
-    score.device = source.device if isinstance(source, ModelSource) else ""
+    if isinstance(source, ModelSource):
+        score.device, score.content = source.device, source.identity
     return score.placed(model=source.name, dataset=dataset, fingerprint=address, cached=cached, seconds=seconds)
 
 

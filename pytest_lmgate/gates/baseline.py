@@ -10,8 +10,9 @@
             [256, 712.25],
             ...
 
-One line per number, gates sorted by id, and of each cluster (at most 512) one line of its count and its sums: a change
-of one gate is a diff of that gate alone, and a merge conflict is between numbers that can be read.
+One line per number, gates sorted by id, and for each cluster (at most 512) one line of its count and its sums: a change
+of one gate is a diff of that gate alone, and a merge conflict is between numbers that can be read. Where rows are right
+or wrong, one more line has a bit for each row, up to 100,000 rows.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from pytest_lmgate.errors import BaselineError
+from pytest_lmgate.metrics.proportion import MOST_OUTCOMES, Outcomes
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 
 FILE_NAME = "lmgate-baseline.json"
-_SCHEMA = 1
+_SCHEMA = 2  # 1 had neither outcomes nor content
 _CONFLICT = re.compile(r"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
 # A sum of the file's own numbers differs from the measured one by no more than the order of adding.
 _SAME = 1e-9
@@ -79,6 +82,9 @@ class BaselineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         identity: Digests of the data and the targets, and the protocol: what must be the same to compare.
         provenance: Where and when.
         clusters: Of each cluster its count and its sums.
+        content: Digest of the model, wherever it runs; empty for functions, and in entries of schema 1.
+        outcomes: Where rows are right or wrong, a bit for each row in hexadecimal, the first row first; empty for other
+            metrics, more than 100,000 rows, and in entries of schema 1.
     """
 
     metric: str
@@ -91,6 +97,8 @@ class BaselineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     identity: dict[str, str]
     provenance: Provenance
     clusters: list[list[float]]
+    content: str = ""
+    outcomes: str = ""
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -119,7 +127,36 @@ def entry_of(score: Score, provenance: Provenance) -> BaselineEntry:
         identity=dict(sample.identity),
         provenance=provenance,
         clusters=clusters,
+        content=score.content,
+        outcomes=_bits(sample.outcomes),
     )
+
+
+def _bits(outcomes: Outcomes | None) -> str:
+    if outcomes is None or outcomes.n > MOST_OUTCOMES:
+        return ""
+    return np.packbits(outcomes.right).tobytes().hex()
+
+
+def _outcomes(entry: BaselineEntry, candidate: Sample) -> Outcomes | None:
+    """Return which rows were right.
+
+    Raises:
+        BaselineError: The bits are not as many as the rows, or their sum is not the entry's.
+    """
+    if candidate.outcomes is None or not entry.outcomes:
+        return None
+    try:
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(entry.outcomes), dtype=np.uint8))
+    except ValueError:
+        raise BaselineError("outcomes: expected hexadecimal digits: edited by hand?") from None
+    rows = candidate.outcomes.n
+    right = bits[:rows].astype(bool)
+    if not rows <= len(bits) < rows + 8 or bits[rows:].any() or not math.isclose(right.mean(), entry.value):
+        raise BaselineError(
+            f"outcomes: expected a bit for each of {rows} rows with a share of {entry.value!r}, got others"
+        )
+    return Outcomes(right, candidate.outcomes.cluster)
 
 
 def reference_of(entry: BaselineEntry, candidate: Sample) -> Sample:
@@ -142,6 +179,7 @@ def reference_of(entry: BaselineEntry, candidate: Sample) -> Sample:
     sample = Sample(table[:, 1:], counts.astype(np.int64), candidate.scale, candidate.metric, entry.identity)
     if dict(entry.identity) != dict(candidate.identity):
         return sample  # the comparison refuses it and says what differs; a text's own factor is the candidate's
+    sample = replace(sample, outcomes=_outcomes(entry, candidate))
     value = sample.value()
     if not math.isclose(value, entry.value, rel_tol=_SAME, abs_tol=_SAME):
         raise BaselineError(f"value: {entry.value!r} is not what its clusters add up to, {value!r}: edited by hand?")
@@ -182,9 +220,10 @@ def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
     except msgspec.DecodeError as error:
         raise BaselineError(f"{where}: not whole JSON: {str(error).rstrip('.')}; {mend}") from None
     json.loads(text, object_pairs_hook=lambda pairs: _require_once(pairs, where, mend))
-    if file.schema != _SCHEMA:
+    if file.schema not in (1, _SCHEMA):
         raise BaselineError(
-            f"{where}: expected schema {_SCHEMA}, got {file.schema}: it was written by another version of pytest-lmgate"
+            f"{where}: expected schema 1 or {_SCHEMA}, got {file.schema}: it was written by another version of "
+            "pytest-lmgate"
         )
     entries = {}
     for identity, raw in file.gates.items():

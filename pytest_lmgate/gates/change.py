@@ -31,6 +31,9 @@ class Change:
         detectable: Smallest degradation told from none four times in five.
         needed: Where inconclusive, targets or rows that would decide.
         reason: Why there is no interval.
+        bounds: The rule that made the bound which decides, as in ``tango`` or ``hall``; None without an interval.
+        clustered_by: What a cluster is: ``rows``, or ``blocks`` of a text without rows.
+        note: What to know of the rule.
         notes: What else differs between then and now, such as hardware and versions.
         corrected: Whether the verdict is that of a family of gates, by Holm's correction.
     """
@@ -54,13 +57,16 @@ class Change:
     reason: str = ""
     notes: tuple[str, ...] = ()
     corrected: bool = False
+    bounds: str | None = None
+    clustered_by: str = "rows"
+    note: str = ""
 
     @classmethod
-    def of(cls, found: Comparison, *, against: str, notes: tuple[str, ...] = ()) -> Change:
+    def of(cls, found: Comparison, *, against: str, notes: tuple[str, ...] = (), clustered_by: str = "rows") -> Change:
         """Make it of a comparison."""
         same = (
             "decision", "reference", "degradation", "confidence", "clusters", "lower", "upper", "p_pass", "p_fail",
-            "p_value", "detectable", "needed", "reason",
+            "p_value", "detectable", "needed", "reason", "bounds", "note",
         )  # fmt: skip
         return cls(
             against=against,
@@ -68,5 +74,6 @@ class Change:
             size=found.tolerance.size,
             relative=found.tolerance.relative,
             notes=notes,
+            clustered_by=clustered_by,
             **{name: getattr(found, name) for name in same},
         )

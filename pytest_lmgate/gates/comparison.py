@@ -1,14 +1,24 @@
 """Is the candidate worse than the reference by more than the tolerance? A paired, cluster-robust test, three verdicts.
 
 Here is the closed form for every metric whose value is a mean over targets or rows, or the exponential of one:
-perplexity, bits per byte, accuracy, ROUGE. The noise is `pytest_lmgate.metrics.noise`'s, of the differences between the
-two models on the same targets. What a family of gates owes to chance is in `holm`; docs/no_regression.md has the whole
-story, benchmarks/decisions.py how often the verdicts are right.
+perplexity, bits per byte, KL, ROUGE. The noise is `pytest_lmgate.metrics.noise`'s, of the differences between the two
+models on the same targets. Right-or-wrong rows are in `rows`, a family of gates in `holm`; docs/no_regression.md has
+the whole story, benchmarks/decisions.py how often the verdicts are right.
 """
 
 from __future__ import annotations
 
-__all__ = ["POWER", "Comparison", "Decision", "compare_means", "decide", "fails_build", "needed"]
+__all__ = [
+    "POWER",
+    "Comparison",
+    "Decision",
+    "blank_comparison",
+    "compare_means",
+    "decide",
+    "decisive",
+    "fails_build",
+    "needed",
+]
 
 import math
 from collections.abc import Callable
@@ -20,9 +30,10 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, MetricInputError
-from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
+from pytest_lmgate.metrics.noise import Bounds, ClusteredMean, Rule, clustered_mean, student_or_hall, tail
 from pytest_lmgate.metrics.sample import Scale
-from pytest_lmgate.metrics.student import t_cdf, t_quantile
+from pytest_lmgate.metrics.score import Direction
+from pytest_lmgate.metrics.student import t_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -55,13 +66,17 @@ class Comparison:
         p_pass: One-sided p-value of "the degradation is at least the tolerance"; small speaks for ``pass``.
         p_fail: One-sided p-value of "the degradation is at most the tolerance"; small speaks for ``fail``.
         p_value: Of a bootstrap, sacrebleu's two-sided one of "the systems do not differ".
-        detectable: Smallest degradation told from none with a power of 80 %, ``(t_confidence + t_.80) se``. A tolerance
-            below it leaves more than one in five unchanged models without a ``pass``.
+        detectable: Smallest degradation told from none with a power of 80 %: the wider bound's distance, times
+            ``1 + t_.80 / t_confidence``. A tolerance below it leaves more than one in five unchanged models without a
+            ``pass``.
         needed: Where inconclusive, targets or rows that would decide with a power of 80 %. It takes the measured
             degradation for the true one, and more text to be of the same kind (clusters of the same sizes and the same
             noise), so that the squared standard error falls as 1/n. An order of magnitude, not a promise. None where
             nothing can be said: no interval, or a degradation so near to the tolerance that no text would do.
         reason: Why there is no interval; empty where there is one.
+        bounds: The rule that made the bound which decides: ``tango``, ``hall``, ``student``, ``bootstrap``, or
+            ``unchanged`` where two different models have the same score in every row.
+        note: What to know of the rule.
     """
 
     decision: Decision
@@ -82,6 +97,8 @@ class Comparison:
     detectable: float | None = None
     needed: int | None = None
     reason: str = ""
+    bounds: Rule | None = None
+    note: str = ""
 
     def fails_build(self, *, strict: bool = False) -> bool:
         """Whether the build fails by it; see the function of this name."""
@@ -102,6 +119,47 @@ def fails_build(decision: Decision, degradation: float, tolerance: Tolerance, *,
     return decision == "fail"
 
 
+def blank_comparison(
+    values: tuple[float, float],
+    direction: Direction,
+    *,
+    tolerance: Tolerance,
+    confidence: float,
+    n: int,
+    clusters: int,
+) -> Comparison:
+    """Return the comparison of two values before it is judged: inconclusive, with a reason where it must stay so.
+
+    Args:
+        values: Of the candidate and the reference.
+        direction: Of the metric.
+        tolerance: Largest degradation let pass.
+        confidence: One-sided level of the bounds.
+        n: Targets or rows.
+        clusters: What the noise is judged between.
+
+    Raises:
+        MetricInputError: A change relative to a value that is not above 0 was asked for.
+    """
+    if tolerance.relative and values[1] <= 0:
+        raise MetricInputError(
+            f"a change in percent needs a reference above 0, got {values[1]:g}: use a tolerance in the metric's unit"
+        )
+    change = (values[0] - values[1]) / (values[1] if tolerance.relative else 1.0)
+    return Comparison(
+        decision="inconclusive",
+        candidate=values[0],
+        reference=values[1],
+        change=change,
+        degradation=0.0 + change if direction == "lower" else 0.0 - change,
+        tolerance=tolerance,
+        confidence=confidence,
+        n=n,
+        clusters=clusters,
+        reason="" if clusters > 1 else f"{clusters} cluster: noise is judged between clusters and needs two at least",
+    )
+
+
 def compare_means(
     candidate: Floats,
     reference: Floats,
@@ -110,13 +168,14 @@ def compare_means(
     scale: Scale,
     tolerance: Tolerance,
     confidence: float = 0.95,
+    skewed: bool = True,
 ) -> Comparison:
     """Judge whether the candidate is worse than the reference by more than the tolerance.
 
-    A relative change of perplexity is ``exp(d) - 1``, ``d = sum_c (s_c - r_c) / N``, with the bounds
-    ``exp(d +- t se) - 1``. The absolute change of a mean is ``d`` itself. The other two, a relative change of a mean
-    and an absolute change of a perplexity, depend on the reference's own level too: their noise is that of the
-    linearized difference (delta method).
+    A relative change of perplexity is ``exp(d) - 1``, ``d = sum_c (s_c - r_c) / N``, with the bounds of d carried over:
+    on each side the wider of Student's ``d +- t se`` and Hall's. The absolute change of a mean is ``d`` itself. The
+    other two, a relative change of a mean and an absolute change of a perplexity, depend on the reference's own level
+    too: their noise is that of the linearized difference (delta method).
 
     PASS if the upper bound is at most the tolerance, FAIL if the lower bound is above it, else INCONCLUSIVE: a
     non-inferiority test and its converse, each at level ``1 - confidence``. With fewer than two clusters there is no
@@ -129,6 +188,7 @@ def compare_means(
         scale: Of the metric.
         tolerance: Largest degradation let pass.
         confidence: One-sided level, above 0.5 and below 1.
+        skewed: Whether to take Hall's bounds where they are wider; False is the rule of earlier versions, Student's.
 
     Raises:
         MetricInputError: The clusters are not the same, there is no target, a sum or a value is NaN or infinite, or a
@@ -147,28 +207,24 @@ def compare_means(
         )
     worse = _worse(candidate, reference, counts, values, scale, tolerance)
     noise, degradation = worse.noise, worse.outward(worse.measured)
-    found = Comparison(
-        decision="inconclusive",
-        candidate=values[0],
-        reference=values[1],
-        change=degradation if scale.direction == "lower" else 0.0 - degradation,
-        degradation=degradation,
-        tolerance=tolerance,
-        confidence=confidence,
-        n=noise.n,
-        clusters=noise.clusters,
+    skewness = noise.skewness if skewed else 0.0
+    blank = blank_comparison(
+        values, scale.direction, tolerance=tolerance, confidence=confidence, n=noise.n, clusters=noise.clusters
     )
+    # As it was computed for the bounds, which is exact where the two values differ by little.
+    change = degradation if scale.direction == "lower" else 0.0 - degradation
+    found = replace(blank, change=change, degradation=degradation)
     if noise.stderr is None or noise.df is None:
-        if np.array_equal(candidate, reference):
-            return replace(found, decision="pass", reason=f"{noise.clusters} cluster, on which the two are identical")
-        why = f"{noise.clusters} cluster: noise is judged between clusters and needs two at least"
-        return replace(found, reason=why)
+        return found
     t = t_quantile(confidence, noise.df)
-    lower, upper = (worse.outward(worse.measured + side * t * noise.stderr) for side in (-1, 1))
-    visible = (t + t_quantile(POWER, noise.df)) * noise.stderr
+    bounds = student_or_hall(worse.measured, noise.stderr, t, skewness)
+    lower, upper = worse.outward(bounds.lower), worse.outward(bounds.upper)
     beyond = worse.measured - worse.limit
-    p_pass, p_fail = _p_values(beyond, noise.stderr, noise.df)
+    p_pass, p_fail = _p_values(beyond, noise.stderr, noise.df, skewness)
     decision = decide(lower, upper, tolerance)
+    # The distance of a bound holds 95 %; a power of 80 % needs as much again as its quantile has.
+    more = 1 + t_quantile(POWER, noise.df) / t
+    above, below = bounds.upper - worse.measured, worse.measured - bounds.lower
     return replace(
         found,
         decision=decision,
@@ -177,8 +233,11 @@ def compare_means(
         df=noise.df,
         p_pass=p_pass,
         p_fail=p_fail,
-        detectable=worse.outward(visible),
-        needed=needed(noise.n, visible, abs(beyond)) if decision == "inconclusive" else None,
+        detectable=worse.outward(more * max(above, below)),
+        needed=needed(noise.n, more * (below if beyond > 0 else above), abs(beyond))
+        if decision == "inconclusive"
+        else None,
+        bounds=decisive(bounds, beyond=beyond > 0),
     )
 
 
@@ -211,11 +270,7 @@ def _worse(
     if scale.exponential:
         noise = clustered_mean(sign * (values[0] * candidate - values[1] * reference), counts)
         return _Worse(values[0] - values[1], noise, tolerance.size, _unchanged)
-    if values[1] <= 0:
-        raise MetricInputError(
-            f"a change in percent needs a reference above 0, got {values[1]:g}: use a tolerance in the metric's unit"
-        )
-    ratio = values[0] / values[1]
+    ratio = values[0] / values[1] if values[1] > 0 else math.nan  # refused by `blank_comparison`
     noise = clustered_mean(sign / values[1] * (candidate - ratio * reference), counts)
     if int(((candidate != 0) | (reference != 0)).sum()) < 2:  # of which the ratio is, without any noise to be seen
         noise = replace(noise, clusters=1, stderr=None, df=None)
@@ -246,11 +301,16 @@ def needed(n: int, visible: float, distance: float) -> int | None:
     return math.ceil(n * (visible / distance) ** 2)
 
 
-def _p_values(beyond: float, stderr: float, df: float) -> tuple[float, float]:
+def decisive(bounds: Bounds, *, beyond: bool) -> Rule:
+    """Return the rule of the bound that decides: the lower one where the degradation is beyond the tolerance."""
+    return bounds.lower_rule if beyond else bounds.upper_rule
+
+
+def _p_values(beyond: float, stderr: float, df: float, skewness: float) -> tuple[float, float]:
     """``(p_pass, p_fail)`` of a degradation that lies `beyond` the tolerance; certain where there is no noise."""
     if stderr == 0:
         return (0.0, 1.0) if beyond <= 0 else (1.0, 0.0)
-    return t_cdf(beyond / stderr, df), t_cdf(-beyond / stderr, df)
+    return tail(beyond / stderr, df, skewness), tail(-beyond / stderr, df, -skewness)
 
 
 def _require_pairs(candidate: Floats, reference: Floats, counts: Ints) -> None:

@@ -1,11 +1,8 @@
-"""Compare two samples: closed form for means and their exponentials, the paired bootstrap for all other metrics.
+"""Compare two samples by the rule of their metric: the one place that decides which.
 
-The bootstrap (definitions: 1,000 resamples of rows or clusters, seed 12345, the same rows of both systems) gives
-percentile bounds. With C clusters percentiles are too narrow by ``sqrt((C - 1) / C)``, and take the normal's quantile
-where Student's belongs; so they are cut at ``Phi(-sqrt(C / (C - 1)) t_{C-1})`` in place of 5 % (the expanded percentile
-interval of Hesterberg 2015, The American Statistician 69(4), section 5.3). A thousand resamples have no such percentile
-at a high level, and those of a few clusters lie within the extremes of these; so bounds are no narrower than those of
-Student's t with the resamples' standard error, ``d -+ t_{C-1} sqrt(C / (C - 1)) sd``.
+Right-or-wrong rows have Tango's test (`rows`), means and their exponentials the closed form (`comparison`), all other
+metrics the paired bootstrap: 1,000 resamples of rows or clusters, seed 12345, the same rows of both systems, bounds as
+`metrics.texts.resamples` makes them. The same measurement twice passes without any rule.
 """
 
 from __future__ import annotations
@@ -14,17 +11,34 @@ __all__ = ["compare", "differences"]
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ComparisonError, MetricInputError
-from pytest_lmgate.gates.comparison import POWER, Comparison, compare_means, decide, needed
+from pytest_lmgate.gates.comparison import (
+    POWER,
+    Comparison,
+    blank_comparison,
+    compare_means,
+    decide,
+    decisive,
+    needed,
+)
+from pytest_lmgate.gates.rows import compare_outcomes, compare_unchanged
+from pytest_lmgate.metrics.proportion import MOST_OUTCOMES
 from pytest_lmgate.metrics.sample import Floats, Sample
-from pytest_lmgate.metrics.student import normal_cdf, normal_quantile, t_cdf, t_quantile
+from pytest_lmgate.metrics.student import t_quantile
 from pytest_lmgate.metrics.texts.paired import paired_bootstrap
+from pytest_lmgate.metrics.texts.resamples import Resamples
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
+
+OLD_RULE = (
+    "the baseline was written by an earlier version and keeps less: judged by Student's bounds, as then; "
+    "--lmgate-update measures it anew"
+)
+"""What to say of a baseline that is judged by the rule of its own time."""
 
 _PARTS = {
     "data": "the data differs: other rows, prompts, references or clusters",
@@ -36,14 +50,17 @@ _PARTS = {
 }
 
 
-def compare(candidate: Sample, reference: Sample, *, tolerance: Tolerance, confidence: float = 0.95) -> Comparison:
+def compare(
+    candidate: Sample, reference: Sample, *, tolerance: Tolerance, confidence: float = 0.95, same: bool = False
+) -> Comparison:
     """Judge whether the candidate is worse than the reference by more than the tolerance.
 
     Args:
         candidate: Sample of the candidate's score.
-        reference: Of the reference's, on the same targets or rows.
+        reference: Sample of the reference's score, on the same targets or rows.
         tolerance: Largest degradation let pass.
         confidence: One-sided level of the bounds.
+        same: Whether both are measurements of one model, so that equal sums are no chance.
 
     Raises:
         ComparisonError: The two are not of the same data, targets and protocol; the message says in what they differ.
@@ -52,19 +69,43 @@ def compare(candidate: Sample, reference: Sample, *, tolerance: Tolerance, confi
     """
     if found := differences(candidate.identity, reference.identity):
         raise ComparisonError("; ".join(found))
-    if len(candidate.counts) != len(reference.counts) or (candidate.counts != reference.counts).any():
-        raise ComparisonError("expected the same clusters of targets or rows on both sides, got others")
+    old = False
+    if not _same_clusters(candidate, reference):
+        former = candidate.former() if candidate.former is not None else candidate
+        if not _same_clusters(former, reference):
+            raise ComparisonError("expected the same clusters of targets or rows on both sides, got others")
+        candidate, old = former, True
+    blank = _required(candidate, reference, tolerance, confidence)
+    if bool((candidate.sums == reference.sums).all()) and _same_outcomes(candidate, reference):
+        if same:
+            return replace(blank, decision="pass", reason="the same measurement twice")
+        if math.isfinite(candidate.span) and blank.clusters > 1 and candidate.outcomes is None:
+            return compare_unchanged(blank, candidate.span)
+    if candidate.outcomes is not None and reference.outcomes is not None:
+        return compare_outcomes(candidate.outcomes, reference.outcomes, tolerance=tolerance, confidence=confidence)
     if candidate.scale is not None:
-        return compare_means(
+        old |= candidate.outcomes is not None and candidate.outcomes.n <= MOST_OUTCOMES
+        judged = compare_means(
             candidate.sums[:, 0],
             reference.sums[:, 0],
             candidate.counts,
             scale=candidate.scale,
             tolerance=tolerance,
             confidence=confidence,
+            skewed=not old,
         )
+        return replace(judged, note=OLD_RULE) if old else judged
     assert candidate.metric is not None
-    return _bootstrapped(candidate.metric, candidate, reference, tolerance, confidence)
+    return _bootstrapped(candidate.metric, candidate, reference, blank)
+
+
+def _same_clusters(candidate: Sample, reference: Sample) -> bool:
+    return np.array_equal(candidate.counts, reference.counts)
+
+
+def _same_outcomes(candidate: Sample, reference: Sample) -> bool:
+    here, there = candidate.outcomes, reference.outcomes
+    return here is None or there is None or np.array_equal(here.right, there.right)
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
@@ -81,122 +122,55 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
     return sorted(found)
 
 
-def _bootstrapped(
-    metric: TextMetric, candidate: Sample, reference: Sample, tolerance: Tolerance, confidence: float
-) -> Comparison:
+def _required(candidate: Sample, reference: Sample, tolerance: Tolerance, confidence: float) -> Comparison:
+    """Return the comparison before it is judged.
+
+    Raises:
+        MetricInputError: Of finite statistics only; see `blank_comparison`.
+    """
     for name, sample in (("candidate", candidate), ("reference", reference)):
         if bad := int((~np.isfinite(sample.sums)).sum()):
-            raise MetricInputError(f"{name}: expected finite statistics, got {bad} NaN or infinite")
-    values = candidate.value(), reference.value()
-    if tolerance.relative and values[1] <= 0:
-        raise MetricInputError(
-            f"a change in percent needs a reference above 0, got {values[1]:g}: use a tolerance in the metric's unit"
-        )
-    sign = 1 if metric.direction == "lower" else -1
-    unit = values[1] if tolerance.relative else 1.0
-    change = (values[0] - values[1]) / unit
-    degradation = 0.0 + sign * change
-    clusters, n = len(candidate.counts), int(candidate.counts.sum())
-    found = Comparison(
-        decision="inconclusive",
-        candidate=values[0],
-        reference=values[1],
-        change=change,
-        degradation=degradation,
+            raise MetricInputError(f"{name}: expected finite sums, got {bad} NaN or infinite")
+    return blank_comparison(
+        (candidate.value(), reference.value()),
+        candidate.direction,
         tolerance=tolerance,
         confidence=confidence,
-        n=n,
-        clusters=clusters,
+        n=int(candidate.counts.sum()),
+        clusters=candidate.clusters,
     )
-    if clusters < 2:
-        if bool((candidate.sums == reference.sums).all()):
-            return replace(found, decision="pass", reason="1 cluster, on which the two are identical")
-        return replace(found, reason="1 cluster: noise is judged between clusters and needs two at least")
+
+
+def _bootstrapped(metric: TextMetric, candidate: Sample, reference: Sample, found: Comparison) -> Comparison:
+    if found.clusters < 2:
+        return found
+    tolerance = found.tolerance
     resampled = paired_bootstrap(metric, reference.sums, candidate.sums)
     # Of a relative change each resample has a reference of its own: the change is a ratio, and so is its noise.
     changes = resampled.differences
+    sign = 1 if metric.direction == "lower" else -1
     drawn = np.sort(0.0 + sign * (_ratios(changes, resampled.baselines) if tolerance.relative else changes))
-    noise = _Resamples(drawn, degradation, clusters)
-    lower, upper = noise.bounds(confidence)
-    finite, df, stderr = noise.is_finite, noise.df, noise.stderr
+    noise = Resamples(drawn, found.degradation, len(candidate.counts))
+    bounds = noise.bounds(found.confidence)
     p_pass, p_fail = noise.p_values(tolerance.size)
-    visible = (t_quantile(confidence, df) + t_quantile(POWER, df)) * stderr
-    decision = decide(lower, upper, tolerance)
-    is_open = decision == "inconclusive" and finite
+    more = 1 + t_quantile(POWER, noise.df) / t_quantile(found.confidence, noise.df)
+    above, below = bounds.upper - found.degradation, found.degradation - bounds.lower
+    beyond = found.degradation - tolerance.size
+    decision = decide(bounds.lower, bounds.upper, tolerance)
+    is_open = decision == "inconclusive" and noise.is_finite
     return replace(
         found,
         decision=decision,
-        lower=lower,
-        upper=upper,
-        df=df,
+        lower=bounds.lower,
+        upper=bounds.upper,
+        df=noise.df,
         p_pass=p_pass,
         p_fail=p_fail,
-        p_value=resampled.p_value if stderr else None,
-        detectable=visible if finite else None,
-        needed=needed(n, visible, abs(degradation - tolerance.size)) if is_open else None,
+        p_value=resampled.p_value if noise.stderr else None,
+        detectable=more * max(above, below) if noise.is_finite else None,
+        needed=needed(found.n, more * (below if beyond > 0 else above), abs(beyond)) if is_open else None,
+        bounds=decisive(bounds, beyond=beyond > 0),
     )
-
-
-@dataclass(frozen=True)
-class _Resamples:
-    """Bounds and p-values of a degradation that was resampled; a bound is at T just where its p-value is the level.
-
-    Attributes:
-        ordered: The degradation in each resample, ascending, shape ``[resamples]``; may be infinite.
-        measured: The degradation itself.
-        clusters: C, what was resampled.
-    """
-
-    ordered: Floats
-    measured: float
-    clusters: int
-
-    @property
-    def df(self) -> float:
-        """Degrees of freedom."""
-        return self.clusters - 1.0
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether every resample has a degradation."""
-        return bool(np.isfinite(self.ordered).all())
-
-    @property
-    def expansion(self) -> float:
-        """By how much percentiles of C clusters are too narrow."""
-        return math.sqrt(self.clusters / (self.clusters - 1))
-
-    @property
-    def stderr(self) -> float:
-        """Standard error, without that narrowness."""
-        return float(self.ordered.std(ddof=1)) * self.expansion if self.is_finite else math.inf
-
-    def bounds(self, confidence: float) -> tuple[float, float]:
-        """Lower and upper bound, each at `confidence`: expanded percentiles, and no narrower than Student's t."""
-        t = t_quantile(confidence, self.df)
-        resamples = len(self.ordered)
-        cut = max(0, math.floor(normal_cdf(-self.expansion * t) * (resamples + 1)) - 1)
-        lower, upper = float(self.ordered[cut]), float(self.ordered[resamples - 1 - cut])
-        if not self.is_finite:
-            return lower, upper
-        return min(lower, self.measured - t * self.stderr), max(upper, self.measured + t * self.stderr)
-
-    def p_values(self, size: float) -> tuple[float, float]:
-        """``(p_pass, p_fail)``: of a degradation above `size`, and of one of at most that."""
-        if self.stderr == 0:
-            return float(self.measured > size), float(self.measured <= size)
-        beyond = (self.measured - size) / self.stderr if self.is_finite else math.nan
-        above, below = int((self.ordered > size).sum()), int((self.ordered <= size).sum())
-        return self._p_value(above, beyond), self._p_value(below, -beyond)
-
-    def _p_value(self, hits: int, t: float) -> float:
-        """The larger of the two; where no resample is a hit, they tell no more than that p is small: Student's."""
-        student = t_cdf(t, self.df)
-        if hits == 0 and self.is_finite:
-            return student
-        share = (hits + 1) / (len(self.ordered) + 1)
-        percentile = t_cdf(normal_quantile(share) / self.expansion, self.df)
-        return max(student, percentile) if self.is_finite else percentile
 
 
 def _ratios(differences: Floats, baselines: Floats) -> Floats:

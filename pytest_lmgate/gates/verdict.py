@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-__all__ = ["Verdict", "judge_limit"]
+__all__ = ["Bounded", "Verdict", "judge_bounds", "judge_limit"]
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from pytest_lmgate.gates.change import Change
+from pytest_lmgate.gates.comparison import needed
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.student import normal_quantile
 
 Outcome = Literal["pass", "fail", "inconclusive", "error"]
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What a limit gate with a confidence judges by: bounds of the value, not the value.
+
+    Attributes:
+        confidence: One-sided level of each bound.
+        lower: Lower bound, or None where there is no interval.
+        upper: Upper bound, or None where there is no interval.
+        bounds: The rule that made the bound which decides, as in ``wilson`` or ``hall``.
+        clusters: What the noise is judged between.
+        clustered_by: What a cluster is: ``rows``, or ``blocks`` of a text without rows.
+        needed: Where inconclusive, targets or rows that would decide, an order of magnitude.
+    """
+
+    confidence: float
+    lower: float | None = None
+    upper: float | None = None
+    bounds: str | None = None
+    clusters: int = 0
+    clustered_by: str = "rows"
+    needed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +69,7 @@ class Verdict:
         details: Of a metric of two models, everything that was found, by name.
         blocking: Whether an inconclusive verdict fails the build.
         change: Against a reference, where the gate has one.
+        bounded: Of a limit gate with a confidence, the bounds that were judged.
         arguments: Of the command line, those that decide what is measured.
     """
 
@@ -71,6 +97,7 @@ class Verdict:
     details: tuple[tuple[str, float | int | str | None], ...] = ()
     blocking: bool = False
     change: Change | None = None
+    bounded: Bounded | None = None
     arguments: tuple[str, ...] = ()
 
     @property
@@ -98,6 +125,8 @@ class Verdict:
         data["worst"] = tuple(tuple(row) for row in data["worst"])
         if data["change"] is not None:
             data["change"] = Change(**{**data["change"], "notes": tuple(data["change"]["notes"])})
+        if data["bounded"] is not None:
+            data["bounded"] = Bounded(**data["bounded"])
         return cls(**data)
 
 
@@ -111,3 +140,36 @@ def judge_limit(score: Score, limit: float) -> Outcome:
         return "error"
     passed = score <= limit if score.direction == "lower" else score >= limit
     return "pass" if passed else "fail"
+
+
+def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome, Bounded]:
+    """Compare the bounds of a score with a limit: pass if both are within it, fail if both are beyond it.
+
+    Args:
+        score: What was measured.
+        limit: The worst value that passes.
+        confidence: One-sided level of each bound.
+
+    Returns:
+        The outcome, and the bounds it rests on.
+    """
+    blank = Bounded(confidence)
+    measured = judge_limit(score, limit)
+    if measured == "error" or score.sample is None:
+        return "error", blank
+    sample = score.sample
+    blank = replace(blank, clusters=sample.clusters, clustered_by=sample.clustered_by)
+    bounds = sample.bounds(confidence)
+    if bounds is None:
+        return "inconclusive", blank
+    worse, better = ("upper", "lower") if score.direction == "lower" else ("lower", "upper")
+    beyond = measured == "fail"
+    decisive = better if beyond else worse
+    found = replace(blank, lower=bounds.lower, upper=bounds.upper, bounds=getattr(bounds, f"{decisive}_rule"))
+    side = getattr(bounds, decisive)
+    if judge_limit(Score(side, direction=score.direction), limit) == measured:
+        return measured, found
+    # A power of 80 % takes the distance of a normal bound 1.5 times at 95 %.
+    more = 1 + normal_quantile(0.8) / normal_quantile(confidence)
+    distance = abs(float(score) - limit)
+    return "inconclusive", replace(found, needed=needed(score.n, more * abs(side - float(score)), distance))

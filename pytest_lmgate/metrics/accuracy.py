@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise import block_clusters, clustered_mean
+from pytest_lmgate.metrics.clusters import merged_rows
+from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.metrics.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
@@ -69,10 +71,12 @@ def accuracy(
     right = each[variant]
     groups = cluster_numbers(clusters, len(right))
     counts = np.bincount(groups)
-    merged = block_clusters(np.arange(len(counts)), counts, running_text=False)[groups]
+    merged = merged_rows(counts)[groups]
     sums, sizes = np.bincount(merged, weights=right).astype(np.float64), np.bincount(merged)
     noise = clustered_mean(sums, sizes)
-    margin = noise.margin()
+    scale = Scale("higher", lowest=0, highest=1, of_rows=True)
+    sample = Sample(sums[:, None], sizes, scale, outcomes=Outcomes(right.astype(bool), groups))
+    interval = sample.bounds(0.975)
     return Score(
         noise.mean,
         metric="accuracy",
@@ -80,10 +84,10 @@ def accuracy(
         direction="higher",
         n=len(right),
         stderr=noise.stderr,
-        interval=None if margin is None else (noise.mean - margin, noise.mean + margin),
+        interval=None if interval is None else (interval.lower, interval.upper),
         signature=signature,
         details={name: float(values.mean()) for name, values in each.items()},
-        sample=Sample(sums[:, None], sizes, Scale("higher")),
+        sample=sample,
     )
 
 

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.config.requests import KL_STATISTICS
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise import ClusteredMean, block_clusters, clustered_mean
+from pytest_lmgate.metrics.clusters import TargetLayout
+from pytest_lmgate.metrics.former_clusters import former_clusters
+from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Direction, Score
 
@@ -43,8 +45,9 @@ class DivergenceStatistics:
         nll_p: Of the reference, nats, likewise.
         nll_q: Of the candidate, likewise.
         window_targets: Targets of each window, shape ``[windows]``.
-        window_document: Document of each window, likewise.
+        window_document: Document of each window, shape ``[windows]``.
         running_text: Whether the rows were read as one text.
+        row_targets: Targets of each row in the order of the text, shape ``[rows]``; None where the text has no rows.
         targets: Digest of the targets: measurements with the same one are of the same tokens.
     """
 
@@ -56,6 +59,7 @@ class DivergenceStatistics:
     window_targets: Ints
     window_document: Ints
     running_text: bool
+    row_targets: Ints | None = None
     targets: str = ""
 
     def __post_init__(self) -> None:
@@ -76,10 +80,19 @@ class DivergenceStatistics:
         """Return the mean of a number per target, and its noise between clusters."""
         return clustered_mean(*self.summed(values))
 
+    @property
+    def layout(self) -> TargetLayout:
+        """Which targets belong to one cluster."""
+        return TargetLayout(self.window_targets, self.row_targets)
+
     def summed(self, values: Floats) -> tuple[Floats, Ints]:
         """Return of each cluster the sum of a number per target, and its targets; shape ``[clusters]`` each."""
+        return self.layout.of_targets(values)
+
+    def formerly_summed(self, values: Floats) -> tuple[Floats, Ints]:
+        """Return the same sums in the clusters that baselines of earlier versions kept."""
         begins = np.concatenate([[0], np.cumsum(self.window_targets)[:-1]])
-        clusters = block_clusters(self.window_document, self.window_targets, running_text=self.running_text)
+        clusters = former_clusters(self.window_document, self.window_targets, running_text=self.running_text)
         sums = np.bincount(clusters, weights=np.add.reduceat(values, begins))
         sizes = np.bincount(clusters, weights=self.window_targets)
         return sums.astype(np.float64), sizes.astype(np.int64)
@@ -206,19 +219,26 @@ def _mean_score(
     *,
     direction: Direction,
 ) -> Score:
+    scale = Scale(direction, lowest=0, highest=1 if metric == "top1" else math.inf)
+
+    def sample(sums: Floats, sizes: Ints) -> Sample:
+        identity = {"targets": statistics.targets}
+        return Sample(sums[:, None], sizes, scale, identity=identity, rows=statistics.layout.has_rows)
+
     sums, sizes = statistics.summed(values)
     noise = clustered_mean(sums, sizes)
-    margin = noise.margin()
+    made = replace(sample(sums, sizes), former=lambda: sample(*statistics.formerly_summed(values)))
+    interval = made.bounds(0.975)
     return Score(
         noise.mean,
         metric=metric,
         n=noise.n,
         stderr=noise.stderr,
-        interval=None if margin is None else (noise.mean - margin, noise.mean + margin),
+        interval=None if interval is None else (interval.lower, interval.upper),
         signature=signature,
         details={**details, "clusters": noise.clusters, "df": noise.df},
         direction=direction,
-        sample=Sample(sums[:, None], sizes, Scale(direction), identity={"targets": statistics.targets}),
+        sample=made,
     )
 
 

@@ -1,25 +1,44 @@
-"""Standard errors of a ratio of sums over clusters, with small-sample degrees of freedom.
+"""The noise of a mean over clusters: standard error, degrees of freedom, skewness, and the bounds made of them.
 
-Tokens of one document are not independent, so the noise is judged between clusters: CR2 residual scaling and
-Bell-McCaffrey degrees of freedom (Bell and McCaffrey 2002, Survey Methodology 28(2)), under the working model that the
-cluster's own effect dominates. See docs/noise.md for why nothing simpler holds its level.
+Tokens of one document are not independent, so the noise is judged between clusters (see `clusters`): CR2 residual
+scaling and Bell-McCaffrey degrees of freedom (Bell and McCaffrey 2002, Survey Methodology 28(2)), under the working
+model that the cluster's own effect dominates. Student's bound is too narrow where a few clusters lose much, so each
+bound is the wider of Student's and of Hall's cubic correction of it (Hall 1992, JRSS B 54, 221-228). docs/noise.md has
+the reasons and benchmarks/decisions.py the simulation.
 """
 
 from __future__ import annotations
 
-__all__ = ["MAX_CLUSTERS", "ClusteredMean", "block_clusters", "clustered_mean"]
+__all__ = ["Bounds", "ClusteredMean", "Rule", "clustered_mean", "hall", "hall_inverse", "student_or_hall", "tail"]
 
+import math
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.metrics.student import t_quantile
+from pytest_lmgate.metrics.student import t_cdf, t_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Rule = Literal["student", "hall", "tango", "wilson", "bootstrap", "unchanged"]
 
-MAX_CLUSTERS = 512
+
+class Bounds(NamedTuple):
+    """One-sided bounds of a value, each at the level they were asked for.
+
+    Attributes:
+        lower: Lower bound.
+        upper: Upper bound.
+        lower_rule: What made the lower bound.
+        upper_rule: What made the upper bound.
+    """
+
+    lower: float
+    upper: float
+    lower_rule: Rule
+    upper_rule: Rule
 
 
 @dataclass(frozen=True)
@@ -31,7 +50,8 @@ class ClusteredMean:
         n: N, targets.
         clusters: C, clusters with at least one target.
         stderr: CR2 standard error of `mean`; None with fewer than two clusters.
-        df: Bell-McCaffrey degrees of freedom; None likewise.
+        df: Bell-McCaffrey degrees of freedom; None with fewer than two clusters.
+        skewness: ``k = sum a_c^3 / (sum a_c^2)^(3/2)`` of the CR2 residuals ``a_c = e_c / sqrt(1 - h_c)``.
     """
 
     mean: float
@@ -39,12 +59,53 @@ class ClusteredMean:
     clusters: int
     stderr: float | None
     df: float | None
+    skewness: float = 0.0
 
-    def margin(self, confidence: float = 0.95) -> float | None:
-        """Half the width of the two-sided interval: ``t_df se``."""
+    def bounds(self, confidence: float) -> Bounds | None:
+        """Return one-sided bounds of the mean, each at `confidence`; None with fewer than two clusters."""
         if self.stderr is None or self.df is None:
             return None
-        return t_quantile(0.5 + confidence / 2, self.df) * self.stderr
+        return student_or_hall(self.mean, self.stderr, t_quantile(confidence, self.df), self.skewness)
+
+
+def student_or_hall(value: float, stderr: float, t: float, skewness: float) -> Bounds:
+    """Return on each side the wider of Student's bound ``value -+ t se`` and Hall's ``value - H(+-t) se``.
+
+    Args:
+        value: What was measured.
+        stderr: Its standard error.
+        t: Quantile of Student's t at the level of each bound.
+        skewness: Of the value, as `ClusteredMean` has it.
+    """
+    above, below = -hall(-t, skewness), hall(t, skewness)
+    return Bounds(
+        value - max(t, below) * stderr,
+        value + max(t, above) * stderr,
+        "hall" if below > t else "student",
+        "hall" if above > t else "student",
+    )
+
+
+def tail(x: float, df: float, skewness: float) -> float:
+    """Return the one-sided p-value that a value `x` standard errors above a bound belongs to, by the wider rule.
+
+    The upper bound at level ``1 - p`` lies just at the value less ``x`` standard errors.
+    """
+    return max(t_cdf(x, df), t_cdf(hall_inverse(x, skewness), df))
+
+
+def hall(y: float, skewness: float) -> float:
+    """Hall's transformation ``H(y) = (3/k) (cbrt(1 + k (y - k/6)) - 1)``; ``y`` where the skewness k is 0."""
+    if abs(skewness) < 1e-9:
+        return y
+    return 3 / skewness * (float(np.cbrt(1 + skewness * (y - skewness / 6))) - 1)
+
+
+def hall_inverse(x: float, skewness: float) -> float:
+    """The y whose transform is `x`: ``H(y) = x``, so ``y = ((1 + k x / 3)^3 - 1) / k + k / 6``."""
+    if abs(skewness) < 1e-9:
+        return x
+    return x + skewness * x**2 / 3 + skewness**2 * x**3 / 27 + skewness / 6
 
 
 def clustered_mean(sums: Floats, counts: Ints) -> ClusteredMean:
@@ -69,9 +130,13 @@ def clustered_mean(sums: Floats, counts: Ints) -> ClusteredMean:
     if len(n) < 2:
         return ClusteredMean(mean, int(total), len(n), None, None)
     h = n / total
-    residuals = s - mean * n
-    stderr = float(np.sqrt((residuals**2 / (1 - h)).sum())) / total
-    return ClusteredMean(mean, int(total), len(n), stderr, _bell_mccaffrey(n, h))
+    scaled = (s - mean * n) / np.sqrt(1 - h)
+    squares = float((scaled**2).sum())
+    stderr = math.sqrt(squares) / total
+    # Relative to the largest, since cubes of tiny residuals would underflow.
+    unit = scaled / np.abs(scaled).max() if squares > 0 else scaled
+    skewness = float((unit**3).sum() / (unit**2).sum() ** 1.5) if squares > 0 else 0.0
+    return ClusteredMean(mean, int(total), len(n), stderr, _bell_mccaffrey(n, h), skewness)
 
 
 def _bell_mccaffrey(n: Floats, h: Floats) -> float:
@@ -83,53 +148,3 @@ def _bell_mccaffrey(n: Floats, h: Floats) -> float:
     weight = 1 / np.sqrt(1 - h)
     m = product * np.outer(weight, weight)
     return float(np.trace(m) ** 2 / (m * m).sum())
-
-
-def block_clusters(documents: Ints, targets: Ints, *, running_text: bool) -> Ints:
-    """Assign windows to clusters: documents, or blocks of consecutive windows in running text.
-
-    A document that holds more than a quarter of all targets is itself running text. Where there would be more than
-    512 clusters, neighbours are merged until each holds its share of the targets: whole documents with each other, the
-    windows of a running text among themselves.
-
-    Args:
-        documents: Document of each window, shape ``[windows]``, not decreasing.
-        targets: Targets of each window, shape ``[windows]``.
-        running_text: Whether document boundaries mean nothing.
-
-    Returns:
-        Cluster of each window, shape ``[windows]``, from 0, not decreasing; at most 512 clusters.
-    """
-    total = int(targets.sum())
-    long = running_text | (np.bincount(documents, weights=targets)[documents] > total / 4)
-    new_document = np.diff(documents, prepend=-1) != 0
-    if running_text:
-        new_document[1:] = False
-    # A unit ends where the document does, or in running text with every window.
-    begins = np.flatnonzero(new_document | long)
-    units = np.repeat(np.arange(len(begins), dtype=np.int64), np.diff(begins, append=len(documents)))
-    if len(begins) <= MAX_CLUSTERS:
-        return units
-    sizes = np.add.reduceat(targets, begins)
-    # At most three documents hold more than a quarter each, so at most four stretches of others lie between them, of
-    # which each can be less than a share and yet a cluster.
-    share = -(-total // (MAX_CLUSTERS - 4))
-    stretch_begins = np.flatnonzero((new_document & (long | np.roll(long, 1)))[begins][1:]) + 1
-    merged = [_merged(stretch, share) for stretch in np.split(sizes, stretch_begins)]
-    offsets = np.cumsum([0, *(stretch[-1] + 1 for stretch in merged[:-1])])
-    clusters: Ints = np.concatenate([stretch + offset for stretch, offset in zip(merged, offsets, strict=True)])
-    return clusters[units]
-
-
-def _merged(sizes: Ints, share: int) -> Ints:
-    """Merge neighbours until each cluster holds at least `share`; what is left over at the end joins the last."""
-    clusters = np.zeros(len(sizes), dtype=np.int64)
-    cluster, held = 0, 0
-    for unit, size in enumerate(sizes):
-        if held >= share:
-            cluster, held = cluster + 1, 0
-        clusters[unit] = cluster
-        held += int(size)
-    if held < share:
-        clusters[clusters == cluster] = max(cluster - 1, 0)
-    return clusters

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise import ClusteredMean, block_clusters, clustered_mean
+from pytest_lmgate.metrics.clusters import TargetLayout
+from pytest_lmgate.metrics.former_clusters import former_clusters
+from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 
@@ -35,6 +37,7 @@ class LikelihoodStatistics:
         chars: Likewise.
         utf8_bytes: Likewise.
         running_text: Whether the rows were read as one text.
+        row_targets: Targets of each row in the order of the text, shape ``[rows]``; None where the text has no rows.
         targets: Digest of what was scored: two measurements with the same are of the same targets.
     """
 
@@ -45,6 +48,7 @@ class LikelihoodStatistics:
     chars: Ints
     utf8_bytes: Ints
     running_text: bool
+    row_targets: Ints | None = None
     targets: str = ""
 
     def __post_init__(self) -> None:
@@ -52,6 +56,11 @@ class LikelihoodStatistics:
             raise MetricInputError(
                 f"expected an NLL for each of {int(self.window_targets.sum())} targets, got {len(self.nll)}"
             )
+
+    @property
+    def layout(self) -> TargetLayout:
+        """Which targets belong to one cluster."""
+        return TargetLayout(self.window_targets, self.row_targets)
 
     @property
     def window_sums(self) -> NDArray[np.float64]:
@@ -88,17 +97,16 @@ def perplexity(
     """
     if bad := int((~np.isfinite(statistics.nll)).sum()):
         raise MetricInputError(f"expected finite log-likelihoods, got {bad} of {len(statistics.nll)} NaN or infinite")
-    sums, counts = statistics.window_sums, statistics.window_targets
-    clusters = block_clusters(statistics.window_document, counts, running_text=statistics.running_text)
-    if average == "window":
-        sums, counts = sums / counts, np.ones_like(counts)
-    sizes = np.bincount(clusters, weights=counts).astype(np.int64)
-    noise = clustered_mean(np.bincount(clusters, weights=sums).astype(np.float64), sizes)
+    by_window = average == "window"
+    layout, sums = statistics.layout, statistics.window_sums
+    clustered = layout.of_windows(sums / layout.window_targets) if by_window else layout.of_targets(statistics.nll)
+    noise = clustered_mean(*clustered)
     total = float(statistics.window_sums.sum())
     size, name = _size(statistics, unit)
     # The noise of a mean over targets, carried to a mean over words or bytes of the same text.
     scale = 1.0 if unit == "token" else noise.n / size
-    value, stderr, interval = _transformed(noise, scale, bits=unit == "bits_per_byte")
+    bits = unit == "bits_per_byte"
+    value, stderr, interval = _transformed(noise, scale, bits=bits)
     details: dict[str, Any] = {
         "nll_sum": total,
         "targets": len(statistics.nll),
@@ -119,31 +127,44 @@ def perplexity(
         interval=interval,
         signature=signature,
         details=details,
-        sample=_sample(statistics, clusters, sums, counts, unit, scale),
+        sample=_sample(statistics, clustered, unit, scale, by_window=by_window),
     )
 
 
 def _sample(
     statistics: LikelihoodStatistics,
-    clusters: Ints,
-    sums: NDArray[np.float64],
-    counts: Ints,
+    clustered: tuple[NDArray[np.float64], Ints],
     unit: str,
     scale: float,
+    *,
+    by_window: bool,
 ) -> Sample:
     """Sums by cluster; of documents counted in words or bytes by document, whatever the tokens are."""
     bits = unit == "bits_per_byte"
     per_target = 1 / math.log(2) if bits else 1.0
-    if unit == "token" or statistics.running_text:
-        factor, identity = scale * per_target, {"targets": statistics.targets}
+    by_tokens = unit == "token" or statistics.running_text
+    kind = Scale(
+        "lower", exponential=not bits, factor=scale * per_target if by_tokens else per_target, lowest=0 if bits else 1
+    )
+    rows = statistics.layout.has_rows
+
+    def former() -> Sample:
+        counts, sums = statistics.window_targets, statistics.window_sums
+        clusters = former_clusters(statistics.window_document, counts, running_text=statistics.running_text)
+        if by_window:
+            sums, counts = sums / counts, np.ones_like(counts)
         sizes = np.bincount(clusters, weights=counts).astype(np.int64)
         total = np.bincount(clusters, weights=sums).astype(np.float64)
-    else:
-        texts = {"word": statistics.words, "char": statistics.chars}
-        factor, identity, sizes = per_target, {}, texts.get(unit, statistics.utf8_bytes)
-        total = np.bincount(statistics.window_document, weights=sums, minlength=len(sizes)).astype(np.float64)
-    made = Sample(total[:, None], sizes, Scale("lower", exponential=not bits, factor=factor), identity=identity)
-    return made.merged()
+        return Sample(total[:, None], sizes, kind, identity={"targets": statistics.targets}, rows=rows)
+
+    if by_tokens:
+        sums, sizes = clustered
+        identity = {"targets": statistics.targets}
+        return Sample(sums[:, None], sizes, kind, identity=identity, rows=rows, former=former)
+    texts = {"word": statistics.words, "char": statistics.chars}
+    sizes = texts.get(unit, statistics.utf8_bytes)
+    total = np.bincount(statistics.window_document, weights=statistics.window_sums, minlength=len(sizes))
+    return Sample(total.astype(np.float64)[:, None], sizes, kind, rows=rows).merged()
 
 
 def _size(statistics: LikelihoodStatistics, unit: str) -> tuple[int, str]:
@@ -160,20 +181,13 @@ def _size(statistics: LikelihoodStatistics, unit: str) -> tuple[int, str]:
 def _transformed(
     noise: ClusteredMean, scale: float, *, bits: bool
 ) -> tuple[float, float | None, tuple[float, float] | None]:
-    mean, margin = noise.mean * scale, noise.margin()
-    if bits:
-        to_bits = 1 / math.log(2)
-        low_high = None if margin is None else ((mean - margin * scale) * to_bits, (mean + margin * scale) * to_bits)
-        return mean * to_bits, None if noise.stderr is None else noise.stderr * scale * to_bits, low_high
-    value = _exp(mean)
-    if margin is None or noise.stderr is None:
+    factor = scale / math.log(2) if bits else scale
+    kind = Scale("lower", exponential=not bits, factor=factor, lowest=0 if bits else 1)
+    value, bounds = kind.value(noise.mean), noise.bounds(0.975)
+    if bounds is None or noise.stderr is None:
         return value, None, None
-    return value, value * noise.stderr * scale, (_exp(mean - margin * scale), _exp(mean + margin * scale))
-
-
-def _exp(x: float) -> float:
-    """``exp``, infinite where it overflows: a word perplexity can."""
-    return math.exp(x) if x < 709 else math.inf
+    interval = kind.within(bounds)
+    return value, noise.stderr * factor * (1 if bits else value), (interval.lower, interval.upper)
 
 
 def _iid_error(nll: NDArray[np.float64]) -> float:

@@ -5,14 +5,16 @@ from __future__ import annotations
 __all__ = ["Sample", "Scale"]
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.metrics.noise import MAX_CLUSTERS, block_clusters
+from pytest_lmgate.metrics.clusters import MAX_CLUSTERS, merged_rows
+from pytest_lmgate.metrics.noise import Bounds, clustered_mean
+from pytest_lmgate.metrics.proportion import Outcomes, wilson_bounds
 from pytest_lmgate.metrics.score import Direction
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ class Scale:
         exponential: Whether the value is ``exp(factor * mean)``, as perplexity's, or ``factor * mean``.
         factor: Targets per unit: 1 for tokens and rows, N / words for a perplexity per word, N / (ln 2 * bytes) for
             bits per byte. A property of the text, above 0 and the same for both models.
+        lowest: The lowest value there can be; no bound of a value is below it.
+        highest: The highest value there can be; no bound is above it.
+        of_rows: Whether the mean is over rows rather than tokens.
 
     Raises:
         ValueError: `factor` is not above 0, or larger values of an exponential scale are better.
@@ -39,6 +44,9 @@ class Scale:
     direction: Direction
     exponential: bool = False
     factor: float = 1.0
+    lowest: float = -math.inf
+    highest: float = math.inf
+    of_rows: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.factor < math.inf:
@@ -52,6 +60,11 @@ class Scale:
             return self.factor * mean
         return math.exp(self.factor * mean) if self.factor * mean < 709 else math.inf
 
+    def within(self, bounds: Bounds) -> Bounds:
+        """Turn bounds of a mean into bounds of the value, and keep them within its range."""
+        lower, upper = (min(max(self.value(each), self.lowest), self.highest) for each in bounds[:2])
+        return Bounds(lower, upper, bounds.lower_rule, bounds.upper_rule)
+
 
 @dataclass(frozen=True, eq=False)
 class Sample:
@@ -64,6 +77,9 @@ class Sample:
         metric: Of the others: makes a value of summed statistics.
         identity: What was measured, part by part (``data``, ``targets``, ``protocol``, ``reference``): samples are
             comparable where every part is the same.
+        outcomes: Of a metric whose rows are right or wrong, which rows are right.
+        rows: Whether the clusters are rows, or clusters of rows that the data names; else blocks of a text.
+        former: Makes the same sample in the clusters that baselines of earlier versions kept, where those differ.
     """
 
     sums: Floats
@@ -71,6 +87,27 @@ class Sample:
     scale: Scale | None = None
     metric: TextMetric | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
+    outcomes: Outcomes | None = None
+    rows: bool = True
+    former: Callable[[], Sample] | None = None
+
+    @property
+    def clusters(self) -> int:
+        """What the noise is judged between: clusters with a target, or clusters of right-or-wrong rows."""
+        return len(self.outcomes.sizes) if self.outcomes is not None else int((self.counts > 0).sum())
+
+    @property
+    def clustered_by(self) -> str:
+        """What a cluster is: ``rows``, or ``blocks`` of a text without rows."""
+        return "rows" if self.rows else "blocks"
+
+    @property
+    def span(self) -> float:
+        """The highest value of a metric of rows less its lowest; infinite where it has no end, or counts tokens."""
+        if self.scale is not None:
+            return self.scale.highest - self.scale.lowest if self.scale.of_rows else math.inf
+        assert self.metric is not None
+        return self.metric.highest - self.metric.lowest
 
     @property
     def direction(self) -> Direction:
@@ -88,17 +125,44 @@ class Sample:
         assert self.metric is not None
         return float(self.metric.value(total))
 
+    def bounds(self, confidence: float) -> Bounds | None:
+        """Return one-sided bounds of the value, each at `confidence`, by the rule of the metric.
+
+        Right-or-wrong rows have Wilson's, a mean or the exponential of one the wider of Student's and Hall's, every
+        other metric those of its resamples.
+
+        Returns:
+            None where there are fewer than two clusters to judge the noise between.
+        """
+        if self.outcomes is not None:
+            return wilson_bounds(self.outcomes, confidence)
+        if self.scale is None:
+            from pytest_lmgate.metrics.texts.resampling import resampled_value
+
+            assert self.metric is not None
+            if len(self.counts) < 2:
+                return None
+            found = resampled_value(self.metric, self.sums)
+            return found.bounds(confidence, self.metric.lowest, self.metric.highest)
+        bounds = clustered_mean(self.sums[:, 0], self.counts).bounds(confidence)
+        return None if bounds is None else self.scale.within(bounds)
+
     def identified(self, *, signature: str, **parts: str) -> Sample:
         """Return the sample with what its score was measured on and by; versions of programs are left out."""
         fields = signature.split("|")
         protocol = "|".join(each for each in fields if not each.startswith(("version:", "lmgate:")))
-        return replace(self, identity={**self.identity, **parts, "protocol": protocol})
+        former = self.former
+        return replace(
+            self,
+            identity={**self.identity, **parts, "protocol": protocol},
+            former=None if former is None else lambda: former().identified(signature=signature, **parts),
+        )
 
     def merged(self) -> Sample:
         """Return the sample in at most 512 clusters: neighbours are merged, as even in size as they allow."""
         if len(self.counts) <= MAX_CLUSTERS:
             return self
-        groups = block_clusters(np.arange(len(self.counts)), self.counts, running_text=False)
+        groups = merged_rows(self.counts)
         begins = np.flatnonzero(np.diff(groups, prepend=-1))
         return replace(
             self, sums=np.add.reduceat(self.sums, begins, axis=0), counts=np.add.reduceat(self.counts, begins)

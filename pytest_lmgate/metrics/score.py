@@ -37,6 +37,7 @@ class Score(float):
         seconds: Wall time of measuring or looking up.
         details: Further figures under the field's names.
         sample: What the value is made of, for comparing it with another; not kept by pickling.
+        content: Digest of the model, wherever it runs; empty for texts and functions.
     """
 
     metric: str
@@ -54,6 +55,7 @@ class Score(float):
     seconds: float
     details: Mapping[str, Any]
     sample: Sample | None
+    content: str
 
     def __new__(
         cls,
@@ -74,6 +76,7 @@ class Score(float):
         seconds: float = 0.0,
         details: Mapping[str, Any] | None = None,
         sample: Sample | None = None,
+        content: str = "",
     ) -> Score:
         """Make a score; see the class for the attributes."""
         self = super().__new__(cls, value)
@@ -82,7 +85,7 @@ class Score(float):
         self.cached, self.model, self.dataset, self.device = cached, model, dataset, device
         self.fingerprint, self.seconds = fingerprint, seconds
         self.details = dict(details or {})
-        self.sample = sample
+        self.sample, self.content = sample, content
         return self
 
     def placed(self, *, model: str, dataset: str, fingerprint: str, cached: bool, seconds: float) -> Score:

@@ -17,7 +17,7 @@ from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.change import Change
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.paired import compare
-from pytest_lmgate.gates.verdict import Verdict, judge_limit
+from pytest_lmgate.gates.verdict import Verdict, judge_bounds, judge_limit
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin.baselines import Baselines
@@ -83,16 +83,24 @@ class Judge:
         return replace(verdict, cache=self._explained(looked_up)), None
 
     def _by_limit(self, blank: Verdict, gate: Gate, resolve: Resolve) -> Verdict:
-        stop_above = gate.limit if self._options.fail_fast else None
+        # A sum that proves the value to be above the limit says nothing of its bounds.
+        stop_above = gate.limit if self._options.fail_fast and gate.confidence is None else None
         score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve), stop_above=stop_above)
-        outcome = judge_limit(score, gate.limit)
+        outcome, bounded = judge_limit(score, gate.limit), None
+        blocking = False
+        if gate.confidence is not None:
+            blocking = outcome == "fail" or self._options.strict
+            outcome, bounded = judge_bounds(score, gate.limit, gate.confidence)
+            blocking &= outcome == "inconclusive"
         return replace(
             _measured(blank, score),
             verdict=outcome,
+            bounded=bounded,
+            blocking=blocking,
             at_least=bool(score.details.get("at_least")),
             message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
             details=_details(gate.evaluation, score),
-            worst=_worst(score) if outcome == "fail" else (),
+            worst=_worst(score) if outcome == "fail" or blocking else (),
         )
 
     def _by_reference(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
@@ -101,7 +109,8 @@ class Judge:
         score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
         reference = self._evaluator.evaluate(_resolved(gate.reference, resolve))
         against = f"model {gate.reference.model_name!r}"
-        found = _compared(gate, _sample(score), _sample(reference), against)
+        same = bool(score.content) and score.content == reference.content
+        found = _compared(gate, _sample(score), _sample(reference), against, same=same)
         verdict = self._judged(blank, score, found, against)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         return replace(verdict, seconds=seconds, cached=cached)
@@ -123,7 +132,8 @@ class Judge:
         against = " ".join(["baseline of", entry.provenance.date, entry.provenance.commit]).rstrip()
         reference = baselines.reference(entry, score, candidate)
         try:
-            found = _compared(gate, candidate, reference, against)
+            same = bool(score.content) and score.content == entry.content
+            found = _compared(gate, candidate, reference, against, same=same)
         except ComparisonError as error:
             raise type(error)(f"{error}; where that is meant, measure the baseline anew: --lmgate-update") from None
         return self._judged(blank, score, found, against, baselines.notes(entry, score))
@@ -139,7 +149,7 @@ class Judge:
             verdict=found.decision,
             blocking=fails,
             limit=_limit(found, score.direction),
-            change=Change.of(found, against=against, notes=notes),
+            change=Change.of(found, against=against, notes=notes, clustered_by=_sample(score).clustered_by),
             worst=_worst(score) if fails else (),
         )
 
@@ -187,9 +197,9 @@ def _sample(score: Score) -> Sample:
     return score.sample
 
 
-def _compared(gate: NoRegression, candidate: Sample, reference: Sample, against: str) -> Comparison:
+def _compared(gate: NoRegression, candidate: Sample, reference: Sample, against: str, *, same: bool) -> Comparison:
     try:
-        return compare(candidate, reference, tolerance=gate.tolerance, confidence=gate.confidence)
+        return compare(candidate, reference, tolerance=gate.tolerance, confidence=gate.confidence, same=same)
     except ComparisonError as error:
         raise ComparisonError(f"cannot be compared with {against}: {error}") from None
 

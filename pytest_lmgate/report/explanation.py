@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["conclusion", "degradation", "distinct", "explain", "number"]
+__all__ = ["conclusion", "degradation", "distinct", "explain", "limit_conclusion", "number"]
 
 import math
 import shlex
@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 
 from pytest_lmgate.gates.change import Change
-from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.gates.verdict import Bounded, Verdict
 from pytest_lmgate.report.divergence import divergence_lines
 from pytest_lmgate.report.excerpt import excerpt, printable
 
@@ -49,13 +49,14 @@ def _lines(verdict: Verdict) -> list[str]:
     interval = ""
     if verdict.interval is not None:
         interval = f" [{number(verdict.interval[0])}, {number(verdict.interval[1])}]"
-    beyond = "above" if verdict.value > verdict.limit else "below"
-    relation = beyond if verdict.failed else "within"
+    outside = verdict.value > verdict.limit if verdict.marker.endswith("_max") else verdict.value < verdict.limit
+    relation = ("above" if verdict.value > verdict.limit else "below") if outside else "within"
     excess = verdict.value - verdict.limit
     lines = [
         f"{verdict.marker}: {name} {at_least}{value}{interval} of {_models(verdict)} on {verdict.dataset!r} "
         f"is {relation} the limit {limit}",
         _line("by", f"{at_least}{excess:+.4g}" + (f" ({excess / abs(verdict.limit):+.2%})" if verdict.limit else "")),
+        *([] if verdict.bounded is None else [_line("verdict", limit_conclusion(verdict, verdict.bounded))]),
         *_how_measured(verdict),
         *_two_models(verdict),
     ]
@@ -89,12 +90,38 @@ def _compared(verdict: Verdict, change: Change, name: str) -> list[str]:
         _line("degraded", degradation(change)),
         _line("verdict", conclusion(verdict, change)),
     ]
+    if change.bounds is not None:
+        lines.append(_line("bounds", f"{change.bounds}, {_judged_between(change.clusters, change.clustered_by)}"))
+    if change.note:
+        lines.append(_line("note", change.note))
     if change.detectable is not None:
         lines.append(_line("power", f"the smallest change this gate can see is {_size(change, change.detectable)}"))
     if change.p_value is not None:
         lines.append(_line("bootstrap", f"p = {change.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"))
     lines += [_line("note", note) for note in change.notes]
     return lines + _how_measured(verdict) + _worst(verdict)
+
+
+def limit_conclusion(verdict: Verdict, bounded: Bounded) -> str:
+    """Return in words why a limit gate with a confidence has its verdict."""
+    level = f"{100 * bounded.confidence:.15g} %"
+    if bounded.lower is None or bounded.upper is None:
+        return f"INCONCLUSIVE: there is no interval with {_judged_between(bounded.clusters, bounded.clustered_by)}"
+    interval = (
+        f"one-sided {level} bounds [{number(bounded.lower)}, {number(bounded.upper)}] ({bounded.bounds}, "
+        f"{_judged_between(bounded.clusters, bounded.clustered_by)})"
+    )
+    if verdict.verdict in ("pass", "fail"):
+        return (
+            f"{verdict.verdict.upper()}: {interval} are {'within' if verdict.verdict == 'pass' else 'beyond'} the limit"
+        )
+    build = "the build fails" if verdict.blocking else "the build goes on"
+    text = f"INCONCLUSIVE: {interval} hold the limit; {build}"
+    return f"{text}; about {bounded.needed:,} {verdict.unit}s would settle it" if bounded.needed else text
+
+
+def _judged_between(clusters: int, clustered_by: str) -> str:
+    return f"{clusters} {clustered_by.removesuffix('s') if clusters == 1 else clustered_by}"
 
 
 def degradation(change: Change) -> str:
@@ -138,7 +165,10 @@ def conclusion(verdict: Verdict, change: Change) -> str:
         text = f"the data cannot tell, at {level}; the build fails by --lmgate-strict"
     if change.corrected:
         text += f"; it is {change.decision.upper()} alone, before Holm's correction"
-    if change.needed is not None:
+    if change.needed is not None and change.degradation == 0 and change.bounds in ("tango", "unchanged"):
+        shown = _size(change, change.size)
+        text += f"; it needs {change.needed:,} {verdict.unit}s without a change to show less than {shown}"
+    elif change.needed is not None:
         text += f"; about {change.needed:,} {verdict.unit}s would settle it"
     return f"{text}; {change.reason}" if change.reason else text
 

@@ -34,6 +34,8 @@ def _gate(verdict: Verdict) -> dict[str, Any]:
         gate["message"] = verdict.message
     if verdict.change is not None:
         gate["comparison"] = {key: _finite(value) for key, value in asdict(verdict.change).items()}
+    if verdict.bounded is not None:
+        gate["bounded"] = {key: _finite(value) for key, value in asdict(verdict.bounded).items()}
     if verdict.details:
         gate["details"] = {name: _finite(value) for name, value in verdict.details}
     return gate

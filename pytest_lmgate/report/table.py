@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_lmgate.gates.verdict import Verdict
-from pytest_lmgate.report.explanation import conclusion, degradation, distinct, number
+from pytest_lmgate.report.explanation import conclusion, degradation, distinct, limit_conclusion, number
 
+_FEW = 30
 _LIMITED = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
 _COMPARED = ("verdict", "gate", "degraded by", "tolerance", "value", "reference", "scored", "seconds")
 
@@ -27,8 +28,9 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         lines += [("", _aligned(header, widths))] * bool(group)
         lines += [(verdict.verdict, _aligned(row, widths)) for verdict, row in zip(group, rows, strict=True)]
     lines += [
-        ("inconclusive", text) for verdict in compared for text in _open(verdict, unique=labels[verdict.label] == 1)
+        ("inconclusive", text) for verdict in verdicts for text in _open(verdict, unique=labels[verdict.label] == 1)
     ]
+    lines += [("inconclusive", text) for text in _few_rows(verdicts)]
     lines += [("", text) for text in _elsewhere(compared)]
     counts = Counter(verdict.verdict for verdict in verdicts)
     text = ", ".join(
@@ -67,10 +69,21 @@ def _name(verdict: Verdict, *, unique: bool) -> str:
     return verdict.label if unique else verdict.id
 
 
+def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say once how many verdicts rest on fewer than 30 rows, where chance is large."""
+    tested = [found for verdict in verdicts if (found := verdict.change or verdict.bounded) is not None]
+    few = [each.clusters for each in tested if each.clustered_by == "rows" and each.clusters < _FEW]
+    if not few:
+        return []
+    gates = f"{len(few)} gate{'s rest' if len(few) != 1 else ' rests'}"
+    return [f"few rows: {gates} on fewer than {_FEW} ({min(few)} at least), which show large changes only"]
+
+
 def _elsewhere(compared: Sequence[Verdict]) -> list[str]:
     """What differs between then and now, once for all gates of which the same does."""
     found = Counter(verdict.change.notes for verdict in compared if verdict.change is not None and verdict.change.notes)
-    return [
+    old = Counter(verdict.change.note for verdict in compared if verdict.change is not None and verdict.change.note)
+    return [f"{count} gate{'s' * (count != 1)}: {note}" for note, count in old.items()] + [
         f"baseline of {count} gate{'s' * (count != 1)} measured elsewhere: {'; '.join(notes)}"
         for notes, count in found.items()
     ]
@@ -78,7 +91,11 @@ def _elsewhere(compared: Sequence[Verdict]) -> list[str]:
 
 def _open(verdict: Verdict, *, unique: bool) -> list[str]:
     """What there is to say of an inconclusive gate, which may not have failed its test."""
-    if verdict.verdict != "inconclusive" or verdict.change is None:
+    if verdict.verdict != "inconclusive":
+        return []
+    if verdict.bounded is not None:
+        return [f"{_name(verdict, unique=unique)}: {limit_conclusion(verdict, verdict.bounded)}"]
+    if verdict.change is None:
         return []
     return [f"{_name(verdict, unique=unique)}: {conclusion(verdict, verdict.change)}"]
 

@@ -97,6 +97,8 @@ def bleu(
         row_value=lambda sums: float(computed(sums, effective=True).score),
         details=details,
         scale=100,
+        lowest=0,
+        highest=100,
     )
 
 

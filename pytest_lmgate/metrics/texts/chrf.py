@@ -60,6 +60,8 @@ def chrf(
         value=lambda sums: float(metric._compute_f_score(sums.tolist())),
         details=_details,
         scale=100,
+        lowest=0,
+        highest=100,
     )
 
 

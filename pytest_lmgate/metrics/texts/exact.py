@@ -58,6 +58,9 @@ def exact(ignore_case: bool = False, ignore_punctuation: bool = False, strip: bo
         signature="|".join(["exact", *(f"{key}:{value}" for key, value in fields.items())]),
         statistics=statistics,
         details=lambda sums: {"matches": int(sums[0])},
+        right_or_wrong=True,
+        lowest=0,
+        highest=1,
     )
 
 

@@ -7,12 +7,21 @@ it took each row; its sums are then one matrix product.
 
 from __future__ import annotations
 
-__all__ = ["RESAMPLES", "SEED", "cluster_sums", "percentile_interval", "resampled_scores", "resampled_sums"]
+__all__ = [
+    "RESAMPLES",
+    "SEED",
+    "cluster_sums",
+    "percentile_interval",
+    "resampled_scores",
+    "resampled_sums",
+    "resampled_value",
+]
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.texts.resamples import Resamples
 from pytest_lmgate.metrics.texts.row_statistics import checked_number
 from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
 
@@ -81,6 +90,20 @@ def resampled_scores(metric: TextMetric, sums: Floats) -> Floats:
             "let its `value` say what such sums are worth"
         )
     return scores
+
+
+def resampled_value(metric: TextMetric, sums: Floats) -> Resamples:
+    """Return a metric's value in each resample of its clusters.
+
+    Args:
+        metric: The metric.
+        sums: Statistics of each cluster, shape ``[clusters, k]``, at least two.
+
+    Raises:
+        MetricInputError: The metric's value is not finite for a resample.
+    """
+    scores = resampled_scores(metric, resampled_sums(sums))
+    return Resamples(np.sort(scores), checked_number(metric, metric.value(sums.sum(axis=0))), len(sums))
 
 
 def percentile_interval(scores: Floats) -> tuple[float, float]:

@@ -62,6 +62,8 @@ def rouge(
         signature=settings.signature,
         statistics=statistics,
         details=_details,
+        lowest=0,
+        highest=1,
     )
 
 

@@ -111,6 +111,13 @@ def _checked(metric: TextMetric, returned: Any, count: int) -> Floats:
         )
     if metric.is_mean:
         _check_counts(where, statistics[:, -1])
+    if metric.right_or_wrong:
+        odd = np.flatnonzero((statistics[:, -1] != 1) | ~np.isin(statistics[:, 0], (0, 1)))
+        if len(odd):
+            raise MetricInputError(
+                f"{where}: expected each row's statistics to be [0, 1] or [1, 1], since it is right_or_wrong; got "
+                f"{statistics[odd[0]].tolist()} in row {odd[0]}"
+            )
     return statistics
 
 

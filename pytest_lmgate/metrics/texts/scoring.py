@@ -1,7 +1,8 @@
 """From texts to a `Score`: the value, its noise, its signature.
 
-A mean over rows has the clustered closed form of `pytest_lmgate.metrics.noise`; for all others rows (or clusters of
-them) are resampled. With fewer than two clusters nothing is known of the noise, and nothing is said.
+A mean over rows has the clustered closed form of `pytest_lmgate.metrics.noise`, a share of right rows Wilson's
+interval; for all other metrics rows (or clusters of them) are resampled. With fewer than two clusters nothing is known
+of the noise, and nothing is said.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise import block_clusters, clustered_mean
+from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.metrics.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
@@ -58,9 +60,9 @@ def text_score(
         statistics: What `row_statistics` returned for these very texts, to read them once only.
 
     Returns:
-        The score in the metric's own scale; `n` counts rows. The standard error and the 95 % interval of a mean are
-        ``se`` and ``m +- t se`` in closed form; else those of 1,000 resamples with seed 12345. The details hold the
-        metric's own figures and what the noise was judged by.
+        The score in the metric's own scale; `n` counts rows. The standard error and the 95 % interval of a mean are in
+        closed form (`Sample.bounds`); else those of 1,000 resamples with seed 12345. The details hold the metric's own
+        figures and what the noise was judged by.
 
     Raises:
         MetricInputError: The texts cannot be scored, or the metric's statistics or value are not finite numbers.
@@ -81,8 +83,8 @@ def text_score(
             "let its `value` say what such sums are worth"
         )
     groups = cluster_numbers(clusters, len(texts.predictions))
-    by_cluster = cluster_sums(statistics, groups)
-    noise = _noise_of_mean(by_cluster) if metric.is_mean else _bootstrap(metric, by_cluster)
+    sample = _sample(metric, statistics, groups)
+    noise = _noise_of_mean(sample) if metric.is_mean else _bootstrap(metric, sample.sums)
     return Score(
         value,
         metric=metric.name,
@@ -93,23 +95,23 @@ def text_score(
         interval=noise.interval,
         signature=metric.signed(texts.references),
         details={**checked_details(metric, total), **noise.details},
-        sample=_sample(metric, by_cluster, np.bincount(groups)),
+        sample=sample,
     )
 
 
-def _sample(metric: TextMetric, sums: Floats, rows: NDArray[np.int64]) -> Sample:
+def _sample(metric: TextMetric, statistics: Floats, groups: NDArray[np.int64]) -> Sample:
+    sums = cluster_sums(statistics, groups)
     if not metric.is_mean:
-        return Sample(sums, rows, metric=metric)
-    return Sample(sums[:, :1], sums[:, -1].astype(np.int64), Scale(metric.direction)).merged()
+        return Sample(sums, np.bincount(groups), metric=metric)
+    scale = Scale(metric.direction, lowest=metric.lowest, highest=metric.highest, of_rows=True)
+    outcomes = Outcomes(statistics[:, 0] > 0, groups) if metric.right_or_wrong else None
+    return Sample(sums[:, :1], sums[:, -1].astype(np.int64), scale, outcomes=outcomes).merged()
 
 
-def _noise_of_mean(sums: Floats) -> _Noise:
-    """CR2 standard error and Bell-McCaffrey t interval; clusters beyond 512 are merged with their neighbours."""
-    counts = sums[:, -1].astype(np.int64)
-    merged = cluster_sums(sums, block_clusters(np.arange(len(sums)), counts, running_text=False))
-    noise = clustered_mean(merged[:, 0], merged[:, -1].astype(np.int64))
-    margin = noise.margin()
-    interval = None if margin is None else (noise.mean - margin, noise.mean + margin)
+def _noise_of_mean(sample: Sample) -> _Noise:
+    """CR2 standard error, and the interval by the metric's rule; at most 512 clusters."""
+    noise, bounds = clustered_mean(sample.sums[:, 0], sample.counts), sample.bounds(0.975)
+    interval = None if bounds is None else (bounds.lower, bounds.upper)
     return _Noise(noise.stderr, interval, {"clusters": noise.clusters, "df": noise.df})
 
 

@@ -57,4 +57,5 @@ def ter(
         value=value,
         details=lambda sums: {"edits": int(sums[0]), "ref_len": float(sums[1])},
         scale=100,
+        lowest=0,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["Details", "Direction", "Floats", "References", "Rows", "Statistics", "TextMetric", "Value", "ratio"]
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,10 @@ class TextMetric:
         details: From summed statistics to further figures under the field's names (plain numbers, strings, lists).
         scale: What a perfect or complete score is written as: 1 or 100.
         needs_references: Whether a row without references is an error.
+        right_or_wrong: Whether the number is the share of rows that are right: each row's statistics are ``[0, 1]`` or
+            ``[1, 1]``, and the noise is that of counts (docs/noise.md).
+        lowest: The lowest value there can be; no interval goes below it.
+        highest: The highest value there can be; no interval goes above it.
 
     Raises:
         ConfigError: A field is not what it should be.
@@ -69,6 +74,9 @@ class TextMetric:
     details: Details | None = None
     scale: float = 1.0
     needs_references: bool = True
+    right_or_wrong: bool = False
+    lowest: float = -math.inf
+    highest: float = math.inf
 
     def __post_init__(self) -> None:
         where = f"text metric {self.name!r}"
@@ -90,6 +98,8 @@ class TextMetric:
             optional = field in ("row_value", "details")
             if not callable(given) and not (optional and given is None):
                 raise ConfigError(f"{where}: expected {field} to be a function, got {type(given).__name__}")
+        if self.right_or_wrong and not self.is_mean:
+            raise ConfigError(f"{where}: right_or_wrong is for a share of rows, which has no `value` of its own")
 
     @property
     def is_mean(self) -> bool:
