@@ -27,12 +27,14 @@ class TokenizerFacts:
         bos: Id of the token that begins a text, if there is one.
         eos: Id of the token that ends one, likewise.
         adds_bos: Whether `encode` with special tokens begins with `bos`.
+        decode: A token id to its text.
     """
 
     encode: Callable[[str, bool], Sequence[int]]
     bos: int | None
     eos: int | None
     adds_bos: bool
+    decode: Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,9 @@ def tokenize(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, *,
         ModelError: The protocol needs a BOS or EOS that the tokenizer does not have.
     """
     protocol = windowing.protocol
-    special = protocol == "lm-eval" and windowing.add_bos_token is not False
     if windowing.by_document:
         texts = [row for row in corpus.rows if row.strip()]
-        ids = [_encode(tokenizer, text, special) for text in texts]
-        if windowing.add_bos_token and tokenizer.bos is not None and not tokenizer.adds_bos:
-            ids = [np.concatenate([[tokenizer.bos], each]) for each in ids]
+        ids = [_as_the_harness(tokenizer, text, windowing.add_bos_token) for text in texts]
     elif protocol == "bos-chunks":
         # Line by line, each with its newline; a running text is a file of lines to this convention, the last of which
         # may have its newline already.
@@ -81,7 +80,8 @@ def tokenize(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, *,
         ids = [np.concatenate([_encode(tokenizer, f"{line}\n", False) for line in lines])]
     else:
         texts = [("\n\n" if protocol == "gptq" else corpus.join).join(corpus.rows)]
-        ids = [_encode(tokenizer, texts[0], False)]
+        # The loaders of GPTQ and AWQ call the tokenizer once, with the special tokens that it adds.
+        ids = [_encode(tokenizer, texts[0], protocol == "gptq")]
     _check_enough(corpus, windowing, tokenizer, sum(map(len, ids)))
     return Streams(
         ids=tuple(ids),
@@ -90,6 +90,24 @@ def tokenize(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, *,
         chars=tuple(map(len, texts)),
         utf8_bytes=tuple(len(text.encode()) for text in texts),
     )
+
+
+def _as_the_harness(tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None) -> Ids:
+    """Encode as lm-evaluation-harness 0.4.13 does (``HFLM.tok_encode``) with a tokenizer loaded by `add_bos_token`.
+
+    False drops all special tokens. None keeps those that the tokenizer adds by itself. True has it add a BOS and
+    nothing else, so an EOS that it would add is dropped. With None and True, a text that already begins with the text
+    of the prefix token gets no special tokens.
+    """
+    if add_bos_token is False:
+        return _encode(tokenizer, text, False)
+    prefix = tokenizer.eos if tokenizer.bos is None else tokenizer.bos
+    if prefix is not None and text.startswith(tokenizer.decode(prefix)):
+        return _encode(tokenizer, text, False)
+    if add_bos_token is None:
+        return _encode(tokenizer, text, True)
+    bos = [] if tokenizer.bos is None else [tokenizer.bos]
+    return np.array([*bos, *tokenizer.encode(text, False)], dtype=np.int64)
 
 
 def _encode(tokenizer: TokenizerFacts, text: str, special: bool) -> Ids:

@@ -130,15 +130,27 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
             with quiet():
                 ids: Sequence[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
         except Exception as error:
-            raise ModelError(
-                f"the tokenizer {type(tokenizer).__name__} failed: {type(error).__name__}: {error}; expected one that "
-                "is called as tokenizer(text, add_special_tokens=...) and returns a mapping with input_ids"
+            raise _failed(
+                error, "is called as tokenizer(text, add_special_tokens=...) and returns a mapping with input_ids"
             ) from error
         return ids
 
+    def decode(token: int) -> str:
+        try:
+            with quiet():
+                return str(tokenizer.decode(token))
+        except Exception as error:
+            raise _failed(error, "returns a token's text by tokenizer.decode(id)") from error
+
+    def _failed(error: Exception, expected: str) -> ModelError:
+        return ModelError(
+            f"the tokenizer {type(tokenizer).__name__} failed: {type(error).__name__}: {error}; "
+            f"expected one that {expected}"
+        )
+
     bos, eos = (getattr(tokenizer, f"{which}_token_id", None) for which in ("bos", "eos"))
     adds_bos = bos is not None and list(encode("a", True))[:1] == [bos]
-    return TokenizerFacts(encode, bos, eos, adds_bos)
+    return TokenizerFacts(encode, bos, eos, adds_bos, decode)
 
 
 @contextlib.contextmanager

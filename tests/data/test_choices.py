@@ -26,7 +26,7 @@ def words(prefix: tuple[int, ...] = (), suffix: tuple[int, ...] = (), **facts: A
         return [*prefix, *ids, *suffix] if special else ids
 
     adds_bos = prefix[:1] == (BOS,)
-    return TokenizerFacts(encode, **{"bos": BOS, "eos": EOS, "adds_bos": adds_bos, **facts})
+    return TokenizerFacts(encode, **{"bos": BOS, "eos": EOS, "adds_bos": adds_bos, "decode": chr, **facts})
 
 
 def planned(
@@ -105,7 +105,7 @@ def test_a_choice_that_begins_with_bos_needs_no_other_before_it() -> None:
 @pytest.mark.parametrize(("length", "read"), [(99, "abcdefgh"), (10, "abcdefgh"), (9, "bcdefgh"), (3, "h"), (2, "")])
 def test_the_left_of_a_question_that_does_not_fit_is_left_out(length: int, read: str) -> None:
     # The last token is only a target: so many tokens are read, one more is there.
-    tokenizer = TokenizerFacts(lambda text, _: of(text), BOS, EOS, False)
+    tokenizer = TokenizerFacts(lambda text, _: of(text), BOS, EOS, False, chr)
     if read:
         assert planned("abcdefgh", "xy", tokenizer=tokenizer, max_length=length) == [(of(read), of(" xy"))]
     else:

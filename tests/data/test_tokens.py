@@ -20,13 +20,16 @@ RUNNING = Corpus("t", ("one\ntwo\n\nfour",), is_one_text=True)
 TABLE = Corpus("t", ROWS)
 
 
-def characters(*, bos: int | None = BOS, eos: int | None = EOS, adds_bos: bool = False) -> TokenizerFacts:
+def characters(
+    *, bos: int | None = BOS, eos: int | None = EOS, adds_bos: bool = False, adds_eos: bool = False
+) -> TokenizerFacts:
     """A tokenizer whose ids are code points, and which shows where it was called anew: id 7 begins each call."""
 
     def encode(text: str, special: bool) -> Sequence[int]:
-        return [*([bos] if special and adds_bos else []), 7, *map(ord, text)]
+        before, after = [bos] if special and adds_bos else [], [eos] if special and adds_eos else []
+        return [*before, 7, *map(ord, text), *after]
 
-    return TokenizerFacts(encode, bos, eos, adds_bos)
+    return TokenizerFacts(encode, bos, eos, adds_bos, {BOS: "<s>", EOS: "</s>"}.__getitem__)
 
 
 def windowing(protocol: str, **more: Any) -> Windowing:
@@ -49,6 +52,22 @@ def test_gptq_joins_by_two_newlines_whatever_the_dataset_says() -> None:
     streams = tokenize(Corpus("t", ROWS, join="|"), windowing("gptq"), characters(), model="m")
 
     assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc\n\n\n\n  \n\ndéfg hi")]
+
+
+@pytest.mark.parametrize(
+    ("adds", "before", "after"),
+    [
+        ({"adds_bos": True}, [BOS], []),
+        ({"adds_eos": True}, [], [EOS]),
+        ({"adds_bos": True, "adds_eos": True}, [BOS], [EOS]),
+    ],
+)
+def test_gptq_keeps_the_special_tokens_that_the_tokenizer_adds_to_the_whole_text(
+    adds: dict[str, bool], before: list[int], after: list[int]
+) -> None:
+    streams = tokenize(Corpus("t", ("ab", "cd")), windowing("gptq"), characters(**adds), model="m")
+
+    assert streams.ids[0].tolist() == [*before, *ids_of("ab\n\ncd"), *after]
 
 
 def test_a_running_text_is_read_unchanged() -> None:
@@ -104,25 +123,42 @@ def test_words_bytes_and_characters_are_those_of_the_original_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("add_bos_token", "adds_bos", "expected"),
+    ("add_bos_token", "adds", "expected"),
     [
-        (False, False, [7, 97]),
-        (False, True, [7, 97]),
-        (None, False, [7, 97]),
-        (None, True, [BOS, 7, 97]),
-        (True, False, [BOS, 7, 97]),
-        (True, True, [BOS, 7, 97]),
+        (False, {}, [7, 97]),
+        (False, {"adds_bos": True, "adds_eos": True}, [7, 97]),
+        (None, {}, [7, 97]),
+        (None, {"adds_bos": True}, [BOS, 7, 97]),
+        (None, {"adds_eos": True}, [7, 97, EOS]),
+        (None, {"adds_bos": True, "adds_eos": True}, [BOS, 7, 97, EOS]),
+        (True, {}, [BOS, 7, 97]),
+        (True, {"adds_bos": True}, [BOS, 7, 97]),
+        (True, {"adds_eos": True}, [BOS, 7, 97]),
+        (True, {"adds_bos": True, "adds_eos": True}, [BOS, 7, 97]),
+        (True, {"bos": None, "adds_eos": True}, [7, 97]),
     ],
 )
-def test_lm_eval_keeps_the_tokenizers_own_bos_only_where_asked(
-    add_bos_token: bool | None, adds_bos: bool, expected: list[int]
+def test_lm_eval_keeps_the_tokenizers_special_tokens_for_none_and_adds_a_bos_alone_for_true(
+    add_bos_token: bool | None, adds: dict[str, Any], expected: list[int]
 ) -> None:
     streams = tokenize(
-        Corpus("t", ("a",)), windowing("lm-eval", add_bos_token=add_bos_token), characters(adds_bos=adds_bos), model="m"
+        Corpus("t", ("a",)), windowing("lm-eval", add_bos_token=add_bos_token), characters(**adds), model="m"
     )
 
     assert streams.ids[0].tolist() == expected
-    assert streams.prefix == BOS
+
+
+@pytest.mark.parametrize("add_bos_token", [False, None, True])
+@pytest.mark.parametrize(("bos", "opening"), [(BOS, "<s>"), (None, "</s>")])
+def test_lm_eval_adds_no_special_token_to_a_text_that_begins_with_the_prefix_token(
+    add_bos_token: bool | None, bos: int | None, opening: str
+) -> None:
+    tokenizer = characters(bos=bos, adds_bos=bos is not None, adds_eos=True)
+    corpus = Corpus("t", (f"{opening}a",))
+
+    streams = tokenize(corpus, windowing("lm-eval", add_bos_token=add_bos_token), tokenizer, model="m")
+
+    assert streams.ids[0].tolist() == ids_of(f"{opening}a")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +207,7 @@ def test_a_text_with_too_few_tokens_is_an_error_that_tells_how_many_are_needed(
     protocol: str, adds_bos: bool, needed: int
 ) -> None:
     def with_tokens(count: int) -> None:
-        facts = TokenizerFacts(lambda text, special: range(count), BOS, EOS, adds_bos)
+        facts = TokenizerFacts(lambda text, special: range(count), BOS, EOS, adds_bos, chr)
         tokenize(Corpus("short", ("x",)), windowing(protocol), facts, model="m")
 
     with_tokens(needed)
