@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.config.protocol import Windowing
 from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.rows import rows_by_counts, rows_by_starts
 from pytest_lmgate.errors import DataError, ModelError
 
 Ids = NDArray[np.int64]
@@ -28,6 +29,8 @@ class TokenizerFacts:
         eos: Id of the token that ends one, likewise.
         adds_bos: Whether `encode` with special tokens begins with `bos`.
         decode: A token id to its text.
+        starts: Text and whether to add special tokens, to the first character of each token, 0 for a special token;
+            None where the tokenizer does not say.
     """
 
     encode: Callable[[str, bool], Sequence[int]]
@@ -35,6 +38,7 @@ class TokenizerFacts:
     eos: int | None
     adds_bos: bool
     decode: Callable[[int], str]
+    starts: Callable[[str, bool], Sequence[int] | None] = lambda _, __: None
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Streams:
         words: Pieces of ``re.split(r"\s+", text)`` of each document, as lm-evaluation-harness counts them.
         chars: Unicode code points of each document.
         utf8_bytes: Bytes of each document.
+        rows: Row of each token where the rows were joined to one text, shape ``[tokens]``; None where rows are
+            documents, or the text has no rows.
     """
 
     ids: tuple[Ids, ...]
@@ -54,6 +60,7 @@ class Streams:
     words: tuple[int, ...]
     chars: tuple[int, ...]
     utf8_bytes: tuple[int, ...]
+    rows: Ids | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -69,6 +76,7 @@ def tokenize(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, *,
         ModelError: The protocol needs a BOS or EOS that the tokenizer does not have.
     """
     protocol = windowing.protocol
+    rows = None
     if windowing.by_document:
         texts = [row for row in corpus.rows if row.strip()]
         ids = [_as_the_harness(tokenizer, text, windowing.add_bos_token) for text in texts]
@@ -77,11 +85,16 @@ def tokenize(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, *,
         # may have its newline already.
         lines = corpus.rows[0].removesuffix("\n").split("\n") if corpus.is_one_text else corpus.rows
         texts = ["".join(f"{line}\n" for line in lines)]
-        ids = [np.concatenate([_encode(tokenizer, f"{line}\n", False) for line in lines])]
+        parts = [_encode(tokenizer, f"{line}\n", False) for line in lines]
+        ids = [np.concatenate(parts)]
+        rows = None if corpus.is_one_text else np.repeat(np.arange(len(parts)), list(map(len, parts)))
     else:
-        texts = [("\n\n" if protocol == "gptq" else corpus.join).join(corpus.rows)]
+        join, special = ("\n\n", True) if protocol == "gptq" else (corpus.join, False)
+        texts = [join.join(corpus.rows)]
         # The loaders of GPTQ and AWQ call the tokenizer once, with the special tokens that it adds.
-        ids = [_encode(tokenizer, texts[0], protocol == "gptq")]
+        ids = [_encode(tokenizer, texts[0], special)]
+        if not corpus.is_one_text and len(corpus.rows) > 1:
+            rows = _rows(tokenizer, texts[0], special, corpus.rows, join, len(ids[0]))
     _check_enough(corpus, windowing, tokenizer, sum(map(len, ids)))
     return Streams(
         ids=tuple(ids),
@@ -89,7 +102,16 @@ def tokenize(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, *,
         words=tuple(len(re.split(r"\s+", text)) for text in texts),
         chars=tuple(map(len, texts)),
         utf8_bytes=tuple(len(text.encode()) for text in texts),
+        rows=rows,
     )
+
+
+def _rows(tokenizer: TokenizerFacts, text: str, special: bool, rows: Sequence[str], join: str, tokens: int) -> Ids:
+    """Return the row of each token of joined rows."""
+    starts = tokenizer.starts(text, special)
+    if starts is not None and len(starts) == tokens:
+        return rows_by_starts(starts, rows, join)
+    return rows_by_counts([len(_encode(tokenizer, f"{row}{join}", False)) for row in rows], tokens)
 
 
 def _as_the_harness(tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None) -> Ids:

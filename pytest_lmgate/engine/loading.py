@@ -148,9 +148,16 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
             f"expected one that {expected}"
         )
 
+    def starts(text: str, special: bool) -> Sequence[int] | None:
+        if not getattr(tokenizer, "is_fast", False):
+            return None
+        with quiet():
+            found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)["offset_mapping"]
+        return [begin for begin, _ in found]
+
     bos, eos = (getattr(tokenizer, f"{which}_token_id", None) for which in ("bos", "eos"))
     adds_bos = bos is not None and list(encode("a", True))[:1] == [bos]
-    return TokenizerFacts(encode, bos, eos, adds_bos, decode)
+    return TokenizerFacts(encode, bos, eos, adds_bos, decode, starts)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
 
 # Raise the number whenever the code that measures may give another result.
-_KIND = "conditional-nll/1"
+_KIND = "conditional-nll/2"
 
 
 def evaluate_conditional_perplexity(
@@ -93,6 +93,7 @@ def evaluate_conditional_perplexity(
             chars=np.array([len(target) for target in targets]),
             utf8_bytes=np.array([len(target.encode("utf-8", "surrogatepass")) for target in targets]),
             running_text=False,
+            row_targets=np.array([len(pair.target) for pair in encoded]),
             targets=digest_of_targets([pair.target for pair in encoded]),
         )
 

@@ -19,7 +19,7 @@ from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.tokens import Streams, tokenize
 from pytest_lmgate.data.windows import plan_windows
 from pytest_lmgate.errors import DataError, ModelError
-from pytest_lmgate.evaluate.likelihood import digest_of_targets
+from pytest_lmgate.evaluate.likelihood import ROWS, digest_of_targets, targets_of_rows
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.engine.loading import LoadedModel
 
 # Raise the number whenever the code that measures may give another result.
-_KIND = "divergence/4"
+_KIND = "divergence/5"
 _MEASURED = ("kl", "dp", "same_top", "nll_p", "nll_q")
 _ARRAYS = (*_MEASURED, "window_targets", "window_document")
 
@@ -141,6 +141,7 @@ def _measure(
         window_targets=plan.targets,
         window_document=plan.document,
         running_text=not windowing.by_document,
+        row_targets=targets_of_rows(plan, streams, corpus, by_document=windowing.by_document),
         targets=digest_of_targets(streams.ids),
     )
 
@@ -177,10 +178,11 @@ def _apart(model: str, reference: str, what: str) -> str:
 
 def _encode(statistics: DivergenceStatistics) -> Entry:
     facts = {"running_text": statistics.running_text, "targets": statistics.targets}
-    return Entry({name: getattr(statistics, name) for name in _ARRAYS}, facts)
+    rows = {} if statistics.row_targets is None else {ROWS: statistics.row_targets}
+    return Entry({name: getattr(statistics, name) for name in _ARRAYS} | rows, facts)
 
 
 def _decode(entry: Entry) -> DivergenceStatistics:
-    arrays = {name: entry.arrays[name] for name in _ARRAYS}
+    arrays = {name: entry.arrays[name] for name in (*_ARRAYS, ROWS) if name in entry.arrays or name != ROWS}
     facts = entry.facts
     return DivergenceStatistics(**arrays, running_text=bool(facts["running_text"]), targets=str(facts["targets"]))

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["decode_likelihoods", "digest_of_targets", "encode_likelihoods", "evaluate_perplexity"]
+__all__ = [
+    "ROWS",
+    "decode_likelihoods",
+    "digest_of_targets",
+    "encode_likelihoods",
+    "evaluate_perplexity",
+    "targets_of_rows",
+]
 
 import hashlib
 import math
@@ -18,8 +25,9 @@ from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.protocol import Protocol, Windowing
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.data.tokens import tokenize
-from pytest_lmgate.data.windows import plan_windows
+from pytest_lmgate.data.rows import row_targets
+from pytest_lmgate.data.tokens import Streams, tokenize
+from pytest_lmgate.data.windows import WindowPlan, plan_windows
 from pytest_lmgate.errors import DataError
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
@@ -30,8 +38,9 @@ if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
 
 # Raise the number whenever the code that measures may give another result.
-_KIND = "token-nll/3"
+_KIND = "token-nll/4"
 _ARRAYS = ("nll", "window_targets", "window_document", "words", "chars", "utf8_bytes")
+ROWS = "row_targets"  # only where the text has rows
 
 
 def evaluate_perplexity(
@@ -142,6 +151,7 @@ def _measure(
         chars=np.array(streams.chars, dtype=np.int64),
         utf8_bytes=np.array(streams.utf8_bytes, dtype=np.int64),
         running_text=not windowing.by_document,
+        row_targets=targets_of_rows(plan, streams, corpus, by_document=windowing.by_document),
         targets=digest_of_targets(streams.ids),
     )
 
@@ -180,14 +190,28 @@ def _fingerprint(source: ModelSource, corpus: Corpus, windowing: Windowing) -> F
 def encode_likelihoods(statistics: LikelihoodStatistics) -> Entry:
     """Make of a measurement what is stored."""
     facts = {"running_text": statistics.running_text, "targets": statistics.targets}
-    return Entry({name: getattr(statistics, name) for name in _ARRAYS}, facts)
+    rows = {} if statistics.row_targets is None else {ROWS: statistics.row_targets}
+    return Entry({name: getattr(statistics, name) for name in _ARRAYS} | rows, facts)
 
 
 def decode_likelihoods(entry: Entry) -> LikelihoodStatistics:
     """Make a measurement of what was stored."""
-    arrays = {name: entry.arrays[name] for name in _ARRAYS}
+    arrays = {name: entry.arrays[name] for name in (*_ARRAYS, ROWS) if name in entry.arrays or name != ROWS}
     facts = entry.facts
     return LikelihoodStatistics(**arrays, running_text=bool(facts["running_text"]), targets=str(facts["targets"]))
+
+
+def targets_of_rows(
+    plan: WindowPlan, streams: Streams, corpus: Corpus, *, by_document: bool
+) -> NDArray[np.int64] | None:
+    """Return the targets of each row in the order of the plan, shape ``[rows]``; None where the text has no rows."""
+    if corpus.is_one_text:
+        return None
+    return (
+        np.bincount(plan.document, weights=plan.targets).astype(np.int64)
+        if by_document
+        else row_targets(plan, streams.rows)
+    )
 
 
 def digest_of_targets(texts: Iterable[Sequence[int] | NDArray[np.int64]]) -> str:

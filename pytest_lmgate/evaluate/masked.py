@@ -5,10 +5,11 @@ from __future__ import annotations
 __all__ = ["evaluate_pseudo_perplexity"]
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
@@ -23,8 +24,9 @@ from pytest_lmgate.metrics.score import Score
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
+    from pytest_lmgate.engine.masked import Piece
 
-_KIND = "pseudo-nll/1"
+_KIND = "pseudo-nll/2"
 
 
 def evaluate_pseudo_perplexity(
@@ -73,6 +75,7 @@ def evaluate_pseudo_perplexity(
             chars=np.array([len(text) for text in texts]),
             utf8_bytes=np.array([len(text.encode()) for text in texts]),
             running_text=corpus.is_one_text,
+            row_targets=None if corpus.is_one_text else _targets_of_rows(pieces),
             targets=digest_of_targets([piece.ids for piece in pieces]),
         )
 
@@ -80,3 +83,10 @@ def evaluate_pseudo_perplexity(
     statistics, cached = measurements.once(fingerprint, recipe)
     score = perplexity(statistics, signature=f"masked|{how}|unit:token|version:{__version__}", metric="pppl")
     return score.identified(corpus.digest), fingerprint.address, cached
+
+
+def _targets_of_rows(pieces: Sequence[Piece]) -> NDArray[np.int64]:
+    """Return the targets of each row, shape ``[rows]``; rows without a token have none."""
+    return np.bincount([piece.document for piece in pieces], weights=[len(piece.targets) for piece in pieces]).astype(
+        np.int64
+    )

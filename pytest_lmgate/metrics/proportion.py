@@ -90,9 +90,9 @@ def wilson_bounds(outcomes: Outcomes, confidence: float) -> Bounds | None:
     ``(p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2/n)``, n divided by the design effect of clusters.
 
     Returns:
-        None where all rows are one cluster.
+        None with fewer than two rows or clusters of rows.
     """
-    if len(outcomes.sizes) < 2 and outcomes.n > 1:
+    if len(outcomes.sizes) < 2:
         return None
     p = float(outcomes.right.mean())
     # Of the rarer outcome, since clusters show where it is, not where the usual one is.

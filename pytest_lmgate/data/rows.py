@@ -1,0 +1,63 @@
+"""Which row each token of a running text came from: noise is judged between rows, also where they were joined.
+
+A fast tokenizer says where in the text each token begins. Of others each row is tokenized alone, and the boundaries lie
+where these counts, scaled to the whole, put them; a boundary that is off by a few tokens hardly changes a sum of a row.
+"""
+
+from __future__ import annotations
+
+__all__ = ["row_targets", "rows_by_counts", "rows_by_starts"]
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.data.windows import WindowPlan
+
+Ints = NDArray[np.int64]
+
+
+def rows_by_starts(starts: Sequence[int], rows: Sequence[str], join: str) -> Ints:
+    """Return the row of each token from where tokens begin; what joins two rows belongs to the first.
+
+    Args:
+        starts: First character of each token, shape ``[tokens]``; special tokens, which have none, say 0.
+        rows: The rows' texts.
+        join: What stands between two rows.
+
+    Returns:
+        Shape ``[tokens]``, from 0, not decreasing.
+    """
+    lengths = np.array([len(row) + len(join) for row in rows], dtype=np.int64)
+    begins = np.cumsum(lengths) - lengths
+    found = np.searchsorted(begins, np.asarray(starts, dtype=np.int64), side="right") - 1
+    return np.maximum.accumulate(found)  # a special token at the end says 0 too
+
+
+def rows_by_counts(counts: Sequence[int], tokens: int) -> Ints:
+    """Return the row of each token from how many tokens each row has alone.
+
+    Args:
+        counts: Tokens of each row when it is tokenized alone.
+        tokens: Tokens of all rows together.
+
+    Returns:
+        Shape ``[tokens]``, from 0, not decreasing.
+    """
+    ends = np.cumsum(counts) * (tokens / max(1, sum(counts)))
+    found = np.searchsorted(np.round(ends), np.arange(tokens), side="right")
+    return np.minimum(found, len(counts) - 1).astype(np.int64)
+
+
+def row_targets(plan: WindowPlan, rows: Ints | None) -> Ints | None:
+    """Return how many targets each row has, in the order of the plan, shape ``[rows]``; None where rows are unknown.
+
+    Args:
+        plan: Windows of a single stream.
+        rows: Row of each token of that stream, shape ``[tokens]``.
+    """
+    if rows is None:
+        return None
+    windows = [rows[first:end] for first, end in zip(plan.first, plan.end, strict=True)]
+    return np.bincount(np.concatenate(windows))
