@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 from decision_figure import draw, load_matplotlib
-from decision_tables import JUDGED, MAIN, NOISES, SEED, tables
+from decision_tables import MAIN, NOISES, SEED, tables
 from halves import real_models
-from judges import METHODS, OURS, decisions, require_same_verdicts
+from judges import METHODS, OURS, STUDENT, decisions, require_same_verdicts
 from pairs import TRUTHS, simulate
-from promises import Point, broken_promises
+from promises import Point, broken_promises, worse_than_student
 from resampled import ROWS, resampled_metric
 
 DOCUMENTS, SPREADS = (10, 30, 100, 500), (0.0, 0.5, 1.0, 1.5)
@@ -65,15 +65,16 @@ def simulated(repetitions: int, *, quick: bool, docs: Path | None, figure: bool)
     points: list[Point] = []
     for found in run(NOISES, documents, spreads, repetitions):
         points += found
-        ours = [p for p in found if p.method == OURS]
-        shares = ", ".join(f"{p.truth}: {p.passed:.1%} pass, {p.failed:.1%} fail, {p.builds:.1%} builds" for p in ours)
-        print(f"{ours[0].noise}, {ours[0].documents} documents, sigma {ours[0].spread:g}: {shares}", flush=True)
+        here = [p for p in found if p.method == OURS]
+        shares = ", ".join(f"{p.truth}: {p.passed:.1%} pass, {p.failed:.1%} fail, {p.builds:.1%} builds" for p in here)
+        print(f"{here[0].noise}, {here[0].documents} documents, sigma {here[0].spread:g}: {shares}", flush=True)
     if docs is not None:
         docs.mkdir(parents=True, exist_ok=True)
         (docs / "decisions.md").write_text(tables(points, repetitions), encoding="utf-8")
         if plt is not None:
             draw(plt, [point for point in points if point.noise == MAIN], docs / "decisions.svg")
-    broken = list(broken_promises((p for p in points if p.method == OURS and p.noise in JUDGED), repetitions))
+    ours, student = ([p for p in points if p.method == method] for method in (OURS, STUDENT))
+    broken = [*broken_promises(ours, repetitions), *worse_than_student(ours, student, repetitions)]
     for promise in broken:
         print(f"BROKEN {promise}")
     print(f"{len(broken)} promises broken, {repetitions:,} repetitions at each of {len(points) // len(METHODS)} points")

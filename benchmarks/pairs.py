@@ -6,9 +6,12 @@ Tokens are not drawn one by one: a document's mean is normal around its effect, 
 
 from __future__ import annotations
 
-__all__ = ["CONFIDENCE", "LIMIT", "MEDIAN_TOKENS", "TOLERANCE", "TRUTHS", "Floats", "Noise", "Pairs", "simulate"]
+__all__ = [
+    "CONFIDENCE", "EFFECTS", "LIMIT", "MEDIAN_TOKENS", "TOLERANCE", "TRUTHS", "Floats", "Noise", "Pairs", "simulate",
+]  # fmt: skip
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +29,17 @@ OWN_DOCUMENTS, OWN_TOKENS = 0.4, 2.5
 TRUTHS = ("at the tolerance", "no change", "no change, adequate sample")
 
 
+def _lognormal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    return (rng.lognormal(0, 1, shape) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e)
+
+
+EFFECTS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Floats]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "exponential": lambda rng, shape: rng.standard_exponential(shape) - 1,
+    "lognormal": _lognormal,
+}
+
+
 @dataclass(frozen=True)
 class Noise:
     """Differences of NLL between two models, in nats: standard deviation of a document's own effect, and of its tokens.
@@ -33,12 +47,13 @@ class Noise:
     Attributes:
         documents: Of the effects.
         tokens: Of a token around its document's mean.
-        skewed: Whether effects are exponential, most documents a little better and a few much worse, or normal.
+        effects: Distribution of the effects, each with mean 0 and variance 1: ``normal``, or ``exponential`` and
+            ``lognormal`` (sigma 1), where most documents are a little better and a few much worse.
     """
 
     documents: float
     tokens: float
-    skewed: bool = False
+    effects: str = "normal"
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,7 @@ def simulate(rng: np.random.Generator, noise: Noise, documents: int, spread: flo
         variance = (counts**2).sum(axis=1) * noise.documents**2 + total * noise.tokens**2
         scale = LIMIT / (2 * stdtrit(degrees_of_freedom(counts), CONFIDENCE) * np.sqrt(variance) / total)
     true = LIMIT if truth == TRUTHS[0] else 0.0
-    effects = rng.standard_exponential(counts.shape) - 1 if noise.skewed else rng.standard_normal(counts.shape)
+    effects = EFFECTS[noise.effects](rng, counts.shape)
     around = rng.standard_normal(counts.shape) / np.sqrt(counts)
     means = true + scale[:, None] * (noise.documents * effects + noise.tokens * around)
     own_means = rng.standard_normal(counts.shape) * np.sqrt(OWN_DOCUMENTS**2 + OWN_TOKENS**2 / counts)

@@ -51,7 +51,8 @@ class ClusteredMean:
         clusters: C, clusters with at least one target.
         stderr: CR2 standard error of `mean`; None with fewer than two clusters.
         df: Bell-McCaffrey degrees of freedom; None with fewer than two clusters.
-        skewness: ``k = sum a_c^3 / (sum a_c^2)^(3/2)`` of the CR2 residuals ``a_c = e_c / sqrt(1 - h_c)``.
+        skewness: k, of the CR2 residuals ``a_c = e_c / sqrt(1 - h_c)``; ``sum a_c^3 / (sum a_c^2)^(3/2)`` where
+            clusters are of equal size.
     """
 
     mean: float
@@ -130,13 +131,33 @@ def clustered_mean(sums: Floats, counts: Ints) -> ClusteredMean:
     if len(n) < 2:
         return ClusteredMean(mean, int(total), len(n), None, None)
     h = n / total
-    scaled = (s - mean * n) / np.sqrt(1 - h)
-    squares = float((scaled**2).sum())
-    stderr = math.sqrt(squares) / total
-    # Relative to the largest, since cubes of tiny residuals would underflow.
-    unit = scaled / np.abs(scaled).max() if squares > 0 else scaled
-    skewness = float((unit**3).sum() / (unit**2).sum() ** 1.5) if squares > 0 else 0.0
-    return ClusteredMean(mean, int(total), len(n), stderr, _bell_mccaffrey(n, h), skewness)
+    residuals = (s - mean * n) / np.sqrt(1 - h)
+    stderr = math.sqrt(float((residuals**2).sum())) / total
+    return ClusteredMean(mean, int(total), len(n), stderr, _bell_mccaffrey(n, h), _skewness(residuals, n))
+
+
+def _skewness(residuals: Floats, n: Floats) -> float:
+    """Return the skewness of the mean, ``sum a_c^3 / (sum a_c^2)^(3/2)`` for clusters of equal size.
+
+    Of uneven clusters one large residual alone makes that sum skewed, and bounds that follow it lose up to 18 points of
+    power where the noise is not skewed at all. So the same is estimated twice more from residuals that weigh clusters
+    alike, ``a_c / n_c^q`` with q 1/2 and 1, whose skewness is carried to the mean by ``sum n^3 / (sum n^2)^(3/2)``.
+    Where all three agree in sign the smallest counts, else none: at most 3 points are lost, and skewed damage is still
+    seen (benchmarks/decisions.py).
+    """
+    if not residuals.any():
+        return 0.0
+    carried = float((n**3).sum() / (n**2).sum() ** 1.5)
+    estimates = [_third(residuals) / math.sqrt(len(n)), *(carried * _third(residuals / n**q) for q in (0.5, 1.0))]
+    if min(estimates) <= 0 <= max(estimates):
+        return 0.0
+    return min(estimates, key=abs)
+
+
+def _third(x: Floats) -> float:
+    """``mean(x^3) / mean(x^2)^(3/2)``, relative to the largest, since cubes of tiny residuals would underflow."""
+    unit = x / np.abs(x).max()
+    return float((unit**3).mean() / (unit**2).mean() ** 1.5)
 
 
 def _bell_mccaffrey(n: Floats, h: Floats) -> float:
