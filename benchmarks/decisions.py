@@ -2,6 +2,8 @@
 
     python benchmarks/decisions.py                        # everything, about six minutes on one core
     python benchmarks/decisions.py --only simulated       # pairs.py, judges.py
+    python benchmarks/decisions.py --only rows            # rows that are right or wrong
+    python benchmarks/decisions.py --only text            # running text, through the code that makes clusters
     python benchmarks/decisions.py --only resampled       # a metric that is bootstrapped, two rows to 200
     python benchmarks/decisions.py --only real            # the models of example_project, see halves.py
     python benchmarks/decisions.py --docs docs/figures    # and write tables and figure there; needs matplotlib
@@ -26,10 +28,12 @@ from judges import METHODS, OURS, STUDENT, decisions, require_same_verdicts
 from pairs import TRUTHS, simulate
 from promises import Point, broken_promises, worse_than_student
 from resampled import ROWS, resampled_metric
+from right_or_wrong import right_or_wrong
+from running_text import running_text
 
 DOCUMENTS, SPREADS = (10, 30, 100, 500), (0.0, 0.5, 1.0, 1.5)
 CHUNK, CHECKED = 1000, 5
-_PARTS = ("simulated", "resampled", "real")
+_PARTS = ("simulated", "rows", "text", "resampled", "real")
 
 
 def run(
@@ -97,6 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = [options.only] if options.only else _PARTS
     if "simulated" in parts:
         holds &= simulated(repetitions, quick=options.quick, docs=options.docs, figure=not options.no_figure)
+    if "rows" in parts:
+        holds &= right_or_wrong(repetitions // 5, quick=options.quick, docs=options.docs)
+    if "text" in parts:
+        holds &= running_text(repetitions // 10, quick=options.quick, docs=options.docs)
     if "resampled" in parts:
         holds &= resampled_metric(repetitions // 10, (2, 10) if options.quick else ROWS, options.docs)
     if "real" in parts:
