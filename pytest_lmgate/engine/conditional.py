@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pytest_lmgate.data.prompts import Prompt
+from pytest_lmgate.data.repeats import repeats
+from pytest_lmgate.engine.company import Company, has_same_numbers
 from pytest_lmgate.engine.forward import evaluation_mode
 from pytest_lmgate.engine.halving import failure, run_halving
 from pytest_lmgate.engine.likelihood import Checkpointing, Progress
@@ -85,8 +87,11 @@ def measure_conditional_nll(
     batch_size: int | str = "auto",
     report: Callable[[Progress], None] = lambda _: None,
     checkpointing: Checkpointing | None = None,
+    remark: Callable[[str], None] = lambda _: None,
 ) -> NDArray[np.float64]:
     """Return the NLL of each target token given the source and the target's tokens before it, in nats, pair after pair.
+
+    Pairs with the same source and target are read once.
 
     Args:
         loaded: An encoder-decoder model.
@@ -95,12 +100,14 @@ def measure_conditional_nll(
         batch_size: Pairs per batch at most, or ``auto`` for a budget of tokens.
         report: Called after each batch.
         checkpointing: Where interrupted work is kept.
+        remark: Told in one sentence what the session's summary should say of the model.
 
     Returns:
         Shape ``[targets]``.
 
     Raises:
-        ModelError: A token id is beyond the vocabulary, or nothing says which token the decoder begins with.
+        ModelError: A token id is beyond the vocabulary, nothing says which token the decoder begins with, or the model
+            is not deterministic.
         NonFiniteError: A log-likelihood is NaN or infinite.
         EngineError: Out of memory with a single pair, or the model itself failed.
     """
@@ -118,13 +125,14 @@ def measure_conditional_nll(
         report=report,
         checkpointing=checkpointing,
     )
-    # A pair is scored whole or not at all.
-    todo = [row for row in range(len(pairs)) if not board.is_scored(int(offsets[row]))]
     with torch.inference_mode(), evaluation_mode(loaded.model), quiet():
-        reader = _Reader(loaded, pairs, batch_size)
-        for rows in reader.batches(todo):
-            at = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
-            board.put(at, reader.nll(rows), read=sum(map(reader.tokens, rows)))
+        reader = _Reader(loaded, pairs, batch_size, remark)
+        # A pair is scored whole or not at all.
+        for rows in reader.batches(lambda row: board.is_scored(int(offsets[row]))):
+            parts = np.split(reader.nll(rows), np.cumsum([len(pairs[row].target) for row in rows])[:-1])
+            each = [(equal, part) for row, part in zip(rows, parts, strict=True) for equal in reader.equal(row)]
+            at = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row, _ in each])
+            board.put(at, np.concatenate([part for _, part in each]), read=sum(map(reader.tokens, rows)))
     return board.nll
 
 
@@ -146,12 +154,15 @@ class _Decoder:
 class _Reader:
     """One model and the pairs it has to read."""
 
-    def __init__(self, loaded: LoadedModel, pairs: Sequence[Pair], batch_size: int | str) -> None:
+    def __init__(
+        self, loaded: LoadedModel, pairs: Sequence[Pair], batch_size: int | str, remark: Callable[[str], None]
+    ) -> None:
         self._loaded, self._pairs = loaded, pairs
+        self._repeats = repeats((pair.source.tobytes(), pair.target.tobytes()) for pair in pairs)
         if loaded.vocabulary_size is not None:
             highest = max(int(max(pair.source.max(), pair.target.max())) for pair in pairs)
             check_ids(highest, loaded.vocabulary_size, loaded.name)
-        longest = max(range(len(pairs)), key=lambda row: len(pairs[row].target))
+        longest = max(self._repeats, key=lambda row: len(pairs[row].target))
         try:
             decoder, inputs = self._decoder([longest])
             self._scorer = Scorer.proven(decoder, inputs[0], name=loaded.name)
@@ -162,22 +173,31 @@ class _Reader:
             raise failure(error, device=loaded.device, name=loaded.name, what=what) from error
         self._budget = token_budget(loaded.device, 0 if self._scorer.is_streamed else (loaded.vocabulary_size or 0))
         self._most = batch_size if isinstance(batch_size, int) else None
-        if len(pairs) > 1 and self._most != 1 and not self._share_batch(longest):
+        if len(self._repeats) > 1 and self._most != 1 and not self._share_batch(longest):
             self._most = 1
+            remark(Company.ALONE.remark(loaded.name))
 
     def tokens(self, row: int) -> int:
         """Tokens of a pair."""
         return len(self._pairs[row].source) + len(self._pairs[row].target)
 
-    def batches(self, todo: Sequence[int]) -> Iterator[list[int]]:
-        """Yield rows of like length together, the longest first."""
-        order = sorted(todo, key=lambda row: (-self.tokens(row), row))
+    def equal(self, row: int) -> list[int]:
+        """Return the rows that are equal to one that is yielded by `batches`, itself included."""
+        return self._repeats[row]
+
+    def batches(self, is_scored: Callable[[int], bool]) -> Iterator[list[int]]:
+        """Yield rows of like length together, the longest first; of equal rows the first.
+
+        What a batch holds does not depend on what else is still to do.
+        """
+        order = sorted(self._repeats, key=lambda row: (-self.tokens(row), row))
         begin = 0
         while begin < len(order):
             size = max(1, self._budget // self.tokens(order[begin]))
             rows = order[begin : begin + (size if self._most is None else min(size, self._most))]
-            yield rows
             begin += len(rows)
+            if todo := [row for row in rows if not is_scored(row)]:
+                yield todo
 
     def nll(self, rows: Sequence[int]) -> NDArray[np.float64]:
         """Return the NLLs of the rows' targets, one row after the other."""
@@ -200,16 +220,14 @@ class _Reader:
         return np.concatenate(parts)
 
     def _share_batch(self, longest: int) -> bool:
-        """Try out whether a short row has the same NLLs beside the longest as alone.
+        """Try out whether a short row has the same NLLs beside the longest as alone; see `engine.company`."""
 
-        Some models look at padded targets (ProphetNet's two streams), or share out what they can compute among the rows
-        of a batch (mixtures of experts with a capacity).
-        """
-        short = min((row for row in range(len(self._pairs)) if row != longest), key=self.tokens)
-        alone, beside = self.nll([short]), self.nll([short, longest])[: len(self._pairs[short].target)]
+        def read(rows: Sequence[int]) -> list[NDArray[np.float64]]:
+            return np.split(self.nll(rows), np.cumsum([len(self._pairs[row].target) for row in rows])[:-1])
+
+        short = min((row for row in self._repeats if row != longest), key=self.tokens)
         dtype = getattr(self._loaded.model, "dtype", torch.float32)
-        tolerance = max(1e-3, 8 * torch.finfo(dtype).eps) * np.abs(alone).mean()
-        return bool(np.abs(alone - beside).mean() <= tolerance)  # not for NaN, which is then found row by row
+        return has_same_numbers(read, short, [longest], dtype=dtype, name=self._loaded.name)
 
     def _run(self, rows: Sequence[int]) -> NDArray[np.float64]:
         decoder, inputs = self._decoder(rows)

@@ -1,7 +1,7 @@
 """Running planned windows through a model: batches by a budget of tokens, each window's hidden states read once.
 
 Windows are right-padded and no attention mask is passed: a causal model's states do not depend on what comes after (see
-`forward.require_causal`), so padding cannot change a number, and the fast attention kernels stay available. What a
+`causality.require_causal`), so padding cannot change a number, and the fast attention kernels stay available. What a
 batch holds is a matter of speed alone.
 """
 
@@ -108,8 +108,9 @@ def measure_nll(
     report: Callable[[Progress], None] = lambda _: None,
     stop_when: Callable[[float], bool] = lambda _: False,
     checkpointing: Checkpointing | None = None,
+    remark: Callable[[str], None] = lambda _: None,
 ) -> Floats:
-    """Score every planned target.
+    """Score every planned target; windows that read and score the same tokens are read once.
 
     Args:
         loaded: The model.
@@ -120,12 +121,13 @@ def measure_nll(
         report: Called after each batch.
         stop_when: Called after each batch with the NLL summed so far, which can only grow.
         checkpointing: Where interrupted work is kept.
+        remark: Told in one sentence what the session's summary should say of the model.
 
     Returns:
         NLLs in nats, shape ``[targets]``, in the order of the plan; float32, or float64 for a model in float64.
 
     Raises:
-        ModelError: The model is not causal, or a token id is beyond its vocabulary.
+        ModelError: The model is not causal or not deterministic, or a token id is beyond its vocabulary.
         NonFiniteError: A log-likelihood is NaN or infinite.
         EngineError: Out of memory with a single window, or the model itself failed.
         Stopped: `stop_when` said so.
@@ -137,17 +139,16 @@ def measure_nll(
     total = float(np.nansum(scored, dtype=np.float64))
     targets, read, started, saved = resumed, 0, time.monotonic(), time.monotonic()
     with torch.inference_mode(), evaluation_mode(loaded.model), quiet():
-        runner = _Runner(loaded, streams, plan, batch_size)
+        runner = _Runner(loaded, streams, plan, batch_size, remark)
         for batch in runner.reader.batches(todo):
             values = runner.nll(batch)
-            begin = 0
-            for window in batch:
-                length = int(plan.targets[window])
-                scored[offsets[window] : offsets[window] + length] = values[begin : begin + length]
-                begin += length
             check_finite(values, batch, plan, loaded.name, dataset)
-            total += float(values.sum(dtype=np.float64))
-            targets += len(values)
+            ends = np.cumsum(plan.targets[batch])
+            for window, nll in zip(batch.tolist(), np.split(values, ends[:-1]), strict=True):
+                for equal in runner.reader.equal(window):
+                    scored[offsets[equal] : offsets[equal + 1]] = nll
+                    total += float(nll.sum(dtype=np.float64))
+                    targets += len(nll)
             read += int(plan.reads[batch].sum())
             now = time.monotonic()
             progress = Progress(loaded.name, dataset, targets, len(scored), total, now - started, read, resumed)
@@ -165,13 +166,22 @@ def measure_nll(
 class _Runner:
     """One model on one set of windows: runs batches, smaller ones where memory does not suffice."""
 
-    def __init__(self, loaded: LoadedModel, streams: Streams, plan: WindowPlan, batch_size: int | str) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        streams: Streams,
+        plan: WindowPlan,
+        batch_size: int | str,
+        remark: Callable[[str], None],
+    ) -> None:
         self._loaded = loaded
         self.reader = WindowReader(streams, plan, batch_size)
         self.reader.check_vocabulary(loaded)
         self._scorer = Scorer.causal(loaded, self.reader.longest, what="a window")
         self.is_double = self._scorer.dtype(loaded) == torch.float64
-        self.reader.allow(token_budget(loaded.device, self._scorer.plain_vocabulary(loaded)))
+        budget = token_budget(loaded.device, self._scorer.plain_vocabulary(loaded))
+        self.reader.allow(budget)
+        self.reader.company = self.reader.find_company(loaded, self._scorer, budget, remark)
 
     def nll(self, windows: Ints) -> NDArray[np.float64]:
         """Return the NLLs of the windows' targets, one window after the other."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["Piece", "cut_pieces", "measure_pseudo_nll"]
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from pytest_lmgate.data.framing import Framing
+from pytest_lmgate.data.repeats import repeats
+from pytest_lmgate.engine.company import Company, find_company
 from pytest_lmgate.engine.forward import evaluation_mode
 from pytest_lmgate.engine.halving import failure, run_halving
 from pytest_lmgate.engine.likelihood import Checkpointing, Progress
@@ -92,8 +95,9 @@ def measure_pseudo_nll(
     batch_size: int | str = "auto",
     report: Callable[[Progress], None] = lambda _: None,
     checkpointing: Checkpointing | None = None,
+    remark: Callable[[str], None] = lambda _: None,
 ) -> NDArray[np.float64]:
-    """Return the NLL of each token given all others of its piece, in nats, piece after piece.
+    """Return the NLL of each token given all others of its piece, in nats, piece after piece; equal pieces once.
 
     Args:
         loaded: A masked model.
@@ -102,12 +106,14 @@ def measure_pseudo_nll(
         batch_size: Masked copies per batch, or ``auto`` for a budget of tokens.
         report: Called after each batch.
         checkpointing: Where interrupted work is kept.
+        remark: Told in one sentence what the session's summary should say of the model.
 
     Returns:
         Shape ``[targets]``.
 
     Raises:
-        ModelError: The tokenizer has no mask token, or gives ids beyond the vocabulary.
+        ModelError: The tokenizer has no mask token, or gives ids beyond the vocabulary, or the model is not
+            deterministic.
         NonFiniteError: A log-likelihood is NaN or infinite.
         EngineError: Out of memory with a single copy, or the model itself failed.
     """
@@ -129,52 +135,91 @@ def measure_pseudo_nll(
         checkpointing=checkpointing,
     )
     with torch.inference_mode(), evaluation_mode(loaded.model), quiet():
-        reader = _Reader(loaded, pieces, mask, batch_size)
+        reader = _Reader(loaded, pieces, mask, batch_size, remark)
         for copies in reader.batches(lambda piece, target: board.is_scored(int(offsets[piece]) + target)):
-            at = np.array([offsets[piece] + target for piece, target in copies])
-            board.put(at, reader.nll(copies), read=sum(len(pieces[piece].ids) for piece, _ in copies))
+            nll = reader.nll(copies)
+            each = [
+                (offsets[equal] + target, value)
+                for (piece, target), value in zip(copies, nll, strict=True)
+                for equal in reader.equal(piece)
+            ]
+            at = np.array([target for target, _ in each])
+            values = np.array([value for _, value in each])
+            board.put(at, values, read=sum(len(pieces[piece].ids) for piece, _ in copies))
     return board.nll
 
 
 class _Reader:
     """One masked model and the copies it has to read, each a piece's number and which of its targets is masked."""
 
-    def __init__(self, loaded: LoadedModel, pieces: Sequence[Piece], mask: int, batch_size: int | str) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        pieces: Sequence[Piece],
+        mask: int,
+        batch_size: int | str,
+        remark: Callable[[str], None],
+    ) -> None:
         self._loaded, self._pieces, self._mask = loaded, pieces, mask
+        self._repeats = repeats(piece.ids.tobytes() for piece in pieces)
         if loaded.vocabulary_size is not None:
             check_ids(max(mask, *(int(piece.ids.max()) for piece in pieces)), loaded.vocabulary_size, loaded.name)
-        longest = max(pieces, key=lambda piece: len(piece.ids))
+        order = sorted(self._repeats, key=lambda index: -len(pieces[index].ids))
+        longest = pieces[order[0]].ids
+        self._most = batch_size if isinstance(batch_size, int) else None
         try:
-            ids = torch.from_numpy(longest.ids).to(loaded.device)
+            ids = torch.from_numpy(longest).to(loaded.device)
             self._scorer = Scorer.proven(loaded.model, ids, name=loaded.name)
+            self._budget = token_budget(loaded.device, self._scorer.plain_vocabulary(loaded))
+            # Two copies of one piece differ by a token, which says little of what a batch shares.
+            other = pieces[order[-1]].ids if len(order) > 1 else longest[::-1].copy()
+            company, differs = find_company(
+                self._read,
+                longest,
+                other,
+                np.array([len(longest)]),  # nothing is padded: copies of one length go together
+                budget=self._budget,
+                model=loaded.model,
+                device=loaded.device,
+                name=loaded.name,
+            )
         except LmgateError:
             raise
         except Exception as error:
-            what = f"a piece of {len(longest.ids):,} tokens"
+            what = f"a piece of {len(longest):,} tokens"
             raise failure(error, device=loaded.device, name=loaded.name, what=what) from error
-        self._budget = token_budget(loaded.device, 0 if self._scorer.is_streamed else (loaded.vocabulary_size or 0))
-        self._most = batch_size if isinstance(batch_size, int) else None
+        self._order = order
+        if company is Company.ALONE:
+            self._most = 1
+        if differs:
+            remark(company.remark(loaded.name))
+
+    def equal(self, piece: int) -> list[int]:
+        """Return the pieces that are equal to one that is yielded by `batches`, itself included."""
+        return self._repeats[piece]
 
     def batches(self, is_scored: Callable[[int, int], bool]) -> Iterator[list[tuple[int, int]]]:
-        """Yield copies that are still to read, those of one length together."""
-        order = sorted(range(len(self._pieces)), key=lambda index: -len(self._pieces[index].ids))
-        waiting: list[tuple[int, int]] = []
-        length = 0
-        for index in order:
-            piece = self._pieces[index]
-            if len(piece.ids) != length and waiting:
-                yield waiting
-                waiting = []
-            length = len(piece.ids)
-            for target in range(len(piece.targets)):
-                if is_scored(index, target):
-                    continue
-                waiting.append((index, target))
-                if len(waiting) >= min(self._most or self._budget, max(1, self._budget // length)):
-                    yield waiting
-                    waiting = []
-        if waiting:
-            yield waiting
+        """Yield copies that are still to read, those of one length together.
+
+        Of equal pieces the first is yielded. What a batch holds does not depend on what else is still to do.
+        """
+        for length, pieces in itertools.groupby(self._order, key=lambda index: len(self._pieces[index].ids)):
+            copies = [(index, target) for index in pieces for target in range(len(self._pieces[index].targets))]
+            begin = 0
+            while begin < len(copies):
+                size = min(self._most or self._budget, max(1, self._budget // length))
+                batch = [copy for copy in copies[begin : begin + size] if not is_scored(*copy)]
+                begin += size
+                if batch:
+                    yield batch
+
+    def _read(self, rows: Sequence[Ints]) -> list[NDArray[np.float64]]:
+        """NLLs of all tokens of some rows of one length, none of them masked."""
+        ids = torch.from_numpy(np.stack(rows))
+        where = torch.arange(len(rows)).repeat_interleave(ids.shape[1])
+        columns = torch.arange(ids.shape[1]).repeat(len(rows))
+        nll = self._scorer.nll(self._loaded.model, ids.to(self._loaded.device), where, columns, ids.reshape(-1))
+        return list(nll.cpu().numpy().reshape(len(rows), -1))
 
     def nll(self, copies: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
         """Return the NLL of each copy's masked token."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan
+from pytest_lmgate.engine.company import Company
 from pytest_lmgate.engine.divergence import COLUMNS, Logits, streamed_divergence
 from pytest_lmgate.engine.forward import evaluation_mode
 from pytest_lmgate.engine.halving import failure, run_halving
@@ -39,6 +40,7 @@ Ints = NDArray[np.int64]
 Result = TypeVar("Result")
 # The reference's states for the targets of some windows, or its logits.
 States = Callable[[Ints, Batch], Tensor]
+Remark = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,9 @@ def measure_divergence(
     batch_size: int | str = "auto",
     report: Callable[[Progress], None] = lambda _: None,
     checkpointing: Checkpointing | None = None,
+    remark: Remark = lambda _: None,
 ) -> Floats:
-    """Compare two models at every planned target.
+    """Compare two models at every planned target; windows that read and score the same tokens are read once.
 
     Args:
         pair: The models.
@@ -80,6 +83,7 @@ def measure_divergence(
         batch_size: Windows per batch, or ``auto`` for a budget of tokens that memory allows.
         report: Called after each batch.
         checkpointing: Where interrupted work is kept, as arrays of the shape that is returned.
+        remark: Told in one sentence what the session's summary should say of a model.
 
     Returns:
         Shape ``[targets, 5]``, in the order of the plan: the `COLUMNS` of `engine.divergence`.
@@ -101,47 +105,54 @@ def measure_divergence(
         measure="KL",
     )
     # A window is scored whole or not at all.
-    todo = np.array(
-        [window for window in range(len(plan)) if not board.is_scored(int(offsets[window]))], dtype=np.int64
-    )
     reader = WindowReader(streams, plan, batch_size)
+    todo = np.array([window for window in reader.distinct if not board.is_scored(int(offsets[window]))], dtype=np.int64)
 
     def keep(windows: Ints, values: Floats) -> None:
         _check(values, windows, plan, pair.names, dataset)
-        at = np.concatenate([np.arange(offsets[window], offsets[window + 1]) for window in windows])
-        board.put(at, values, read=2 * int(plan.reads[windows].sum()))
+        parts = np.split(values, np.cumsum(plan.targets[windows])[:-1])
+        each = [(equal, part) for window, part in zip(windows, parts, strict=True) for equal in reader.equal(window)]
+        at = np.concatenate([np.arange(offsets[window], offsets[window + 1]) for window, _ in each])
+        board.put(at, np.concatenate([part for _, part in each]), read=2 * int(plan.reads[windows].sum()))
 
     with torch.inference_mode(), quiet():
         if pair.side_by_side:
-            _side_by_side(pair, reader, todo, keep)
+            _side_by_side(pair, reader, todo, keep, remark)
         else:
-            _by_way_of_disk(pair, reader, plan, todo, keep)
+            _by_way_of_disk(pair, reader, plan, todo, keep, remark)
     return board.nll
 
 
-def _side_by_side(pair: ModelPair, reader: WindowReader, todo: Ints, keep: Callable[[Ints, Floats], None]) -> None:
+def _side_by_side(
+    pair: ModelPair, reader: WindowReader, todo: Ints, keep: Callable[[Ints, Floats], None], remark: Remark
+) -> None:
     reference = pair.reference()
     with evaluation_mode(reference.model):
-        reading = _Reading(reference, reader)
-        _compare(pair, reader, todo, reading.head, lambda _, batch: reading.states(batch), keep, beside=reading)
+        reading = _Reading(reference, reader, remark)
+        _compare(pair, reader, todo, reading.head, lambda _, batch: reading.states(batch), keep, remark, beside=reading)
 
 
 def _by_way_of_disk(
-    pair: ModelPair, reader: WindowReader, plan: WindowPlan, todo: Ints, keep: Callable[[Ints, Floats], None]
+    pair: ModelPair,
+    reader: WindowReader,
+    plan: WindowPlan,
+    todo: Ints,
+    keep: Callable[[Ints, Floats], None],
+    remark: Remark,
 ) -> None:
     while len(todo):
         with Spool(pair.folder) as spool:
-            head, rows = _spool(pair, reader, plan, todo, spool)
+            head, rows = _spool(pair, reader, plan, todo, spool, remark)
 
             def states(windows: Ints, _: Batch, spool: Spool = spool, rows: dict[int, int] = rows) -> Tensor:
                 return torch.cat([spool.read(rows[window], int(plan.targets[window])) for window in windows.tolist()])
 
-            _compare(pair, reader, np.array(list(rows)), head, states, keep)
+            _compare(pair, reader, np.array(list(rows)), head, states, keep, remark)
             todo = todo[~np.isin(todo, list(rows))]
 
 
 def _spool(
-    pair: ModelPair, reader: WindowReader, plan: WindowPlan, todo: Ints, spool: Spool
+    pair: ModelPair, reader: WindowReader, plan: WindowPlan, todo: Ints, spool: Spool, remark: Remark
 ) -> tuple[VocabularyHead | None, dict[int, int]]:
     """Write the reference's states for as many windows as there is room for; only its head stays in memory.
 
@@ -152,8 +163,9 @@ def _spool(
     rows: dict[int, int] = {}
     held, left = 0, room(pair.folder)
     with evaluation_mode(reference.model):
-        reading = _Reading(reference, reader)
+        reading = _Reading(reference, reader, remark)
         reader.allow(reading.budget)
+        reader.company = reading.company
         for windows in reader.batches(todo):
             found = torch.cat(_halving(reader, windows, lambda some: reading.states(reader.batch(some)).cpu(), reading))
             size = found.numel() * found.element_size()
@@ -174,6 +186,7 @@ def _compare(
     head: VocabularyHead | None,
     states: States,
     keep: Callable[[Ints, Floats], None],
+    remark: Remark,
     *,
     beside: _Reading | None = None,
 ) -> None:
@@ -186,13 +199,15 @@ def _compare(
         head: The reference's.
         states: Likewise.
         keep: Given what was measured of some windows.
+        remark: Told what the summary should say of the candidate.
         beside: The reference, where it is in memory too.
     """
     loaded = pair.candidate()
     with evaluation_mode(loaded.model):
-        candidate = _Reading(loaded, reader)
+        candidate = _Reading(loaded, reader, remark)
         readings = [candidate] if beside is None else [candidate, beside]
         reader.allow(min(reading.budget for reading in readings))
+        reader.company = Company.strictest(reading.company for reading in readings)
 
         def compare(some: Ints) -> Floats:
             batch = reader.batch(some)
@@ -208,13 +223,14 @@ def _compare(
 class _Reading:
     """One model that reads windows."""
 
-    def __init__(self, loaded: LoadedModel, reader: WindowReader) -> None:
+    def __init__(self, loaded: LoadedModel, reader: WindowReader, remark: Remark) -> None:
         reader.check_vocabulary(loaded)
         self._loaded = loaded
         self._scorer = Scorer.causal(loaded, reader.longest, what="a window")
         self.head, self.name, self.device = self._scorer.head, loaded.name, loaded.device
         # Logits held whole are there twice: as the model gives them, and those of the targets; and so may the other's.
         self.budget = token_budget(loaded.device, 4 * self._scorer.plain_vocabulary(loaded))
+        self.company = reader.find_company(loaded, self._scorer, self.budget, remark)
 
     def states(self, batch: Batch) -> Tensor:
         """Return the states that predict a batch's targets, or their logits; see `Scorer.states`."""

@@ -1,13 +1,16 @@
 """Planned windows as batches of token ids: what a model is fed, and which of its states predict which targets.
 
-Windows are right-padded and of like length in a batch; how many go together is a matter of speed and memory alone.
+Windows are right-padded and of like length in a batch. Which go together depends on the plan, the model and the device
+alone, also where an interrupted run goes on, so that the rounding of half precision is the same each time; a batch is
+halved only where memory does not suffice, or counted by the user's `batch_size`.
 """
 
 from __future__ import annotations
 
 __all__ = ["Batch", "WindowReader", "where"]
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pytest_lmgate.data.repeats import repeats
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan
+from pytest_lmgate.engine.company import Company, find_company
+from pytest_lmgate.engine.halving import failure
 from pytest_lmgate.engine.loading import LoadedModel
-from pytest_lmgate.engine.scoring import check_ids
+from pytest_lmgate.engine.scoring import Scorer, check_ids
+from pytest_lmgate.errors import LmgateError
 
 Ints = NDArray[np.int64]
 
@@ -53,11 +60,56 @@ class WindowReader:
         self._streams, self._plan = streams, plan
         self._most = batch_size if isinstance(batch_size, int) else None
         self.budget = 1  # tokens per batch, padding included
+        self.company = Company.ANY  # which windows go together
+        self._repeats = repeats(self._identity(window) for window in range(len(plan)))
+        # The first of each set of equal windows.
+        self.distinct = np.array(list(self._repeats), dtype=np.int64)
 
     @property
     def longest(self) -> Tensor:
         """Token ids of the longest window: it has the most to prove with."""
         return torch.from_numpy(self._read(int(self._plan.reads.argmax())))
+
+    def equal(self, window: int) -> list[int]:
+        """Return the windows that read and score the same as one that is yielded by `batches`, itself included."""
+        return self._repeats[window]
+
+    def find_company(self, loaded: LoadedModel, scorer: Scorer, budget: int, remark: Callable[[str], None]) -> Company:
+        """Find out which windows may share a batch in a model; see `engine.company`.
+
+        Args:
+            loaded: The model.
+            scorer: How its targets are scored.
+            budget: Tokens that a batch may hold.
+            remark: Told in a sentence where not all may.
+
+        Raises:
+            ModelError: The model is not deterministic.
+            EngineError: It fails.
+        """
+        reads = self._plan.reads[self.distinct]
+        order = self.distinct[np.argsort(-reads, kind="stable")]
+        if len(order) < 2 or reads.max() < 4:
+            return Company.ANY
+        try:
+            company, differs = find_company(
+                lambda rows: scorer.read(loaded, rows),
+                self._read(int(order[0])),
+                self._read(int(order[1])),
+                reads,
+                budget=budget,
+                model=loaded.model,
+                device=loaded.device,
+                name=loaded.name,
+            )
+        except LmgateError:
+            raise
+        except Exception as error:
+            what = self.describe(order)
+            raise failure(error, device=loaded.device, name=loaded.name, what=what) from error
+        if differs:
+            remark(company.remark(loaded.name))
+        return company
 
     def allow(self, budget: int) -> None:
         """Say how many tokens a batch may hold; windows counted by the user are read however long they are."""
@@ -68,14 +120,27 @@ class WindowReader:
         self.budget = max(1, min(self.budget, count * int(self._plan.reads[windows].max())))
 
     def batches(self, todo: Ints) -> Iterator[Ints]:
-        """Yield windows of like length together, as many as the budget holds; it may shrink on the way."""
-        order = todo[np.argsort(-self._plan.reads[todo], kind="stable")]
+        """Yield windows of like length together, as many as the budget holds; it may shrink on the way.
+
+        Of equal windows the first is yielded. What a batch holds does not depend on what else is still to do.
+        """
+        reads = self._plan.reads
+        wanted = np.zeros(len(self._plan), dtype=bool)
+        wanted[todo] = True
+        # The longest first, so that a batch that does not fit is met early. Models that count by the length of what
+        # they read keep the longest so far in mind: theirs come last.
+        order = self.distinct[np.argsort(-reads[self.distinct], kind="stable")]
+        if self.company is not Company.ANY:
+            order = order[::-1]
         begin = 0
         while begin < len(order):
-            longest = max(1, int(self._plan.reads[order[begin]]))
-            size = min(self._most or self.budget, max(1, self.budget // longest))
-            yield order[begin : begin + size]
-            begin += size
+            size = min(self._most or self.budget, max(1, self.budget // max(1, int(reads[order[begin]]))))
+            batch = order[begin : begin + (1 if self.company is Company.ALONE else size)]
+            if self.company is Company.EQUAL:
+                batch = batch[reads[batch] == reads[batch[0]]]
+            begin += len(batch)
+            if wanted[batch].any():
+                yield batch[wanted[batch]]
 
     def batch(self, windows: Ints) -> Batch:
         """Return what a model is fed to score the targets of some windows."""
@@ -105,6 +170,12 @@ class WindowReader:
         if loaded.vocabulary_size is not None:
             highest = max((int(ids.max()) for ids in self._streams.ids if len(ids)), default=0)
             check_ids(max(highest, self._streams.prefix or 0), loaded.vocabulary_size, loaded.name)
+
+    def _identity(self, window: int) -> tuple[bytes, bytes]:
+        read, targets = self._read(window), self._targets(window)
+        return hashlib.blake2b(read.tobytes(), digest_size=16).digest(), hashlib.blake2b(
+            targets.tobytes(), digest_size=16
+        ).digest()
 
     def _targets(self, window: int) -> Ints:
         plan = self._plan

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 __all__ = ["Scorer", "check_ids"]
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pytest_lmgate.engine.forward import logits_of, require_causal, run
+from pytest_lmgate.engine.causality import require_causal
+from pytest_lmgate.engine.determinism import repeatable
+from pytest_lmgate.engine.forward import logits_of, run
 from pytest_lmgate.engine.halving import failure
 from pytest_lmgate.engine.head import VocabularyHead, capture_hidden, prove_head
 from pytest_lmgate.engine.loading import LoadedModel
@@ -94,14 +99,29 @@ class Scorer:
             Shape ``[targets]``, float64.
 
         Raises:
-            ModelError: A token id is beyond the vocabulary.
+            ModelError: A token id is beyond the vocabulary, or the model is not deterministic.
         """
         if self.head is None:
-            logits = logits_of(model, ids)
+            logits = repeatable(lambda: logits_of(model, ids), name=self.name)
             check_ids(int(targets.max()), logits.shape[-1], self.name)
             return _plain_nll(logits, rows, columns, targets)
         check_ids(int(targets.max()), self.head.vocabulary_size, self.name)
         return streamed_nll(self.states(model, ids, rows, columns), targets, self.head)
+
+    def read(self, loaded: LoadedModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
+        """Return the NLL of each token of some rows but the first, read in one batch, padded on the right.
+
+        Args:
+            loaded: A causal model.
+            rows: Token ids, two or more in each.
+        """
+        targets = [torch.from_numpy(row[1:]) for row in rows]
+        ids = nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
+        counts = [len(target) for target in targets]
+        columns = torch.cat([torch.arange(count) for count in counts])
+        where = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(counts))
+        nll = self.nll(loaded.model, ids.to(loaded.device), where, columns, torch.cat(targets)).cpu().numpy()
+        return np.split(nll, np.cumsum(counts)[:-1])
 
     def states(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Return what there is of the logits at some positions: the head's input, or the logits themselves.
@@ -115,13 +135,15 @@ class Scorer:
         Returns:
             Shape ``[positions, hidden]``; ``[positions, vocabulary]`` where the model's own logits must be used.
         """
-        if self.split is None:
-            found = logits_of(model, ids)
-        else:
-            with capture_hidden(self.split[1]) as captured:
-                run(model, ids)
-            found = captured.pop()
+        found = repeatable(lambda: self._read(model, ids), name=self.name)
         return found[rows.to(found.device), columns.to(found.device)]
+
+    def _read(self, model: Any, ids: Tensor) -> Tensor:
+        if self.split is None:
+            return logits_of(model, ids)
+        with capture_hidden(self.split[1]) as captured:
+            run(model, ids)
+        return captured.pop()
 
 
 def check_ids(highest: int, size: int, model: str) -> None:

@@ -25,7 +25,7 @@ from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
 
-_KIND = "choices/1"
+_KIND = "choices/2"
 
 
 def evaluate_choices(
@@ -90,6 +90,7 @@ def evaluate_choices(
             dataset=name,
             batch_size=source.batch_size,
             report=report,
+            remark=measurements.remark,
             checkpointing=Checkpointing(
                 None if partial is None else partial.arrays["nll"], lambda nll: keep(Entry({"nll": nll}))
             ),

@@ -81,6 +81,7 @@ def evaluate_conditional_perplexity(
             dataset=task.name,
             batch_size=source.batch_size,
             report=report,
+            remark=measurements.remark,
             checkpointing=Checkpointing(
                 None if partial is None else partial.arrays["nll"], lambda nll: keep(Entry({"nll": nll}))
             ),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.engine.loading import LoadedModel
 
 # Raise the number whenever the code that measures may give another result.
-_KIND = "divergence/5"
+_KIND = "divergence/6"
 _MEASURED = ("kl", "dp", "same_top", "nll_p", "nll_q")
 _ARRAYS = (*_MEASURED, "window_targets", "window_document")
 
@@ -132,6 +132,7 @@ def _measure(
         dataset=corpus.name,
         batch_size=min(sizes, default="auto"),
         report=report,
+        remark=measurements.remark,
         checkpointing=Checkpointing(
             None if partial is None else partial.arrays.get("measured"), lambda found: keep(Entry({"measured": found}))
         ),

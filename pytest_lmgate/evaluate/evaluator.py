@@ -47,6 +47,7 @@ class Evaluator:
         options: The session's options.
         report: Told how far a measurement is.
         note: Told in one sentence what is worth saying, such as waiting for another process.
+        remark: Told in one sentence what the session's summary should say of a measurement that was made.
         warn: Told in one sentence what was wrong with the cache.
         users_metrics: Metrics of texts that users registered, by name.
     """
@@ -55,12 +56,13 @@ class Evaluator:
     options: Options
     report: Callable[[Progress | GenerationProgress], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
+    remark: Callable[[str], None] = lambda _: None
     warn: Callable[[str], None] = lambda _: None
     users_metrics: Mapping[str, TextMetric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         store = Store(self.options.cache, self.warn)
-        self._measurements = Measurements(store, self.options, self.note)
+        self._measurements = Measurements(store, self.options, self.note, self.remark)
         self.resolver = Resolver(self.project, self.options, store.digests)
         self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are
 

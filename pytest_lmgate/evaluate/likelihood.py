@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
 
 # Raise the number whenever the code that measures may give another result.
-_KIND = "token-nll/4"
+_KIND = "token-nll/5"
 _ARRAYS = ("nll", "window_targets", "window_document", "words", "chars", "utf8_bytes")
 ROWS = "row_targets"  # only where the text has rows
 
@@ -135,6 +135,7 @@ def _measure(
             dataset=corpus.name,
             batch_size=source.batch_size,
             report=report,
+            remark=measurements.remark,
             stop_when=stop.predicate(sizes) if stop else lambda _: False,
             checkpointing=Checkpointing(
                 None if partial is None else partial.arrays.get("nll"), lambda nll: keep(Entry({"nll": nll}))

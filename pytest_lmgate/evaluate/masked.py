@@ -63,6 +63,7 @@ def evaluate_pseudo_perplexity(
             dataset=corpus.name,
             batch_size=source.batch_size,
             report=report,
+            remark=measurements.remark,
             checkpointing=Checkpointing(
                 None if partial is None else partial.arrays["nll"], lambda nll: keep(Entry({"nll": nll}))
             ),

@@ -64,12 +64,14 @@ class Measurements:
         store: The cache.
         options: The session's options.
         note: Told in one sentence what is worth saying, such as waiting for another process.
+        remark: Told in one sentence what the session's summary should say of a measurement that was made.
         lookups: What the cache said, in order.
     """
 
     store: Store
     options: Options
     note: Callable[[str], None] = lambda _: None
+    remark: Callable[[str], None] = lambda _: None
     lookups: list[Lookup] = field(default_factory=list)
     _known: dict[str, Any] = field(default_factory=dict)
     _pool: ModelPool | None = None

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.ledger import ENTRIES, Ledger
+from pytest_lmgate.plugin.ledger import ENTRIES, REMARKS, Ledger
 from pytest_lmgate.plugin.selection import Collected, only_lists, was_stopped
 from pytest_lmgate.plugin.typos import mistyped
 
@@ -159,7 +159,7 @@ class GateHooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Give a report the entries for the baseline file, which only the controller writes."""
+        """Give a report the entries for the baseline file and remarks for the summary: the controller writes both."""
         report = yield
         if report.when == "setup" and item.nodeid in self._ledger.expected:
             if call.excinfo is not None and not call.excinfo.errisinstance(_MEANT_NOT_TO_RUN):
@@ -167,6 +167,8 @@ class GateHooks:
                 report.user_properties = list(item.user_properties)
             if new := self.session().entries(item):
                 setattr(report, ENTRIES, new)
+        if self._session is not None and (remarks := self._session.take_remarks()):
+            setattr(report, REMARKS, remarks)
         return report
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -236,6 +238,7 @@ class GateHooks:
             )
             self._notes += notes
             problems += blocked
+        self._notes += self._ledger.remarks
         if reports := options.reports(self._config):
             from pytest_lmgate.plugin.rendering import write_reports
 

@@ -18,6 +18,8 @@ import pytest
 PROPERTY = "lmgate"
 ENTRIES = "lmgate_entries"
 """Attribute of a report: entries for the baseline file. Not a property, which JUnit's XML would hold."""
+REMARKS = "lmgate_remarks"
+"""Attribute of a report: sentences for the summary about the measurements made in it."""
 _HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected")
 
 
@@ -32,6 +34,7 @@ class Ledger:
         deselected: Whether any test was deselected.
         uncollected: Files and folders that were skipped or failed at collection: nobody knows which gates they have.
         entries: For the baseline file, in JSON, by gate.
+        remarks: Sentences for the summary, each once.
     """
 
     def __init__(self) -> None:
@@ -43,6 +46,7 @@ class Ledger:
         self.deselected = False
         self.uncollected: list[str] = []
         self.entries: dict[str, str] = {}
+        self.remarks: dict[str, None] = {}
         self._verdicts: dict[str, dict[str, str]] = {}
         self._ended: set[str] = set()
         self._ended_otherwise: set[str] = set()
@@ -55,6 +59,7 @@ class Ledger:
             if key == PROPERTY:
                 self._verdicts[report.nodeid] = json.loads(str(value))
         self.entries |= getattr(report, ENTRIES, {})
+        self.remarks |= dict.fromkeys(getattr(report, REMARKS, ()))
         is_part = hasattr(report, "context")  # a subtest, whose end is not the test's
         if report.when != "setup" and not is_part:
             self._ended.add(report.nodeid)

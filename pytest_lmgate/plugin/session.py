@@ -59,6 +59,7 @@ class GateSession:
     def __init__(self, config: pytest.Config, started: float) -> None:
         self._config = config
         self._cache_warnings: list[str] = []
+        self._remarks: list[str] = []
         cache = options.text(config, "cache")
         try:
             project = load_project(config.rootpath, options.project_file(config))
@@ -81,6 +82,7 @@ class GateSession:
             self._options,
             report=self._progress.show,
             note=self._progress.say,
+            remark=self._remarks.append,
             warn=self._cache_warnings.append,
             users_metrics=users_metrics(config),
         )
@@ -92,6 +94,11 @@ class GateSession:
     def entries(self, item: pytest.Item) -> dict[str, str]:
         """Return the entries for the baseline file that a test's gates measured, in JSON, by gate."""
         return {name: self._judge.entries[name] for name in item.stash.get(_GATES, {}) if name in self._judge.entries}
+
+    def take_remarks(self) -> list[str]:
+        """Return what the summary should say of the measurements made since the last call."""
+        remarks, self._remarks[:] = list(dict.fromkeys(self._remarks)), []
+        return remarks
 
     def _baseline(self) -> Baselines:
         if self._baselines is None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_lmgate.engine.forward import evaluation_mode, logits_of, require_causal, run
+from pytest_lmgate.engine.causality import require_causal
+from pytest_lmgate.engine.forward import evaluation_mode, logits_of, run
 from pytest_lmgate.engine.likelihood import measure_nll
 from pytest_lmgate.engine.loading import quiet
 from pytest_lmgate.errors import EngineError, ModelError

@@ -1,0 +1,156 @@
+"""Which rows may share a batch, tried out on the model at hand: any, those of one length, or none.
+
+In most models a row has the same numbers in any company. Not in all: rotary frequencies chosen by the longest row
+(``longrope``, dynamic scaling), one int8 scale for a whole batch, experts whose capacity the batch shares, attention
+that looks at padding (ProphetNet). Their rows run alone, or only with rows of their length.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Company", "find_company", "has_same_numbers"]
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pytest_lmgate.engine.determinism import not_deterministic
+from pytest_lmgate.engine.memory import is_out_of_memory, release
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Row = TypeVar("Row")
+
+_TOKENS = 24
+_PIECES = 4
+# Mean difference of the NLLs of a row, relative to their mean, that is rounding: eps of the dtype, and this at least.
+# Measured on 29 architectures: 2e-7 in float32, 5e-4 in bfloat16 (eps 8e-3), 1.4e-4 in float16 (eps 1e-3).
+_FLOAT32_ROUNDING = 1e-4
+
+
+class Company(enum.Enum):
+    """Which rows a row may share a batch with."""
+
+    ANY = "rows of any length"
+    EQUAL = "rows of its own length"
+    ALONE = "no other row"
+
+    @classmethod
+    def strictest(cls, companies: Iterable[Company]) -> Company:
+        """Return the company that suits all of several models."""
+        return max(companies, key=list(cls).index)
+
+    def remark(self, model: str) -> str:
+        """Say in a sentence, for the summary, why a model is slower than others."""
+        return (
+            f"model {model!r}: the numbers of a row depend on the other rows of its batch, so each row is read with "
+            f"{self.value} (slower)"
+        )
+
+
+def has_same_numbers(
+    read: Callable[[Sequence[Row]], Sequence[Floats]], row: Row, beside: Sequence[Row], *, dtype: torch.dtype, name: str
+) -> bool:
+    """Try out whether a row has the same NLLs behind other rows in a batch as alone.
+
+    Args:
+        read: Returns the NLLs of each of some rows that are read together.
+        row: What is looked at.
+        beside: Other rows.
+        dtype: The model's, whose rounding is allowed.
+        name: The model's name, for messages.
+
+    Raises:
+        ModelError: The row has two NLLs when it is read alone twice.
+    """
+    alone, together = read([row])[0], read([*beside, row])[-1]
+    if _agree(alone, together, dtype):
+        return True
+    if not _agree(alone, read([row])[0], dtype):
+        raise not_deterministic(name)
+    return False
+
+
+def find_company(
+    read: Callable[[Sequence[Ints]], Sequence[Floats]],
+    longest: Ints,
+    other: Ints,
+    lengths: Ints,
+    *,
+    budget: int,
+    model: Any,
+    device: torch.device,
+    name: str,
+) -> tuple[Company, bool]:
+    """Try out on a model which rows of token ids may share a batch.
+
+    A few tokens of `other` are read alone and beside the longest row, which is what padding and frequencies chosen by
+    length show in. Where the rows have two lengths at most, a full one and a rest, rows of one length go together
+    anyway, and only a few tokens of each are read.
+
+    Args:
+        read: Returns the NLLs of each of some rows that are read together.
+        longest: Token ids of the longest row.
+        other: Of another row.
+        lengths: Of all rows.
+        budget: Tokens that a batch may hold; two rows that no batch would hold are not tried.
+        model: The model.
+        device: Where it runs.
+        name: The model's name, for messages.
+
+    Returns:
+        The company, and whether that was found by a trial that differed, so that it is worth a remark.
+
+    Raises:
+        ModelError: The model gives a row two NLLs.
+    """
+    dtype = getattr(model, "dtype", torch.float32)
+    whole = longest[: max(2, budget // 2)]
+    row = other[: max(2, min(_TOKENS, len(whole) // 2))]
+    company, differs = Company.EQUAL, False
+    if len(np.unique(lengths)) > 2:
+        if len(whole) == len(longest) or not _scales_positions(getattr(model, "config", None)):
+            same = _fits(lambda: has_same_numbers(read, row, [whole], dtype=dtype, name=name), device)
+            if same:
+                return Company.ANY, False
+            differs = same is not None
+        else:
+            differs = True
+    begins = range(0, min(len(whole) - len(row) + 1, _PIECES * len(row)), len(row))
+    pieces = [whole[begin : begin + len(row)] for begin in begins]
+    same = _fits(lambda: has_same_numbers(read, row, pieces, dtype=dtype, name=name), device)
+    if not same:
+        company, differs = Company.ALONE, same is not None
+    # Dynamic scaling keeps the frequencies of the longest row that it has read until it reads a short one.
+    read([row[:2]])
+    return company, differs
+
+
+def _fits(trial: Callable[[], bool], device: torch.device) -> bool | None:
+    """Return what a trial finds, None where memory does not suffice for it."""
+    try:
+        return trial()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    # Outside the handler: the traceback would keep the failed batch's tensors alive.
+    release(device)
+    return None
+
+
+def _agree(one: Floats, other: Floats, dtype: torch.dtype) -> bool:
+    """Whether NLLs differ by rounding only. NaN agrees with NaN: it is an error where it is measured."""
+    tolerance = max(torch.finfo(dtype).eps, _FLOAT32_ROUNDING) if dtype.is_floating_point else 0.0
+    one, other = np.nan_to_num(one), np.nan_to_num(other)
+    return bool(np.abs(one - other).mean() <= tolerance * np.abs(one).mean())
+
+
+def _scales_positions(config: Any) -> bool:
+    """Whether rotary frequencies are chosen by the longest row of a batch."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    found = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    declared = [found, *(each for each in found.values() if isinstance(each, dict))] if isinstance(found, dict) else []
+    return any(each.get("rope_type", each.get("type")) in ("dynamic", "longrope") for each in declared)
