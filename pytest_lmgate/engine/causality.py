@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["require_causal"]
 
+import functools
 import math
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pytest_lmgate.engine.determinism import repeatable
 from pytest_lmgate.engine.forward import logits_of
 from pytest_lmgate.engine.memory import is_out_of_memory
 from pytest_lmgate.errors import ModelError
@@ -48,20 +50,20 @@ def require_causal(model: Any, ids: Tensor, *, name: str) -> None:
         name: The model's name, for messages.
 
     Raises:
-        ModelError: It is not causal.
+        ModelError: It is not causal, or not deterministic.
     """
     ids = ids[:_TOKENS]
     if len(ids) < 2:
         return
     try:
-        leak, reach = _leak_and_reach(model, ids)
+        leak, reach = _leak_and_reach(model, ids, name)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         leak = reach = math.nan
     # Alone, nothing is shared out in a batch, as mixtures of experts share their capacity.
     if not leak <= _LEAK * reach:
-        leak, reach = _leak_and_reach(model, ids, alone=True)
+        leak, reach = _leak_and_reach(model, ids, name, alone=True)
     if leak > _LEAK * reach:
         raise ModelError(
             f"perplexity is undefined for the model {name!r} ({type(model).__name__}): its likelihood of a token "
@@ -70,17 +72,21 @@ def require_causal(model: Any, ids: Tensor, *, name: str) -> None:
         )
 
 
-def _leak_and_reach(model: Any, ids: Tensor, *, alone: bool = False) -> tuple[float, float]:
+def _leak_and_reach(model: Any, ids: Tensor, name: str, *, alone: bool = False) -> tuple[float, float]:
     """Change later tokens, and compare the logits with those of the row unchanged.
 
     Args:
         model: In evaluation mode.
         ids: Shape ``[tokens]``, two or more.
+        name: The model's name, for messages.
         alone: Whether each row is read by itself.
 
     Returns:
         The largest mean change of the logits at a position before a changed token, 0 where it is rounding, and the
         median over the rows of the mean change at the position after a changed token.
+
+    Raises:
+        ModelError: The model is not deterministic.
     """
     # Its neighbour in the vocabulary: always another token, always a valid one.
     other = (ids - 1).abs()
@@ -89,7 +95,9 @@ def _leak_and_reach(model: Any, ids: Tensor, *, alone: bool = False) -> tuple[fl
     rows = [ids, *(torch.cat([ids[:at], other[at : at + 1], ids[at + 1 :]]) for at in single)]
     several = [at for at in _CHANGED_FROM if at < len(ids) - 1]
     rows += [torch.cat([ids[:at], other[at:]]) for at in several]
-    read = [logits_of(model, row[None])[0] for row in rows] if alone else list(logits_of(model, torch.stack(rows)))
+    read: list[Tensor] = []
+    for batch in [row[None] for row in rows] if alone else [torch.stack(rows)]:
+        read += repeatable(functools.partial(logits_of, model, batch), name=name)
     unchanged = _finite(read[0])
     changes = [(_finite(logits) - unchanged).abs().mean(-1) for logits in read[1:]]
     leak = max(float(change[:at].max()) for at, change in zip([*single, *several], changes, strict=True))

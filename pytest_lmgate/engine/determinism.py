@@ -40,9 +40,9 @@ def repeatable(compute: Callable[[], Tensor], *, name: str) -> Tensor:
 def not_deterministic(name: str) -> ModelError:
     """Return what to raise where a model gave two numbers for the same row."""
     return ModelError(
-        f"model {name!r} is not deterministic: it gave two different likelihoods for the same row; a gate needs a "
-        "model that gives the same number twice (attention by random hashes, as in Reformer, needs a fixed hash_seed in "
-        "config.json; dropout must be off in evaluation mode)"
+        f"model {name!r} is not deterministic: it gave two different likelihoods for the same row, but a gate needs "
+        "the same number twice; switch off what is random in it, such as dropout that ignores evaluation mode, or "
+        "Reformer's attention by random hashes (hash_seed in config.json)"
     )
 
 

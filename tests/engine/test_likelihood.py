@@ -22,7 +22,6 @@ from tests.models.zoo import VOCABULARY, build, documents, loaded, naive_nll, sl
 STREAMS = documents(70, 9, 41, 2, 30)
 PLAN = sliding(STREAMS, 16, 8)
 WHOLE = int(PLAN.targets.sum())
-PROOF_READS = 36  # tokens in the largest batch that proving needs
 
 
 class Watched:
@@ -31,12 +30,13 @@ class Watched:
     def __init__(
         self, model: Any, most: float = np.inf, error: Callable[[], Exception] = torch.OutOfMemoryError
     ) -> None:
-        self.model, self.shapes = model, []
+        self.model, self.shapes = model, list[tuple[int, int]]()
+        self._most, self._error = most, error
         plain = model.forward
 
         def forward(module: Any, input_ids: Tensor, **given: Any) -> Any:
             self.shapes.append(tuple(input_ids.shape))
-            if input_ids.numel() > max(most, PROOF_READS):
+            if input_ids.numel() > most:
                 raise error()
             return plain(input_ids=input_ids, **given)
 
@@ -44,8 +44,11 @@ class Watched:
 
     @property
     def batches(self) -> list[tuple[int, int]]:
-        """Without those of the proof: three rows of twelve, then three runs on one row."""
-        return self.shapes[4:]
+        """Without those that prove what the model is like: all that a measurement runs that is known already."""
+        proof = Watched(build("llama"), self._most, self._error)
+        known = Checkpointing(np.zeros(WHOLE))
+        measure_nll(loaded(proof.model), STREAMS, PLAN, dataset="d", checkpointing=known)
+        return self.shapes[len(proof.shapes) :]
 
 
 @pytest.mark.parametrize("protocol", ["bos-chunks", "gptq", "llama.cpp", "lm-eval", "sliding"])
@@ -207,6 +210,8 @@ def test_work_that_is_all_known_runs_no_window() -> None:
     nll = measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(known))
 
     assert (nll == known).all()
+    # The proofs: changed tokens in one batch, three runs of the head, a short window alone and beside the longest.
+    assert watched.shapes == [(8, 15), (1, 15), (1, 15), (1, 15), (1, 7), (2, 15)]
     assert watched.batches == []
 
 

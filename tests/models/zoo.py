@@ -129,6 +129,12 @@ def build(name: str, *, dtype: torch.dtype = torch.float32, spread: float = 4.0,
     return model.to(dtype)
 
 
+def dynamic_int8(model: Any) -> Any:
+    """Return a model whose linear layers have int8 weights, and one scale for the activations of a whole batch."""
+    with quiet():  # torch says that its own quantizer is old
+        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+
+
 def _output_of(head: nn.Module, model: Any) -> Tensor:
     seen: list[Tensor] = []
     handle = head.register_forward_hook(lambda _, __, output: seen.append(output))

@@ -37,7 +37,7 @@ def bleu(
         tokenize: ``13a``, ``intl``, ``zh``, ``char``, ``none``; with more installed ``ja-mecab``, ``ko-mecab``,
             ``flores101``, ``flores200``, ``spBLEU-1K``.
         smooth_method: For orders without a match: ``exp``, ``floor``, ``add-k`` or ``none`` (Chen and Cherry 2014).
-        smooth_value: Of ``floor`` (0.1 where None) and ``add-k`` (1 where None).
+        smooth_value: Of ``floor`` (0.1 where None; 0 smooths nothing) and ``add-k`` (1 where None).
         lowercase: Ignore case.
         effective_order: Leave out orders that no candidate is long enough for.
 
@@ -54,7 +54,7 @@ def bleu(
     order = checked_whole("bleu", "max_ngram_order", max_ngram_order, least=1)
     smoothing = checked_choice("bleu", "smooth_method", smooth_method, BLEU.SMOOTH_DEFAULTS)
     if smooth_value is not None:
-        checked_number("bleu", "smooth_value", smooth_value)
+        checked_number("bleu", "smooth_value", smooth_value, zero=smoothing == "floor")
         if BLEU.SMOOTH_DEFAULTS[smoothing] is None:
             raise ConfigError(f"bleu: smooth_value is of smooth_method 'floor' or 'add-k' only, got {smoothing!r}")
     metric = BLEU(

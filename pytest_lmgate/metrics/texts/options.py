@@ -25,10 +25,16 @@ def checked_whole(metric: str, option: str, given: Any, *, least: int) -> int:
     return given
 
 
-def checked_number(metric: str, option: str, given: Any) -> float:
-    """Return a finite number above zero, of the kind that came."""
-    if isinstance(given, bool) or not isinstance(given, int | float) or not (math.isfinite(given) and given > 0):
-        raise ConfigError(f"{metric}: expected {option} to be a number above 0, got {given!r}")
+def checked_number(metric: str, option: str, given: Any, *, zero: bool = False) -> float:
+    """Return a finite number above zero, or zero too, of the kind that came."""
+    if (
+        isinstance(given, bool)
+        or not isinstance(given, int | float)
+        or not math.isfinite(given)
+        or given < 0
+        or (given == 0 and not zero)
+    ):
+        raise ConfigError(f"{metric}: expected {option} to be a number above 0{' or 0' * zero}, got {given!r}")
     return given
 
 

@@ -25,11 +25,11 @@ from pytest_lmgate.metrics.texts import TextMetric, bleu, chrf, exact, rouge, te
         (bleu, {"tokenize": None}, "tokenize to be one of .* got None"),
         (bleu, {"smooth_method": "flor"}, r"smooth_method to be one of add-k, exp, floor, none; .*'floor'\?"),
         (bleu, {"smooth_value": 0.1}, "smooth_value is of smooth_method 'floor' or 'add-k' only, got 'exp'"),
-        (bleu, {"smooth_value": 0, "smooth_method": "floor"}, "smooth_value to be a number above 0, got 0"),
+        (bleu, {"smooth_value": 0, "smooth_method": "add-k"}, "smooth_value to be a number above 0, got 0"),
         (
             bleu,
             {"smooth_value": float("nan"), "smooth_method": "floor"},
-            "smooth_value to be a number above 0, got nan",
+            "smooth_value to be a number above 0 or 0, got nan",
         ),
         (bleu, {"lowercase": "no"}, "lowercase to be true or false, got 'no'"),
         (bleu, {"effective_order": 1}, "effective_order to be true or false, got 1"),
