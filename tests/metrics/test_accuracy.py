@@ -43,6 +43,14 @@ def test_the_lowest_index_wins_ties() -> None:
     assert correct(statistics((tied, 0)), "acc_norm").tolist() == [1.0]
 
 
+def test_choices_that_differ_by_rounding_are_a_tie() -> None:
+    tied = [(-40.0 - 3e-5, "xx"), (-40.0, "yy"), (-40.0 + 3e-6, "zz")]
+    for variant in ("acc", "acc_norm", "acc_bytes"):
+        assert correct(statistics((tied, 0)), variant).tolist() == [1.0]
+        assert correct(statistics(([(-40.0 - 6e-5, "xx"), *tied[1:]], 1)), variant).tolist() == [1.0]
+    assert correct(statistics(([(0.0, "x"), (-1e-12, "y")], 0)), "acc").tolist() == [1.0]
+
+
 def test_accuracy_is_the_share_of_rows_answered_right_whatever_their_choices() -> None:
     two, four = [(-1.0, "a"), (-2.0, "b")], [(-3.0, "a"), (-2.0, "b"), (-9.0, "c"), (-1.0, "d")]
     score = accuracy(statistics((two, 0), (four, 3), (two, 1), (four, 1)), signature="s")

@@ -105,3 +105,15 @@ def test_what_changes_the_number_is_in_the_signature() -> None:
 def test_effective_order_leaves_out_orders_that_are_too_long() -> None:
     assert text_score(bleu(), ["a b"], [["a b"]]) == 0
     assert text_score(bleu(effective_order=True), ["a b"], [["a b"]]) == pytest.approx(100)
+
+
+def test_a_floor_of_zero_is_sacrebleus_own() -> None:
+    from sacrebleu import BLEU
+
+    # No four-gram in common: with a floor of 0 the score is 0, with the default of 0.1 it is not.
+    predictions, references = ["the cat sat down", "a b c d e f"], ["the dog sat down", "a b c x y z"]
+    for value in (0, 0.0, 0.1):
+        metric = bleu(smooth_method="floor", smooth_value=value)
+        theirs = BLEU(smooth_method="floor", smooth_value=value).corpus_score(predictions, [references])
+        assert float(text_score(metric, predictions, [[each] for each in references])) == theirs.score
+        assert (theirs.score == 0) == (value == 0)

@@ -59,6 +59,11 @@ CASES = {
             ter(case_sensitive=True),
         ),
     ),
+    "floor of 0, which smooths nothing": (
+        "english",
+        ("-s", "floor", "-sv", "0.0"),
+        (bleu(smooth_method="floor", smooth_value=0.0), chrf(), ter()),
+    ),
     "no smoothing": ("english", ("-s", "none"), (bleu(smooth_method="none"), chrf(), ter())),
 }
 
