@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
     from pytest_lmgate.engine.masked import Piece
 
-_KIND = "pseudo-nll/2"
+_KIND = "pseudo-nll/3"
 
 
 def evaluate_pseudo_perplexity(

@@ -194,7 +194,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was(quiz: Any, monkeypatch:
 
     def interrupt(progress: Any) -> None:
         told.append(progress)
-        if len(told) == 6:
+        if len(told) == 2:  # equal questions are read once, so that few batches are left
             raise KeyboardInterrupt
 
     session.evaluator.report = interrupt
