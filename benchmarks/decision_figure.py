@@ -15,6 +15,7 @@ from promises import Point
 
 _STYLES = {
     "pytest-lmgate": {"color": "#0b6e4f", "marker": "o", "lw": 2.2, "zorder": 5},
+    "Student's bounds": {"color": "#d98e04", "marker": "v", "ls": ":"},
     "fixed tolerance": {"color": "#8a8a8a", "marker": "s", "ls": "--"},
     "llama.cpp": {"color": "#d1495b", "marker": "^"},
     "unpaired z-test": {"color": "#2e6fb7", "marker": "D"},

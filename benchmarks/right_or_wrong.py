@@ -97,7 +97,8 @@ def _verdicts(setting: Setting, change: Floats, right: Floats) -> tuple[NDArray[
 def _tango(n: Floats, b: Floats, c: Floats, loss: Floats) -> Floats:
     first, second, third = 2 * n, -b - c + (2 * n - b + c) * loss, -c * loss * (1 - loss)
     q = (np.sqrt(np.maximum(0, second**2 - 4 * first * third)) - second) / (2 * first)
-    return (b - c - n * loss) / np.sqrt(n * (2 * q + loss * (1 - loss)))
+    with np.errstate(invalid="ignore"):  # a reference with no right row has a relative tolerance of nothing
+        return np.nan_to_num((b - c - n * loss) / np.sqrt(n * (2 * q + loss * (1 - loss))), nan=0.0)
 
 
 def _require_same(setting: Setting, change: Floats, right: Floats, passed: Floats, failed: Floats) -> None:
