@@ -39,7 +39,7 @@ __all__ = [
     "nearest",
 ]
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class LmgateError(Exception):
@@ -104,9 +104,19 @@ class CacheWarning(LmgateWarning):
     """The cache could not be read or written; the gate was judged all the same."""
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` for the valid name closest to `name`, or an empty string if none is close."""
+def nearest(name: str, valid: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """Return ``" (did you mean 'x'?)"`` for the valid name closest to `name`, or an empty string if none is close.
+
+    Args:
+        name: What was written. A valid name in other capitals comes first, then a synonym, then the closest spelling.
+        valid: The valid names.
+        synonyms: Other words for valid names, in small letters.
+    """
     import difflib  # not at import: sessions without gates need it not
 
-    close = difflib.get_close_matches(name, list(valid), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    folded = {each.casefold(): each for each in valid}
+    name = name.casefold()
+    close = folded.get(name) or (synonyms or {}).get(name)
+    if close is None:
+        close = next((folded[each] for each in difflib.get_close_matches(name, folded, n=1)), None)
+    return f" (did you mean {close!r}?)" if close else ""

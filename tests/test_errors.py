@@ -70,6 +70,8 @@ def test_an_error_without_a_message_cannot_be_raised() -> None:
         ("zzz", ["models", "datasets"], ""),
         ("models", [], ""),
         ("", ["models"], ""),
+        ("rougel", ["rouge1", "rougeW", "rougeL"], " (did you mean 'rougeL'?)"),
+        ("MODLES", ["models", "datasets"], " (did you mean 'models'?)"),
     ],
 )
 def test_the_nearest_name_is_offered_if_one_is_near(name: str, valid: list[str], hint: str) -> None:

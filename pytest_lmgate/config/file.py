@@ -15,6 +15,7 @@ import msgspec
 import yaml
 
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
+from pytest_lmgate.config.lines import Lines
 from pytest_lmgate.config.specs import DatasetSpec, Defaults, ModelSpec, ProjectSpec
 from pytest_lmgate.errors import ConfigError, nearest
 
@@ -75,8 +76,8 @@ def load_project(start: Path, explicit: Path | None = None) -> Project:
     file = explicit or find_project_file(start)
     if file is None:
         return Project(start)
-    data, _ = parse_file(file, hint="; check --lmgate-config" if explicit else "")
-    return Project(file.parent, file, _decode(data, file))
+    data, root = parse_file(file, hint="; check --lmgate-config" if explicit else "")
+    return Project(file.parent, file, _decode(data, Lines(file, root)))
 
 
 def parse_file(file: Path, hint: str = "") -> tuple[object, yaml.Node | None]:
@@ -100,14 +101,14 @@ def parse_file(file: Path, hint: str = "") -> tuple[object, yaml.Node | None]:
     return _parse(text, file)
 
 
-def known_top_level(data: object, file: Path) -> dict[Any, Any]:
+def known_top_level(data: object, lines: Lines) -> dict[Any, Any]:
     """Return a file's content by its keys.
 
     Raises:
         ConfigError: It has no keys, or one that is not known.
     """
-    top = _mapping(data, file, "")
-    _known(top, ("defaults", "models", "datasets", "gates"), file, "")
+    top = _mapping(data, lines)
+    _known(top, ("defaults", "models", "datasets", "gates"), lines)
     return top
 
 
@@ -119,56 +120,61 @@ def _parse(text: str, file: Path) -> tuple[object, yaml.Node | None]:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         what = ", ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigError(f"{file}{line}: not valid YAML: {what}") from error
+        raise ConfigError(f"{file}{line}: not valid YAML: {what}{_quote_line(text, error.problem_mark)}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # ValueError: the library passes on what int() and date() say of 0x_ and 2024-13-45.
         raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
-def _decode(data: object, file: Path) -> ProjectSpec:
+def _quote_line(text: str, mark: Any) -> str:
+    """Say how to write a text that begins with a field, where that is what stands in the line."""
+    line = text.splitlines()[mark.line : mark.line + 1] if mark else []
+    if line and re.search(r":\s+\{[\w .-]*\}\s*[^\s,}\]#]", line[0]):
+        return "; a text that begins with { goes in quotes: prompt: '{question} Answer:'"
+    return ""
+
+
+def _decode(data: object, lines: Lines) -> ProjectSpec:
     """Decode entry by entry, so that every message can name the entry."""
-    top = known_top_level(data, file)
-    defaults = _convert(_mapping(top.get("defaults"), file, "defaults"), Defaults, file, "defaults")
-    models = {
-        name: _convert(entry, ModelSpec, file, f"models.{name}")
-        for name, entry in _entries(top.get("models"), file, "models")
-    }
-    datasets = {
-        name: _convert(entry, DatasetSpec, file, f"datasets.{name}")
-        for name, entry in _entries(top.get("datasets"), file, "datasets")
-    }
-    return ProjectSpec(defaults=defaults, models=models, datasets=datasets)
+    top = known_top_level(data, lines)
+    return ProjectSpec(
+        defaults=_convert(top.get("defaults"), Defaults, lines, "defaults"),
+        models=_entries(top.get("models"), ModelSpec, lines, "models"),
+        datasets=_entries(top.get("datasets"), DatasetSpec, lines, "datasets"),
+    )
 
 
-def _entries(data: object, file: Path, key: str) -> Iterable[tuple[str, object]]:
-    for name, entry in _mapping(data, file, key).items():
+def _entries(data: object, kind: type[Any], lines: Lines, key: str) -> dict[str, Any]:
+    found = {}
+    for name, entry in _mapping(data, lines, key).items():
         if not isinstance(name, str):
-            raise ConfigError(f"{file}: {key}: expected names that are text, got {name!r}; put it in quotes")
-        yield name, entry
+            raise ConfigError(f"{lines.at([key])}: expected names that are text, got {name!r}; put it in quotes")
+        found[name] = _convert(entry, kind, lines, key, name)
+    return found
 
 
-def _mapping(data: object, file: Path, key: str) -> dict[Any, Any]:
+def _mapping(data: object, lines: Lines, *keys: str) -> dict[Any, Any]:
     """Require a mapping; nothing written is an empty one."""
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise ConfigError(f"{file}: {key or 'top level'}: expected keys with values, got {_kind(data)}")
+        where = lines.at(keys, "" if keys else "top level")
+        raise ConfigError(f"{where}: expected keys with values, got {_kind(data)}")
     return data
 
 
-def _known(data: dict[Any, Any], valid: Iterable[str], file: Path, key: str) -> None:
+def _known(data: dict[Any, Any], valid: Iterable[str], lines: Lines, *keys: str) -> None:
     valid = list(valid)
     for name in data:
         if name not in valid:
-            where = f"{key}.{name}" if key else str(name)
             raise ConfigError(
-                f"{file}: {where}: unknown key{nearest(str(name), valid)}; expected one of {', '.join(valid)}"
+                f"{lines.at([*keys, name])}: unknown key{nearest(str(name), valid)}; expected one of {', '.join(valid)}"
             )
 
 
-def _convert(data: object, kind: type[Any], file: Path, key: str) -> Any:
-    entry = _mapping(data, file, key)
-    _known(entry, (f.encode_name for f in msgspec.structs.fields(kind)), file, key)
+def _convert(data: object, kind: type[Any], lines: Lines, *keys: str) -> Any:
+    entry = _mapping(data, lines, *keys)
+    _known(entry, (f.encode_name for f in msgspec.structs.fields(kind)), lines, *keys)
     try:
         return msgspec.convert(entry, kind)
     except msgspec.ValidationError as error:
@@ -176,9 +182,22 @@ def _convert(data: object, kind: type[Any], file: Path, key: str) -> Any:
         message, _, path = str(error).partition(" - at ")
         of_a_key, _, inner = path.rpartition(" in ")
         inner = re.sub(r"[`$]", "", inner) + (": key" if of_a_key else "")
-        raise ConfigError(f"{file}: {key}{inner}: {message[:1].lower()}{message[1:]}") from None
+        key = re.sub(r"\W.*", "", inner.removeprefix("."))
+        where = lines.at([*keys, key], ".".join(keys) + inner)
+        raise ConfigError(f"{where}: {message[:1].lower()}{message[1:]}{_quote(key, entry.get(key))}") from None
     except ConfigError as error:
-        raise ConfigError(f"{file}: {key}: {error}") from None
+        # Said of one key it begins with the key: "dtype: expected one of", "load.subfolder: say path:".
+        named = re.match(r"(\w+(\.\w+)?): ", str(error))
+        inner_keys = named[1].split(".") if named and named[1].partition(".")[0] in entry else []
+        message = str(error)[named.end() :] if named and inner_keys else str(error)
+        raise ConfigError(f"{lines.at([*keys, *inner_keys])}: {message}") from None
+
+
+def _quote(key: str, value: object) -> str:
+    """Say how to write a template that YAML takes for a mapping: ``prompt: {question}``."""
+    if not isinstance(value, dict) or not value or any(each is not None for each in value.values()):
+        return ""
+    return f"; put it in quotes: {key}: '{{{', '.join(map(str, value))}}}'"
 
 
 def _kind(data: object) -> str:

@@ -22,8 +22,15 @@ from pytest_lmgate.errors import ConfigError, nearest
 
 DEVICES = ("auto", "cuda", "mps", "cpu", "xpu")
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+_DEVICE_SYNONYMS = {"gpu": "cuda", "rocm": "cuda", "hip": "cuda"}  # torch calls AMD's GPUs cuda too
+_DTYPE_SYNONYMS = {
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    **dict.fromkeys(("bf16", "bfloat"), "bfloat16"),
+    **dict.fromkeys(("fp32", "f32", "float", "single"), "float32"),
+    **dict.fromkeys(("fp64", "f64", "double"), "float64"),
+}
 TEXT_SUFFIXES = (".txt", ".raw", ".text", ".md")
-DATA_SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".csv", ".parquet")
+DATA_SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".csv", ".tsv", ".parquet")
 # Arguments of from_pretrained that the entry itself decides, by the key that does.
 _BESIDE_LOAD = {
     "dtype": "dtype",
@@ -103,7 +110,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     r"""One entry of ``datasets:``; exactly one of `path` and `hub` is given.
 
     Attributes:
-        path: File (text, .jsonl, .csv, .parquet) or a folder saved by datasets, relative to lmgate.yaml.
+        path: File (text, .jsonl, .csv, .tsv, .parquet) or a folder saved by datasets, relative to lmgate.yaml.
         hub: Hub id, with `name` (configuration), `split` and `revision`.
         text: Column that holds the text.
         join: What stands between rows when they are read as one text; two newlines unless said.
@@ -181,7 +188,7 @@ def check_device(device: str) -> None:
     if device not in DEVICES and not re.fullmatch(r"(cuda|mps|xpu|cpu):\d+", device):
         raise ConfigError(
             f"device: expected one of {', '.join(DEVICES)}, or one of several as in cuda:1; got {device!r}"
-            f"{nearest(device, DEVICES)}"
+            f"{nearest(device, DEVICES, _DEVICE_SYNONYMS)}"
         )
 
 
@@ -192,7 +199,8 @@ def _exactly_one(first: str, a: object, second: str, b: object) -> None:
 
 def _check_running(dtype: str | None, device: str | None, batch_size: int | str | None) -> None:
     if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}; got {dtype!r}{nearest(dtype, DTYPES)}")
+        hint = nearest(dtype, DTYPES, _DTYPE_SYNONYMS)
+        raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}; got {dtype!r}{hint}")
     if device is not None:
         check_device(device)
     if batch_size is not None and batch_size != "auto" and (not isinstance(batch_size, int) or batch_size < 1):

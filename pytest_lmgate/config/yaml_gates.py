@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from pytest_lmgate.config.file import known_top_level, parse_file
+from pytest_lmgate.config.lines import Lines, line_of
 from pytest_lmgate.config.markers import parse_marker
 from pytest_lmgate.errors import ConfigError, nearest
 
@@ -64,7 +65,7 @@ def read_gates(file: Path, markers: Collection[str]) -> tuple[list[YamlGate], li
         ConfigError: The file cannot be read, or is not what it should be as a whole.
     """
     data, root = parse_file(file)
-    top = known_top_level(data, file)
+    top = known_top_level(data, Lines(file, root))
     if "gates" not in top:
         return [], []
     assert isinstance(root, yaml.MappingNode)
@@ -72,7 +73,7 @@ def read_gates(file: Path, markers: Collection[str]) -> tuple[list[YamlGate], li
     entries = top["gates"]
     if not isinstance(entries, list) or not entries:
         raise ConfigError(
-            f"{file}:{_line(key)}: gates: expected a list of gates such as {_EXAMPLE}, got {_kind(entries)}; "
+            f"{file}:{line_of(key)}: gates: expected a list of gates such as {_EXAMPLE}, got {_kind(entries)}; "
             "remove the key where there are none"
         )
     gates, problems = [], []
@@ -85,7 +86,7 @@ def read_gates(file: Path, markers: Collection[str]) -> tuple[list[YamlGate], li
 
 
 def _gate(entry: object, node: yaml.Node, markers: Collection[str], file: Path, key: str) -> YamlGate:
-    where = f"{file}:{_line(node)}: {key}"
+    where = f"{file}:{line_of(node)}: {key}"
     if not isinstance(entry, dict):
         raise ConfigError(f"{where}: expected a marker with its arguments, as in {_EXAMPLE}; got {_kind(entry)}")
     if len(entry) != 1:
@@ -93,13 +94,13 @@ def _gate(entry: object, node: yaml.Node, markers: Collection[str], file: Path, 
         hint = "; indent the arguments below their marker" if None in entry.values() else ""
         raise ConfigError(f"{where}: expected exactly one marker, as in {_EXAMPLE}; got {keys}{hint}")
     (marker, arguments), (marker_node, arguments_node) = next(iter(entry.items())), node.value[-1]
-    line, where = _line(marker_node), f"{file}:{_line(marker_node)}: {key}.{marker}"
+    line, where = line_of(marker_node), f"{file}:{line_of(marker_node)}: {key}.{marker}"
     if marker not in markers:
         known = ", ".join(sorted(markers))
         raise ConfigError(f"{where}: unknown marker{nearest(str(marker), markers)}; expected one of {known}")
     if not isinstance(arguments, dict):
         raise ConfigError(f"{where}: expected arguments by name, as in {_EXAMPLE}; got {_kind(arguments)}")
-    lines = {name.value: _line(name) for name, _ in arguments_node.value}  # what is merged in comes first
+    lines = {name.value: line_of(name) for name, _ in arguments_node.value}  # what is merged in comes first
     for name, value in arguments.items():
         if not isinstance(name, str):
             raise ConfigError(f"{where}: expected names of arguments, got {name!r}")
@@ -134,10 +135,6 @@ def _located(
     if isinstance(value, str) and _EXPONENT.fullmatch(value):
         message += "; YAML takes an exponent only with a dot and a sign, as in 1.0e-3"
     return f"{file}:{lines[name]}: {key}.{name}: {message}"
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
 
 
 def _kind(data: object) -> str:

@@ -167,15 +167,23 @@ def _jsonl_rows(path: Path, name: str) -> Iterator[Any]:
             raise DataError(f"dataset {name!r}: {path}:{number}: not JSON: {error}") from error
 
 
-def _csv_rows(path: Path, name: str) -> Iterable[Any]:
-    reader = csv.DictReader(io.StringIO(_decoded(path, name).removeprefix(_BOM), newline=""), strict=True)
+def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterable[Any]:
+    text = io.StringIO(_decoded(path, name).removeprefix(_BOM), newline="")
+    reader = csv.DictReader(text, delimiter=delimiter, strict=True)
     limit = csv.field_size_limit(2**31 - 1)  # 128 KiB at first, less than a document can have
     try:
         return list(reader)
     except csv.Error as error:
-        raise DataError(f"dataset {name!r}: {path}:{reader.line_num}: not CSV: {error}") from error
+        raise DataError(
+            f"dataset {name!r}: {path}:{reader.line_num}: not {path.suffix[1:].upper()}: {error}"
+        ) from error
     finally:
         csv.field_size_limit(limit)
+
+
+def _tsv_rows(path: Path, name: str) -> Iterable[Any]:
+    """Read tab-separated values with quotes as in CSV, which is how spreadsheets write them."""
+    return _csv_rows(path, name, delimiter="\t")
 
 
 def _parquet_rows(path: Path, name: str) -> Iterator[Any]:
@@ -191,7 +199,12 @@ def _parquet_rows(path: Path, name: str) -> Iterator[Any]:
 
 
 _Reader = Callable[[Path, str], Iterable[Any]]
-_READERS: dict[str, _Reader] = {".jsonl": _jsonl_rows, ".csv": _csv_rows, ".parquet": _parquet_rows}
+_READERS: dict[str, _Reader] = {
+    ".jsonl": _jsonl_rows,
+    ".csv": _csv_rows,
+    ".tsv": _tsv_rows,
+    ".parquet": _parquet_rows,
+}
 
 
 def _saved_rows(spec: DatasetSpec, path: Path, name: str) -> Iterable[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["device_class", "resolve_device", "share_processors"]
+__all__ = ["device_class", "require_device", "resolve_device", "share_processors"]
 
 import ctypes
 import importlib.util
@@ -12,6 +12,8 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
+
+from pytest_lmgate.errors import ModelError
 
 
 def resolve_device(wanted: str) -> str:
@@ -28,6 +30,28 @@ def resolve_device(wanted: str) -> str:
 def device_class(device: str) -> str:
     """Return what of a device is in an address: ``cuda:1`` and ``cuda:0`` compute the same."""
     return device.partition(":")[0]
+
+
+def require_device(device: str, *, model: str) -> None:
+    """Refuse a device that this machine does not have; a cached measurement needs none.
+
+    Args:
+        device: As in ``cuda:1``.
+        model: Name of the model that is to run there, for the message.
+
+    Raises:
+        ModelError: torch cannot use the device.
+    """
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ModelError(
+            f"model {model!r}: the device {device!r} cannot be used on this machine: {reason.rstrip('.')}; "
+            "say device: cpu, or --lmgate-device cpu"
+        ) from error
 
 
 def share_processors(workers: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry, Store
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.engine.device import share_processors
+from pytest_lmgate.engine.device import require_device, share_processors
 from pytest_lmgate.errors import CacheError, LmgateError
 from pytest_lmgate.evaluate.sources import ModelSource
 
@@ -104,6 +104,7 @@ class Measurements:
         pool = self._models()
         if source.in_memory:
             return source.load()  # held here, it would stay in memory after the user let it go
+        require_device(source.device, model=source.name)
         return pool.get(
             _key(source),
             load=source.load,
@@ -113,9 +114,10 @@ class Measurements:
 
     def fit_together(self, here: ModelSource, other: ModelSource) -> bool:
         """Whether another model fits in memory beside one that is there."""
-        return other.in_memory or self._models().fits_beside(
-            _key(here), _key(other), weight_bytes=other.weight_bytes, device=other.device
-        )
+        if other.in_memory:
+            return True
+        require_device(other.device, model=other.name)
+        return self._models().fits_beside(_key(here), _key(other), weight_bytes=other.weight_bytes, device=other.device)
 
     def _models(self) -> ModelPool:
         if self._pool is None:

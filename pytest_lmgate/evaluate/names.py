@@ -46,7 +46,7 @@ class Names:
             self.require_no_folder("model", model)
             repo, revision = hub_id(model)
             return model, ModelSpec(hub=repo, revision=revision)
-        raise ConfigError(self._unknown("model", "models", model, known))
+        raise ConfigError(self._unknown("model", model))
 
     def dataset(self, dataset: str | Path) -> tuple[str, DatasetSpec]:
         """Return the name and spec of a dataset, likewise; what ends as a file of data does is a path.
@@ -66,7 +66,7 @@ class Names:
         if is_hub_id or dataset.count("/") == 1:
             self.require_no_folder("dataset", dataset)
             return dataset, DatasetSpec(hub=dataset.removeprefix("hub:"))
-        raise ConfigError(self._unknown("dataset", "datasets", dataset, known))
+        raise ConfigError(self._unknown("dataset", dataset))
 
     def is_path(self, given: str) -> bool:
         """Whether it is written as only a path is, or is there."""
@@ -118,9 +118,16 @@ class Names:
             f"{given[:40]!r}" + ("; put texts in a list: [text]" if what == "dataset" else "")
         )
 
-    def _unknown(self, what: str, key: str, given: str, known: Mapping[str, object]) -> str:
+    def _unknown(self, what: str, given: str) -> str:
+        tables: dict[str, Mapping[str, object]] = {
+            "model": self._project.spec.models,
+            "dataset": self._project.spec.datasets,
+        }
+        known, other = tables.pop(what), *tables
         origin, names = self._project.file, ", ".join(known) or "none"
-        where = f"; {origin} has under {key}: {names}" if origin else f", as {self._project.origin}"
+        where = f"; {origin} has under {what}s: {names}" if origin else f", as {self._project.origin}"
+        if given in tables[other]:
+            return f"{what} {given!r} is a {other}, but a {what} is expected here{where}"
         one = "one of these, a path" if origin else "a path"
         text = "; a text goes in a list: [text]" if what == "dataset" and " " in given else ""
         return (

@@ -166,38 +166,41 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
         ("models: {a: {path: x, trust_remote_code: 1}}", ": models.a.trust_remote_code: expected `bool`, got `int`"),
         ("datasets: {a: {path: x, limit: many}}", ": datasets.a.limit: expected `int | null`, got `str`"),
         ("datasets: {a: {path: x, limit: true}}", ": datasets.a.limit: expected `int | null`, got `bool`"),
-        ("datasets: {a: {path: x, limit: 0}}", ": datasets.a: limit: expected a number of rows from 1, got 0"),
+        ("datasets: {a: {path: x, limit: 0}}", ": datasets.a.limit: expected a number of rows from 1, got 0"),
         (
             "datasets: {a: {path: x.jsonl, lines: true}}",
-            ": datasets.a: lines: only a text file is read by lines; the other formats have rows of their own",
+            ": datasets.a.lines: only a text file is read by lines; the other formats have rows of their own",
         ),
         ("datasets: {a: {path: x, revision: main}}", ": datasets.a: name, revision: only a hub id has them"),
-        ("models: {a: {path: x, revision: main}}", ": models.a: revision: only a hub id has revisions; remove it, "),
+        ("models: {a: {path: x, revision: main}}", ": models.a.revision: only a hub id has revisions; remove it, "),
         (
             "models: {a: {path: x, load: {torch_dtype: float16}}}",
-            ": models.a: load.torch_dtype: say dtype: beside load:, not inside it",
+            ": models.a.load.torch_dtype: say dtype: beside load:, not inside it",
         ),
         (
             "models: {a: {path: x, load: {trust_remote_code: true}}}",
-            ": models.a: load.trust_remote_code: say trust_remote_code: beside load:, not inside it",
+            ": models.a.load.trust_remote_code: say trust_remote_code: beside load:, not inside it",
         ),
         (
             "models: {a: {path: x, load: {use_safetensors: false}}}",
-            ": models.a: load.use_safetensors: say pickle_weights: beside load:, not inside it",
+            ": models.a.load.use_safetensors: say pickle_weights: beside load:, not inside it",
         ),
         (
             "defaults: {dtype: flaot32}",
-            ": defaults: dtype: expected one of auto, float64, float32, bfloat16, float16; got 'flaot32' "
+            ": defaults.dtype: expected one of auto, float64, float32, bfloat16, float16; got 'flaot32' "
             "(did you mean 'float32'?)",
         ),
-        ("models: {a: {path: x, device: gpu}}", ": models.a: device: expected one of auto, cuda, mps, cpu, xpu, or "),
+        ("models: {a: {path: x, device: gpu}}", ": models.a.device: expected one of auto, cuda, mps, cpu, xpu, or "),
         ("models: {a: {path: x, device: 'cuda:one'}}", "; got 'cuda:one'"),
         ("models: {a: {path: x, device: 'auto:1'}}", "; got 'auto:1'"),
         (
             "defaults: {batch_size: 0}",
-            ": defaults: batch_size: expected auto or a whole number of windows from 1, got 0",
+            ": defaults.batch_size: expected auto or a whole number of windows from 1, got 0",
         ),
-        ("defaults: {batch_size: big}", " batch_size: expected auto or a whole number of windows from 1, got 'big'"),
+        (
+            "defaults: {batch_size: big}",
+            " defaults.batch_size: expected auto or a whole number of windows from 1, got 'big'",
+        ),
         ("defaults: {batch_size: true}", ": defaults.batch_size: expected `int | str`, got `bool`"),
         ("defaults: {batch_size: 2.5}", ": defaults.batch_size: expected `int | str`, got `float`"),
     ],
@@ -205,8 +208,91 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
 def test_a_wrong_entry_is_named_by_file_and_key_with_what_was_expected(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         _load(tmp_path, text)
-    assert str(raised.value).startswith(f"{tmp_path / FILE_NAME}: ")
+    line = "" if "top level" in message else ":1"
+    assert str(raised.value).startswith(f"{tmp_path / FILE_NAME}{line}: ")
     assert message in str(raised.value)
+
+
+WRONG = """
+    defaults:
+      device: gpu
+    models:
+      a: &a
+        path: x
+        dtype: fp16
+      b:
+        <<: *a
+        dtype: float16
+        load:
+          subfolder: y
+      c: {path: x, revision: main}
+    datasets:
+      d:
+        path: x.jsonl
+        limit: many
+"""
+# What is wrong with it from top to bottom: the text, what it should be, and the message.
+MENDED = [
+    ("device: gpu", "device: cuda", "3: defaults.device: expected one of auto, cuda, mps, cpu, xpu, or one of several"),
+    ("fp16", "float16", "7: models.a.dtype: expected one of auto, float64, float32, bfloat16, float16; got 'fp16'"),
+    ("subfolder", "device_map", "12: models.b.load.subfolder: say path: beside load:"),
+    (", revision: main", "", "13: models.c.revision: only a hub id has revisions"),
+    ("limit: many", "limit: 2", "17: datasets.d.limit: expected `int | null`, got `str`"),
+]
+
+
+def test_a_wrong_key_is_named_by_its_line(tmp_path: Path) -> None:
+    text = WRONG
+    for wrong, right, message in MENDED:
+        with pytest.raises(ConfigError) as raised:
+            _load(tmp_path, text)
+        assert str(raised.value).startswith(f"{tmp_path / FILE_NAME}:{message}")
+        text = text.replace(wrong, right)
+    _load(tmp_path, text)
+
+
+def test_a_wrong_key_that_is_merged_in_is_named_by_the_line_it_is_written_in(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lmgate.yaml:3: models.a.dtype: expected one of"):
+        _load(tmp_path, "models:\n  a:\n    dtype: float33\n    <<: {path: x, dtype: float32}")
+    with pytest.raises(ConfigError, match=r"lmgate.yaml:4: models.a.dtype: expected one of"):
+        _load(tmp_path, "models:\n  a:\n    path: x\n    <<: {dtype: float33}")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("device: gpu", "cuda"),
+        ("device: GPU", "cuda"),
+        ("device: CUDA", "cuda"),
+        ("dtype: fp16", "float16"),
+        ("dtype: half", "float16"),
+        ("dtype: BF16", "bfloat16"),
+        ("dtype: fp32", "float32"),
+        ("dtype: torch.float16", "float16"),
+    ],
+)
+def test_other_words_for_a_device_or_a_dtype_are_known(tmp_path: Path, written: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _load(tmp_path, f"models: {{a: {{path: x, {written}}}}}")
+    assert f"(did you mean {meant!r}?)" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "prompt: {begin}",
+            ":1: datasets.a.prompt: expected `str | null`, got `object`; put it in quotes: prompt: '{begin}'",
+        ),
+        ("prompt: {begin} and", ":1: not valid YAML: while parsing a flow mapping, expected ',' or '}', but got"),
+        ("question: {q}", "; put it in quotes: question: '{q}'"),
+    ],
+)
+def test_a_template_without_quotes_is_told_to_have_them(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _load(tmp_path, f"datasets: {{a: {{path: x, {text}}}}}")
+    assert message in str(raised.value)
+    assert "in quotes: " in str(raised.value)
 
 
 @pytest.mark.parametrize(

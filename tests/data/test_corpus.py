@@ -28,10 +28,11 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    delimiter = "\t" if path.suffix == ".tsv" else ","
     quoted = [
         [str(value).replace('"', '""') for value in row.values()] for row in [{key: key for key in rows[0]}, *rows]
     ]
-    path.write_bytes("".join(",".join(f'"{value}"' for value in row) + "\r\n" for row in quoted).encode())
+    path.write_bytes("".join(delimiter.join(f'"{value}"' for value in row) + "\r\n" for row in quoted).encode())
 
 
 def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -50,6 +51,7 @@ def write_folder(path: Path, rows: list[dict[str, Any]]) -> None:
 WRITERS: dict[str, Callable[[Path, list[dict[str, Any]]], None]] = {
     "rows.jsonl": write_jsonl,
     "rows.csv": write_csv,
+    "rows.tsv": write_csv,
     "rows.parquet": write_parquet,
     "rows": write_folder,
 }
@@ -144,7 +146,7 @@ def test_a_table_of_empty_texts_is_an_error(tmp_path: Path, file: str) -> None:
         read(tmp_path / file)
 
 
-@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv"])
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv", "rows.tsv"])
 def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path, file: str) -> None:
     WRITERS[file](tmp_path / file, [{"text": "x"}])
     (tmp_path / file).write_bytes("\ufeff".encode() + (tmp_path / file).read_bytes())
@@ -152,7 +154,7 @@ def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path, file: str) -> N
     assert read(tmp_path / file).rows == ("x",)
 
 
-@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv"])
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv", "rows.tsv"])
 def test_a_table_that_is_not_utf8_is_an_error(tmp_path: Path, file: str) -> None:
     (tmp_path / file).write_bytes(b'text\n"caf\xe9"\n')
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.end_to_end.projects import Project
+import pytest
+import torch
+
+from tests.end_to_end.projects import GATE, Project
 
 # Test by test: the gate, and what its error must say.
 CASES = {
@@ -90,6 +93,17 @@ def test_an_error_of_a_gate_is_an_error_of_the_fixture_too(project: Project) -> 
         """,
     )
     project.run().expect(1, failed=2).says("no such folder", "no such file or folder").is_silent_on("/pytest_lmgate/")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "xpu"])
+def test_a_device_that_is_not_there_is_one_sentence(project: Project, device: str) -> None:
+    if device.startswith("cuda") and torch.cuda.device_count() > (device == "cuda:1"):
+        pytest.skip("this machine has that device")
+    project.write(test_gate=GATE, test_fixture="def test_score(ppl_of): assert ppl_of('die', 'words') < 61")
+    outcome = project.run("--lmgate-device", device).expect(1, error=1, failed=1)
+    assert outcome.text.count(f"model 'die': the device {device!r} cannot be used on this machine: ") == 3
+    outcome.says("; say device: cpu, or --lmgate-device cpu").is_silent_on("/torch/", "pytest_lmgate/")
+    assert len(outcome.out.splitlines()) < 50
 
 
 # Test by test: the marker, and what is said of it before any model is touched.

@@ -13,6 +13,15 @@ WRONG_MARKS = """
     @pytest.mark.ppl_max("dye", "words", 60)
     def test_model(): pass
 
+    @pytest.mark.ppl_max("words", "die", 60)
+    def test_swapped(): pass
+
+    @pytest.mark.ppl_max("die", "sure", 60)
+    def test_model_for_dataset(): pass
+
+    @pytest.mark.rouge_min("die", "words", 0.5, variant="rougel")
+    def test_variant(): pass
+
     @pytest.mark.ppl_max("die", "wards", 60)
     def test_dataset(): pass
 
@@ -60,6 +69,9 @@ WRONG_MARKS = """
 """
 SENTENCES = {
     "test_model": "model 'dye' is not known (did you mean 'die'?)",
+    "test_swapped": "model 'words' is a dataset, but a model is expected here; ",
+    "test_model_for_dataset": "dataset 'sure' is a model, but a dataset is expected here; ",
+    "test_variant": "'rougel' (did you mean 'rougeL'?)",
     "test_dataset": "dataset 'wards' is not known (did you mean 'words'?)",
     "test_unknown_argument": "unexpected keyword argument 'strid' (did you mean 'stride'?)",
     "test_missing_limit": "missing a required argument: 'limit'",
@@ -103,12 +115,15 @@ def test_a_wrong_mark_on_a_deselected_test_stops_nobody(measured: Project) -> No
     ("text", "sentence"),
     [
         ("models: [", "lmgate.yaml:1: not valid YAML"),
-        ("model: {die: {path: x}}", "lmgate.yaml: model: unknown key (did you mean 'models'?)"),
-        ("models: {die: {pth: x}}", "lmgate.yaml: models.die.pth: unknown key (did you mean 'path'?)"),
-        ("models: {die: {path: x, dtype: float33}}", "lmgate.yaml: models.die: dtype: expected one of"),
-        ("models: {die: {path: x, load: {subfolder: y}}}", "lmgate.yaml: models.die: load.subfolder: say path:"),
-        ("datasets: {words: {path: x, limit: many}}", "lmgate.yaml: datasets.words.limit: expected"),
+        ("model: {die: {path: x}}", "lmgate.yaml:1: model: unknown key (did you mean 'models'?)"),
+        ("models: {die: {pth: x}}", "lmgate.yaml:1: models.die.pth: unknown key (did you mean 'path'?)"),
+        ("models: {die: {path: x, dtype: float33}}", "lmgate.yaml:1: models.die.dtype: expected one of"),
+        ("models: {die: {path: x, load: {subfolder: y}}}", "lmgate.yaml:1: models.die.load.subfolder: say path:"),
+        ("datasets: {words: {path: x, limit: many}}", "lmgate.yaml:1: datasets.words.limit: expected"),
         ("models: {die: {path: x}, die: {path: y}}", "key 'die' is written twice"),
+        ("models:\n  die:\n    path: x\n    dtype: fp16", "lmgate.yaml:4: models.die.dtype: expected one of auto, "),
+        ("models: {die: {path: x, dtype: fp16}}", "got 'fp16' (did you mean 'float16'?)"),
+        ("datasets: {words: {path: x, prompt: {begin}}}", "put it in quotes: prompt: '{begin}'"),
     ],
 )
 def test_a_wrong_lmgate_yaml_is_named_with_file_and_key(project: Project, text: str, sentence: str) -> None:
@@ -131,6 +146,7 @@ def test_a_wrong_lmgate_yaml_is_one_error_under_xdist_and_in_a_fixture_too(proje
         (("--lmgate-config", "no_such.yaml"), "no_such.yaml: cannot be read"),
         (("-o", "lmgate_refresh=perhaps"), "lmgate_refresh: expected one of 1, true, yes, on"),
         (("--lmgate-device", "gpu"), "device: expected one of auto, cuda"),
+        (("--lmgate-device", "gpu"), "got 'gpu' (did you mean 'cuda'?)"),
     ],
 )
 def test_a_wrong_option_is_a_usage_error(project: Project, options: tuple[str, ...], sentence: str) -> None:
