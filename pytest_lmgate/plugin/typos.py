@@ -4,11 +4,16 @@ from __future__ import annotations
 
 __all__ = ["mistyped"]
 
+import re
 from collections.abc import Collection, Iterable
 
 import pytest
 
+from pytest_lmgate.config.aliases import metric_called
+
 _CLOSE = 0.85  # by difflib: ppl_mx is 0.92 from ppl_max
+_ENDS = {"min": "min", "minimum": "min", "max": "max", "maximum": "max"}
+_FILLERS = ("score", "value", "limit", "gate")
 
 
 def mistyped(items: Iterable[pytest.Item], markers: Collection[str]) -> list[str]:
@@ -41,10 +46,15 @@ def mistyped(items: Iterable[pytest.Item], markers: Collection[str]) -> list[str
 
 
 def _meant(name: str, markers: Collection[str]) -> str:
-    metric, _, end = name.rpartition("_")
-    other = {"min": f"{metric}_max", "max": f"{metric}_min"}.get(end)
-    if other in markers:
-        return str(other)
     import difflib  # not at import: sessions whose marks are all known need it not
 
-    return next(iter(difflib.get_close_matches(name, markers, n=1, cutoff=_CLOSE)), "")
+    close = difflib.get_close_matches(name, markers, n=1, cutoff=_CLOSE)
+    return next(iter([*_renamed(name, markers), *close]), "")
+
+
+def _renamed(name: str, markers: Collection[str]) -> list[str]:
+    """Return the marker that a name says in other words: ``perplexity_max``, ``maxPPL``, ``ppl_min``."""
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name)]
+    ends = [_ENDS[word] for word in words if word in _ENDS]
+    metric = metric_called("".join(word for word in words if word not in _ENDS and word not in _FILLERS))
+    return [marker for end in [*ends, "min", "max"] if (marker := f"{metric}_{end}") in markers] if ends else []

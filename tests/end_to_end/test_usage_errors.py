@@ -198,6 +198,39 @@ def test_a_mistyped_marker_is_refused_unless_the_project_registers_it(
     project.run("--no-lmgate", *workers).expect(0, passed=5, skipped=1)
 
 
+# What people wrote, and the marker that they meant.
+RENAMED = {
+    "perplexity_max": "ppl_max",
+    "max_ppl": "ppl_max",
+    "maxPPL": "ppl_max",
+    "max_perplexity_score": "ppl_max",
+    "pseudo_perplexity_max": "pppl_max",
+    "bits_per_byte_max": "bpb_max",
+    "min_bleu": "bleu_min",
+    "bleu_score_min": "bleu_min",
+    "maximum_ter": "ter_max",
+    "rougeL_min": "rouge_min",
+    "min_rouge_2": "rouge_min",
+    "acc_min": "accuracy_min",
+    "min_exact_match": "exact_min",
+    "kl_divergence_max": "kl_max",
+    "max_kld": "kl_max",
+    "min_top1": "top1_min",
+    "max_top1": "top1_min",
+    "max_metric": "metric_max",
+}
+
+
+def test_a_metric_and_a_bound_in_other_words_are_refused_as_a_mistyped_marker(project: Project) -> None:
+    others = ("max_retries", "min_version", "score_max", "max", "memory_limit_max", "int8_min", "bertscore_min")
+    tests = [f"@pytest.mark.{name}('die', 'words', 1)\ndef test_{name}(): pass" for name in (*RENAMED, *others)]
+    project.write(test_gate="\n\n".join(["import pytest", *tests]))
+    outcome = project.run().expect(4)
+    for name, marker in RENAMED.items():
+        outcome.says(f"test_gate.py::test_{name}: @pytest.mark.{name}: no such gate, did you mean {marker!r}?")
+    outcome.is_silent_on(*(f"@pytest.mark.{name}: no such gate" for name in others))
+
+
 def test_a_fixture_with_params_is_refused_unless_the_test_asks_for_it(measured: Project) -> None:
     conftest = """
         import pytest

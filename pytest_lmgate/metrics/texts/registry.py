@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["RESERVED", "collected_metrics", "found_metric"]
+__all__ = ["collected_metrics", "found_metric"]
 
-import re
 from collections.abc import Iterable, Mapping
 
+from pytest_lmgate.config.aliases import RESERVED, metric_called
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
-
-RESERVED = frozenset(
-    {"accuracy", "bleu", "bpb", "chrf", "exact", "kl", "metric", "ppl", "pppl", "rouge", "ter", "top1"}
-)
-"""Names with a marker or a fixture of their own."""
-
-# What else they are called, in letters alone, where difflib would not see what is meant.
-_ALSO_CALLED = {
-    "acc": "accuracy", "accnorm": "accuracy", "bitsperbyte": "bpb", "bits": "bpb", "chrfpp": "chrf", "em": "exact",
-    "exactmatch": "exact", "kld": "kl", "kldiv": "kl", "kldivergence": "kl", "divergence": "kl", "perplexity": "ppl",
-    "pseudoperplexity": "pppl", "rougel": "rouge", "rougelsum": "rouge", "rougen": "rouge", "sacrebleu": "bleu",
-    "sametop": "top1", "top": "top1",
-}  # fmt: skip
 
 
 def collected_metrics(metrics: Iterable[TextMetric]) -> dict[str, TextMetric]:
@@ -64,7 +51,7 @@ def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
         raise ConfigError(f"the metric {name!r} is not a user's: it has markers and a fixture of its own name")
     known = ", ".join(sorted(metrics)) or "none: give one by the hook pytest_lmgate_metrics"
     own = sorted(RESERVED - {"metric"})
-    close = _ALSO_CALLED.get(re.sub(r"[^a-z]", "", name.lower()))
+    close = metric_called(name)
     near = f" (did you mean {close!r}?)" if close else nearest(name, [*metrics, *own])
     raise ConfigError(
         f"metric: expected a registered metric, got {name!r}{near}; registered are {known}; those of pytest-lmgate are "

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_lmgate.config import aliases
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.texts import (
     TextMetric,
     collected_metrics,
     found_metric,
-    registry,
     row_scores,
     row_statistics,
     text_score,
@@ -228,7 +228,7 @@ def test_a_metric_that_is_not_there_is_told_with_the_nearest_of_all_there_are(na
 
 
 def test_what_else_a_metric_is_called_leads_to_one_that_there_is() -> None:
-    assert set(registry._ALSO_CALLED.values()) < registry.RESERVED
+    assert set(aliases._ALSO_CALLED.values()) < aliases.RESERVED
 
 
 @pytest.mark.parametrize(
