@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["Ledger"]
 
+import contextlib
 import json
 import uuid
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-PROPERTY = "lmgate"
+PROPERTY = "lmgate:verdicts"
+"""Property in which a test's verdicts travel to the controller, in JSON; nobody is shown it."""
 ENTRIES = "lmgate_entries"
 """Attribute of a report: entries for the baseline file. Not a property, which JUnit's XML would hold."""
 REMARKS = "lmgate_remarks"
@@ -55,9 +57,7 @@ class Ledger:
 
     def receive(self, report: pytest.TestReport) -> None:
         """Note a report; the last one of a test has all its verdicts."""
-        for key, value in report.user_properties:
-            if key == PROPERTY:
-                self._verdicts[report.nodeid] = json.loads(str(value))
+        self._take_verdicts(report)
         self.entries |= getattr(report, ENTRIES, {})
         self.remarks |= dict.fromkeys(getattr(report, REMARKS, ()))
         is_part = hasattr(report, "context")  # a subtest, whose end is not the test's
@@ -69,6 +69,20 @@ class Ledger:
             self._expected_to_fail.add(report.nodeid)
         if report.outcome not in ("passed", "skipped") or hasattr(report, "wasxfail"):
             self._shown_as_failed.add(report.nodeid)
+
+    def _take_verdicts(self, report: pytest.TestReport) -> None:
+        """Take the verdicts out of a report's properties, before JUnit's XML gets them.
+
+        Properties are anybody's: whatever does not hold verdicts stays, even if it has no name or ours.
+        """
+        others = []
+        for each in report.user_properties:
+            if (verdicts := _verdicts_in(each)) is None:
+                others.append(each)
+            else:
+                self._verdicts[report.nodeid] = verdicts
+        if len(others) < len(report.user_properties):
+            report.user_properties = others
 
     @property
     def used(self) -> list[str]:
@@ -118,6 +132,17 @@ class Ledger:
             data = json.loads(path.read_text(encoding="utf-8"))
             for key in _HANDED_OVER:
                 setattr(self, key, data[key])
+
+
+def _verdicts_in(given: object) -> dict[str, str] | None:
+    """Return the verdicts that a property holds, in JSON by gate; None where it is somebody else's."""
+    match given:
+        case (str(name), str(text)) if name == PROPERTY:
+            with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError):
+                verdicts: dict[str, str] = json.loads(text)
+                if all({"verdict", "blocking"} <= json.loads(verdict).keys() for verdict in verdicts.values()):
+                    return verdicts
+    return None
 
 
 def _failed(verdict: dict[str, Any]) -> bool:

@@ -31,6 +31,7 @@ from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
 from pytest_lmgate.plugin.users_metrics import users_metrics
 from pytest_lmgate.plugin.yaml_items import gate_id, message_of
 from pytest_lmgate.report.explanation import explain
+from pytest_lmgate.report.junit import properties
 
 if TYPE_CHECKING:
     from _pytest.outcomes import Failed as _Failed
@@ -236,13 +237,13 @@ class GateSession:
 
 
 def _attach(item: pytest.Item, verdicts: Sequence[Verdict]) -> None:
-    """Put verdicts where reports carry them: plain values only, since execnet takes no others."""
+    """Put verdicts where reports carry them: plain values only, since execnet takes no others.
+
+    The controller takes the JSON out again; the rest is for JUnit's XML and the like.
+    """
     item.user_properties.append((PROPERTY, json.dumps({verdict.id: verdict.to_json() for verdict in verdicts})))
     for verdict in verdicts:
-        label = verdict.label
-        item.user_properties.append((f"{PROPERTY}.verdict.{label}", verdict.verdict))
-        if verdict.value is not None:
-            item.user_properties.append((f"{PROPERTY}.value.{label}", verdict.value))
+        item.user_properties += [(f"lmgate.{verdict.label}.{key}", value) for key, value in properties(verdict).items()]
 
 
 def _test_id(item: pytest.Item) -> str:

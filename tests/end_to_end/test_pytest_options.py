@@ -185,9 +185,17 @@ def test_junit_xml_carries_every_verdict_as_plain_properties(measured: Project) 
             case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
             for case in root.iter("testcase")
         }
-        assert properties["test_above"]["lmgate.verdict.ppl_max[die-words]"] == "fail"
-        assert properties["test_within"]["lmgate.verdict.ppl_max[die-words]"] == "pass"
-        assert float(properties["test_above"]["lmgate.value.ppl_max[die-words]"]) == pytest.approx(60, rel=1e-6)
+        prefix, above, within = "lmgate.ppl_max[die-words].", properties["test_above"], properties["test_within"]
+        assert (above[f"{prefix}verdict"], within[f"{prefix}verdict"]) == ("fail", "pass")
+        assert float(above[f"{prefix}value"]) == pytest.approx(60, rel=1e-6)
+        assert (float(above[f"{prefix}limit"]), int(above[f"{prefix}n"]), above[f"{prefix}unit"]) == (
+            59.5,
+            399,
+            "token",
+        )
+        assert float(above[f"{prefix}stderr"]) >= 0
+        assert "protocol:sliding" in above[f"{prefix}signature"]
+        assert not [value for case in properties.values() for value in case.values() if value.startswith(("{", "["))]
         failures = [case.get("name") for case in root.iter("testcase") if case.find("failure") is not None]
         assert failures == ["test_above"]
 
