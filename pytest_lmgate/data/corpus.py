@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from pytest_lmgate.config.specs import TEXT_SUFFIXES, DatasetSpec
+from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
 from pytest_lmgate.errors import DataError, OfflineError, nearest
 
 # What some programs put before the first character of a UTF-8 file; part of a text, but of no table.
@@ -74,6 +75,7 @@ def read_corpus(spec: DatasetSpec, path: Path | None, *, name: str, offline: boo
         DataError: It does not exist, is not what its name says, lacks the column, or holds no text.
         OfflineError: A hub dataset is not in the local cache and `offline` is set.
     """
+    _require_content(path, name)
     if path is not None and path.is_file() and path.suffix in TEXT_SUFFIXES and not spec.lines:
         return _finished(Corpus(name, (_decoded(path, name),), spec.join, is_one_text=True))
     rows = read_rows(spec, path, name=name, offline=offline)
@@ -93,6 +95,7 @@ def read_rows(
         key: Where in lmgate.yaml the path is written; by the dataset's name where None.
     """
     rows: Iterable[Any]
+    _require_content(path, name)
     if path is None:
         rows = _hub_rows(spec, name, offline)
     elif not path.exists():
@@ -111,6 +114,19 @@ def read_rows(
             f"dataset {name!r}: expected a file ending in {known}, or a folder saved by datasets; got {path}"
         )
     return islice(rows, spec.limit)
+
+
+def _require_content(path: Path | None, name: str) -> None:
+    """Refuse a Git LFS pointer, or a folder saved by datasets with one in it.
+
+    Raises:
+        DataError: It is one.
+    """
+    if path is None:
+        return
+    pointer = next(filter(is_lfs_pointer, path.rglob("*.arrow") if path.is_dir() else [path]), None)
+    if pointer is not None:
+        raise DataError(f"dataset {name!r}: {pull_hint(pointer)}")
 
 
 def _finished(corpus: Corpus) -> Corpus:

@@ -14,11 +14,12 @@ __all__ = [
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
 from pytest_lmgate.errors import ModelError
 
 # Files beside a checkpoint that no loader reads; everything else is taken to matter.
@@ -29,6 +30,8 @@ _IRRELEVANT_NAMES = {
     "trainer_state.json", "training_args.bin",
 }  # fmt: skip
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+# Weights that are not read where there are others in safetensors.
+_OTHER_WEIGHTS = (*_PICKLES, ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite")
 _CONTEXT_KEYS = (
     "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length",
     "context_length",
@@ -140,7 +143,10 @@ class Checkpoint(Architecture):
         Raises:
             ModelError: There are only pickle files and `pickle_weights` is not set, or no weights at all.
         """
-        suffixes = {path.suffix for path in self.files.values()}
+        files = self.files
+        suffixes = {path.suffix for path in files.values()}
+        read = [path for path in files.values() if ".safetensors" not in suffixes or path.suffix not in _OTHER_WEIGHTS]
+        _require_content(read, name=self.name)
         if suffixes & {".safetensors", ".gguf"}:
             return
         if not suffixes & set(_PICKLES):
@@ -184,6 +190,7 @@ def open_checkpoint(folder: Path, *, name: str) -> Checkpoint:
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError(f"model {name!r}: no config.json in {folder}: expected a folder made by save_pretrained")
+    _require_content([file], name=name)
     try:
         config = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
@@ -212,13 +219,25 @@ def require_tokenizer(folder: Path, *, name: str) -> None:
     """Refuse a folder without a tokenizer, for which a library may invent an empty one.
 
     Raises:
-        ModelError: None of the files of a tokenizer is there.
+        ModelError: None of the files of a tokenizer is there, or one is a Git LFS pointer.
     """
+    _require_content((folder / file for file in _TOKENIZER_FILES), name=name)
     if not any((folder / file).exists() for file in _TOKENIZER_FILES):
         raise ModelError(
             f"model {name!r}: no tokenizer in {folder}: expected tokenizer.json or tokenizer.model; save it there with "
             "tokenizer.save_pretrained, or set tokenizer: to the folder that has it"
         )
+
+
+def _require_content(files: Iterable[Path], *, name: str) -> None:
+    """Refuse Git LFS pointers, which stand for files that were not fetched.
+
+    Raises:
+        ModelError: A file is one.
+    """
+    for file in files:
+        if is_lfs_pointer(file):
+            raise ModelError(f"model {name!r}: {pull_hint(file)}")
 
 
 def _shards(folder: Path) -> set[str]:

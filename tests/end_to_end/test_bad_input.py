@@ -106,6 +106,42 @@ def test_a_device_that_is_not_there_is_one_sentence(project: Project, device: st
     assert len(outcome.out.splitlines()) < 50
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1318\n".format("4d7a" * 16)
+# What is replaced by a pointer, and the model and dataset that are then measured.
+POINTERS = {
+    "weights": ("weights/model.safetensors", "'./weights', 'words'"),
+    "config": ("config/config.json", "'./config', 'words'"),
+    "tokenizer": ("tokenizer/tokenizer.json", "'./tokenizer', 'words'"),
+    "adapter": ("adapter/adapter_model.safetensors", "'adapted', 'words'"),
+    "text": ("text.txt", "'die', './text.txt'"),
+    "rows": ("rows.jsonl", "'die', './rows.jsonl'"),
+    "table": ("table.parquet", "'die', './table.parquet'"),
+}
+
+
+def test_a_git_lfs_pointer_is_refused_and_told_how_to_fetch(project: Project, models: Path) -> None:
+    for name in ("weights", "config", "tokenizer", "other_format"):
+        project.model(name, models / "die")
+    (project.folder / "adapter").mkdir()
+    (project.folder / "adapter" / "adapter_config.json").write_text("{}")
+    for file in ("other_format/pytorch_model.bin", *(file for file, _ in POINTERS.values())):
+        (project.folder / file).write_text(POINTER)
+    named = (project.folder / "lmgate.yaml").read_text()
+    tests = [
+        f"@pytest.mark.ppl_max({gate}, limit=1e9)\ndef test_{name}(): pass" for name, (_, gate) in POINTERS.items()
+    ]
+    tests.append("@pytest.mark.ppl_max('./other_format', 'words', 1e9)\ndef test_other_format(): pass")
+    project.write(
+        lmgate_yaml=named.replace("models:", f"models:\n  adapted: {{path: {models}/die, adapter: adapter}}"),
+        test_pointers="\n\n".join(["import pytest", *tests]),
+    )
+    outcome = project.run().expect(1, error=len(POINTERS), passed=1)
+    sections = dict(part.split(" ", 1) for part in outcome.out.split("ERROR at setup of test_")[1:])
+    for name, (file, _) in POINTERS.items():
+        sentence = f"{project.folder / file} is a Git LFS pointer, not the file itself: run git lfs pull"
+        assert sentence in sections[name], sections[name]
+
+
 # Test by test: the marker, and what is said of it before any model is touched.
 AT_COLLECTION = {
     "text": ("ppl_max('die', 'It rained. ' * 600, 60.5)", "got 6,600 characters that begin 'It rained. It rained. It "),
