@@ -19,6 +19,7 @@ from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.ledger import ENTRIES, REMARKS, Ledger
 from pytest_lmgate.plugin.selection import Collected, only_lists, was_stopped
+from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.typos import mistyped
 
 if TYPE_CHECKING:
@@ -61,12 +62,13 @@ class GateHooks:
         if self._session is None:
             from pytest_lmgate.plugin.session import GateSession
 
-            self._session = GateSession(self._config, self._started)
+            self._session = GateSession(self._config, self._run)
         return self._session
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        """Let the gates of lmgate.yaml be found."""
+        """Let the gates of lmgate.yaml be found, and those that pytest-testmon would pass over."""
+        keep_files(self._config, [*self._markers, *self._fixtures])
         if self._config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
             return
         if self._project_file.is_file():
@@ -95,13 +97,17 @@ class GateHooks:
         self._collected.add(item)
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Let tests run that measure, although pytest-testmon sees no change."""
+        keep_tests(self._config, items, lambda item: self._is_gated(item) or self._is_measuring(item))
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Read the markers of the tests that will run: by now every plugin has deselected what it wants to."""
         ledger, items = self._ledger, session.items
         if not self._collected.are_all_in(items):
             ledger.deselected = True
-        gated = [item for item in items if any(mark.name in self._markers for mark in item.iter_markers())]
-        measuring = [item for item in items if not self._fixtures.isdisjoint(getattr(item, "fixturenames", ()))]
+        gated, measuring = list(filter(self._is_gated, items)), list(filter(self._is_measuring, items))
         problems = [*self._unread, *mistyped(items, self._markers)]
         if not (gated or measuring or problems or options.update(self._config)):
             return
@@ -286,6 +292,12 @@ class GateHooks:
             self._ledger.expected |= self.session().collect([item], self._markers)
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+    def _is_gated(self, item: pytest.Item) -> bool:
+        return self._gates_of(item) > 0
+
+    def _is_measuring(self, item: pytest.Item) -> bool:
+        return not self._fixtures.isdisjoint(getattr(item, "fixturenames", ()))
 
     def _gates_of(self, item: pytest.Item) -> int:
         return sum(mark.name in self._markers for mark in item.iter_markers())

@@ -109,7 +109,18 @@ class Project:
         """Start pytest and return the process."""
         return subprocess.Popen(
             # Plugins that are not under test here, and take longer to import than all of pytest.
-            [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-p", "no:anyio", *arguments],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "no:hypothesispytest",
+                "-p",
+                "no:anyio",
+                "-p",
+                "no:pytest-testmon",
+                *arguments,
+            ],
             cwd=cwd or self.folder,
             env=environment() | dict(env or {}),
             stdin=subprocess.DEVNULL,

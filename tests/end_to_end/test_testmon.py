@@ -1,0 +1,41 @@
+"""pytest-testmon, which leaves out tests whose code did not change: gates run, since a model is no code."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.end_to_end.projects import Project
+
+pytest.importorskip("testmon", reason="pytest-testmon is absent: that it leaves out no gate is NOT checked")
+
+MIXED = """
+    import pytest
+
+    def test_plain(): assert True
+
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    def test_gate(): pass
+"""
+
+
+def test_gates_run_although_no_code_changed(measured: Project) -> None:
+    named = (measured.folder / "lmgate.yaml").read_text(encoding="utf-8")
+    gates = "gates:\n  - ppl_max: {model: die, dataset: words, limit: 60.75}\n"
+    measured.write(
+        test_mixed=MIXED,
+        test_fixture="def test_score(ppl_of):\n    assert ppl_of('die', 'words') < 60.5\n",
+        test_plain="def test_plain(): assert True\n",
+    )
+    (measured.folder / "lmgate.yaml").write_text(named + gates, encoding="utf-8")
+    measured.run("-p", "pytest-testmon", "--testmon").expect(0, passed=5)
+    measured.run("-p", "pytest-testmon", "--testmon").expect(0, passed=3).says("2 gates: 2 pass")
+    measured.run("-p", "pytest-testmon", "--testmon", "-n", "2").expect(0, passed=3).says("2 gates: 2 pass")
+    # The model got worse; no Python file changed.
+    (measured.folder / "lmgate.yaml").write_text(named.replace("/die}", "/sure}") + gates, encoding="utf-8")
+    measured.run("-p", "pytest-testmon", "--testmon").expect(1, failed=3).says("2 gates: 2 fail")
+
+
+def test_tests_without_gates_are_testmons_business(project: Project) -> None:
+    project.write(test_plain="def test_plain(): assert True\n")
+    project.run("-p", "pytest-testmon", "--testmon").expect(0, passed=1)
+    project.run("-p", "pytest-testmon", "--testmon", "-v").is_silent_on("test_plain PASSED")
