@@ -18,7 +18,8 @@
         └── CacheWarning       the cache could not be read or written; the gate was judged all the same
 
 Every message says what was expected, what came, where, and what to do next. Every error has one argument, its
-message, so that it survives pickling between processes.
+message, so that it survives pickling between processes. A message may hold names from any file: `harmless` takes out of
+it what a terminal or a CI's log would obey.
 """
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "NonFiniteError",
     "OfflineError",
     "ProtocolError",
+    "harmless",
+    "harmless_line",
     "nearest",
 ]
 
@@ -46,7 +49,7 @@ class LmgateError(Exception):
     """Base of every error raised by this package on purpose."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
+        super().__init__(harmless(message))
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -102,6 +105,36 @@ class LmgateWarning(UserWarning):
 
 class CacheWarning(LmgateWarning):
     """The cache could not be read or written; the gate was judged all the same."""
+
+
+def harmless(text: str) -> str:
+    r"""Return a text that terminals and the logs of CI services show, and do not obey.
+
+    Control characters and marks of writing direction become escapes such as ``\x1b``; commands of GitHub Actions
+    (``::error::`` at the beginning of a line) and Azure Pipelines (``##vso[...]``) get a backslash; of a URL the user
+    name and the password become ``***``. A text that is harmless stays as it is.
+    """
+    import re  # not at import: sessions without gates need it not
+
+    text = re.sub(r"([a-zA-Z][\w+.-]+:/{1,2})[^/\s@]+@", r"\1***@", text)
+    text = re.sub(r"(?m)^([^\S\n]*)::", r"\1\\::", text)
+    text = re.sub(r"#(?=#\w*\[)", r"#\\", text)
+    return text if text.isprintable() else "".join(map(_harmless_character, text))
+
+
+def harmless_line(text: str) -> str:
+    r"""Return a harmless text in one line; its line breaks become ``\n``."""
+    return harmless(text.replace("\n", r"\n"))
+
+
+def _harmless_character(character: str) -> str:
+    import unicodedata
+
+    # Joiners are unprintable by their class, but part of how words of some scripts are written.
+    if character.isprintable() or character in "\n\t\u200c\u200d":
+        return character
+    escaped = unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp")
+    return character.encode("unicode_escape").decode("ascii") if escaped else character
 
 
 def nearest(name: str, valid: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:

@@ -39,7 +39,7 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree_there_is() -> None:
 
 
 def test_every_name_of_the_module_is_public_and_sorted() -> None:
-    assert errors.__all__ == sorted([kind.__name__ for kind in CLASSES] + ["nearest"])
+    assert errors.__all__ == sorted([kind.__name__ for kind in CLASSES] + ["harmless", "harmless_line", "nearest"])
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -78,6 +78,45 @@ def test_the_nearest_name_is_offered_if_one_is_near(name: str, valid: list[str],
     assert errors.nearest(name, iter(valid)) == hint
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("red \x1b[31m and \x9b, bell \x07, back \r over", r"red \x1b[31m and \x9b, bell \x07, back \r over"),
+        ("right to left \u202e, hidden \u200b, \u2066", r"right to left \u202e, hidden \u200b, \u2066"),
+        ("::error::x", r"\::error::x"),
+        ("a\n  ::set-output name=x::y\nb", "a\n  \\::set-output name=x::y\nb"),
+        ("##vso[task.complete]", r"#\#vso[task.complete]"),
+        ("see ##[error]x", r"see #\#[error]x"),
+        ("https://user:token@hub.co/x and http://token@h/", "https://***@hub.co/x and http://***@h/"),
+        ("/a/b/https:/user:token@hub.co/x", "/a/b/https:/***@hub.co/x"),
+    ],
+)
+def test_what_a_terminal_or_a_log_would_obey_is_taken_out_of_a_message(text: str, shown: str) -> None:
+    assert str(errors.ConfigError(text)) == errors.harmless(text) == shown
+    assert errors.harmless(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain",
+        "",
+        "two\nlines\tand a tab",
+        "test_a.py::test_b[x]",
+        "می\u200cخواهم",
+        "한 é \ud800 \xa0",
+        "mail@example.org, org/name@v1.0, https://hub.co/org/name@v1.0",
+        "# one ## two",
+    ],
+)
+def test_a_harmless_message_stays_as_it_is(text: str) -> None:
+    assert errors.harmless(text) == text
+
+
+def test_a_line_break_in_a_name_becomes_an_escape() -> None:
+    assert errors.harmless_line("a\n::error::b") == r"a\n::error::b"
+
+
 def test_the_error_module_imports_nothing_of_the_package() -> None:
     tree = ast.parse(inspect.getsource(errors))
     imported = {
@@ -86,4 +125,4 @@ def test_the_error_module_imports_nothing_of_the_package() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
     }
-    assert imported == {"collections.abc", "difflib"}
+    assert imported == {"collections.abc", "difflib", "re", "unicodedata"}

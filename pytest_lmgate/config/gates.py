@@ -13,6 +13,7 @@ from pytest_lmgate.config.fixture import FixtureReference
 from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.config.requests import CHOICE_VARIANTS, ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
 from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.errors import harmless_line
 
 How = Protocol | TextRequest | ChoiceRequest | MaskedRequest | DivergenceRequest
 ROUGE_VARIANT = "rougeL"
@@ -150,4 +151,4 @@ class NoRegression:
 def _name(given: Any) -> str:
     if isinstance(given, FixtureReference):
         return given.name
-    return str(given) if isinstance(given, str | Path) else f"in-memory {type(given).__name__}"
+    return harmless_line(str(given)) if isinstance(given, str | Path) else f"in-memory {type(given).__name__}"

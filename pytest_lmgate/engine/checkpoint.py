@@ -9,6 +9,7 @@ __all__ = [
     "checkpoint_files",
     "open_checkpoint",
     "require_own_code",
+    "require_safe_adapter",
     "require_tokenizer",
 ]
 
@@ -158,6 +159,29 @@ class Checkpoint(Architecture):
                 "when read; convert them with save_pretrained to safetensors, or set pickle_weights: true if you trust "
                 "them"
             )
+
+
+def require_safe_adapter(folder: Path, *, name: str, pickle_weights: bool) -> None:
+    """Refuse an adapter that runs code when read: PEFT goes by the names of its files, whatever lies beside them.
+
+    Raises:
+        ModelError: It is no folder saved by PEFT, has no weights, a Git LFS pointer in their place, or has them in
+            pickle only and `pickle_weights` is not set.
+    """
+    config, safe, pickled = (
+        folder / file for file in ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+    )
+    if not config.is_file():
+        raise ModelError(f"model {name!r}: no adapter_config.json in {folder}: expected a folder saved by PEFT")
+    if safe.is_file() or (pickle_weights and pickled.is_file()):
+        _require_content([config, safe if safe.is_file() else pickled], name=name)
+        return
+    if not pickled.is_file():
+        raise ModelError(f"model {name!r}: no weights in {folder}: expected {safe.name}")
+    raise ModelError(
+        f"model {name!r}: {folder} has its weights only as pickle ({pickled.name}), which can run any code when read; "
+        f"save it as {safe.name}, or set pickle_weights: true if you trust it"
+    )
 
 
 def require_own_code(folder: Path, *, name: str) -> None:

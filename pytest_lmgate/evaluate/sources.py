@@ -22,10 +22,10 @@ from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, rea
 from pytest_lmgate.data.in_memory import rows_in_memory
 from pytest_lmgate.engine.checkpoint import (
     Architecture,
-    Checkpoint,
     checkpoint_files,
     open_checkpoint,
     require_own_code,
+    require_safe_adapter,
     require_tokenizer,
 )
 from pytest_lmgate.engine.device import device_class, resolve_device
@@ -194,11 +194,7 @@ class Resolver:
                 require_own_code(part, name=name)
         adapter = self._project.path(spec.adapter) if spec.adapter else None
         if adapter is not None:
-            if not (adapter / "adapter_config.json").is_file():
-                raise ModelError(
-                    f"model {name!r}: no adapter_config.json in {adapter}: expected a folder saved by PEFT"
-                )
-            Checkpoint(name, {}, adapter).require_safe_weights(pickle_weights=spec.pickle_weights)
+            require_safe_adapter(adapter, name=name, pickle_weights=spec.pickle_weights)
         dtype = spec.dtype or defaults.dtype
         device = resolve_device(spec.device or self._options.device or defaults.device)
 

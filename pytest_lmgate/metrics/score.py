@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from pytest_lmgate.errors import harmless_line
+
 if TYPE_CHECKING:
     from pytest_lmgate.metrics.sample import Sample
 
@@ -111,7 +113,7 @@ class Score(float):
 
     def __repr__(self) -> str:
         noise = f" [{self.interval[0]:.6g}, {self.interval[1]:.6g}]" if self.interval else ""
-        where = f", {self.model} on {self.dataset}" if self.model else ""
+        where = harmless_line(f", {self.model} on {self.dataset}") if self.model else ""
         cached = ", cached" if self.cached else ""
         return f"{self.metric} {float(self):.6g}{noise} ({self.n:,} {self.unit}s, {self.signature}{where}{cached})"
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import pytest
 
+from pytest_lmgate.errors import harmless_line
+
 if TYPE_CHECKING:
     from pytest_lmgate.engine.generation import GenerationProgress
     from pytest_lmgate.engine.likelihood import Progress
@@ -47,7 +49,7 @@ class ProgressLine:
         if now - self._last < (_TERMINAL_SECONDS if terminal else _LOG_SECONDS):
             return
         self._last = now
-        line = f"lmgate: {progress.line}"
+        line = f"lmgate: {harmless_line(progress.line)}"
         if terminal:
             line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be drawn over
             # On a line of its own, so that pytest's own stays as it is.
@@ -58,7 +60,7 @@ class ProgressLine:
 
     def say(self, sentence: str) -> None:
         """Say something once, on a line of its own."""
-        self._write(f"\nlmgate: {sentence}\n")
+        self._write(f"\nlmgate: {harmless_line(sentence)}\n")
 
     def _stream(self) -> TextIO:
         return sys.__stderr__ if self._is_worker and sys.__stderr__ is not None else sys.stdout

@@ -13,6 +13,7 @@ from pytest_lmgate.cache.files import write_durably
 from pytest_lmgate.gates.holm import correct_verdicts
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.plugin import options
+from pytest_lmgate.report.excerpt import printable
 from pytest_lmgate.report.json_file import json_report
 from pytest_lmgate.report.table import summary_lines
 
@@ -56,17 +57,17 @@ def show_summary(
     terminal: pytest.TerminalReporter, verdicts: Sequence[Verdict], notes: Sequence[str], problems: Sequence[str]
 ) -> None:
     """Print one line per gate, what the cache said where asked, and what else fails the session."""
-    terminal.section("lmgate", sep="=")
+    terminal.write_sep("=", "lmgate")  # unlike section(), it ends the line of dots first
     if verdicts:
         for outcome, line in summary_lines(verdicts):
-            terminal.write_line(line, **_COLOURS.get(outcome, {}))
+            terminal.write_line(printable(line), **_COLOURS.get(outcome, {}))
     for verdict in verdicts:
         if verdict.cache:
-            terminal.write_line(f"cache {verdict.id}: {verdict.cache}")
+            terminal.write_line(printable(f"cache {verdict.id}: {verdict.cache}"))
     for note in notes:
-        terminal.write_line(note)
+        terminal.write_line(printable(note))
     for problem in problems:
-        terminal.write_line(f"ERROR: {problem}", red=True)
+        terminal.write_line(printable(f"ERROR: {problem}"), red=True)
 
 
 def write_reports(verdicts: Sequence[Verdict], reports: Sequence[tuple[str, str]], config: pytest.Config) -> list[str]:

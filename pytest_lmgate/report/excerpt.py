@@ -6,6 +6,8 @@ __all__ = ["excerpt", "printable"]
 
 import unicodedata
 
+from pytest_lmgate.errors import harmless
+
 _END = "..."
 # Unprintable by Unicode's classes, but part of how words of some scripts (and emoji) are written.
 _JOINERS = "\u200c\u200d"
@@ -36,8 +38,8 @@ def excerpt(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text that every terminal, file and process takes: no half of a surrogate pair."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """Return a text that every terminal, file and process takes, and none obeys: no half of a surrogate pair."""
+    return harmless(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _shown(character: str) -> str:
