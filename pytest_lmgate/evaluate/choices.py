@@ -19,6 +19,7 @@ from pytest_lmgate.data.choices import Question, plan_choices
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, accuracy
+from pytest_lmgate.metrics.sample import protocol_of
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 
@@ -99,6 +100,10 @@ def evaluate_choices(
         return [-float(total) for total in np.add.reduceat(nll.astype(np.float64), begins)]
 
     recipe = Recipe(f"{source.name} on {name}", measure, _encode, _decode)
+    signature = f"variant:{request.variant}|max_length:{max_length}|delimiter:{delimiter!r}|version:{__version__}"
+    groups = [] if clusters is None else [cluster_numbers(clusters, len(questions)).tolist()]
+    data = _digest(json.dumps([asked, [each.answer for each in questions], *groups]))
+    measurements.expect({"data": data, "protocol": protocol_of(signature)})
     found, cached = measurements.once(fingerprint, recipe)
     choices = [choice for each in questions for choice in each.choices]
     statistics = ChoiceStatistics(
@@ -108,9 +113,6 @@ def evaluate_choices(
         np.array([len(each.choices) for each in questions]),
         np.array([each.answer for each in questions]),
     )
-    signature = f"variant:{request.variant}|max_length:{max_length}|delimiter:{delimiter!r}|version:{__version__}"
-    groups = [] if clusters is None else [cluster_numbers(clusters, len(questions)).tolist()]
-    data = _digest(json.dumps([asked, [each.answer for each in questions], *groups]))
     score = accuracy(statistics, signature=signature, variant=request.variant, clusters=clusters)
     return score.identified(data), fingerprint.address, cached
 

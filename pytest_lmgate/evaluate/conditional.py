@@ -24,6 +24,7 @@ from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.evaluate.texts import unsaved_ingredients
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.sample import protocol_of
 from pytest_lmgate.metrics.score import Score
 
 if TYPE_CHECKING:
@@ -99,8 +100,9 @@ def evaluate_conditional_perplexity(
         )
 
     recipe = Recipe(f"{source.name} on {task.name}", measure, encode_likelihoods, decode_likelihoods)
-    statistics, cached = measurements.once(fingerprint, recipe)
     signature = f"conditional|target:first reference|unit:{protocol.unit}|version:{__version__}"
+    measurements.expect({"data": digest, "protocol": protocol_of(signature)})
+    statistics, cached = measurements.once(fingerprint, recipe)
     score = perplexity(statistics, signature=signature, unit=protocol.unit, metric=metric)
     return score.identified(digest), fingerprint.address, cached
 

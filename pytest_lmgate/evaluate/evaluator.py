@@ -78,6 +78,19 @@ class Evaluator:
         finally:
             self._functions = None
 
+    @contextlib.contextmanager
+    def expecting(self, expect: Callable[[Mapping[str, str]], None]) -> Iterator[None]:
+        """Have the evaluations within tell what they are of, as far as that is known before a model runs.
+
+        Args:
+            expect: Given parts of a sample's identity, such as ``data``; raises where they are not what they should be.
+        """
+        before, self._measurements.expect = self._measurements.expect, expect
+        try:
+            yield
+        finally:
+            self._measurements.expect = before
+
     @property
     def lookups(self) -> list[Lookup]:
         """What the cache said, in order."""
@@ -220,6 +233,7 @@ class Evaluator:
         assert isinstance(what.how, DivergenceRequest)
         source, reference = self.resolver.model(what.model), self.resolver.model(what.reference)
         corpus = self.resolver.corpus(what.dataset)
+        self._measurements.expect({"data": corpus.digest, "reference": reference.identity})
         statistics, signature, address, cached = evaluate_divergence(
             self._measurements, source, reference, corpus, what.how, metric=what.metric, report=self.report
         )

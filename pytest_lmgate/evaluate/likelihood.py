@@ -32,6 +32,7 @@ from pytest_lmgate.errors import DataError
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.sample import protocol_of
 from pytest_lmgate.metrics.score import Score
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def evaluate_perplexity(
 
     recipe = Recipe(f"{source.name} on {corpus.name}", measure, encode_likelihoods, decode_likelihoods)
     signature = f"{windowing.signature}|average:{average}|unit:{protocol.unit}|version:{__version__}"
+    measurements.expect({"data": corpus.digest, "protocol": protocol_of(signature)})
     try:
         statistics, cached = measurements.once(fingerprint, recipe)
     except _Bound as bound:

@@ -20,6 +20,7 @@ from pytest_lmgate.evaluate.likelihood import decode_likelihoods, digest_of_targ
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.sample import protocol_of
 from pytest_lmgate.metrics.score import Score
 
 if TYPE_CHECKING:
@@ -81,8 +82,10 @@ def evaluate_pseudo_perplexity(
         )
 
     recipe = Recipe(f"{source.name} on {corpus.name}", measure, encode_likelihoods, decode_likelihoods)
+    signature = f"masked|{how}|unit:token|version:{__version__}"
+    measurements.expect({"data": corpus.digest, "protocol": protocol_of(signature)})
     statistics, cached = measurements.once(fingerprint, recipe)
-    score = perplexity(statistics, signature=f"masked|{how}|unit:token|version:{__version__}", metric="pppl")
+    score = perplexity(statistics, signature=signature, metric="pppl")
     return score.identified(corpus.digest), fingerprint.address, cached
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Lookup", "Measurements", "Recipe"]
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -66,6 +66,7 @@ class Measurements:
         note: Told in one sentence what is worth saying, such as waiting for another process.
         remark: Told in one sentence what the session's summary should say of a measurement that was made.
         lookups: What the cache said, in order.
+        expect: Told what a measurement is of, as in a sample's identity, before a model runs; it may raise.
     """
 
     store: Store
@@ -73,6 +74,7 @@ class Measurements:
     note: Callable[[str], None] = lambda _: None
     remark: Callable[[str], None] = lambda _: None
     lookups: list[Lookup] = field(default_factory=list)
+    expect: Callable[[Mapping[str, str]], None] = lambda _: None
     _known: dict[str, Any] = field(default_factory=dict)
     _pool: ModelPool | None = None
 

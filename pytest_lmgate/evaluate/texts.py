@@ -94,7 +94,8 @@ def evaluate_texts(
         ConfigError: A function is told how to generate.
         LmgateError: They cannot be generated or scored.
     """
-    settings = request.generation
+    settings, identity = request.generation, _identity(task, request, clusters, metric)
+    measurements.expect(identity)
     if isinstance(source, TextFunction):
         if settings != GenerationSettings():
             raise ConfigError(
@@ -102,7 +103,7 @@ def evaluate_texts(
             )
         score = score_texts(metric, _called(source, task.prompts), task.references, rows=task.rows, clusters=clusters)
         score.signature = f"{score.signature}|function|lmgate:{__version__}"
-        return score.identified(**_identity(task, request, clusters, metric)), "", False
+        return score.identified(**identity), "", False
     ingredients = {**source.ingredients, **unsaved_ingredients(source)}
     fingerprint = Fingerprint.of(
         _KIND, {**ingredients, "prompts": _digest(task.prompts), "generation": settings.signature}
@@ -115,7 +116,7 @@ def evaluate_texts(
     predictions, cached = measurements.once(fingerprint, recipe)
     score = score_texts(metric, predictions, task.references, rows=task.rows, clusters=clusters)
     score.signature = f"{score.signature}|{settings.signature}|lmgate:{__version__}"
-    return score.identified(**_identity(task, request, clusters, metric)), fingerprint.address, cached
+    return score.identified(**identity), fingerprint.address, cached
 
 
 def score_texts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Sample", "Scale"]
+__all__ = ["Sample", "Scale", "protocol_of"]
 
 import math
 from collections.abc import Callable, Mapping
@@ -149,12 +149,10 @@ class Sample:
 
     def identified(self, *, signature: str, **parts: str) -> Sample:
         """Return the sample with what its score was measured on and by; versions of programs are left out."""
-        fields = signature.split("|")
-        protocol = "|".join(each for each in fields if not each.startswith(("version:", "lmgate:")))
         former = self.former
         return replace(
             self,
-            identity={**self.identity, **parts, "protocol": protocol},
+            identity={**self.identity, **parts, "protocol": protocol_of(signature)},
             former=None if former is None else lambda: former().identified(signature=signature, **parts),
         )
 
@@ -167,3 +165,8 @@ class Sample:
         return replace(
             self, sums=np.add.reduceat(self.sums, begins, axis=0), counts=np.add.reduceat(self.counts, begins)
         )
+
+
+def protocol_of(signature: str) -> str:
+    """Return a score's signature without the versions of programs."""
+    return "|".join(each for each in signature.split("|") if not each.startswith(("version:", "lmgate:")))

@@ -6,23 +6,24 @@ __all__ = ["Judge"]
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pytest_lmgate.config.gates import EvaluationSpec, Gate, NoRegression
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.errors import ComparisonError, LmgateError
+from pytest_lmgate.errors import ComparisonError, LmgateError, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.change import Change
 from pytest_lmgate.gates.comparison import Comparison
-from pytest_lmgate.gates.paired import compare
+from pytest_lmgate.gates.paired import compare, differences
 from pytest_lmgate.gates.verdict import Verdict, judge_bounds, judge_limit
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin.baselines import Baselines
 from pytest_lmgate.plugin.progress import ProgressLine
 
+_ANEW = "; where that is meant, measure the baseline anew: --lmgate-update"
 Resolve = Callable[[Any], Any]
 
 
@@ -78,7 +79,7 @@ class Judge:
         except LmgateError as error:
             return replace(blank, message=str(error), seconds=time.monotonic() - started), None
         except Exception as error:
-            message = f"{type(error).__name__}: {error}"
+            message = harmless(f"{type(error).__name__}: {error}")
             return replace(blank, message=message, seconds=time.monotonic() - started), error
         return replace(verdict, cache=self._explained(looked_up)), None
 
@@ -127,15 +128,16 @@ class Judge:
             self.entries[blank.id] = baselines.entry(score)
             return replace(_measured(blank, score), verdict="pass", message="the baseline is measured anew")
         entry = baselines.require(blank.id, blank.test)
-        score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
-        candidate = _sample(score).merged()
         against = " ".join(["baseline of", entry.provenance.date, entry.provenance.commit]).rstrip()
+        with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, against)):
+            score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
+        candidate = _sample(score).merged()
         reference = baselines.reference(entry, score, candidate)
         try:
             same = bool(score.content) and score.content == entry.content
             found = _compared(gate, candidate, reference, against, same=same)
         except ComparisonError as error:
-            raise type(error)(f"{error}; where that is meant, measure the baseline anew: --lmgate-update") from None
+            raise type(error)(f"{error}{_ANEW}") from None
         return self._judged(blank, score, found, against, baselines.notes(entry, score))
 
     def _judged(
@@ -202,6 +204,22 @@ def _compared(gate: NoRegression, candidate: Sample, reference: Sample, against:
         return compare(candidate, reference, tolerance=gate.tolerance, confidence=gate.confidence, same=same)
     except ComparisonError as error:
         raise ComparisonError(f"cannot be compared with {against}: {error}") from None
+
+
+def _require_same(known: Mapping[str, str], identity: Mapping[str, str], against: str) -> None:
+    """Refuse a measurement that no baseline of that identity can be compared with, before a model runs for it.
+
+    Args:
+        known: Parts of the identity of what is to be measured.
+        identity: Of the baseline.
+        against: The baseline in words.
+
+    Raises:
+        ComparisonError: A part differs that both have.
+    """
+    both = known.keys() & identity.keys()
+    if found := differences({part: known[part] for part in both}, {part: identity[part] for part in both}):
+        raise ComparisonError(f"cannot be compared with {against}: {'; '.join(found)}{_ANEW}")
 
 
 def _limit(found: Comparison, direction: str) -> float:
