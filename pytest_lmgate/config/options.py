@@ -4,7 +4,8 @@ from __future__ import annotations
 
 __all__ = ["Options"]
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_lmgate.config.specs import check_device
@@ -16,7 +17,8 @@ class Options:
 
     Attributes:
         cache: Cache folder.
-        refresh_before: Measure again whatever was measured before this time (seconds since the epoch); None for never.
+        run: Id of the run, the same in all its processes; kept with what it measures.
+        refresh: Measure again whatever was not measured in this run.
         offline: Forbid the network.
         device: Device for models whose entry names none; None for the project's default.
         fail_fast: Stop a measurement once a partial sum proves the limit broken.
@@ -30,7 +32,8 @@ class Options:
     """
 
     cache: Path
-    refresh_before: float | None = None
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    refresh: bool = False
     offline: bool = False
     device: str | None = None
     fail_fast: bool = False

@@ -91,10 +91,11 @@ class Measurements:
                 found = self._fresh(fingerprint, recipe)
                 if found is None:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
-                    partial = None if self.options.refresh_before else self.store.get_partial(fingerprint)
+                    partial = None if self.options.refresh else self.store.get_partial(fingerprint)
                     measured = recipe.measure(partial, lambda entry: self.store.put_partial(fingerprint, entry))
                     whole = recipe.encode(measured)
-                    self.store.put(fingerprint, replace(whole, facts={**whole.facts, "measured_at": time.time()}))
+                    run = {"measured_at": time.time(), "run": self.options.run}
+                    self.store.put(fingerprint, replace(whole, facts={**whole.facts, **run}))
                     self._known[address] = measured
                     return measured, False
         self.lookups.append(Lookup(True, address))
@@ -131,8 +132,8 @@ class Measurements:
 
     def _fresh(self, fingerprint: Fingerprint, recipe: Recipe[T]) -> T | None:
         entry = self.store.get(fingerprint)
-        refresh = self.options.refresh_before
-        if entry is None or (refresh is not None and entry.facts.get("measured_at", 0.0) < refresh):
+        # Not by time: an entry may come from a machine whose clock is fast.
+        if entry is None or (self.options.refresh and entry.facts.get("run") != self.options.run):
             return None
         try:
             return recipe.decode(entry)
@@ -144,7 +145,7 @@ class Measurements:
     def _explained(self, fingerprint: Fingerprint) -> tuple[str, ...]:
         if not self.options.explain_cache:
             return ()
-        if self.options.refresh_before is not None and self.store.get(fingerprint) is not None:
+        if self.options.refresh and self.store.get(fingerprint) is not None:
             return ("nothing changed: measured again by --lmgate-refresh",)
         return tuple(self.store.explain(fingerprint))
 

@@ -7,7 +7,6 @@ __all__ = ["GateHooks"]
 import functools
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -43,7 +42,7 @@ class GateHooks:
         self._broke = False  # controller: a worker had an internal error
         self._session: GateSession | None = None
         self._worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-        self._started = time.time() if self._worker is None else self._worker.get("lmgate_started", time.time())
+        self._run = uuid.uuid4().hex if self._worker is None else str(self._worker["lmgate_run"])
         self._handover: Path | None = None  # controller: where workers write what they expect
         self._unread: list[str] = []  # what is wrong with the gates of lmgate.yaml
         self._verdicts: Sequence[Verdict] = ()  # controller: as they are shown
@@ -202,11 +201,11 @@ class GateHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker of xdist where to write what it expects, and when the session began."""
+        """Tell a worker of xdist where to write what it expects, and which run it is part of."""
         if self._handover is None:
             self._handover = Path(tempfile.gettempdir()) / f"lmgate-{uuid.uuid4().hex}.json"
         node.workerinput["lmgate_handover"] = str(self._handover)
-        node.workerinput["lmgate_started"] = self._started
+        node.workerinput["lmgate_run"] = self._run
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:

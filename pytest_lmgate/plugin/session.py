@@ -54,10 +54,10 @@ class GateSession:
 
     Args:
         config: The pytest config.
-        started: When the session began, in seconds since the epoch; the same in every worker.
+        run: Id of the run, the same in every worker.
     """
 
-    def __init__(self, config: pytest.Config, started: float) -> None:
+    def __init__(self, config: pytest.Config, run: str) -> None:
         self._config = config
         self._cache_warnings: list[str] = []
         self._remarks: list[str] = []
@@ -66,7 +66,8 @@ class GateSession:
             project = load_project(config.rootpath, options.project_file(config))
             self._options = Options(
                 cache=config.rootpath / Path(cache or ".lmgate_cache").expanduser(),
-                refresh_before=started if options.flag(config, "refresh") else None,
+                run=run,
+                refresh=options.flag(config, "refresh"),
                 offline=options.flag(config, "offline"),
                 device=options.text(config, "device"),
                 fail_fast=options.flag(config, "fail-fast"),

@@ -148,12 +148,21 @@ def test_a_checkpoint_that_moved_is_the_same_checkpoint(workplace: Any, loads: l
 
 def test_refresh_measures_again_once_and_keeps_the_new_result(workplace: Any, loads: list[str]) -> None:
     first = _measure(workplace.session())
-    begin = time.time()
-    session = workplace.session(refresh_before=begin)
+    session = workplace.session(refresh=True, run="one")
     assert [_measure(session).cached for _ in range(2)] == [False, True]
-    assert _measure(workplace.session(refresh_before=begin)).cached  # as another worker of the same session
+    assert _measure(workplace.session(refresh=True, run="one")).cached  # as another worker of the same session
     assert _measure(workplace.session()) == first
     assert loads == ["float", "float"]
+
+
+def test_refresh_measures_again_what_a_machine_with_a_fast_clock_measured(
+    workplace: Any, loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    monkeypatch.setattr("pytest_lmgate.evaluate.measurements.time.time", lambda: now + 1e6)
+    _measure(workplace.session())
+    monkeypatch.undo()
+    assert not _measure(workplace.session(refresh=True)).cached
 
 
 def test_explaining_says_what_changed_since_the_nearest_measurement(workplace: Any) -> None:
@@ -171,7 +180,7 @@ def test_explaining_says_what_changed_since_the_nearest_measurement(workplace: A
         ),
         (False, ("dtype: auto -> bfloat16",)),
     ]
-    again = workplace.session(explain_cache=True, refresh_before=time.time())
+    again = workplace.session(explain_cache=True, refresh=True)
     _measure(again)
     assert again.evaluator.lookups[0].changed == ("nothing changed: measured again by --lmgate-refresh",)
 
