@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import SkipTest
 
 import pytest
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 else:
     _Failed = pytest.fail.Exception
 
+_SKIPS = (pytest.skip.Exception, pytest.xfail.Exception, SkipTest)
 _GATES = pytest.StashKey[dict[str, Gate | NoRegression]]()
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 
@@ -170,12 +172,20 @@ class GateSession:
         Raises:
             pytest.fail.Exception: Something could not be measured; the explanation names all of it.
             Exception: Something failed that this package does not account for; it comes with its traceback.
+            BaseException: A function that was measured skipped the test, and no gate failed.
         """
         verdicts: list[Verdict] = []
         unexpected: Exception | None = None
+        skipped: BaseException | None = None
         with self._evaluator.sharing():
             for identity, gate in item.stash[_GATES].items():
-                verdict, error = self._judge.judge(identity, _test_id(item), gate, lambda given: value_of(given, item))
+                try:
+                    verdict, error = self._judge.judge(identity, _test_id(item), gate, lambda x: value_of(x, item))
+                    if isinstance(error, SkipTest):
+                        raise error
+                except _SKIPS as outcome:  # by a function that a gate measures
+                    skipped = skipped or outcome
+                    continue
                 verdicts.append(verdict)
                 unexpected = unexpected or error
         item.stash[_VERDICTS] = verdicts
@@ -189,6 +199,9 @@ class GateSession:
             item.add_report_section("setup", "lmgate", explanation)
             raise unexpected
         self._emit_warnings()
+        # A gate that was judged fails its test, whatever another one does.
+        if skipped is not None and not any(verdict.failed for verdict in verdicts):
+            raise skipped
 
     def give_up(self, item: pytest.Item, reason: str) -> None:
         """Note gates that were not measured since their test could not be set up; reports are to have them too."""

@@ -260,6 +260,54 @@ def test_nothing_that_skips_in_the_body_hides_a_failing_gate(measured: Project) 
     measured.run().expect(1, failed=4)
 
 
+@pytest.mark.parametrize("way_out", ["pytest.skip('no')", "pytest.xfail('no')", "raise_skip_test()"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_gate_that_is_skipped_while_it_is_measured_hides_no_failing_gate(
+    measured: Project, way_out: str, workers: tuple[str, ...]
+) -> None:
+    measured.write(
+        test_gate=f"""
+            import unittest
+            import pytest
+            import pytest_lmgate as lmgate
+
+            def raise_skip_test():
+                raise unittest.SkipTest("no")
+
+            @pytest.fixture
+            def system():
+                return lambda prompts: {way_out}
+
+            @pytest.fixture
+            def rows(): return [{{"source": "a", "references": "b"}}]
+
+            skips = pytest.mark.exact_min(lmgate.fixture("system"), lmgate.fixture("rows"), 0.5)
+            fails = pytest.mark.ppl_max("die", "words", 59.5)
+            cannot = pytest.mark.ppl_max("./no_such_folder", "words", 59.5)
+            passes = pytest.mark.ppl_max("die", "words", 60.5)
+
+            @skips
+            @fails
+            def test_after(): pass
+
+            @fails
+            @skips
+            def test_before(): pass
+
+            @skips
+            @cannot
+            def test_error(): pass
+
+            @skips
+            @passes
+            def test_skipped(): pass
+        """
+    )
+    last = {"xfailed": 1} if "xfail" in way_out else {"skipped": 1}
+    outcome = measured.run(*workers).expect(1, failed=2, error=1, **last)
+    outcome.says("FAIL     test_gate.py::test_after::ppl_max[die-words]", "4 gates: 1 pass, 2 fail, 1 error")
+
+
 def test_a_test_that_is_skipped_by_its_mark_measures_nothing_and_is_not_missed(project: Project) -> None:
     project.write(
         test_gate="""
