@@ -96,8 +96,9 @@ def update(config: pytest.Config) -> str:
     """Return which baselines to write: ``all``, ``new``, or none by an empty text.
 
     Raises:
-        pytest.UsageError: Both are asked for, or in CI any.
+        pytest.UsageError: Both are asked for, or in CI any, or not on the command line.
     """
+    _require_command_line(config)
     every, new = config.getoption("--lmgate-update"), config.getoption("--lmgate-update-new-only")
     if every and new:
         raise pytest.UsageError("--lmgate-update and --lmgate-update-new-only: expected one of them, got both")
@@ -109,6 +110,22 @@ def update(config: pytest.Config) -> str:
             "add --lmgate-force-update"
         )
     return "all" if every else "new" if new else ""
+
+
+def _require_command_line(config: pytest.Config) -> None:
+    """Refuse an update that the ini file's ``addopts`` or PYTEST_ADDOPTS ask for: every session would be one.
+
+    Raises:
+        pytest.UsageError: They do.
+    """
+    if hasattr(config, "workerinput"):  # which has the options of its controller
+        return
+    for name in _UPDATES:
+        if config.getoption(f"--lmgate-{name}") and f"--lmgate-{name}" not in config.invocation_params.args:
+            raise pytest.UsageError(
+                f"--lmgate-{name}: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, "
+                "with which no session would judge by the baseline; remove it there"
+            )
 
 
 def flag(config: pytest.Config, name: str) -> bool:

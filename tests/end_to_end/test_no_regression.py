@@ -407,7 +407,18 @@ def test_an_update_is_refused_in_ci_unless_forced(measured: Project) -> None:
 def test_neither_the_ini_file_nor_the_environment_can_turn_an_update_on(measured: Project) -> None:
     measured.write(test_gate=AGAINST_BASELINE)
     measured.run(env={"LMGATE_UPDATE": "1"}).expect(1, error=1)
+    says = "expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest"
+    for option in ("--lmgate-update", "--lmgate-update-new-only"):
+        measured.run(env={"PYTEST_ADDOPTS": option}).expect(4).says(f"{option}: {says}").is_silent_on("Traceback")
+        measured.run("-o", f"addopts={option}").expect(4).says(f"{option}: {says}")
+        measured.write(pytest_ini=f"[pytest]\naddopts = {option}\n")
+        measured.run().expect(4).says(f"{option}: {says}")
+        measured.run("-n", "2").expect(4).says(f"{option}: {says}")
+        measured.write(pytest_ini="[pytest]\n")
+    forced = measured.run("--lmgate-update", env={"PYTEST_ADDOPTS": "--lmgate-force-update", "CI": "true"})
+    forced.expect(4).says(f"--lmgate-force-update: {says}")
     assert not baseline(measured).exists()
+    measured.run("--lmgate-update", "-n", "2", env={"PYTEST_ADDOPTS": "-v"}).expect(0, passed=1).says("1 new")
 
 
 def test_entries_that_no_gate_uses_are_reported_and_removed_only_by_a_full_update(measured: Project) -> None:
