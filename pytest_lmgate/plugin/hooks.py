@@ -16,7 +16,7 @@ import pytest
 
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.ledger import ENTRIES, REMARKS, Ledger
+from pytest_lmgate.plugin.ledger import ENTRIES, REMARKS, XFAILED_BY_BODY, Ledger
 from pytest_lmgate.plugin.selection import Collected, only_lists, was_stopped
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.typos import mistyped
@@ -166,6 +166,8 @@ class GateHooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Give a report the entries for the baseline file and remarks for the summary: the controller writes both."""
         report = yield
+        if call.excinfo is not None and call.excinfo.errisinstance(pytest.xfail.Exception):
+            setattr(report, XFAILED_BY_BODY, True)
         if report.when == "setup" and item.nodeid in self._ledger.expected:
             if call.excinfo is not None and not call.excinfo.errisinstance(_MEANT_NOT_TO_RUN):
                 self.session().give_up(item, call.excinfo.exconly())

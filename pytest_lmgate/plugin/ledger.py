@@ -22,6 +22,8 @@ ENTRIES = "lmgate_entries"
 """Attribute of a report: entries for the baseline file. Not a property, which JUnit's XML would hold."""
 REMARKS = "lmgate_remarks"
 """Attribute of a report: sentences for the summary about the measurements made in it."""
+XFAILED_BY_BODY = "lmgate_xfailed_by_body"
+"""Attribute of a report of a test that called ``pytest.xfail``, which says nothing of its gates, unlike the mark."""
 _HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected")
 
 
@@ -65,7 +67,9 @@ class Ledger:
             self._ended.add(report.nodeid)
         if report.outcome != "passed" and not (is_part and report.outcome == "skipped"):
             self._ended_otherwise.add(report.nodeid)
-        if hasattr(report, "wasxfail"):
+        if is_part:
+            return
+        if hasattr(report, "wasxfail") and not hasattr(report, XFAILED_BY_BODY):
             self._expected_to_fail.add(report.nodeid)
         if report.outcome not in ("passed", "skipped") or hasattr(report, "wasxfail"):
             self._shown_as_failed.add(report.nodeid)

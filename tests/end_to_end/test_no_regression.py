@@ -276,6 +276,17 @@ def test_holm_turns_a_pass_into_inconclusive_and_the_summary_says_so(noisy: Proj
     # One that is expected to fail fails nobody.
     noisy.write(test_gate=one.replace(mark, "\n".join([mark] * 6 + ["    @pytest.mark.xfail"])))
     noisy.run("--lmgate-holm", "--lmgate-strict", "-n", "2").expect(0, xpassed=1).says("6 inconclusive")
+    # A part of the test that is expected to fail, or a body that gives up, says nothing of the gates.
+    many = one.replace(mark, "\n".join([mark] * 6))
+    part = "with subtests.test('part'): pytest.xfail('known')"
+    for body, count in {
+        many.replace("test_gate(): pass", f"test_gate(subtests):\n        {part}"): {"passed": 1, "subtests": 1},
+        many.replace("test_gate(): pass", "test_gate(): pytest.xfail('known')"): {"xfailed": 1},
+    }.items():
+        noisy.write(test_gate=body)
+        for workers in ((), ("-n", "2")):
+            done = noisy.run("--lmgate-holm", "--lmgate-strict", *workers).expect(1)
+            done.says("--lmgate-strict does not let pass", "6 inconclusive", *list(count)[:1])
 
 
 # Against the baseline.
