@@ -5,11 +5,12 @@ A sealed file carries the SHA-256 of its body, so that truncation and flipped bi
 
 from __future__ import annotations
 
-__all__ = ["read_sealed", "write_durably", "write_sealed"]
+__all__ = ["read_sealed", "remove_leftovers", "write_durably", "write_sealed"]
 
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import uuid
 from pathlib import Path
@@ -28,7 +29,7 @@ def write_durably(path: Path, data: bytes) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Made by open(), not by tempfile: the file gets the permissions that the user's umask gives any other.
-    temporary = path.with_name(f".{path.name[:16]}-{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(_temporary_name(path, uuid.uuid4().hex))
     try:
         with temporary.open("xb") as file:
             file.write(data)
@@ -44,6 +45,16 @@ def write_durably(path: Path, data: bytes) -> None:
     _sync_folder(path.parent)
 
 
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of a file that they were writing; nobody else may be writing it now."""
+    before, after = map(re.escape, _temporary_name(path, "\0").split("\0"))
+    pattern = re.compile(f"{before}[0-9a-f]{{32}}{after}")
+    with contextlib.suppress(OSError):
+        for other in path.parent.iterdir():
+            if pattern.fullmatch(other.name):
+                other.unlink(missing_ok=True)
+
+
 def write_sealed(path: Path, body: bytes) -> None:
     """Write `body` durably with its checksum."""
     write_durably(path, _seal(body) + body)
@@ -54,8 +65,10 @@ def read_sealed(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError: There is none.
-        CacheError: It is truncated, altered, or not a sealed file at all.
+        CacheError: It is truncated, altered, or not a sealed file at all, but a folder, a pipe or a device.
     """
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end, nor would some devices
+        raise CacheError(f"{path}: not a file")
     data = path.read_bytes()
     if not data.startswith(_MAGIC):
         raise CacheError(f"{path}: not a cache entry of this format")
@@ -63,6 +76,10 @@ def read_sealed(path: Path) -> bytes:
     if data[:_SEAL] != _seal(body):
         raise CacheError(f"{path}: its checksum does not match ({len(body):,} bytes): truncated or altered")
     return body
+
+
+def _temporary_name(path: Path, unique: str) -> str:
+    return f".{path.name[:96]}-{unique}.tmp"
 
 
 def _seal(body: bytes) -> bytes:

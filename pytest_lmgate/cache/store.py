@@ -117,7 +117,7 @@ class Store:
         """Say which ingredients changed since the nearest earlier entry; empty where there is no earlier one."""
         nearest: tuple[int, float, list[str]] | None = None
         for path in self.folder.glob(f"*/*/*{_WHOLE}"):
-            with contextlib.suppress(OSError, CacheError, ValueError):
+            with contextlib.suppress(OSError, CacheError, ValueError, RecursionError):
                 other = _fingerprint_of(read_sealed(path))
                 changed = difference(fingerprint, other)
                 if other.kind.partition("/")[0] != fingerprint.kind.partition("/")[0] or not changed:
@@ -138,7 +138,7 @@ class Store:
             return Entry(safetensors.numpy.load(body), _facts_of(body))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (CacheError, safetensors.SafetensorError, ValueError) as error:
+        except (CacheError, safetensors.SafetensorError, ValueError, RecursionError) as error:
             self._set_aside(path, error)
         except OSError as error:
             self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")

@@ -181,6 +181,8 @@ def _jsonl_rows(path: Path, name: str) -> Iterator[Any]:
             yield msgspec.json.decode(line)
         except msgspec.DecodeError as error:
             raise DataError(f"dataset {name!r}: {path}:{number}: not JSON: {error}") from error
+        except RecursionError:
+            raise DataError(f"dataset {name!r}: {path}:{number}: nested too deeply to be read as JSON") from None
 
 
 def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterable[Any]:

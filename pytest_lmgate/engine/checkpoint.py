@@ -193,7 +193,7 @@ def require_own_code(folder: Path, *, name: str) -> None:
     for file in (folder / "config.json", folder / "tokenizer_config.json"):
         try:
             mapped = json.loads(file.read_bytes()).get("auto_map")
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             continue  # absent, or said elsewhere to be malformed
         if (foreign := re.search(r'"([^"]+)--', json.dumps(mapped))) is not None:
             raise ModelError(
@@ -217,6 +217,8 @@ def open_checkpoint(folder: Path, *, name: str) -> Checkpoint:
     _require_content([file], name=name)
     try:
         config = json.loads(file.read_bytes())
+    except RecursionError:
+        raise ModelError(f"model {name!r}: {file}: nested too deeply to be a model's config") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"model {name!r}: {file}: not JSON: {error}") from error
     if not isinstance(config, dict):
@@ -270,7 +272,7 @@ def _shards(folder: Path) -> set[str]:
     for index in folder.glob("*.index.json"):
         try:
             named |= {str(file) for file in json.loads(index.read_bytes())["weight_map"].values()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # the loader will say what is wrong with it
     return {file for file in named if (folder / file).is_file()}
 

@@ -215,11 +215,13 @@ def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
         raise BaselineError(f"{where}:{line}: an unresolved merge conflict; {mend}")
     try:
         file = msgspec.json.decode(text, type=_File)
+        json.loads(text, object_pairs_hook=lambda pairs: _require_once(pairs, where, mend))
+    except RecursionError:
+        raise BaselineError(f"{where}: nested more deeply than any baseline is; {mend}") from None
     except msgspec.ValidationError as error:
         raise BaselineError(f"{where}: {_readable(error, 'top level')}; {mend}") from None
     except msgspec.DecodeError as error:
         raise BaselineError(f"{where}: not whole JSON: {str(error).rstrip('.')}; {mend}") from None
-    json.loads(text, object_pairs_hook=lambda pairs: _require_once(pairs, where, mend))
     if file.schema not in (1, _SCHEMA):
         raise BaselineError(
             f"{where}: expected schema 1 or {_SCHEMA}, got {file.schema}: it was written by another version of "

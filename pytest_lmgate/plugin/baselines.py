@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock
 
-from pytest_lmgate.cache.files import write_durably
+from pytest_lmgate.cache.files import remove_leftovers, write_durably
 from pytest_lmgate.errors import BaselineError
 from pytest_lmgate.gates.baseline import (
     BaselineEntry,
@@ -115,6 +115,7 @@ def update_file(
     target = path.resolve()
     lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
     with FileLock(lock):
+        remove_leftovers(target)
         before = _read(path)
         measured = {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
         entries = before | {name: _dated(before.get(name), entry) for name, entry in measured.items()}

@@ -79,13 +79,14 @@ class Ledger:
 
         Properties are anybody's: whatever does not hold verdicts stays, even if it has no name or ours.
         """
+        given = list(getattr(report, "user_properties", None) or ())
         others = []
-        for each in report.user_properties:
+        for each in given:
             if (verdicts := _verdicts_in(each)) is None:
                 others.append(each)
             else:
                 self._verdicts[report.nodeid] = verdicts
-        if len(others) < len(report.user_properties):
+        if len(others) < len(given):
             report.user_properties = others
 
     @property

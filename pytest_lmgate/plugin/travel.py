@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = ["make_plain"]
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ import pytest
 def make_plain(report: pytest.TestReport) -> None:
     """Turn numbers and texts of classes of their own into the builtins they are, wherever a report holds them."""
     for name, value in list(vars(report).items()):
-        setattr(report, name, _plain(value))
+        with contextlib.suppress(RecursionError):  # of a list that holds itself, say, which is another plugin's
+            setattr(report, name, _plain(value))
 
 
 def _plain(value: Any) -> Any:

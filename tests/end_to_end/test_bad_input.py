@@ -15,6 +15,8 @@ CASES = {
     "folder": ("'./no_such_folder', 'words'", "no such folder"),
     "no_config": ("'./no_config', 'words'", "no config.json in"),
     "broken_config": ("'./broken_config', 'words'", "config.json: not JSON"),
+    "deep_config": ("'./deep_config', 'words'", "config.json: nested too deeply"),
+    "deep_row": ("'die', './deep.jsonl'", "deep.jsonl:1: nested too deeply"),
     "no_weights": ("'./no_weights', 'words'", "no weights in"),
     "pickle": ("'./pickle', 'words'", "has its weights only as pickle (pytorch_model.bin)"),
     "truncated": ("'./truncated', 'words'", "cannot be loaded"),
@@ -185,6 +187,7 @@ def _break_models(project: Project, models: Path) -> None:
 
     (model("no_config") / "config.json").unlink()
     (model("broken_config") / "config.json").write_text("{")
+    (model("deep_config") / "config.json").write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
     (model("no_weights") / "model.safetensors").unlink()
     pickle = model("pickle") / "model.safetensors"
     pickle.rename(pickle.with_name("pytorch_model.bin"))
@@ -230,6 +233,7 @@ def _break_datasets(folder: Path) -> None:
         "rows.jsonl": b'{"texts": "w1 w2 w3"}\n',
         "numbers.jsonl": b'{"text": 3}\n',
         "broken.jsonl": b'{"text": "w1 w2"}\n{"text": \n',
+        "deep.jsonl": b'{"text": "w1 w2", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
         "rows.csv": b"body,id\nw1 w2,3\n",
         "rows.parquet": b"PAR1 not really",
         "rows.xyz": b"w1 w2",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_lmgate.cache.files import write_sealed
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, FACES, GATE, Project, finished, wait_for
 
 # 25 windows, 4 at a time; what each batch gave is kept at once, and a file says how many targets were known before.
@@ -140,6 +141,41 @@ def test_entries_that_cannot_be_trusted_are_set_aside_warned_of_and_measured_aga
     # The second run is as if nothing had happened.
     measured.run("-W", "error").expect(0, passed=3).is_silent_on("trusted")
     assert len(measured.measured) == 3
+
+
+def test_a_pipe_a_device_a_folder_or_deep_json_in_the_place_of_an_entry_is_set_aside(measured: Project) -> None:
+    measured.write(
+        test_gate="""
+            def test_scores(ppl_of):
+                assert ppl_of("die", "words") < ppl_of("sure", "words") < ppl_of("hopeless", "words")
+        """
+    )
+    for replace in (_pipe, _device, _folder, _deep):
+        for entry in measured.entries:
+            entry.unlink()
+            replace(entry)
+        outcome = measured.run().expect(0, passed=1).is_silent_on("INTERNALERROR", "cannot be set aside")
+        assert outcome.out.count("a cache entry cannot be trusted") >= 3
+        assert all(entry.is_file() for entry in measured.entries)
+        shutil.rmtree(measured.cache / "set-aside")
+    measured.run("-W", "error").expect(0, passed=1)
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _deep(path: Path) -> None:
+    header = b'{"__metadata__": ' + b"[" * 100_000
+    write_sealed(path, len(header).to_bytes(8, "little") + header)
 
 
 def test_under_w_error_a_damaged_entry_is_an_error_once_and_the_measurement_is_kept(measured: Project) -> None:

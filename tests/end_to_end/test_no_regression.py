@@ -556,6 +556,7 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(measured: Proje
         (lambda text: re.sub(r'"n": \d+', '"n": 1', text), "got 1: edited by hand"),
         (lambda text: text.replace("{", "<<<<<<< HEAD\n{", 1), "1: an unresolved merge conflict"),
         (lambda text: text.replace('"schema": 1', '"schema": 9'), "expected schema 1, got 9"),
+        (lambda text: text.replace('"clusters": [', '"clusters": [' + "[" * 100_000), "nested more deeply than any"),
     ],
 )
 @pytest.mark.parametrize("option", [(), ("-n", "2")])
@@ -637,8 +638,12 @@ def test_a_kill_during_an_update_leaves_the_old_file_whole(measured: Project) ->
     measured.write(conftest=KILL_AT_REPLACE)
     assert measured.run("--lmgate-update", env={"KILL": "1"}).code < 0
     assert baseline(measured).read_bytes() == before
+    another = measured.folder / ".lmgate-baseline.other.json-0123456789abcdef0123456789abcdef.tmp"
+    another.write_text("of a session that is writing another file")
+    assert len(list(measured.folder.glob(".lmgate-baseline.*.tmp"))) == 2
     measured.run("--lmgate-update").expect(0, passed=1).says("1 changed")
     assert baseline(measured).read_bytes() != before
+    assert list(measured.folder.glob(".lmgate-baseline.*.tmp")) == [another]
 
 
 def test_two_sessions_that_update_at_once_both_end_up_in_the_file(measured: Project) -> None:

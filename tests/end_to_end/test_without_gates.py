@@ -79,3 +79,39 @@ def test_a_cached_gate_imports_no_torch_and_asks_no_network(measured: Project) -
         """,
     )
     measured.run().expect(0, passed=1)
+
+
+ODD_PROPERTIES = """
+    import pytest
+
+    class Odd:
+        def __eq__(self, other): raise ValueError("no comparison")
+        __hash__ = None
+
+    def test_recorded(record_property):
+        record_property("lmgate", "theirs")
+
+    @pytest.mark.parametrize("text", ["{", "[" * 9000, "null", "[]", '{"a": 1}', '{"a": "1"}', '{"a": "{}"}'])
+    def test_ours_by_chance(record_property, text):
+        record_property("lmgate:verdicts", text)
+
+    @pytest.mark.parametrize("given", [(), "text", None, ("one",), (1, 2, 3), ("x", Odd()), (Odd(), "x"), 3])
+    def test_no_pair(request, given):
+        request.node.user_properties.append(given)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_properties_of_other_plugins_may_be_what_they_like(project: Project, workers: tuple[str, ...]) -> None:
+    text = ODD_PROPERTIES
+    if workers:  # xdist takes builtins only
+        text = text.replace('("x", Odd()), (Odd(), "x"), ', "")
+    project.write(test_odd=text)
+    passed = 14 if workers else 16
+    project.run(*workers).expect(0, passed=passed).is_silent_on("lmgate:verdicts", "= lmgate =")
+
+
+def test_a_property_named_as_the_plugin_is_shown_as_it_is(project: Project) -> None:
+    project.write(test_odd="def test_recorded(record_property): record_property('lmgate', 'theirs')")
+    project.run("--junitxml", "junit.xml", "-o", "junit_family=xunit1").expect(0, passed=1)
+    assert '<property name="lmgate" value="theirs"' in (project.folder / "junit.xml").read_text(encoding="utf-8")
