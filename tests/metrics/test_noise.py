@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.metrics.noise import MAX_CLUSTERS, block_clusters, clustered_mean
+from pytest_lmgate.metrics.noise import clustered_mean, hall, hall_inverse, student_or_hall, tail
+from pytest_lmgate.metrics.sample import Sample, Scale
 
 counts_of_clusters = st.lists(st.integers(1, 400), min_size=2, max_size=30)
 
@@ -91,20 +92,13 @@ def test_fewer_than_two_clusters_have_a_mean_and_no_noise(sums: list[float], cou
     noise = clustered_mean(np.array(sums), np.array(counts))
 
     assert (noise.mean, noise.n, noise.clusters) == (2.0, 3, 1)
-    assert noise.stderr is noise.df is noise.margin() is None
+    assert noise.stderr is noise.df is noise.bounds(0.95) is None
 
 
 @pytest.mark.parametrize("counts", [[], [0, 0]])
 def test_no_target_at_all_is_an_error(counts: list[int]) -> None:
     with pytest.raises(ValueError, match="expected at least one target, got none"):
         clustered_mean(np.zeros(len(counts)), np.array(counts, dtype=np.int64))
-
-
-def test_the_margin_is_that_of_a_two_sided_interval() -> None:
-    noise = clustered_mean(np.array([2.0, 6.0, 4.0]), np.array([1, 2, 1]))
-
-    assert noise.margin() == pytest.approx(scipy.stats.t.ppf(0.975, noise.df) * noise.stderr)
-    assert noise.margin(0.5) == pytest.approx(scipy.stats.t.ppf(0.75, noise.df) * noise.stderr)
 
 
 @pytest.mark.parametrize(("count", "spread"), [(10, 0.0), (10, 1.5), (30, 1.0), (100, 1.5)])
@@ -117,88 +111,91 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(count: int, spread: f
         n = np.maximum(1, 200 * generator.lognormal(0, spread, count)).astype(int)
         sums = n * (3 + generator.normal(0, 0.3, count)) + generator.normal(0, 2, count) * np.sqrt(n)
         noise = clustered_mean(sums, n)
-        covered += abs(noise.mean - 3) <= noise.margin()
+        bounds = noise.bounds(0.975)
+        covered += bounds.lower <= 3 <= bounds.upper
 
     assert covered / trials >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
-# Clusters.
+# Hall's correction, by the formula of Hall 1992 written out here: H(y) = (3/k) (cbrt(1 + k (y - k/6)) - 1).
 
-documents_of_windows = st.lists(st.integers(1, 40), min_size=1, max_size=30)
-
-
-def planned(windows: list[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """``(document, targets)`` of each window, for so many windows in each document."""
-    documents = np.repeat(np.arange(len(windows)), windows)
-    return documents, np.random.default_rng(seed).integers(1, 100, len(documents))
+LEFT_SKEWED = ([-8.0, 1.0, 1.0, 1.0], [1, 1, 1, 1])
+RIGHT_SKEWED = ([9.0, 0.0, 0.0, 0.0, 0.0, 0.0], [1, 1, 1, 1, 1, 1])
+UNEVEN = ([2.0, 1.0, 12.0, 0.0], [1, 2, 3, 2])
 
 
-@settings(max_examples=200)
-@given(windows=documents_of_windows, seed=st.integers(0, 100), running=st.booleans())
-def test_documents_are_clusters_and_running_text_is_cut_at_its_windows(
-    windows: list[int], seed: int, running: bool
-) -> None:
-    documents, targets = planned(windows, seed)
-
-    clusters = block_clusters(documents, targets, running_text=running)
-
-    _assert_in_order(clusters)
-    if len(documents) > MAX_CLUSTERS:
-        return
-    share = np.bincount(documents, weights=targets) / targets.sum()
-    for index, document in enumerate(documents):
-        inside = np.flatnonzero(clusters == clusters[index])
-        expected = [index] if running or share[document] > 0.25 else np.flatnonzero(documents == document).tolist()
-        assert inside.tolist() == expected
-
-
-@settings(max_examples=60)
-@given(
-    windows=st.lists(st.sampled_from([1, 1, 1, 2, 3, 700, 2000]), min_size=1, max_size=1500),
-    seed=st.integers(0, 100),
-    running=st.booleans(),
+@pytest.mark.parametrize(
+    ("sums", "counts", "scaled", "squared_error"),
+    [
+        # m = -5/4; e = -27/4, 9/4, 9/4, 9/4; h = 1/4: a_c = e_c sqrt(4/3).
+        (*LEFT_SKEWED, np.array([-27, 9, 9, 9]) / 4 * math.sqrt(4 / 3), (27**2 + 3 * 9**2) / 16 * 4 / 3 / 16),
+        # m = 3/2; e = 15/2 and five of -3/2; h = 1/6: a_c = e_c sqrt(6/5).
+        (*RIGHT_SKEWED, np.array([15, -3, -3, -3, -3, -3]) / 2 * math.sqrt(6 / 5), (225 + 45) / 4 * 6 / 5 / 36),
+        # m = 15/8; e = 1/8, -22/8, 51/8, -30/8; h = 1/8, 1/4, 3/8, 1/4.
+        (
+            *UNEVEN,
+            np.array([1 / math.sqrt(7 / 8), -22 / math.sqrt(3 / 4), 51 / math.sqrt(5 / 8), -30 / math.sqrt(3 / 4)]) / 8,
+            (8 / 7 + 484 * 4 / 3 + 2601 * 8 / 5 + 900 * 4 / 3) / 64 / 64,
+        ),
+    ],
 )
-def test_no_more_clusters_than_the_most_and_no_document_cut_but_a_long_one(
-    windows: list[int], seed: int, running: bool
+def test_bounds_are_the_wider_of_students_and_halls_on_each_side(
+    sums: list[float], counts: list[int], scaled: np.ndarray, squared_error: float
 ) -> None:
-    documents, targets = planned(windows, seed)
+    k = (scaled**3).sum() / (scaled**2).sum() ** 1.5
+    noise = clustered_mean(np.array(sums), np.array(counts))
+    bounds = noise.bounds(0.95)
 
-    clusters = block_clusters(documents, targets, running_text=running)
-
-    _assert_in_order(clusters)
-    assert clusters.max() < MAX_CLUSTERS
-    if running:
-        return
-    long = np.bincount(documents, weights=targets) > targets.sum() / 4
-    edges = np.diff(clusters) != 0
-    inside_a_document = np.diff(documents) == 0
-    assert not (edges & inside_a_document & ~long[documents[:-1]]).any(), "a short document is in one cluster"
-    at_a_long_one = ~inside_a_document & (long[documents[:-1]] | long[documents[1:]])
-    assert edges[at_a_long_one].all(), "part of a long document is never merged with another"
-
-
-def test_many_documents_are_merged_into_clusters_of_even_size() -> None:
-    documents, targets = np.arange(5000), np.random.default_rng(0).integers(50, 150, 5000)
-
-    clusters = block_clusters(documents, targets, running_text=False)
-
-    sizes = np.bincount(clusters, weights=targets)
-    assert 400 <= len(sizes) <= MAX_CLUSTERS
-    assert sizes.min() >= targets.sum() / MAX_CLUSTERS
-    assert sizes.max() <= 2 * targets.sum() / MAX_CLUSTERS + 150
+    t, error, mean = scipy.stats.t.ppf(0.95, noise.df), math.sqrt(squared_error), sum(sums) / sum(counts)
+    halls = [3 / k * (np.cbrt(1 + k * (y - k / 6)) - 1) for y in (-t, t)]
+    assert noise.skewness == pytest.approx(k, rel=1e-12)
+    assert noise.stderr == pytest.approx(error, rel=1e-12)
+    assert bounds.upper == pytest.approx(max(mean + t * error, mean - halls[0] * error), rel=1e-9)
+    assert bounds.lower == pytest.approx(min(mean - t * error, mean - halls[1] * error), rel=1e-9)
+    # A few clusters that lost much hide more of the same: the wider side is the one of the long tail.
+    rules = (bounds.lower_rule, bounds.upper_rule)
+    assert rules == (("hall", "student") if k < 0 else ("student", "hall"))
 
 
-@pytest.mark.parametrize("windows", [511, 512, 513, 514])
-def test_the_most_clusters_are_reached_before_anything_is_merged(windows: int) -> None:
-    clusters = block_clusters(np.zeros(windows, dtype=int), np.full(windows, 7), running_text=True)
+def test_symmetric_clusters_have_students_bounds() -> None:
+    noise = clustered_mean(np.array([2.0, 6.0, 4.0]), np.array([1, 2, 1]))
+    margin = scipy.stats.t.ppf(0.975, noise.df) * noise.stderr
 
-    assert clusters.max() + 1 == (windows if windows <= MAX_CLUSTERS else -(-windows // 2) - windows % 2)
-
-
-def test_a_single_window_is_a_single_cluster() -> None:
-    assert block_clusters(np.array([0]), np.array([5]), running_text=False).tolist() == [0]
+    assert noise.skewness == pytest.approx(0, abs=1e-12)
+    assert noise.bounds(0.975)[:2] == pytest.approx((3 - margin, 3 + margin))
+    assert noise.bounds(0.975)[2:] == ("student", "student")
 
 
-def _assert_in_order(clusters: np.ndarray) -> None:
-    assert clusters[0] == 0
-    assert set(np.diff(clusters)) <= {0, 1}
+@given(y=st.floats(-50, 50), k=st.floats(-1, 1))
+def test_halls_transformation_is_undone_by_its_inverse(y: float, k: float) -> None:
+    assert hall_inverse(hall(y, k), k) == pytest.approx(y, abs=1e-6)
+
+
+@given(
+    x=st.floats(-8, 8), df=st.floats(1, 200), k=st.floats(-0.99, 0.99), level=st.sampled_from([0.6, 0.9, 0.95, 0.999])
+)
+def test_the_p_value_is_below_a_level_just_where_the_bound_is_within_the_limit(
+    x: float, df: float, k: float, level: float
+) -> None:
+    bounds = student_or_hall(x, 1.0, scipy.stats.t.ppf(level, df), k)  # the limit is 0
+
+    if min(abs(bounds.upper), abs(bounds.lower)) > 1e-6:
+        assert (tail(x, df, k) < 1 - level) == (bounds.upper < 0)
+        assert (tail(-x, df, -k) < 1 - level) == (bounds.lower > 0)
+
+
+@given(
+    values=st.lists(st.floats(0, 1), min_size=2, max_size=40),
+    direction=st.sampled_from(["higher", "lower"]),
+    confidence=st.sampled_from([0.9, 0.975, 0.999]),
+)
+def test_bounds_of_a_bounded_metric_are_within_its_range(
+    values: list[float], direction: str, confidence: float
+) -> None:
+    scale = Scale(direction, lowest=0, highest=1, of_rows=True)
+    sample = Sample(np.array(values)[:, None], np.ones(len(values), dtype=np.int64), scale)
+
+    lower, upper, *_ = sample.bounds(confidence)
+
+    assert 0 <= lower <= sample.value() + 1e-12
+    assert sample.value() - 1e-12 <= upper <= 1
