@@ -39,6 +39,7 @@ import msgspec
 import numpy as np
 
 from pytest_lmgate.errors import BaselineError
+from pytest_lmgate.metrics.clusters import merged_rows
 from pytest_lmgate.metrics.proportion import MOST_OUTCOMES, Outcomes
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
@@ -142,7 +143,7 @@ def _outcomes(entry: BaselineEntry, candidate: Sample) -> Outcomes | None:
     """Return which rows were right.
 
     Raises:
-        BaselineError: The bits are not as many as the rows, or their sum is not the entry's.
+        BaselineError: The bits are not as many as the rows, or do not add up to the entry's clusters.
     """
     if candidate.outcomes is None or not entry.outcomes:
         return None
@@ -150,13 +151,14 @@ def _outcomes(entry: BaselineEntry, candidate: Sample) -> Outcomes | None:
         bits = np.unpackbits(np.frombuffer(bytes.fromhex(entry.outcomes), dtype=np.uint8))
     except ValueError:
         raise BaselineError("outcomes: expected hexadecimal digits: edited by hand?") from None
-    rows = candidate.outcomes.n
+    rows, clusters = candidate.outcomes.n, candidate.outcomes.cluster
     right = bits[:rows].astype(bool)
-    if not rows <= len(bits) < rows + 8 or bits[rows:].any() or not math.isclose(right.mean(), entry.value):
-        raise BaselineError(
-            f"outcomes: expected a bit for each of {rows} rows with a share of {entry.value!r}, got others"
-        )
-    return Outcomes(right, candidate.outcomes.cluster)
+    if not rows <= len(bits) < rows + 8 or bits[rows:].any():
+        raise BaselineError(f"outcomes: expected a bit for each of {rows} rows, got {len(bits)}: edited by hand?")
+    merged = merged_rows(candidate.outcomes.sizes)[clusters]
+    if np.bincount(merged, weights=right).tolist() != [right_rows for _, right_rows in entry.clusters]:
+        raise BaselineError("outcomes: they do not add up to the clusters: edited by hand?")
+    return Outcomes(right, clusters)
 
 
 def reference_of(entry: BaselineEntry, candidate: Sample) -> Sample:

@@ -179,7 +179,7 @@ def compare_means(
 
     PASS if the upper bound is at most the tolerance, FAIL if the lower bound is above it, else INCONCLUSIVE: a
     non-inferiority test and its converse, each at level ``1 - confidence``. With fewer than two clusters there is no
-    interval: INCONCLUSIVE, unless the two are identical.
+    interval: INCONCLUSIVE.
 
     Args:
         candidate: ``s_c``, sum over the targets of each cluster, as of NLL in nats; shape ``[clusters]``.

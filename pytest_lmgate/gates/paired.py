@@ -78,7 +78,7 @@ def compare(
     blank = _required(candidate, reference, tolerance, confidence)
     if bool((candidate.sums == reference.sums).all()) and _same_outcomes(candidate, reference):
         if same:
-            return replace(blank, decision="pass", reason="the same measurement twice")
+            return replace(blank, decision="pass", lower=0.0, upper=0.0, reason="the same measurement twice")
         if math.isfinite(candidate.span) and blank.clusters > 1 and candidate.outcomes is None:
             return compare_unchanged(blank, candidate.span)
     if candidate.outcomes is not None and reference.outcomes is not None:

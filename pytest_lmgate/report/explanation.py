@@ -155,7 +155,7 @@ def conclusion(verdict: Verdict, change: Change) -> str:
     """Return in words why the verdict is what it is, and what would settle it."""
     level = f"{100 * change.confidence:.15g} %"
     if verdict.verdict == "pass":
-        return f"the upper bound is within the tolerance, at {level}" if change.upper is not None else change.reason
+        return change.reason or f"the upper bound is within the tolerance, at {level}"
     if verdict.verdict == "fail":
         return f"the lower bound is beyond the tolerance, at {level}"
     build = "the build fails" if verdict.blocking else "the build goes on"

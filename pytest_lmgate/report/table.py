@@ -71,12 +71,18 @@ def _name(verdict: Verdict, *, unique: bool) -> str:
 
 def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
     """Say once how many verdicts rest on fewer than 30 rows, where chance is large."""
-    tested = [found for verdict in verdicts if (found := verdict.change or verdict.bounded) is not None]
+    # A verdict without a rule rests on no rows: the same measurement twice passes with any number of them.
+    tested = [
+        found
+        for verdict in verdicts
+        if (found := verdict.change or verdict.bounded) is not None
+        and (verdict.verdict == "inconclusive" or found.bounds is not None)
+    ]
     few = [each.clusters for each in tested if each.clustered_by == "rows" and each.clusters < _FEW]
     if not few:
         return []
     gates = f"{len(few)} gate{'s rest' if len(few) != 1 else ' rests'}"
-    return [f"few rows: {gates} on fewer than {_FEW} ({min(few)} at least), which show large changes only"]
+    return [f"few rows: {gates} on fewer than {_FEW} (the fewest: {min(few)}), which show only large changes"]
 
 
 def _elsewhere(compared: Sequence[Verdict]) -> list[str]:

@@ -24,7 +24,8 @@ from pytest_lmgate.gates.baseline import (
     require_same,
 )
 from pytest_lmgate.gates.paired import compare
-from pytest_lmgate.metrics.noise import MAX_CLUSTERS
+from pytest_lmgate.metrics.clusters import MAX_CLUSTERS
+from pytest_lmgate.metrics.proportion import MOST_OUTCOMES, Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 
@@ -98,8 +99,8 @@ def test_a_file_cut_short_anywhere_is_an_error() -> None:
         (text().replace("1.25", "1e999"), r"not whole JSON|expected `float`|out of range"),
         ("[]", r"top level: expected `object`, got `array`"),
         ("", r"not whole JSON"),
-        (text().replace('"schema": 1', '"schema": 2'), r"expected schema 1, got 2"),
-        (text(1).replace('"schema": 1', '"schema": 1, "schema": 1'), r"schema stands there twice"),
+        (text().replace('"schema": 2', '"schema": 3'), r"expected schema 1 or 2, got 3"),
+        (text(1).replace('"schema": 2', '"schema": 2, "schema": 2'), r"schema stands there twice"),
         (text(1).replace('"value": ', '"value": 1.0, "value": '), r"value stands there twice"),
         (text().replace("test_1", "test_0"), r"test_0::ppl stands there twice"),
         (text().replace("    [4, 3.5]", "\n<<<<<<< HEAD\n  [4, 3.5]"), r"^file:\d+: an unresolved merge conflict"),
@@ -112,7 +113,7 @@ def test_what_is_edited_by_hand_to_something_else_is_an_error_that_names_it(writ
 
 def test_a_missing_key_is_named() -> None:
     data = json.loads(text(1))
-    for key in next(iter(data["gates"].values())):
+    for key in next(iter(data["gates"].values())).keys() - {"content", "outcomes"}:  # which schema 1 did not have
         (gate,) = data["gates"].values()
         others = {name: value for name, value in gate.items() if name != key}
         with pytest.raises(BaselineError, match=f"test_0::ppl: .*{key}"):
@@ -177,3 +178,87 @@ def test_an_entry_of_another_metric_or_count_is_refused(key: str, value: object)
         require_same(entry, score([1.25, 3.5], [2, 4]))
     (entry,) = parse_baseline(text(1), "file").values()
     require_same(entry, score([1.25, 3.5], [2, 4]))
+
+
+# Which rows were right.
+
+
+def accuracy_of(right: list[bool], clusters: list[int] | None = None) -> Score:
+    """An accuracy of rows."""
+    outcomes = Outcomes(np.array(right, dtype=bool), np.array(range(len(right)) if clusters is None else clusters))
+    sums = np.bincount(outcomes.cluster, weights=outcomes.right).astype(np.float64)
+    scale = Scale("higher", lowest=0, highest=1, of_rows=True)
+    sample = Sample(sums[:, None], outcomes.sizes, scale, identity={"data": "d"}, outcomes=outcomes).merged()
+    return Score(sample.value(), metric="accuracy", unit="row", direction="higher", n=len(right), sample=sample)
+
+
+def read_back(measured: Score) -> tuple[BaselineEntry, Sample]:
+    (entry,) = parse_baseline(format_baseline({"id": entry_of(measured, NOW)}), "file").values()
+    assert measured.sample is not None
+    return entry, reference_of(entry, measured.sample)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=70))
+def test_each_row_is_a_bit_that_is_read_back(right: list[bool]) -> None:
+    entry, reference = read_back(accuracy_of(right))
+
+    assert len(entry.outcomes) == 2 * -(-len(right) // 8)
+    assert reference.outcomes is not None
+    assert reference.outcomes.right.tolist() == right
+
+
+def test_the_first_row_is_the_first_bit() -> None:
+    entry, _ = read_back(accuracy_of([True, False, False, False, False, False, True, True, True, False]))
+
+    assert entry.outcomes == f"{0b10000011:02x}{0b10000000:02x}"
+
+
+def test_more_rows_than_clusters_keep_the_outcome_of_each() -> None:
+    right = (np.arange(2000) % 3 > 0).tolist()
+    entry, reference = read_back(accuracy_of(right))
+
+    assert len(entry.clusters) <= MAX_CLUSTERS
+    assert reference.outcomes is not None
+    assert reference.outcomes.right.tolist() == right
+
+
+@pytest.mark.parametrize("outcomes", ["zz", "f", "", "ffff", "ff", "e1", "f000", "7"])
+def test_outcomes_that_were_edited_are_refused(outcomes: str) -> None:
+    measured = accuracy_of([True, True, True, True, False])
+    entry = msgspec.structs.replace(entry_of(measured, NOW), outcomes=outcomes)
+    assert measured.sample is not None
+    if not outcomes:
+        # As in an entry of an earlier version, which is judged by its clusters.
+        assert reference_of(entry, measured.sample).outcomes is None
+        return
+    with pytest.raises(BaselineError, match=r"outcomes: (expected a bit for each of 5 rows|expected hexadecimal digits|they do not add up)"):
+        reference_of(entry, measured.sample)
+
+
+def test_outcomes_of_other_rows_than_the_clusters_say_are_refused() -> None:
+    measured = accuracy_of([True, True, True, True, False])
+    entry = msgspec.structs.replace(entry_of(measured, NOW), outcomes=f"{0b01111000:02x}")
+    assert measured.sample is not None
+    with pytest.raises(BaselineError, match="outcomes: they do not add up to the clusters"):
+        reference_of(entry, measured.sample)
+
+
+def test_beyond_100000_rows_the_clusters_are_kept_and_judged() -> None:
+    assert MOST_OUTCOMES == 100_000
+    right = np.random.default_rng(0).random(100_001) < 0.7
+    lost = right & (np.random.default_rng(1).random(100_001) < 0.99)
+    entry, reference = read_back(accuracy_of(right.tolist()))
+
+    assert (entry.outcomes, reference.outcomes) == ("", None)
+    worse, same = accuracy_of(lost.tolist()).sample, accuracy_of(right.tolist()).sample
+    assert worse is not None
+    assert same is not None
+    found = compare(worse, reference, tolerance=Tolerance(0.005, relative=False))
+    assert (found.decision, found.note) == ("fail", "")
+    assert found.bounds in ("student", "hall")
+    assert MAX_CLUSTERS / 2 < found.clusters <= MAX_CLUSTERS
+    # By row the noise is the same: the clusters are of independent rows.
+    z = 1.6448536
+    by_row = z * math.sqrt(float((right & ~lost).mean()) / 100_001)
+    assert found.upper - found.degradation == pytest.approx(by_row, rel=0.15)
+    assert compare(same, reference, tolerance=Tolerance(0.005, relative=False)).decision == "pass"

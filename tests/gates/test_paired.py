@@ -51,12 +51,22 @@ def test_likelihoods_are_compared_in_closed_form() -> None:
 def test_the_same_texts_pass_with_a_change_of_exactly_zero() -> None:
     sample = bleu_sample(40, 0.2)
     for tolerance in (PERCENT, Tolerance(0.0, relative=False)):
-        found = compare(sample, sample, tolerance=tolerance)
+        found = compare(sample, sample, tolerance=tolerance, same=True)
         assert found.decision == "pass"
-        assert found.change == found.degradation == found.lower == found.upper == found.detectable == 0
+        assert found.change == found.degradation == found.lower == found.upper == 0
         assert {f"{number:+}" for number in (found.degradation, found.lower, found.upper)} == {"+0.0"}
-        # sacrebleu's formula says 1/1001 of identical systems, which would mislead.
-        assert (found.p_pass, found.p_fail, found.p_value) == (0.0, 1.0, None)
+        # Nothing was tested; sacrebleu's formula says 1/1001 of identical systems, which would mislead.
+        assert found.p_pass is found.p_fail is found.p_value is found.detectable is None
+
+
+def test_the_same_texts_of_two_models_are_rows_without_a_change() -> None:
+    found = compare(bleu_sample(40, 0.2), bleu_sample(40, 0.2), tolerance=PERCENT)
+    z = float(scipy.stats.norm.ppf(0.95))
+    # Of 40 rows none changed: z^2 / (40 + z^2) of others may, each by up to 100 points.
+    assert (found.decision, found.bounds, found.p_value) == ("inconclusive", "unchanged", None)
+    assert found.upper == pytest.approx(100 * z**2 / (40 + z**2) / found.reference)
+    assert found.needed is not None
+    assert found.needed > 40
 
 
 def test_worse_texts_fail_and_better_ones_pass() -> None:
@@ -82,19 +92,27 @@ def test_the_bounds_are_percentiles_of_the_resampled_change_of_ratios() -> None:
         )
     # Student's t with 49 degrees of freedom at 95 % is 1.6766; Phi(-sqrt(50/49) 1.6766) = 0.0452, 45 of 1,001.
     ordered, widening = sorted(drawn), math.sqrt(50 / 49)
-    students = 1.67655 * widening * float(np.std(drawn, ddof=1))
+    error = widening * float(np.std(drawn, ddof=1))
+    students, k = 1.67655 * error, float(scipy.stats.skew(drawn))
+    halls = [3 / k * (np.cbrt(1 + k * (y - k / 6)) - 1) * error for y in (-1.67655, 1.67655)]
     assert found.degradation == pytest.approx(1 - candidate.value() / reference.value())
-    assert found.lower == pytest.approx(min(ordered[44], found.degradation - students), abs=1e-6)
-    assert found.upper == pytest.approx(max(ordered[999 - 44], found.degradation + students), abs=1e-6)
+    below, above = max(students, halls[1]), max(students, -halls[0])
+    assert found.lower == pytest.approx(min(ordered[44], found.degradation - below), abs=1e-6)
+    assert found.upper == pytest.approx(max(ordered[999 - 44], found.degradation + above), abs=1e-6)
     # The p-values are of the same scale: that of the plain share, widened as the bounds are.
     student = scipy.stats.t(49)
     at = ordered[20]
     near = compare(candidate, reference, tolerance=Tolerance(at, relative=True))
     share = scipy.stats.norm.ppf((sum(d <= at for d in drawn) + 1) / 1001)
-    by_t = student.cdf((at - found.degradation) * 1.67655 / students)
-    assert near.p_fail == pytest.approx(max(student.cdf(share / widening), by_t), rel=1e-4)
-    assert ordered[0] > 0.01  # where no resample is a hit, Student's t alone tells how small the p-value is
-    assert found.p_fail == pytest.approx(student.cdf((0.01 - found.degradation) * 1.67655 / students), rel=1e-3)
+
+    def by_t(size: float) -> float:
+        """Student's p-value, or Hall's where it is larger: the t whose Hall bound is `size` (k turned, as x is)."""
+        x = (size - found.degradation) / error
+        return max(student.cdf(x), student.cdf(((1 - k * x / 3) ** 3 - 1) / -k - k / 6))
+
+    assert near.p_fail == pytest.approx(max(student.cdf(share / widening), by_t(at)), rel=1e-4)
+    assert ordered[0] > 0.01  # where no resample is a hit, the closed form alone tells how small the p-value is
+    assert found.p_fail == pytest.approx(by_t(0.01), rel=1e-3)
     assert found.p_pass == pytest.approx(1, abs=1e-3)
 
 
@@ -173,10 +191,12 @@ def test_an_inconclusive_comparison_says_how_many_rows_it_would_take() -> None:
     assert found.detectable > 0.03
 
 
-def test_one_row_has_no_bounds_and_passes_only_if_identical() -> None:
-    same = compare(bleu_sample(1, 0.2), bleu_sample(1, 0.2), tolerance=PERCENT)
+def test_one_row_has_no_bounds_and_passes_only_if_it_is_the_same_model() -> None:
+    same = compare(bleu_sample(1, 0.2), bleu_sample(1, 0.2), tolerance=PERCENT, same=True)
+    alike = compare(bleu_sample(1, 0.2), bleu_sample(1, 0.2), tolerance=PERCENT)
     other = compare(bleu_sample(1, 0.5), bleu_sample(1, 0.0), tolerance=PERCENT)
-    assert (same.decision, same.lower) == ("pass", None)
+    assert (same.decision, same.reason) == ("pass", "the same measurement twice")
+    assert (alike.decision, alike.lower) == ("inconclusive", None)
     assert (other.decision, other.upper) == ("inconclusive", None)
     assert "two at least" in other.reason
     assert other.fails_build()
@@ -241,7 +261,7 @@ def test_resamples_in_which_nothing_is_right_are_unbounded_changes_not_errors() 
         return Sample(np.array(statistics), np.ones(6, dtype=np.int64), metric=texts.bleu(), identity=IDENTITY)
 
     reference = sample(rows)
-    assert compare(reference, reference, tolerance=PERCENT).decision == "pass"
+    assert compare(reference, reference, tolerance=PERCENT, same=True).decision == "pass"
     worse = compare(sample([*rows[1:], wrong]), reference, tolerance=PERCENT)
     assert worse.degradation == 1
     better = compare(sample([right, right, *rows[2:]]), reference, tolerance=PERCENT)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,11 +74,15 @@ def _rows(right: list[bool]) -> ChoiceStatistics:
 def test_the_standard_error_is_that_of_a_mean_over_rows() -> None:
     score = accuracy(_rows([True] * 30 + [False] * 10), signature="s")
     assert score.stderr == pytest.approx(math.sqrt(0.75 * 0.25 / 39))
-    assert score.interval is not None
-    low, high = score.interval
-    assert (low + high) / 2 == pytest.approx(0.75)
-    # Student's t with 39 degrees of freedom.
-    assert high - 0.75 == pytest.approx(2.0227 * score.stderr, rel=1e-4)
+
+
+def test_the_interval_is_wilsons_and_never_certain() -> None:
+    score = accuracy(_rows([True] * 30 + [False] * 10), signature="s")
+    expected = scipy.stats.binomtest(30, 40).proportion_ci(0.95, method="wilson")
+    assert score.interval == pytest.approx((expected.low, expected.high), abs=1e-9)
+    # 80 / (80 + 1.96^2), and 1 exactly.
+    assert accuracy(_rows([True] * 80), signature="s").interval == (pytest.approx(80 / 83.841459, abs=1e-8), 1.0)
+    assert accuracy(_rows([False] * 80), signature="s").interval == (0.0, pytest.approx(3.841459 / 83.841459, abs=1e-8))
 
 
 def test_rows_of_one_cluster_count_as_one() -> None:

@@ -58,19 +58,65 @@ def test_the_window_average_weighs_windows_equally() -> None:
     assert score(average="window") == pytest.approx(math.exp((3 / 2 + 3 / 1 + 6 / 3) / 3), rel=1e-12)
 
 
-def test_the_noise_is_that_of_the_clusters_carried_to_the_unit() -> None:
-    # Each document holds more than a quarter of the targets, so that its windows are the clusters.
-    noise = clustered_mean(np.array([3.0, 3.0, 6.0]), np.array([2, 1, 3]))
-    low, high = 2 - t_quantile(0.975, noise.df) * noise.stderr, 2 + t_quantile(0.975, noise.df) * noise.stderr
+def bounds_by_hand(sums: list[float], counts: list[int]) -> tuple[float, float]:
+    """Two-sided 95 % interval of a mean: on each side the wider of Student's and Hall's, H as docs/noise.md has it."""
+    noise = clustered_mean(np.array(sums), np.array(counts))
+    t, k = t_quantile(0.975, noise.df), noise.skewness
+    below, above = (
+        (t, t) if k == 0 else (sign * 3 / k * (np.cbrt(1 + k * (sign * t - k / 6)) - 1) for sign in (1, -1))
+    )
+    return noise.mean - max(t, below) * noise.stderr, noise.mean + max(t, above) * noise.stderr
 
-    token, byte, bits = (score(unit=unit) for unit in ("token", "byte", "bits_per_byte"))
 
-    assert token.interval == pytest.approx((math.exp(low), math.exp(high)))
+@pytest.mark.parametrize(
+    ("rows", "sums", "counts"),
+    [
+        # Of a text without rows each of the three windows is a block; rows are clusters wherever windows end.
+        (None, [3.0, 3.0, 6.0], [2, 1, 3]),
+        (np.array([1, 3, 0, 2]), [1.0, 5.5, 5.5], [1, 3, 2]),
+    ],
+)
+def test_the_noise_is_that_of_the_clusters_carried_to_the_unit(
+    rows: np.ndarray | None, sums: list[float], counts: list[int]
+) -> None:
+    noise = clustered_mean(np.array(sums), np.array(counts))
+    low, high = bounds_by_hand(sums, counts)
+
+    token, byte, bits = (
+        perplexity(statistics(row_targets=rows), signature="s", unit=unit)
+        for unit in ("token", "byte", "bits_per_byte")
+    )
+
+    # No text has a perplexity below 1.
+    assert token.interval == pytest.approx((max(1, math.exp(low)), math.exp(high)))
     assert token.stderr == pytest.approx(token * noise.stderr)
-    assert byte.interval == pytest.approx((math.exp(low * 6 / 24), math.exp(high * 6 / 24)))
-    assert bits.interval == pytest.approx((low * 6 / 24 / math.log(2), high * 6 / 24 / math.log(2)))
+    assert byte.interval == pytest.approx((max(1, math.exp(low * 6 / 24)), math.exp(high * 6 / 24)))
+    assert bits.interval == pytest.approx((max(0, low * 6 / 24 / math.log(2)), high * 6 / 24 / math.log(2)))
     assert bits.stderr == pytest.approx(noise.stderr * 6 / 24 / math.log(2))
     assert (token.details["clusters"], token.details["df"]) == (3, noise.df)
+
+
+def test_averaged_windows_are_clustered_by_the_rows_that_they_begin_in() -> None:
+    # The windows' means are 3/2, 3 and 2; the first two begin in the first row.
+    found = perplexity(statistics(row_targets=np.array([3, 3])), signature="s", average="window")
+    low, high = bounds_by_hand([4.5, 2.0], [2, 1])
+
+    assert found.interval == pytest.approx((max(1, math.exp(low)), math.exp(high)))
+    assert found.details["clusters"] == 2
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("token", 1.0), ("byte", 6 / 24)])
+def test_a_sample_can_be_made_in_the_clusters_that_earlier_versions_kept(unit: str, factor: float) -> None:
+    text = statistics(row_targets=np.array([1, 5]), running_text=True)
+
+    sample = perplexity(text, signature="s", unit=unit).sample
+
+    assert sample.counts.tolist() == [1, 5]
+    assert (sample.clustered_by, sample.scale.factor) == ("rows", factor)
+    former = sample.former()
+    assert (former.sums[:, 0].tolist(), former.counts.tolist()) == ([3, 3, 6], [2, 1, 3])
+    assert former.value() == pytest.approx(sample.value())
+    assert former.identity == sample.identity
 
 
 def test_one_cluster_has_a_value_and_no_interval() -> None:

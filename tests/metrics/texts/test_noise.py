@@ -21,8 +21,21 @@ from pytest_lmgate.metrics.texts import (
 )
 from pytest_lmgate.metrics.texts.resampling import cluster_sums, percentile_interval, resampled_sums
 
-T_975_DF_3 = 3.182446305284263
+Z_975 = 1.959963984540054
 T_975_DF_1 = 12.706204736432095
+
+
+def _wilson(right: float, n: float, z: float) -> tuple[float, float]:
+    spread = z * math.sqrt(right * (n - right) / n + z**2 / 4)
+    return (right + z**2 / 2 - spread) / (n + z**2), (right + z**2 / 2 + spread) / (n + z**2)
+
+
+def test_the_interval_of_a_mean_over_rows_stays_within_the_metrics_range() -> None:
+    nearly = text_score(rouge("rouge1"), ["a b", "a b", "a"], [["a b"], ["a b"], ["a b"]])
+    assert nearly.interval is not None
+    low, high = nearly.interval
+    assert 0 <= low < nearly < high == 1
+    assert text_score(rouge("rouge1"), ["x", "x", "a"], [["a b"]] * 3).interval[0] == 0
 
 
 def test_the_noise_of_a_mean_over_rows_is_the_textbook_one() -> None:
@@ -30,7 +43,8 @@ def test_the_noise_of_a_mean_over_rows_is_the_textbook_one() -> None:
     score = text_score(exact(), ["a", "b", "c", "x"], [["a"], ["b"], ["c"], ["d"]])
     assert score == 0.75
     assert score.stderr == pytest.approx(0.25)
-    assert score.interval == pytest.approx((0.75 - 0.25 * T_975_DF_3, 0.75 + 0.25 * T_975_DF_3))
+    # Wilson's interval of 3 right of 4 with z^2 = 3.8415: (3 + z^2/2 -+ z sqrt(3/4 + z^2/4)) / (4 + z^2).
+    assert score.interval == pytest.approx(_wilson(3, 4, Z_975))
     assert score.details["clusters"] == 4
     assert score.details["df"] == pytest.approx(3)
 
@@ -41,7 +55,9 @@ def test_clusters_of_rows_are_what_the_noise_is_judged_between() -> None:
     # Cluster means 1 and 1/2: their standard error is (1/2) / 2.
     assert score == 0.75
     assert score.stderr == pytest.approx(0.25)
-    assert score.interval == pytest.approx((0.75 - 0.25 * T_975_DF_1, 0.75 + 0.25 * T_975_DF_1))
+    # Of the wrong row: CR2 variance 1/16 over 3/64 of independent rows, averaged with a wholly dependent cluster of two.
+    effect = (4 / 3 + 2) / 2
+    assert score.interval == pytest.approx(_wilson(3 / effect, 4 / effect, T_975_DF_1))
     assert score.n == 4
     # Labels may come in any order and be of any kind.
     mixed = text_score(exact(), ["a", "x", "a", "a"], references, clusters=[7, ("b",), 7, ("b",)])
