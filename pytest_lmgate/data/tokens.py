@@ -111,7 +111,8 @@ def _rows(tokenizer: TokenizerFacts, text: str, special: bool, rows: Sequence[st
     starts = tokenizer.starts(text, special)
     if starts is not None and len(starts) == tokens:
         return rows_by_starts(starts, rows, join)
-    return rows_by_counts([len(_encode(tokenizer, f"{row}{join}", False)) for row in rows], tokens)
+    alone = [*(f"{row}{join}" for row in rows[:-1]), rows[-1]]
+    return rows_by_counts([len(_encode(tokenizer, each, False)) for each in alone], tokens)
 
 
 def _as_the_harness(tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None) -> Ids:

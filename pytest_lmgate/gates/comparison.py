@@ -270,8 +270,9 @@ def _worse(
     if scale.exponential:
         noise = clustered_mean(sign * (values[0] * candidate - values[1] * reference), counts)
         return _Worse(values[0] - values[1], noise, tolerance.size, _unchanged)
-    ratio = values[0] / values[1] if values[1] > 0 else math.nan  # refused by `blank_comparison`
-    noise = clustered_mean(sign / values[1] * (candidate - ratio * reference), counts)
+    level = values[1] if values[1] > 0 else math.nan  # which `blank_comparison` refuses
+    ratio = values[0] / level
+    noise = clustered_mean(sign / level * (candidate - ratio * reference), counts)
     if int(((candidate != 0) | (reference != 0)).sum()) < 2:  # of which the ratio is, without any noise to be seen
         noise = replace(noise, clusters=1, stderr=None, df=None)
     # A product with a negative sign would show no change as -0.

@@ -112,11 +112,10 @@ def limit_conclusion(verdict: Verdict, bounded: Bounded) -> str:
         f"{_judged_between(bounded.clusters, bounded.clustered_by)})"
     )
     if verdict.verdict in ("pass", "fail"):
-        return (
-            f"{verdict.verdict.upper()}: {interval} are {'within' if verdict.verdict == 'pass' else 'beyond'} the limit"
-        )
+        side = "within" if verdict.verdict == "pass" else "beyond"
+        return f"{verdict.verdict.upper()}: the value is {side} the limit, and so is its bound; {interval}"
     build = "the build fails" if verdict.blocking else "the build goes on"
-    text = f"INCONCLUSIVE: {interval} hold the limit; {build}"
+    text = f"INCONCLUSIVE: the limit lies between the {interval}; {build}"
     return f"{text}; about {bounded.needed:,} {verdict.unit}s would settle it" if bounded.needed else text
 
 

@@ -186,3 +186,30 @@ def test_an_argument_that_a_registered_metric_does_not_take_may_be_of_a_metric_t
 def test_a_metric_is_a_name(metric: Any) -> None:
     with pytest.raises(ConfigError, match="metric: expected the name of a registered metric, got "):
         parse_marker("no_regression", (metric, "m", "d", "1%"), {})
+
+
+@pytest.mark.parametrize("marker", ["ppl_max", "accuracy_min", "bleu_min", "top1_min"])
+def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
+    names = ("m", "r", "d") if marker == "top1_min" else ("m", "d")
+
+    assert parse_marker(marker, (*names, 0.5), {}).confidence is None
+    gate = parse_marker(marker, (*names, 0.5), {"confidence": 0.95})
+
+    assert (gate.confidence, gate.limit) == (0.95, 0.5)
+    assert gate.evaluation == parse_marker(marker, (*names, 0.5), {}).evaluation
+
+
+@pytest.mark.parametrize("confidence", [95, 0.5, 1, 0, -0.95, "0.95", True, math.nan])
+def test_a_confidence_of_a_limit_gate_is_a_one_sided_level(confidence: object) -> None:
+    with pytest.raises(ConfigError, match="confidence: expected a one-sided level above 0.5 and below 1, got "):
+        parse_marker("accuracy_min", ("m", "d", 0.5), {"confidence": confidence})
+
+
+def test_a_statistic_that_is_no_mean_has_no_confidence() -> None:
+    with pytest.raises(ConfigError, match=r"statistic: expected 'mean', got 'p99', which is no mean"):
+        parse_marker("kl_max", ("m", "r", "d", 0.5), {"statistic": "p99", "confidence": 0.95})
+
+
+def test_a_fixture_has_no_confidence() -> None:
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'confidence'"):
+        parse_fixture_call("ppl_of", ("m", "d"), {"confidence": 0.95})

@@ -306,7 +306,8 @@ def test_an_unchanged_model_passes_four_times_in_five_where_the_tolerance_is_the
 
     passed = sum(one.decision == "pass" for one in found) / trials
     assert passed == pytest.approx(0.8, abs=3 * math.sqrt(0.8 * 0.2 / trials) + 0.005)
-    assert np.mean([one.detectable for one in found]) == pytest.approx(tolerance.size, rel=0.02)
+    # Of the wider bound, which chance makes Hall's on one side: a little more.
+    assert 1 <= np.mean([one.detectable for one in found]) / tolerance.size <= 1.03
 
 
 @pytest.mark.parametrize(("change", "noise"), [(0.006, 0.02), (0.012, 0.03), (0.0, 0.1)])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.gates.comparison import Comparison, compare_means
 from pytest_lmgate.gates.holm import CorrectedDecision, correct_family, holm
-from pytest_lmgate.metrics.sample import Scale
+from pytest_lmgate.gates.paired import compare
+from pytest_lmgate.metrics.sample import Sample, Scale
 
 LOSS = Scale("lower")
 TOLERANCE = Tolerance(0.1, relative=False)
@@ -109,7 +110,9 @@ def test_clear_passes_do_not_dilute_each_other() -> None:
 
 
 def test_comparisons_without_an_interval_keep_their_verdict_and_do_not_count() -> None:
-    marginal, alone, same = compared(0.06), compared(0.5, clusters=1), compared(0.0, clusters=1)
+    marginal, alone = compared(0.06), compared(0.5, clusters=1)
+    row = Sample(np.array([[1.0]]), np.array([1]), LOSS)
+    same = compare(row, row, tolerance=TOLERANCE, same=True)
     lonely_family = correct_family([alone, same])
 
     family = correct_family([alone, marginal, same])

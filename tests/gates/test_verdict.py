@@ -7,11 +7,15 @@ import json
 import math
 from typing import Literal
 
+import numpy as np
 import pytest
-from hypothesis import given
+import scipy.stats
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_lmgate.gates.verdict import Verdict, judge_limit
+from pytest_lmgate.gates.verdict import Bounded, Verdict, judge_bounds, judge_limit
+from pytest_lmgate.metrics.proportion import Outcomes
+from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 
 _NOT_FINITE = [math.nan, -math.nan, math.inf, -math.inf]
@@ -65,6 +69,62 @@ def test_a_pass_is_a_finite_value_on_the_right_side(value: float, limit: float) 
     assert (lower == higher == "pass") == (value == limit and math.isfinite(value))
 
 
+def _share(right: int, n: int) -> Score:
+    """An accuracy of rows."""
+    outcomes = Outcomes(np.arange(n) < right, np.arange(n))
+    scale = Scale("higher", lowest=0, highest=1, of_rows=True)
+    sample = Sample(outcomes.right[:, None].astype(float), np.ones(n, dtype=np.int64), scale, outcomes=outcomes)
+    return Score(right / n, metric="accuracy", n=n, unit="row", signature="s", direction="higher", sample=sample)
+
+
+@given(
+    counts=st.integers(2, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
+    limit=st.floats(0, 1),
+    confidence=st.sampled_from([0.9, 0.95, 0.999]),
+)
+def test_a_limit_gate_with_a_confidence_needs_the_bound_on_the_right_side(
+    counts: tuple[int, int], limit: float, confidence: float
+) -> None:
+    right, n = counts
+    interval = scipy.stats.binomtest(right, n).proportion_ci(2 * confidence - 1, method="wilson")
+    assume(min(abs(interval.low - limit), abs(interval.high - limit)) > 1e-9)
+
+    outcome, bounded = judge_bounds(_share(right, n), limit, confidence)
+
+    assert outcome == ("pass" if interval.low >= limit else "fail" if interval.high < limit else "inconclusive")
+    assert (bounded.lower, bounded.upper) == pytest.approx((interval.low, interval.high), abs=1e-9)
+    assert (bounded.bounds, bounded.clusters, bounded.clustered_by) == ("wilson", n, "rows")
+    assert (bounded.needed is None) or outcome == "inconclusive"
+
+
+def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit() -> None:
+    sums = np.array([20.0, 22.0, 21.0, 23.0, 19.0])
+    sample = Sample(sums[:, None], np.full(5, 10), Scale("lower", exponential=True, lowest=1))
+    score = Score(sample.value(), metric="ppl", n=50, signature="s", sample=sample)
+    margin = scipy.stats.t.ppf(0.95, 4) * sums.std(ddof=1) / 10 / math.sqrt(5)
+    lower, upper = math.exp(2.1 - margin), math.exp(2.1 + margin)
+
+    for limit, outcome in {upper + 0.01: "pass", upper - 0.01: "inconclusive", lower + 0.01: "inconclusive"}.items():
+        assert judge_bounds(score, limit, 0.95)[0] == outcome
+    found, bounded = judge_bounds(score, lower - 0.01, 0.95)
+    assert (found, bounded.bounds) == ("fail", "student")
+    assert (bounded.lower, bounded.upper) == pytest.approx((lower, upper))
+
+
+def test_a_score_of_one_cluster_has_no_bounds_to_judge_by() -> None:
+    for limit in (0.1, 0.9):
+        outcome, bounded = judge_bounds(_share(1, 2), limit, 0.95)
+        assert outcome == "inconclusive"
+    sample = Sample(np.array([[3.0]]), np.array([4]), Scale("lower"))
+    outcome, bounded = judge_bounds(Score(0.75, metric="m", n=4, signature="s", sample=sample), 5.0, 0.95)
+    assert (outcome, bounded.lower, bounded.upper, bounded.clusters) == ("inconclusive", None, None, 1)
+
+
+@pytest.mark.parametrize("value", _NOT_FINITE)
+def test_no_bound_is_asked_of_what_is_not_finite(value: float) -> None:
+    assert judge_bounds(_score(value), 1.0, 0.95)[0] == "error"
+
+
 _FLOATS = st.floats(allow_nan=False)
 _TEXTS = st.text(max_size=20)
 _VERDICTS = st.builds(
@@ -90,6 +150,8 @@ _VERDICTS = st.builds(
     message=_TEXTS,
     cache=_TEXTS,
     worst=st.lists(st.tuples(st.integers(0), _FLOATS, _TEXTS, _TEXTS), max_size=3).map(tuple),
+    bounded=st.none()
+    | st.builds(Bounded, confidence=_FLOATS, lower=st.none() | _FLOATS, bounds=_TEXTS, needed=st.none() | st.integers(0)),
 )
 
 

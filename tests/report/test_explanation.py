@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.gates.change import Change
-from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.gates.verdict import Bounded, Verdict
 from pytest_lmgate.report.explanation import degradation, distinct, explain
 
 
@@ -157,6 +157,61 @@ def test_a_bound_is_never_shown_on_the_other_side_of_the_tolerance(numbers: list
     shown = degradation(_change(measured, lower, upper, size, relative=False))
     for text, value in zip(re.findall(r"[+-][0-9.e+-]+", shown), (measured, lower, upper), strict=True):
         assert (float(text) - size) * (value - size) >= 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "blocking", "says"),
+    [
+        (
+            "pass",
+            False,
+            "PASS: the value is within the limit, and so is its bound; one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks)",
+        ),
+        (
+            "fail",
+            False,
+            "FAIL: the value is beyond the limit, and so is its bound; one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks)",
+        ),
+        (
+            "inconclusive",
+            False,
+            "INCONCLUSIVE: the limit lies between the one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks); "
+            "the build goes on; about 400,000 tokens would settle it",
+        ),
+        (
+            "inconclusive",
+            True,
+            "INCONCLUSIVE: the limit lies between the one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks); "
+            "the build fails; about 400,000 tokens would settle it",
+        ),
+    ],
+)
+def test_a_limit_gate_with_a_confidence_says_by_which_bounds_it_was_judged(
+    failed: Verdict, outcome: str, blocking: bool, says: str
+) -> None:
+    bounded = Bounded(0.95, 17.5, 18.5, "hall", 20, "blocks", 400_000 if outcome == "inconclusive" else None)
+    text = explain(replace(failed, verdict=outcome, blocking=blocking, bounded=bounded))
+    assert f"\n  verdict    {says}\n" in text
+
+
+def test_a_limit_gate_without_an_interval_says_what_there_is(failed: Verdict) -> None:
+    text = explain(replace(failed, verdict="inconclusive", bounded=Bounded(0.95, clusters=1, clustered_by="rows")))
+    assert "INCONCLUSIVE: there is no interval with 1 row" in text
+
+
+def test_two_models_that_agree_in_every_row_need_so_many_rows(failed: Verdict) -> None:
+    change = replace(_change(0.0, -0.12, 0.12, 0.05, relative=False), bounds="tango", clusters=20, needed=52)
+    verdict = replace(failed, verdict="inconclusive", value=16.0, unit="row", n=20, change=change)
+    text = explain(verdict)
+    assert "it needs 52 rows without a change to show less than 0.05" in text
+    assert "\n  bounds     tango, 20 rows\n" in text
+    assert "would settle it" not in text
+
+
+def test_the_same_measurement_twice_says_so(failed: Verdict) -> None:
+    change = replace(_change(0.0, 0.0, 0.0, 0.0, relative=True), reason="the same measurement twice")
+    text = explain(replace(failed, verdict="pass", value=16.0, change=change))
+    assert "\n  degraded   +0 % [+0, +0]\n  verdict    the same measurement twice\n" in text
 
 
 _FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.gates.change import Change
+from pytest_lmgate.gates.verdict import Bounded, Verdict
 from pytest_lmgate.report.table import summary_lines
 
 
@@ -66,3 +68,46 @@ def test_an_interval_may_have_no_upper_end(failed: Verdict) -> None:
 def test_columns_are_as_wide_as_their_longest_text(failed: Verdict) -> None:
     lengths = {len(line) for _, line in summary_lines([failed, _of(failed, "a-model-of-some-other-name")])[:-1]}
     assert len(lengths) == 1
+
+
+def _compared(verdict: Verdict, clusters: int, **more: Any) -> Verdict:
+    change = Change(
+        against="model 'fp16'",
+        decision="pass",
+        reference=16.0,
+        degradation=0.0,
+        tolerance="1%",
+        size=0.01,
+        relative=True,
+        confidence=0.95,
+        clusters=clusters,
+        lower=-0.001,
+        upper=0.001,
+        **{"bounds": "hall", **more},
+    )
+    return replace(verdict, change=change)
+
+
+def _few(*verdicts: Verdict) -> list[str]:
+    return [line for _, line in summary_lines(verdicts) if line.startswith("few rows")]
+
+
+def test_verdicts_on_fewer_than_30_rows_are_counted_in_one_line(passed: Verdict) -> None:
+    bounded = replace(passed, bounded=Bounded(0.95, 15.5, 16.5, "wilson", clusters=12))
+    assert _few(_compared(passed, 29), bounded, _compared(passed, 30)) == [
+        "few rows: 2 gates rest on fewer than 30 (the fewest: 12), which show only large changes"
+    ]
+    assert _few(_compared(passed, 5)) == [
+        "few rows: 1 gate rests on fewer than 30 (the fewest: 5), which show only large changes"
+    ]
+
+
+def test_blocks_of_a_text_and_the_same_measurement_twice_are_not_few_rows(passed: Verdict) -> None:
+    twice = _compared(passed, 3, bounds=None, reason="the same measurement twice")
+    assert _few(_compared(passed, 20, clustered_by="blocks"), twice, passed) == []
+
+
+def test_what_is_to_be_known_of_old_baselines_is_said_once(passed: Verdict) -> None:
+    lines = [line for _, line in summary_lines([_compared(passed, 40, note="judged as then")] * 3)]
+    assert lines.count("3 gates: judged as then") == 1
+    assert sum("judged as then" in line for line in lines) == 1
