@@ -231,7 +231,10 @@ def test_outcomes_that_were_edited_are_refused(outcomes: str) -> None:
         # As in an entry of an earlier version, which is judged by its clusters.
         assert reference_of(entry, measured.sample).outcomes is None
         return
-    with pytest.raises(BaselineError, match=r"outcomes: (expected a bit for each of 5 rows|expected hexadecimal digits|they do not add up)"):
+    with pytest.raises(
+        BaselineError,
+        match=r"outcomes: (expected a bit for each of 5 rows|expected hexadecimal digits|they do not add up)",
+    ):
         reference_of(entry, measured.sample)
 
 

@@ -94,9 +94,7 @@ def test_a_bound_is_the_loss_at_which_the_score_is_the_quantile(counts: tuple[in
 
 
 @given(counts=counts, level=st.sampled_from([0.9, 0.95]))
-def test_losses_and_gains_that_change_places_turn_the_bounds_around(
-    counts: tuple[int, int, int], level: float
-) -> None:
+def test_losses_and_gains_that_change_places_turn_the_bounds_around(counts: tuple[int, int, int], level: float) -> None:
     n, lost, gained = counts
     z = float(scipy.stats.norm.ppf(level))
 

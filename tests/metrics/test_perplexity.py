@@ -62,9 +62,7 @@ def bounds_by_hand(sums: list[float], counts: list[int]) -> tuple[float, float]:
     """Two-sided 95 % interval of a mean: on each side the wider of Student's and Hall's, H as docs/noise.md has it."""
     noise = clustered_mean(np.array(sums), np.array(counts))
     t, k = t_quantile(0.975, noise.df), noise.skewness
-    below, above = (
-        (t, t) if k == 0 else (sign * 3 / k * (np.cbrt(1 + k * (sign * t - k / 6)) - 1) for sign in (1, -1))
-    )
+    below, above = (t, t) if k == 0 else (sign * 3 / k * (np.cbrt(1 + k * (sign * t - k / 6)) - 1) for sign in (1, -1))
     return noise.mean - max(t, below) * noise.stderr, noise.mean + max(t, above) * noise.stderr
 
 

@@ -63,9 +63,7 @@ def test_the_p_value_is_below_a_level_just_where_the_bound_is_within_the_size(
 
 
 @settings(max_examples=40)
-@given(
-    lost=st.lists(st.integers(0, 6), min_size=2, max_size=12), level=st.sampled_from([0.9, 0.975, 0.9999])
-)
+@given(lost=st.lists(st.integers(0, 6), min_size=2, max_size=12), level=st.sampled_from([0.9, 0.975, 0.9999]))
 def test_bounds_of_a_bounded_metric_are_within_its_range(lost: list[int], level: float) -> None:
     words = "the quick brown fox jumps over".split()
     outputs = [" ".join(["x"] * count + words[count:]) for count in lost]
