@@ -201,7 +201,7 @@ def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
 
 @pytest.mark.parametrize("confidence", [95, 0.5, 1, 0, -0.95, "0.95", True, math.nan])
 def test_a_confidence_of_a_limit_gate_is_a_one_sided_level(confidence: object) -> None:
-    with pytest.raises(ConfigError, match="confidence: expected a one-sided level above 0.5 and below 1, got "):
+    with pytest.raises(ConfigError, match=r"confidence: expected a one-sided level above 0\.5 and below 1, got "):
         parse_marker("accuracy_min", ("m", "d", 0.5), {"confidence": confidence})
 
 

@@ -1,4 +1,4 @@
-"""Baselines of schema 1 stay readable: their clusters are paired with, by the rule of their time, and the summary says so.
+"""Baselines of schema 1 stay readable: judged in their own clusters by the rule of their time, and the summary says so.
 
 The entries are as earlier versions wrote them, with clusters by hand: a fair die's negative log-likelihood is log 60 a
 token, and `sliding` with windows of 32 and a step of 16 scores 31 targets and then 16 each.

@@ -165,12 +165,14 @@ def test_a_bound_is_never_shown_on_the_other_side_of_the_tolerance(numbers: list
         (
             "pass",
             False,
-            "PASS: the value is within the limit, and so is its bound; one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks)",
+            "PASS: the value is within the limit, and so is its bound; "
+            "one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks)",
         ),
         (
             "fail",
             False,
-            "FAIL: the value is beyond the limit, and so is its bound; one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks)",
+            "FAIL: the value is beyond the limit, and so is its bound; "
+            "one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks)",
         ),
         (
             "inconclusive",

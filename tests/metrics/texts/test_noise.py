@@ -55,7 +55,7 @@ def test_clusters_of_rows_are_what_the_noise_is_judged_between() -> None:
     # Cluster means 1 and 1/2: their standard error is (1/2) / 2.
     assert score == 0.75
     assert score.stderr == pytest.approx(0.25)
-    # Of the wrong row: CR2 variance 1/16 over 3/64 of independent rows, averaged with a wholly dependent cluster of two.
+    # Of the wrong row: CR2 variance 1/16 over 3/64 of independent rows, averaged with a wholly dependent cluster.
     effect = (4 / 3 + 2) / 2
     assert score.interval == pytest.approx(_wilson(3 / effect, 4 / effect, T_975_DF_1))
     assert score.n == 4

@@ -1,4 +1,4 @@
-"""Bounds of resampled values: percentiles, Student's or Hall's, whichever is widest, and the p-values that go with them."""
+"""Bounds of resampled values: percentiles, Student's or Hall's, whichever is widest; and their p-values."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_p_value_is_below_a_level_just_where_the_bound_is_within_the_size(
 @settings(max_examples=40)
 @given(lost=st.lists(st.integers(0, 6), min_size=2, max_size=12), level=st.sampled_from([0.9, 0.975, 0.9999]))
 def test_bounds_of_a_bounded_metric_are_within_its_range(lost: list[int], level: float) -> None:
-    words = "the quick brown fox jumps over".split()
+    words = ["the", "quick", "brown", "fox", "jumps", "over"]
     outputs = [" ".join(["x"] * count + words[count:]) for count in lost]
     score = text_score(bleu(max_ngram_order=1), outputs, [[" ".join(words)]] * len(lost))
     assert score.sample is not None
