@@ -143,7 +143,7 @@ def test_an_accuracy_passes_by_its_lower_bound_and_fails_by_its_upper_one(
         "INCONCLUSIVE: the limit lies between the one-sided 95 % bounds",
         "the build goes on",
         "the build fails",
-        "accuracy_min: accuracy 0 [0, 0.161] of 'counter' on 'wrong' is below the limit 0.12",
+        "accuracy_min: accuracy 0 [0, 0.161125] of 'counter' on 'wrong' is below the limit 0.12",
         "(wilson, 20 rows)",
         "few rows: 4 gates rest on fewer than 30 (the fewest: 20)",
     )

@@ -142,7 +142,13 @@ UNEVEN = ([2.0, 1.0, 12.0, 0.0], [1, 2, 3, 2])
 def test_bounds_are_the_wider_of_students_and_halls_on_each_side(
     sums: list[float], counts: list[int], scaled: np.ndarray, squared_error: float
 ) -> None:
-    k = (scaled**3).sum() / (scaled**2).sum() ** 1.5
+    # The smallest of three estimates of one sign: of the residuals as they are, per root of targets and per target.
+    n = np.array(counts)
+    thirds = [((x**3).mean(), (x**2).mean() ** 1.5) for x in (scaled, scaled / np.sqrt(n), scaled / n)]
+    carry = [1 / math.sqrt(len(n)), *[(n**3).sum() / (n**2).sum() ** 1.5] * 2]
+    estimates = [weight * cubes / squares for weight, (cubes, squares) in zip(carry, thirds, strict=True)]
+    k = min(estimates, key=abs)
+    assert len({x > 0 for x in estimates}) == 1
     noise = clustered_mean(np.array(sums), np.array(counts))
     bounds = noise.bounds(0.95)
 
@@ -155,6 +161,14 @@ def test_bounds_are_the_wider_of_students_and_halls_on_each_side(
     # A few clusters that lost much hide more of the same: the wider side is the one of the long tail.
     rules = (bounds.lower_rule, bounds.upper_rule)
     assert rules == (("hall", "student") if k < 0 else ("student", "hall"))
+
+
+def test_uneven_clusters_whose_estimates_of_the_skewness_differ_in_sign_have_students_bounds() -> None:
+    # The longest cluster is far above the mean; per target a short one is far below.
+    noise = clustered_mean(np.array([120.0, 9.0, 9.0, -2.0]), np.array([60, 10, 10, 1]))
+
+    assert noise.skewness == 0
+    assert noise.bounds(0.95)[2:] == ("student", "student")
 
 
 def test_symmetric_clusters_have_students_bounds() -> None:
