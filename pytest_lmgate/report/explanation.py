@@ -143,7 +143,7 @@ def _decimals(shown: Sequence[float], tolerance: float) -> int | None:
         return None
     fewest = max(0, 1 - math.floor(math.log10(width)))
     sides = [(value > tolerance) - (value < tolerance) for value in shown]
-    for decimals in range(fewest, fewest + 9):
+    for decimals in range(fewest, fewest + 18):  # with which a float is itself
         rounded = [round(value, decimals) for value in shown]
         if sides == [(value > tolerance) - (value < tolerance) for value in rounded]:
             return decimals

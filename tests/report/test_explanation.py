@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_lmgate.gates.change import Change
@@ -152,6 +152,7 @@ def test_a_degradation_shows_two_digits_of_its_noise_and_more_where_the_toleranc
     numbers=st.lists(st.floats(-1e5, 1e5, allow_subnormal=False), min_size=3, max_size=3).map(sorted),
     size=st.floats(0, 1e5, allow_subnormal=False),
 )
+@example(numbers=[0.0, 99995.0, 99995.998046875], size=99995.998046875)
 def test_a_bound_is_never_shown_on_the_other_side_of_the_tolerance(numbers: list[float], size: float) -> None:
     lower, measured, upper = numbers
     shown = degradation(_change(measured, lower, upper, size, relative=False))
