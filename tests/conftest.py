@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests import torch_guard
 
 # A busy machine is no fault of an example.
 settings.register_profile("lmgate", deadline=None)
@@ -20,3 +23,23 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"shared data is absent: no folder {SHARED}; real models and oracles are NOT checked")
     return SHARED
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave modules out that only hold tests of torch, since reading them takes 10 s, when no such test is wanted."""
+    return (config.option.markexpr == "not torch" and torch_guard.is_marked(collection_path)) or None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of modules that import torch."""
+    if torch_guard.is_marked(item.path):
+        item.add_marker("torch")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Refuse torch to a test that is not marked."""
+    if item.get_closest_marker("torch"):
+        return (yield)
+    with torch_guard.refused():
+        return (yield)

@@ -12,6 +12,7 @@ import pytest
 
 import pytest_lmgate
 
+ENGINES = ("pytest_lmgate.backends", "pytest_lmgate.engine")
 PACKAGE = Path(pytest_lmgate.__file__).parent
 # Importing the plugin is left to pytest: it registers options once.
 MODULES = sorted(
@@ -46,7 +47,9 @@ def test_the_types_are_marked_as_shipped() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.torch] * name.startswith(ENGINES)) for name in MODULES]
+)
 def test_a_module_says_what_lives_in_it_and_has_what_it_offers(name: str) -> None:
     module = importlib.import_module(name)
     assert (module.__doc__ or "").strip()

@@ -162,6 +162,7 @@ def test_halves_are_halves_and_the_narrowed_interval_is_that_of_sampling_without
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(?=%)")
 
 
+@pytest.mark.torch
 def test_real_models_are_judged_as_the_guide_shows(tmp_path: Path) -> None:
     ran = run_script("--only", "real", "--docs", str(tmp_path))
 

@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.warm import READ_BY_IMPORTS, warm_python
+
 FACES = 60
 CONTEXT = 32
 WORDS = 400
@@ -105,12 +107,13 @@ class Project:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         stdout: int = subprocess.PIPE,
+        python: str = sys.executable,
     ) -> Any:
-        """Start pytest and return the process."""
+        """Start pytest, in a new interpreter, and return the process."""
         return subprocess.Popen(
             # Plugins that are not under test here, and take longer to import than all of pytest.
             [
-                sys.executable,
+                python,
                 "-m",
                 "pytest",
                 "-p",
@@ -130,9 +133,13 @@ class Project:
             start_new_session=True,
         )
 
-    def run(self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Outcome:
-        """Run pytest to its end."""
-        return finished(self.start(*arguments, env=env, cwd=cwd))
+    def run(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, fresh: bool = False
+    ) -> Outcome:
+        """Run pytest to its end: in a warm Python, or in a `fresh` one where `tests.warm` says that it is needed."""
+        fresh = fresh or any(name.startswith(READ_BY_IMPORTS) for name in env or ())
+        python = sys.executable if fresh else warm_python(environment())
+        return finished(self.start(*arguments, env=env, cwd=cwd, python=python))
 
     def report(self, name: str = "report.json") -> dict[str, Any]:
         """Read a JSON report; NaN and infinity, which JSON does not have, are refused."""

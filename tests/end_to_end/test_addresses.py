@@ -106,7 +106,7 @@ def test_what_cannot_change_the_number_runs_no_model(measured: Project, models: 
                 assert "torch" not in sys.modules
         """,
     )
-    measured.run("--lmgate-report", "json:report.json").expect(0, passed=4)
+    measured.run("--lmgate-report", "json:report.json", fresh=True).expect(0, passed=4)
     assert all(gate["cached"] for gate in measured.report()["gates"])
 
 

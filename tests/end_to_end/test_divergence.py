@@ -185,7 +185,7 @@ def test_a_second_run_needs_no_torch_and_any_statistic_no_model(two: Project) ->
             def test_gate(): pass
         """,
     )
-    two.run().expect(0, passed=8)
+    two.run(fresh=True).expect(0, passed=8)
 
 
 def test_workers_measure_a_pair_once(two: Project) -> None:

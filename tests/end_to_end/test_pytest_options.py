@@ -94,7 +94,7 @@ def test_collect_only_loads_no_model_and_writes_nothing(project: Project) -> Non
     )
     before = set(project.folder.iterdir())
     for options in (("--collect-only",), ("--collect-only", "-n", "2")):
-        project.run(*options, "-p", "no:cacheprovider", "--lmgate-report", "json:report.json").expect(0)
+        project.run(*options, "-p", "no:cacheprovider", "--lmgate-report", "json:report.json", fresh=True).expect(0)
         assert set(project.folder.iterdir()) == before
 
 

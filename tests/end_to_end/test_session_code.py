@@ -39,7 +39,9 @@ GATE_OF_SURE = GATE.replace("'die'", "'sure'").replace("60.5", "1e300")
 
 def _run(project: Project, conftest: str) -> tuple[float, bool]:
     project.write(conftest=COUNT_MEASUREMENTS + conftest, test_gate=GATE_OF_SURE)
-    outcome = project.run("--lmgate-explain-cache", "--lmgate-report", "json:report.json").expect(0, passed=1)
+    outcome = project.run("--lmgate-explain-cache", "--lmgate-report", "json:report.json", fresh=True).expect(
+        0, passed=1
+    )
     (gate,) = project.report()["gates"]
     if not gate["cached"]:
         outcome.says("miss, session code: ")
@@ -93,7 +95,7 @@ def test_what_a_patch_looks_up_and_what_it_is_wrapped_in_is_seen(project: Projec
         project.write(conftest=conftest, test_gate=GATE_OF_SURE)
         found = []
         for scale in ("1", "0.5", "0.5"):
-            project.run("--lmgate-report", "json:report.json", env={"SCALE": scale}).expect(0, passed=1)
+            project.run("--lmgate-report", "json:report.json", env={"SCALE": scale}, fresh=True).expect(0, passed=1)
             (gate,) = project.report()["gates"]
             found.append((gate["value"], gate["cached"]))
 
@@ -154,7 +156,7 @@ def test_a_module_of_the_projects_own_that_a_model_runs_through_is_seen_when_it_
         for scale in ("1.0", "0.5", "0.5"):
             (package / "ops.py").write_text(f"def scale(logits):\n    return logits * {scale}\n")
             env = {"PYTHONPATH": str(project.folder), "HF_HOME": str(project.folder / "home"), "HF_HUB_OFFLINE": "1"}
-            project.run("--lmgate-report", "json:report.json", env=env).expect(0, passed=1)
+            project.run("--lmgate-report", "json:report.json", env=env, fresh=True).expect(0, passed=1)
             (row,) = project.report()["gates"]
             found.append((row["value"], row["cached"]))
 

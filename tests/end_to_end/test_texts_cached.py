@@ -57,7 +57,7 @@ def test_a_second_metric_on_cached_texts_loads_no_model_and_no_torch(
     assert project.measured == ["counter"]
     (project.folder / "test_first.py").unlink()
     project.write(conftest=COUNT_MEASUREMENTS + TORCH_FREE, test_second=SECOND)
-    project.run(*options, "--lmgate-report", "json:report.json").expect(0, passed=2)
+    project.run(*options, "--lmgate-report", "json:report.json", fresh=True).expect(0, passed=2)
     assert project.measured == ["counter"]
     assert [gate["cached"] for gate in project.report()["gates"]] == [True] * 4
 
@@ -75,5 +75,5 @@ def test_a_text_that_fails_is_explained_without_the_model_too(project: Project) 
             def test_too_much(): pass
         """,
     )
-    project.run("-p", "no:xdist").expect(1, failed=1).says("five", "rouge2")
+    project.run("-p", "no:xdist", fresh=True).expect(1, failed=1).says("five", "rouge2")
     assert project.measured == ["counter"]

@@ -80,7 +80,7 @@ def test_texts_are_scored_without_a_model_and_without_importing_what_runs_one(pr
                 assert not [name for name in {HEAVY!r} if name in sys.modules]
         """
     )
-    project.run("-p", "no:xdist", "-W", "error").expect(0, passed=9)
+    project.run("-p", "no:xdist", "-W", "error", fresh=True).expect(0, passed=9)
     assert not project.cache.exists()
     assert {path.name for path in project.folder.iterdir()} >= {"test_texts.py", "chains.jsonl"}
 

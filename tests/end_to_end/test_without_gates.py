@@ -35,15 +35,15 @@ def test_a_session_without_gates_imports_nothing_heavy_and_leaves_the_environmen
                 assert "pytest_lmgate.plugin" in sys.modules
         """,
     )
-    project.run().expect(0, passed=1, skipped=1)
-    project.run("-n", "2").expect(0, passed=1, skipped=1)
+    project.run(fresh=True).expect(0, passed=1, skipped=1)
+    project.run("-n", "2", fresh=True).expect(0, passed=1, skipped=1)
 
 
 def test_a_session_without_gates_prints_and_writes_the_same_as_without_the_plugin(project: Project) -> None:
     project.write(test_plain=PLAIN)
 
     def said(*options: str) -> str:
-        outcome = project.run("-p", "no:cacheprovider", "-v", *options).expect(0)
+        outcome = project.run("-p", "no:cacheprovider", "-v", *options, fresh=True).expect(0)
         return re.sub(r"in \d+\.\d\ds|, lmgate-[\d.]+|lmgate-[\d.]+, |plugins: lmgate-[\d.]+\n", "", outcome.text)
 
     before = set(project.folder.rglob("*"))
@@ -54,7 +54,7 @@ def test_a_session_without_gates_prints_and_writes_the_same_as_without_the_plugi
 @pytest.mark.parametrize("text", ["models: [", "models: {die: {path: /no/such/folder}}"])
 def test_a_session_without_gates_does_not_even_read_lmgate_yaml(project: Project, text: str) -> None:
     project.write(test_plain=PLAIN, lmgate_yaml=text)
-    project.run().expect(0, passed=1, skipped=1)
+    project.run(fresh=True).expect(0, passed=1, skipped=1)
 
 
 def test_a_cached_gate_imports_no_torch_and_asks_no_network(measured: Project) -> None:
@@ -78,7 +78,7 @@ def test_a_cached_gate_imports_no_torch_and_asks_no_network(measured: Project) -
             socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
         """,
     )
-    measured.run().expect(0, passed=1)
+    measured.run(fresh=True).expect(0, passed=1)
 
 
 ODD_PROPERTIES = """

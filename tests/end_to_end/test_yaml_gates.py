@@ -124,7 +124,9 @@ def test_collecting_loads_no_model_and_writes_nothing(project: Project) -> None:
         """
     )
     before = set(project.folder.iterdir())
-    project.run("--collect-only", "-p", "no:cacheprovider").expect(0).says("<GateItem ppl_max[die-words#2]>")
+    project.run("--collect-only", "-p", "no:cacheprovider", fresh=True).expect(0).says(
+        "<GateItem ppl_max[die-words#2]>"
+    )
     assert set(project.folder.iterdir()) == before
 
 
@@ -333,7 +335,7 @@ def test_a_commented_list_of_gates_costs_nothing(project: Project) -> None:
                 assert not {"yaml", "msgspec"} & set(sys.modules)
         """,
     )
-    project.run().expect(0, passed=1)
+    project.run(fresh=True).expect(0, passed=1)
 
 
 def test_gates_in_flow_style_are_found(measured: Project) -> None:

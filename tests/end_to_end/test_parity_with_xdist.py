@@ -1,0 +1,150 @@
+"""One project in which every outcome occurs says and writes the same with workers of xdist as without."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.projects import Outcome, Project
+
+EVERY_OUTCOME = """
+    import pytest
+    import pytest_lmgate as lmgate
+
+    @pytest.fixture(scope="session")
+    def rows():
+        return [" ".join(f"w{(7 * i * j) % 57}" for j in range(1, 12)) for i in range(1, 9)]
+
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    def test_pass(): pass
+
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    @pytest.mark.bpb_max("sure", "words", 0.5)
+    @pytest.mark.ppl_max("die", "words", 59.5)
+    def test_pass_and_fail_twice(): pass
+
+    @pytest.mark.ppl_max("nan", "words", 60.5)
+    def test_error(): pass
+
+    @pytest.mark.ppl_max("./no_such_folder", "words", 60.5)
+    def test_error_before_measuring(): pass
+
+    @pytest.mark.no_regression("ppl", "warm", lmgate.fixture("rows"), "TOLERANCE", against="die", protocol="document")
+    def test_inconclusive(): pass
+
+    @pytest.mark.no_regression("ppl", "die", "words", "1%")
+    def test_no_baseline(): pass
+
+    @pytest.mark.skip(reason="not today")
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    def test_skip(): pass
+
+    @pytest.mark.xfail(reason="known")
+    @pytest.mark.ppl_max("die", "words", 59.5)
+    def test_xfail(): pass
+
+    @pytest.mark.xfail(reason="known", strict=False)
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    def test_xpass(): pass
+
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    def test_body_fails(): assert False, "by its body"
+
+    def test_fixture(ppl_of): assert ppl_of("die", "words") < 59.5
+
+    def test_late(request): request.node.add_marker(pytest.mark.ppl_max("die", "words", 60.5))
+
+    @pytest.mark.parametrize("limit", [59.5, 60.5])
+    def test_parametrized(limit, request, ppl_of): assert ppl_of("die", "words") < limit
+"""
+GATES = """
+gates:
+  - ppl_max: {model: die, dataset: words, limit: 60.5}
+  - ppl_max: {model: die, dataset: words, limit: 59.5}
+"""
+COUNTS = {"failed": 6, "passed": 4, "skipped": 1, "xfailed": 1, "xpassed": 1, "error": 3}
+VARIES = ("cached", "seconds")  # by which gate is measured first
+
+
+def run(project: Project, *workers: str, code: int = 1) -> Outcome:
+    return project.run("--lmgate-report", "json:report.json", "--junitxml", "junit.xml", *workers).expect(code)
+
+
+def verdicts(project: Project) -> list[dict[str, Any]]:
+    """Return the report's gates, in its order."""
+    return [{key: gate[key] for key in gate if key not in VARIES} for gate in project.report()["gates"]]
+
+
+def properties(project: Project) -> dict[str, list[tuple[str, str]]]:
+    """Return each test's properties in JUnit's XML, without those that vary."""
+    root = ElementTree.parse(project.folder / "junit.xml").getroot()
+    return {
+        f"{case.get('classname')}.{case.get('name')}": [
+            (str(each.get("name")), re.sub(r'\\*"(cached|seconds)\\*": [^,}]*', "", str(each.get("value"))))
+            for each in case.iter("property")
+            if not str(each.get("name")).endswith(VARIES)
+        ]
+        for case in root.iter("testcase")
+    }
+
+
+def summary(outcome: Outcome) -> list[str]:
+    """Return what the terminal's summary says of the gates, without times, and what pytest says of each test."""
+    lines = outcome.out.splitlines()
+    own = lines[next(number for number, line in enumerate(lines) if re.match("=+ lmgate ", line)) :]
+    return [re.sub(r"\s+(cached|\d+\.\d)\s*$| in \d+\.\d\ds.*", "", line) for line in own]
+
+
+def test_every_outcome_is_the_same_with_workers(noisy: Project) -> None:
+    with (noisy.folder / "lmgate.yaml").open("a") as file:
+        file.write(GATES)
+    noisy.write(test_all=EVERY_OUTCOME.replace("TOLERANCE", "15%"))
+    run(noisy)  # measures: from now on every number is cached, and only the workers differ
+    alone = run(noisy).expect(1, **COUNTS)
+    expected = verdicts(noisy), properties(noisy), summary(alone)
+    assert {gate["verdict"] for gate in verdicts(noisy)} == {"pass", "fail", "error", "inconclusive"}
+
+    shared = run(noisy, "-n", "2").expect(1, **COUNTS)
+
+    assert (verdicts(noisy), properties(noisy)) == expected[:2]
+    assert sorted(summary(shared)) == sorted(expected[2])
+
+
+@pytest.mark.parametrize("strict", ["--lmgate-strict", "--lmgate-holm"])
+def test_what_decides_at_the_end_of_the_session_is_the_same_with_workers(noisy: Project, strict: str) -> None:
+    noisy.write(test_all=EVERY_OUTCOME.replace("TOLERANCE", "15%"))
+    found = []
+    for workers in ((), ("-n", "2")):
+        outcome = noisy.run("-k", "inconclusive", strict, "--lmgate-report", "json:report.json", *workers)
+        found.append((outcome.code, outcome.counts | {"deselected": 0}, verdicts(noisy)))
+    assert found[0] == found[1]
+
+
+def test_a_usage_error_is_the_same_with_workers(measured: Project) -> None:
+    measured.write(
+        test_wrong="""
+            import pytest
+
+            @pytest.mark.ppl_max("dye", "words", 60.5)
+            def test_unknown(): pass
+
+            @pytest.mark.ppl_max("die", "words")
+            def test_missing(): pass
+
+            @pytest.mark.ppl_mx("die", "words", 60.5)
+            def test_mistyped(): pass
+
+            def test_plain(): pass
+        """
+    )
+    said = []
+    for workers in ((), ("-n", "2")):
+        outcome = measured.run(*workers).expect(4).is_silent_on("Traceback", "INTERNALERROR")
+        said.append(
+            [line for line in outcome.text.splitlines() if line.startswith("ERROR") or "test_wrong.py::" in line]
+        )
+    assert len(said[0]) == 3
+    assert said[0] == said[1]

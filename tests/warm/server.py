@@ -1,0 +1,169 @@
+"""A Python in which torch and transformers are imported already, and that runs each command in a fork of itself.
+
+Run as a script: ``python server.py SOCKET PID``. `client.py` asks over the socket for what ``python ARGUMENTS`` would
+do, and hands over its own streams. The server ends when the process PID does, and kills the forks that still run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+LONGEST = 1 << 17  # bytes of a request: arguments, folder and environment
+
+# What a session imports that measures, and a worker of xdist; `transformers` imports its modules when it is asked.
+LIBRARIES = (
+    "datasets",
+    "execnet.gateway_base",
+    "filelock",
+    "pyarrow.parquet",
+    "rapidfuzz.distance.LCSseq",
+    "sacrebleu.metrics",
+    "safetensors.torch",
+    "tokenizers",
+    "torch",
+    "transformers.generation",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.t5.modeling_t5",
+    "xdist.remote",
+    "yaml",
+)
+
+
+def warm_up() -> None:
+    """Import what takes long to import; by pytest first, so that it rewrites the assertions of its plugins."""
+    import pytest
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert pytest.main(["--markers", "-p", "no:hypothesispytest"]) == 0
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    import pytest_lmgate
+
+    for module in pkgutil.walk_packages(pytest_lmgate.__path__, "pytest_lmgate."):
+        importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()  # so that a fork that collects garbage does not copy the memory of all these modules
+
+
+def serve(listener: socket.socket, owner: int) -> None:
+    """Run a fork for each client and tell the client how it ended, until the owner ends."""
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    selector.register(os.pidfd_open(owner), selectors.EVENT_READ)
+    forks: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor of its process: its id, and its client
+    while True:
+        key, _ = selector.select()[0]  # one at a time, since it may make the next a thing of the past
+        if key.fileobj is listener:
+            client, _ = listener.accept()
+            request, streams, _, _ = socket.recv_fds(client, LONGEST, 3)
+            pid = os.fork()
+            if pid == 0:
+                for other in (selector, listener, client, *(other for _, other in forks.values())):
+                    other.close()
+                end_as_python(partial(be_python, streams, **json.loads(request)))
+            for stream in streams:
+                os.close(stream)
+            process = os.pidfd_open(pid)
+            forks[process] = pid, client
+            selector.register(process, selectors.EVENT_READ)
+            selector.register(client, selectors.EVENT_READ, data=pid)
+            with contextlib.suppress(BrokenPipeError):
+                client.send(str(pid).encode())
+        elif key.data is not None:  # the client was killed: it says nothing before its fork has ended
+            selector.unregister(key.fileobj)
+            kill(key.data)
+        elif isinstance(key.fileobj, int) and key.fileobj in forks:
+            pid, client = forks.pop(key.fileobj)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            selector.unregister(key.fileobj)
+            os.close(key.fileobj)
+            with contextlib.suppress(KeyError):
+                selector.unregister(client)
+            with contextlib.suppress(BrokenPipeError), client:
+                client.send(str(status).encode())
+        else:
+            for pid, _ in forks.values():
+                kill(pid)
+            return
+
+
+def kill(pid: int) -> None:
+    """Kill a fork and the processes that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def be_python(streams: Sequence[int], arguments: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
+    """Do in this process what ``python ARGUMENTS`` does in a new one."""
+    os.setsid()
+    for stream, descriptor in enumerate(streams):
+        os.dup2(descriptor, stream)
+        os.close(descriptor)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    _, sys.executable, *arguments = arguments  # the client's own path, so that the workers of xdist are forks too
+    if arguments[0] == "-u":
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+        del arguments[0]
+    option, command, *rest = arguments
+    assert option in ("-m", "-c"), f"expected -m or -c, got {option}"
+    sys.argv = [command if option == "-m" else option, *rest]
+    sys.path.insert(0, folder if option == "-m" else "")
+    if option == "-m":
+        runpy.run_module(command, run_name="__main__", alter_sys=True)
+    else:
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(command, main.__dict__)
+
+
+def end_as_python(command: Callable[[], None]) -> NoReturn:
+    """Run a command and end as Python does, but leave the memory to the system: freeing it takes 0.3 s."""
+    status: str | int | None = 1
+    try:
+        command()
+        status = 0
+    except SystemExit as exit_:
+        status = exit_.code
+    except BaseException:
+        traceback.print_exc()
+    if isinstance(status, str):
+        print(status, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1 if isinstance(status, str) else int(status or 0))
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the folder of this script
+    path = Path(sys.argv[1])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        warm_up()
+        serve(listening, owner=int(sys.argv[2]))
+    shutil.rmtree(path.parent)
