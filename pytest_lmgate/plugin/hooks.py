@@ -219,10 +219,12 @@ class GateHooks:
             raise pytest.UsageError(self._ledger.problem)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         """Write reports, and fail a session in which a verdict got lost. Only the controller does."""
         if self._worker is not None or only_lists(self._config):
             return
+        if not hasattr(session, "exitstatus"):  # pytester's getitems() ends a session that never ran
+            session.exitstatus = exitstatus
         if self._handover is not None:
             self._ledger.take_over(self._handover)
             self._handover.unlink(missing_ok=True)

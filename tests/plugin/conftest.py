@@ -1,0 +1,36 @@
+"""The plugin's modules, called by themselves, with configurations and tests that pytester makes in this process.
+
+pytester takes away the modules that were imported during a test. What this package imports late is imported here, since
+extension modules such as numpy's cannot be imported twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np  # noqa: F401
+import pytest
+import yaml  # noqa: F401
+
+import pytest_lmgate.config.file
+import pytest_lmgate.gates.verdict  # noqa: F401
+
+Configured = Callable[..., pytest.Config]
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what this test session's own environment says."""
+    for name in ("CI", "LMGATE_CONFIG", "LMGATE_CACHE", "LMGATE_REPORT", "LMGATE_STRICT", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def configured(pytester: pytest.Pytester) -> Configured:
+    """Return what reads a command line, and the text of an ini file, as pytest does."""
+
+    def read(*arguments: str, ini: str = "") -> pytest.Config:
+        pytester.makeini(f"[pytest]\n{ini}\n")
+        return pytester.parseconfig(*arguments)
+
+    return read

@@ -1,0 +1,121 @@
+"""Options are read from the command line, else from the ini file, else from the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.plugin import options
+from tests.plugin.conftest import Configured
+
+
+def test_a_text_comes_from_the_command_line_before_the_ini_file_before_the_environment(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert options.text(configured(), "cache") is None
+    monkeypatch.setenv("LMGATE_CACHE", "from_environment")
+    assert options.text(configured(), "cache") == "from_environment"
+    assert options.text(configured(ini="lmgate_cache = from_ini"), "cache") == "from_ini"
+    assert options.text(configured("--lmgate-cache", "given", ini="lmgate_cache = from_ini"), "cache") == "given"
+
+
+@pytest.mark.parametrize(
+    ("value", "on"),
+    [("1", True), ("true", True), ("Yes", True), ("ON", True), ("0", False), ("false", False), ("No", False)],
+)
+def test_a_flag_is_on_or_off_in_the_ini_file_and_in_the_environment(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch, value: str, on: bool
+) -> None:
+    assert options.flag(configured(ini=f"lmgate_strict = {value}"), "strict") is on
+    monkeypatch.setenv("LMGATE_STRICT", value)
+    assert options.flag(configured(), "strict") is on
+    assert options.flag(configured("--lmgate-strict", ini="lmgate_strict = no"), "strict")
+
+
+def test_an_empty_variable_leaves_a_flag_off(configured: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMGATE_STRICT", "")
+    assert not options.flag(configured(), "strict")
+
+
+def test_a_flag_that_is_neither_on_nor_off_is_a_usage_error(configured: Configured) -> None:
+    with pytest.raises(pytest.UsageError, match=r"lmgate_fail_fast: expected one of 1, true, .*; got 'maybe'"):
+        options.flag(configured(ini="lmgate_fail_fast = maybe"), "fail-fast")
+
+
+def test_the_project_file_is_relative_to_the_ini_file_that_names_it_or_to_where_pytest_was_started(
+    configured: Configured, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = pytester.mkdir("inner")
+    (pytester.path / "gates.yaml").touch()
+    (inner / "gates.yaml").touch()
+    ini = "lmgate_config = gates.yaml"
+    configured(ini=ini)
+    monkeypatch.chdir(inner)
+    (pytester.path / "tox.ini").write_text(f"[pytest]\n{ini}\n")
+    by_ini = pytester.parseconfig("-c", str(pytester.path / "tox.ini"))
+    by_option = pytester.parseconfig("-c", str(pytester.path / "tox.ini"), "--lmgate-config", "gates.yaml")
+    assert options.project_file(by_ini) == pytester.path / "gates.yaml"
+    assert options.project_file(by_option) == inner / "gates.yaml"
+
+
+def test_a_project_file_that_is_not_there_is_a_usage_error(configured: Configured) -> None:
+    with pytest.raises(pytest.UsageError, match=r"gone\.yaml: cannot be read: .*; check --lmgate-config"):
+        options.project_file(configured("--lmgate-config", "gone.yaml"))
+
+
+def test_no_project_file_is_named_unless_someone_names_it(configured: Configured) -> None:
+    assert options.project_file(configured()) is None
+
+
+def test_the_baseline_lies_in_rootdir_unless_it_is_named(configured: Configured, pytester: pytest.Pytester) -> None:
+    assert options.baseline_file(configured()) == pytester.path / "lmgate-baseline.json"
+    assert options.baseline_file(configured("--lmgate-baseline", "a/b.json")) == pytester.path / "a" / "b.json"
+    assert options.baseline_file(configured("--lmgate-baseline", "~/b.json")) == Path("~/b.json").expanduser()
+
+
+@pytest.mark.parametrize(
+    ("given", "updates"), [((), ""), (("--lmgate-update",), "all"), (("--lmgate-update-new-only",), "new")]
+)
+def test_which_baselines_are_written(configured: Configured, given: tuple[str, ...], updates: str) -> None:
+    assert options.update(configured(*given)) == updates
+
+
+def test_both_ways_to_write_baselines_are_a_usage_error(configured: Configured) -> None:
+    with pytest.raises(pytest.UsageError, match="expected one of them, got both"):
+        options.update(configured("--lmgate-update", "--lmgate-update-new-only"))
+
+
+def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.UsageError, match=r"--lmgate-update-new-only: refused in CI \(CI=true\)"):
+        options.update(configured("--lmgate-update-new-only"))
+    assert options.update(configured("--lmgate-update", "--lmgate-force-update")) == "all"
+    assert options.update(configured()) == ""
+    monkeypatch.setenv("CI", "false")
+    assert options.update(configured("--lmgate-update")) == "all"
+
+
+def test_reports_come_from_the_command_line_before_the_ini_file_before_the_environment(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert options.reports(configured()) == []
+    monkeypatch.setenv("LMGATE_REPORT", "json:one.json\njson:two.json")
+    assert options.reports(configured()) == [("json", "one.json"), ("json", "two.json")]
+    ini = "lmgate_report =\n  json:ini.json"
+    assert options.reports(configured(ini=ini)) == [("json", "ini.json")]
+    assert options.reports(configured("--lmgate-report", "json:C:/x.json", ini=ini)) == [("json", "C:/x.json")]
+
+
+@pytest.mark.parametrize("report", ["json", "json:", "yaml:out", ":out", ""])
+def test_a_report_that_cannot_be_made_is_a_usage_error(configured: Configured, report: str) -> None:
+    with pytest.raises(pytest.UsageError, match="--lmgate-report: expected TYPE:DEST"):
+        options.reports(configured("--lmgate-report", report))
+
+
+def test_the_arguments_to_repeat_are_those_that_say_what_is_measured(configured: Configured) -> None:
+    config = configured("--lmgate-device", "cpu", "--lmgate-strict", "--lmgate-cache", "elsewhere")
+    assert options.arguments(config)[-1] == "--lmgate-device=cpu"
+    assert not any("strict" in argument or "cache" in argument for argument in options.arguments(config))
