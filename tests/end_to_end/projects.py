@@ -107,9 +107,11 @@ class Project:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         stdout: int = subprocess.PIPE,
-        python: str = sys.executable,
+        fresh: bool = True,
     ) -> Any:
-        """Start pytest, in a new interpreter, and return the process."""
+        """Start pytest, in a new interpreter or in a warm one (see `tests.warm`), and return the process."""
+        fresh = fresh or any(name.startswith(READ_BY_IMPORTS) for name in env or ())
+        python = sys.executable if fresh else warm_python(environment())
         return subprocess.Popen(
             # Plugins that are not under test here, and take longer to import than all of pytest.
             [
@@ -137,9 +139,7 @@ class Project:
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, fresh: bool = False
     ) -> Outcome:
         """Run pytest to its end: in a warm Python, or in a `fresh` one where `tests.warm` says that it is needed."""
-        fresh = fresh or any(name.startswith(READ_BY_IMPORTS) for name in env or ())
-        python = sys.executable if fresh else warm_python(environment())
-        return finished(self.start(*arguments, env=env, cwd=cwd, python=python))
+        return finished(self.start(*arguments, env=env, cwd=cwd, fresh=fresh))
 
     def report(self, name: str = "report.json") -> dict[str, Any]:
         """Read a JSON report; NaN and infinity, which JSON does not have, are refused."""

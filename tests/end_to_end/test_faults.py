@@ -243,7 +243,7 @@ def test_a_read_only_cache_that_has_the_measurement_serves_it_in_silence(measure
 
 def test_two_processes_at_once_measure_once(project: Project) -> None:
     project.write(conftest=COUNT_MEASUREMENTS, test_gate=GATE)
-    outcomes = [finished(process) for process in [project.start(), project.start()]]
+    outcomes = [finished(process) for process in [project.start(fresh=False), project.start(fresh=False)]]
     for outcome in outcomes:
         outcome.expect(0, passed=1)
     assert project.measured == ["die"]
@@ -264,9 +264,9 @@ def test_a_process_that_waits_takes_over_from_one_that_is_killed(project: Projec
 """,
         test_gate=GATE,
     )
-    holder = project.start(env={"SLEEP": "1"})
+    holder = project.start(env={"SLEEP": "1"}, fresh=False)
     wait_for(lambda: project.measured == ["die"], "the first process takes the model")
-    waiter = project.start("-s")
+    waiter = project.start("-s", fresh=False)
     assert waiter.stdout is not None
     wait_for(lambda: "waiting for it" in waiter.stdout.readline(), "the second process waits for the first")
     os.killpg(holder.pid, signal.SIGKILL)

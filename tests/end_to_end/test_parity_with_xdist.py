@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.projects import Outcome, Project
+from tests.end_to_end.projects import GATE, Outcome, Project
 
 EVERY_OUTCOME = """
     import pytest
@@ -123,28 +124,44 @@ def test_what_decides_at_the_end_of_the_session_is_the_same_with_workers(noisy: 
     assert found[0] == found[1]
 
 
-def test_a_usage_error_is_the_same_with_workers(measured: Project) -> None:
-    measured.write(
-        test_wrong="""
-            import pytest
+WRONG_MARKS = """
+    import pytest
 
-            @pytest.mark.ppl_max("dye", "words", 60.5)
-            def test_unknown(): pass
+    @pytest.mark.ppl_max("dye", "words", 60.5)
+    def test_unknown(): pass
 
-            @pytest.mark.ppl_max("die", "words")
-            def test_missing(): pass
+    @pytest.mark.ppl_max("die", "words")
+    def test_missing(): pass
 
-            @pytest.mark.ppl_mx("die", "words", 60.5)
-            def test_mistyped(): pass
+    @pytest.mark.ppl_mx("die", "words", 60.5)
+    def test_mistyped(): pass
 
-            def test_plain(): pass
-        """
-    )
+    def test_plain(): pass
+"""
+WRONG_METRIC = "def pytest_lmgate_metrics(config):\n    raise ZeroDivisionError('mine')\n"
+BY_BASELINE = "import pytest\n\n@pytest.mark.no_regression('ppl', 'die', 'words', '1%')\ndef test_gate(): pass\n"
+WRONG_GATES = "gates:\n  - ppl_max: {model: dye, dataset: words, limit: 1}\n  - ppl_mx: {}\n"
+WRONG = {
+    "markers": ({"test_wrong.py": WRONG_MARKS}, "test_wrong.py::", 3),
+    "a metric": ({"test_gate.py": GATE, "conftest.py": WRONG_METRIC}, "conftest.py:2: pytest_lmgate_metrics:", 1),
+    "gates without Python": ({"lmgate.yaml": WRONG_GATES}, "lmgate.yaml:", 2),
+    "a list of gates": ({"lmgate.yaml": "gates:\n"}, "gates: expected a list of gates", 1),
+    "the name of the project file": ({"lmgate.yml": WRONG_GATES}, "rename it lmgate.yaml", 1),
+    "a baseline": ({"test_gate.py": BY_BASELINE, "lmgate-baseline.json": "{"}, "lmgate-baseline.json", 1),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_usage_error_is_the_same_with_workers(measured: Project, what: str) -> None:
+    files, sentence, count = WRONG[what]
+    for name, text in files.items():
+        if name == "lmgate.yml":
+            (measured.folder / "lmgate.yaml").unlink()
+        with (measured.folder / name).open("a") as file:
+            file.write(textwrap.dedent(text))
     said = []
     for workers in ((), ("-n", "2")):
         outcome = measured.run(*workers).expect(4).is_silent_on("Traceback", "INTERNALERROR")
-        said.append(
-            [line for line in outcome.text.splitlines() if line.startswith("ERROR") or "test_wrong.py::" in line]
-        )
-    assert len(said[0]) == 3
+        said.append([line.removeprefix("ERROR: ") for line in outcome.text.splitlines() if sentence in line])
+    assert len(said[0]) == count, said
     assert said[0] == said[1]

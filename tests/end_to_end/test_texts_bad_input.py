@@ -201,12 +201,11 @@ WRONG_MARKS = {
 }
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")])
-def test_every_wrong_argument_is_named_at_collection(project: Project, options: tuple[str, ...]) -> None:
+def test_every_wrong_argument_is_named_at_collection(project: Project) -> None:
     right = WRONG_MARKS.copy()
     unknown, sentence = right.pop("direction")
     tests = [f"@pytest.mark.{mark}\ndef test_{name}(): pass" for name, (mark, _) in right.items()]
-    outcome = project.write(test_wrong="\n\n".join(["import pytest", *tests])).run(*options).expect(4)
+    outcome = project.write(test_wrong="\n\n".join(["import pytest", *tests])).run().expect(4)
     for name, (_, said) in right.items():
         line = next((line for line in outcome.err.splitlines() if f"test_wrong.py::test_{name}: @pytest" in line), "")
         assert said in line, f"{name}: expected {said!r} in {line!r}\n{outcome.text}"
@@ -214,7 +213,7 @@ def test_every_wrong_argument_is_named_at_collection(project: Project, options: 
     assert not project.cache.exists()
     # A marker that does not exist is pytest's to refuse, as it does where markers are strict.
     project.write(test_wrong=f"import pytest\n\n@pytest.mark.{unknown}\ndef test_direction(): pass\n")
-    project.run("--strict-markers", *options).says(sentence)
+    project.run("--strict-markers").says(sentence)
 
 
 def _damage(weights: Path) -> None:

@@ -303,10 +303,9 @@ def test_a_broken_baseline_is_one_error_that_blames_the_file(project: Project) -
         ("return 3", "pytest_lmgate_metrics: expected a list of TextMetric objects, got int"),
     ],
 )
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_a_metric_that_cannot_be_made_is_named_with_the_line_that_makes_it(
-    project: Project, body: str, sentence: str, workers: tuple[str, ...]
+    project: Project, body: str, sentence: str
 ) -> None:
     conftest = f"import pytest_lmgate as lmgate\n\ndef pytest_lmgate_metrics(config):\n    {body}\n"
     project.write(conftest=conftest, test_gate=GATE)
-    project.run(*workers).expect(4).says(sentence).is_silent_on("Traceback", "INTERNALERROR")
+    project.run().expect(4).says(sentence).is_silent_on("Traceback", "INTERNALERROR")

@@ -204,7 +204,7 @@ WRONG = """
 """
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2"), ("--collect-only",), ("--no-lmgate",), ("-p", "no:terminal")])
+@pytest.mark.parametrize("options", [(), ("--collect-only",), ("--no-lmgate",), ("-p", "no:terminal")])
 def test_every_wrong_gate_is_named_by_line_and_key(project: Project, options: tuple[str, ...]) -> None:
     add_gates(project, WRONG).write(test_wrong=GATE.replace("die", "dei"))
     outcome = project.run(*options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
@@ -222,7 +222,7 @@ def test_every_wrong_gate_is_named_by_line_and_key(project: Project, options: tu
     assert not project.cache.exists()
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2"), ("--lmgate-config", "lmgate.yaml"), (DIE,)])
+@pytest.mark.parametrize("options", [(), ("--lmgate-config", "lmgate.yaml"), (DIE,)])
 def test_a_list_that_is_none_is_one_usage_error(project: Project, options: tuple[str, ...]) -> None:
     add_gates(project, "gates:").write(test_gate=GATE)
     outcome = project.run(*options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
@@ -353,15 +353,12 @@ def test_one_gates_measurement_serves_another(project: Project) -> None:
 
 
 @pytest.mark.parametrize("testpaths", ["tests", ".", ""])
-@pytest.mark.parametrize("options", [(), ("-n", "2")])
-def test_gates_in_a_file_of_the_wrong_ending_are_refused(
-    project: Project, testpaths: str, options: tuple[str, ...]
-) -> None:
+def test_gates_in_a_file_of_the_wrong_ending_are_refused(project: Project, testpaths: str) -> None:
     with_tests(project, f"[pytest]\ntestpaths = {testpaths}\n")
     (project.folder / "lmgate.yaml").rename(project.folder / "lmgate.yml")
-    outcome = project.run(*options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
+    outcome = project.run().expect(4).is_silent_on("Traceback", "INTERNALERROR")
     outcome.says(f"{project.folder}/lmgate.yml: gates: not read", "rename it lmgate.yaml")
-    project.run("--no-lmgate", "--lmgate-config", "lmgate.yml", *options).expect(0, passed=1, skipped=3)
+    project.run("--no-lmgate", "--lmgate-config", "lmgate.yml").expect(0, passed=1, skipped=3)
 
 
 def test_a_file_of_the_wrong_ending_without_gates_stops_nobody_and_is_named_to_who_looks_for_names(

@@ -9,7 +9,7 @@ These tests still need a new interpreter (``Project.run(..., fresh=True)``, or `
 - what is imported, and what an import does or warns of;
 - variables that libraries read while they are imported: those of READ_BY_IMPORTS;
 - code that runs before pytest, and code that is replaced before this package imports it;
-- signals from outside, and terminals.
+- terminals, and signals from outside: a fork ends a moment after what stands for it.
 
 Where the system has no process descriptors (they are Linux's), every test gets a new interpreter.
 """
