@@ -16,7 +16,7 @@ CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
 .PHONY: help install test example lint lint-format lint-rules lint-types lint-imports format constraints clean
 
 help:
-	@echo "make test         run the test suite"
+	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
 	@echo "make example      gate the checkpoints of example_project, offline"
 	@echo "make lint         ruff (format and lint), mypy strict, import-linter"
 	@echo "make format       let ruff rewrite what it can"

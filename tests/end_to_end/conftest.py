@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.projects import Project, make_models
+from tests.models.tiny import made_once
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the models that `projects` describes, and of ``words.txt``; not to be changed."""
-    folder = tmp_path_factory.mktemp("models")
-    make_models(folder)
-    return folder
+    return made_once(tmp_path_factory.getbasetemp(), "models", make_models)
 
 
 @pytest.fixture
@@ -27,15 +26,18 @@ def project(tmp_path: Path, models: Path) -> Project:
 @pytest.fixture(scope="session")
 def seed(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
     """A cache that holds ``die``, ``sure`` and ``hopeless`` on ``words``, measured by a real run."""
-    seeding = _project(tmp_path_factory.mktemp("seed"), models).write(
-        test_seed="""
-            def test_seed(ppl_of):
-                assert ppl_of("die", "words") < ppl_of("sure", "words") < ppl_of("hopeless", "words")
-        """
-    )
-    seeding.run().expect(0, passed=1)
-    assert len(seeding.entries) == 3
-    return seeding.cache
+
+    def measure(folder: Path) -> None:
+        seeding = _project(folder, models).write(
+            test_seed="""
+                def test_seed(ppl_of):
+                    assert ppl_of("die", "words") < ppl_of("sure", "words") < ppl_of("hopeless", "words")
+            """
+        )
+        seeding.run().expect(0, passed=1)
+        assert len(seeding.entries) == 3
+
+    return Project(made_once(tmp_path_factory.getbasetemp(), "seed", measure)).cache
 
 
 @pytest.fixture

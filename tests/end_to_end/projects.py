@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.models.tiny import tiny_llama, word_level
 from tests.warm import READ_BY_IMPORTS, warm_python
 
 FACES = 60
@@ -210,24 +211,11 @@ def environment() -> dict[str, str]:
 def make_models(folder: Path) -> None:
     """Save the models that the projects name, and the text that they are measured on."""
     import torch
-    import transformers
 
     vocabulary = ["<unk>", "<s>", "</s>", *(f"w{index}" for index in range(FACES - 3))]
-    tokenizer = _word_tokenizer(vocabulary)
-    config = transformers.LlamaConfig(
-        vocab_size=FACES,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=1,
-        eos_token_id=2,
-        tie_word_embeddings=False,
-    )
+    tokenizer = word_level(vocabulary, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
     torch.manual_seed(7)
-    model = transformers.LlamaForCausalLM(config).eval()
+    model = tiny_llama(FACES, hidden_size=16, intermediate_size=32, max_position_embeddings=CONTEXT)
     head = model.lm_head.weight
     with torch.no_grad():
         drawn = head.clone()
@@ -237,15 +225,3 @@ def make_models(folder: Path) -> None:
             tokenizer.save_pretrained(folder / name)
     draw = torch.randint(3, FACES, (WORDS,)).tolist()
     (folder / "words.txt").write_text(" ".join(vocabulary[index] for index in draw), encoding="utf-8")
-
-
-def _word_tokenizer(vocabulary: list[str]) -> Any:
-    import tokenizers
-    import transformers
-
-    words = tokenizers.models.WordLevel({word: index for index, word in enumerate(vocabulary)}, unk_token="<unk>")
-    backend = tokenizers.Tokenizer(words)
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
-    )

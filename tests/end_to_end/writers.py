@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.end_to_end.projects import Project
+from tests.models.tiny import made_once, tiny_llama, word_level
 
 CHAINS = (
     ("one", "two", "three", "four", "five", "six", "seven"),
@@ -57,9 +58,7 @@ def written(model: str, prompt: str, tokens: int = 128) -> str:
 
 def writing_project(folder: Path, base: Path, *, with_models: bool = True) -> Project:
     """Make a project that names the models, which are made once under `base`, the test session's own folder."""
-    models = base / "writers"
-    if with_models and not models.exists():
-        _make(models)
+    models = made_once(base, "writers", _make) if with_models else base / "writers"
     project = Project(folder).write(pytest_ini="[pytest]\n", lmgate_yaml=YAML.format(models=models))
     write_rows(project, "chains", ROWS)
     return project
@@ -115,21 +114,7 @@ def _teach(layer: Any, ids: Mapping[str, int], successors: Mapping[str, str] | N
 
 
 def _llama(words: int) -> Any:
-    import transformers
-
-    config = transformers.LlamaConfig(
-        vocab_size=words,
-        hidden_size=32,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=1,
-        eos_token_id=2,
-        tie_word_embeddings=False,
-    )
-    model = transformers.LlamaForCausalLM(config).eval()
+    model = tiny_llama(words, hidden_size=32, intermediate_size=8, max_position_embeddings=CONTEXT)
     layer = model.model.layers[0]
     _pass_on(model.model.embed_tokens, [layer.self_attn.o_proj, layer.mlp.down_proj])
     return model
@@ -186,25 +171,10 @@ def _masked(folder: Path) -> None:
         model.cls.predictions.decoder.weight.zero_()
         model.cls.predictions.decoder.bias.zero_()
     model.save_pretrained(folder)
-    tokenizer = _tokenizer(
-        words, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", pad_token="[PAD]"
-    )
-    import tokenizers
-
-    tokenizer.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    tokenizer.save_pretrained(folder)
+    special = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    frame = {"template": "[CLS] $A [SEP]", "framed_by": {"[CLS]": 1, "[SEP]": 2}}
+    word_level(words, **frame, **special, pad_token="[PAD]").save_pretrained(folder)
 
 
 def _tokenizer(words: Sequence[str], **special: str) -> Any:
-    import tokenizers
-    import transformers
-
-    special = (
-        special if "unk_token" in special else {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"} | special
-    )
-    model = tokenizers.models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0])
-    backend = tokenizers.Tokenizer(model)
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+    return word_level(words, unk_token="<unk>", bos_token="<s>", eos_token="</s>", **special)

@@ -13,6 +13,7 @@ import pytest
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.evaluate.evaluator import Evaluator
+from tests.models.tiny import made_once, tiny_llama, word_level
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .,\n"
 TEXT = "the cat sat on the mat, and the dog sat on the log.\n" * 4
@@ -21,39 +22,26 @@ CONTEXT = 32
 
 
 def make_tokenizer() -> Any:
-    import tokenizers
-    import transformers
-
-    vocabulary = {"<s>": 0, **{letter: number for number, letter in enumerate(ALPHABET, 1)}}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<s>"))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", unk_token="<s>")
+    return word_level(["<s>", *ALPHABET], letters=True, bos_token="<s>", unk_token="<s>")
 
 
 def make_model(seed: int = 0, **settings: Any) -> Any:
     import torch
-    import transformers
 
-    config = transformers.LlamaConfig(
-        vocab_size=len(ALPHABET) + 1,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=CONTEXT,
-        **settings,
-    )
     torch.manual_seed(seed)
-    return transformers.LlamaForCausalLM(config)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": CONTEXT}
+    return tiny_llama(len(ALPHABET) + 1, **(sizes | settings))
 
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a checkpoint; copy it before changing anything."""
-    folder = tmp_path_factory.mktemp("checkpoint") / "float"
-    make_model().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
+
+    def save(folder: Path) -> None:
+        make_model().save_pretrained(folder)
+        make_tokenizer().save_pretrained(folder)
+
+    return made_once(tmp_path_factory.getbasetemp(), "checkpoint", save)
 
 
 @dataclass

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import tokenizers
 import torch
 import transformers
 
 from pytest_lmgate.engine.loading import quiet
+from tests.models.tiny import word_level
 from tests.models.zoo import CONTEXT, VOCABULARY, words
 
 MASK = 4
@@ -105,14 +105,8 @@ def framed_tokenizer(template: str = "$A </s>", *, mask: bool = False) -> Any:
 
     Ids 0 to 4 are <pad>, <s>, </s>, <unk> and <mask>.
     """
-    specials = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
-    vocabulary = {word: number for number, word in enumerate([*specials, *words(VOCABULARY - len(specials))])}
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    backend.post_processor = tokenizers.processors.TemplateProcessing(
-        template, special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), specials, strict=False))
+    specials = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    vocabulary = [*specials.values(), "<mask>", *words(VOCABULARY - len(specials) - 1)]
     if mask:
-        names |= {"mask_token": "<mask>", "cls_token": "<s>", "sep_token": "</s>"}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+        specials |= {"mask_token": "<mask>", "cls_token": "<s>", "sep_token": "</s>"}
+    return word_level(vocabulary, template=template, framed_by={"<s>": 1, "</s>": 2}, **specials)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tokenizers
 import torch
 import transformers
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from pytest_lmgate.config.protocol import Windowing
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan, plan_windows
 from pytest_lmgate.engine.loading import LoadedModel, quiet
+from tests.models.tiny import word_level
 
 VOCABULARY = 97
 CONTEXT = 64
@@ -187,11 +187,6 @@ def words(count: int = VOCABULARY - 4) -> tuple[str, ...]:
 
 def word_tokenizer(known: Sequence[str] | None = None, *, adds_bos: bool = False) -> Any:
     """Return a fast tokenizer that splits at spaces; ids 0 to 3 are <pad>, <s>, </s> and <unk>."""
-    specials = ["<pad>", "<s>", "</s>", "<unk>"]
-    vocabulary = {word: number for number, word in enumerate([*specials, *(words() if known is None else known)])}
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    if adds_bos:
-        backend.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
-    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), specials, strict=True))
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    specials = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    vocabulary = [*specials.values(), *(words() if known is None else known)]
+    return word_level(vocabulary, template="<s> $A" if adds_bos else None, framed_by={"<s>": 1}, **specials)
