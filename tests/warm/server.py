@@ -56,7 +56,7 @@ def warm_up() -> None:
     import pytest
 
     with contextlib.redirect_stdout(io.StringIO()):
-        assert pytest.main(["--markers", "-p", "no:hypothesispytest"]) == 0
+        assert pytest.main(["--markers", "-p", "no:hypothesispytest", "-p", "no:pytest-testmon"]) == 0
     for name in LIBRARIES:
         importlib.import_module(name)
     import pytest_lmgate
