@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.tokens import Streams, tokenize
 from pytest_lmgate.data.windows import WindowPlan, plan_windows
 from pytest_lmgate.engine.likelihood import measure_nll
 from pytest_lmgate.engine.loading import tokenizer_facts
+from pytest_lmgate.spec.protocol import Protocol
 
 _BATCHES = (1, 2, 4, 8)
 _TILES = ((1024, 512), (1024, 1024), (2048, 256), (512, 1024), (2048, 2048))

@@ -58,11 +58,11 @@ def measure(folder: Path, tokens: int, threads: int, way: str) -> None:
     from processes import _status_bytes
     from transformers import LlamaForCausalLM
 
-    from pytest_lmgate.config.protocol import Protocol
     from pytest_lmgate.data.tokens import Streams
     from pytest_lmgate.data.windows import plan_windows
     from pytest_lmgate.engine.loading import LoadedModel
     from pytest_lmgate.engine.pairing import ModelPair, measure_divergence
+    from pytest_lmgate.spec.protocol import Protocol
 
     torch.set_num_threads(threads)
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import ConfigError
 
 
@@ -86,12 +87,8 @@ class GenerationSettings:
         return self.seed is not None
 
     @property
-    def signature(self) -> str:
+    def signature(self) -> Signature:
         """The settings in one line, those that are not set left out."""
-        parts = [f"max_new_tokens:{self.max_new_tokens}", f"num_beams:{self.num_beams}"]
-        parts += [
-            f"{key}:{getattr(self, key)}"
-            for key in ("seed", "temperature", "top_p", "top_k", "truncate")
-            if getattr(self, key) is not None
-        ]
-        return "|".join([*parts, f"stop:{list(self.stop)!r}"] if self.stop else parts)
+        names = ("max_new_tokens", "num_beams", "seed", "temperature", "top_p", "top_k", "truncate")
+        said = {name: str(getattr(self, name)) for name in names if getattr(self, name) is not None}
+        return Signature([*said.items(), *([("stop", repr(list(self.stop)))] if self.stop else [])])

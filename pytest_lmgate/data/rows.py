@@ -9,11 +9,13 @@ from __future__ import annotations
 __all__ = ["row_targets", "rows_by_counts", "rows_by_starts"]
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.data.windows import WindowPlan
+if TYPE_CHECKING:
+    from pytest_lmgate.data.windows import WindowPlan
 
 Ints = NDArray[np.int64]
 

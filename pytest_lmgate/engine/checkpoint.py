@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.metrics.table import METRICS, Statistics
 
 # Files beside a checkpoint that no loader reads; everything else is taken to matter.
 _IRRELEVANT_SUFFIXES = {".md", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".log", ".csv", ".lock"}
@@ -53,11 +54,8 @@ _TOKENIZER_FILES = (
 
 Kind = Literal["causal", "masked", "encoder-decoder"]
 
-_INSTEAD = {
-    ("ppl", "masked"): "; use pppl_max, the pseudo-perplexity",
-    ("bpb", "masked"): "; use pppl_max, the pseudo-perplexity",
-    ("pppl", "causal"): "; use ppl_max, the perplexity",
-}
+# What is measured of a text instead, where a metric of another kind of model is asked for.
+_OF_TEXT: Mapping[Kind, Statistics] = {"causal": "likelihoods", "masked": "pseudo-likelihoods"}
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class Architecture:
                 )
             raise ModelError(
                 f"{metric} is undefined for the {self.kind} model {self.name!r} (architecture {self.architecture}): "
-                f"expected a {' or '.join(kinds)} model{_INSTEAD.get((metric, self.kind), '')}"
+                f"expected a {' or '.join(kinds)} model{_instead(metric, self.kind)}"
             )
 
 
@@ -182,6 +180,15 @@ def require_safe_adapter(folder: Path, *, name: str, pickle_weights: bool) -> No
         f"model {name!r}: {folder} has its weights only as pickle ({pickled.name}), which can run any code when read; "
         f"save it as {safe.name}, or set pickle_weights: true if you trust it"
     )
+
+
+def _instead(metric: str, kind: Kind) -> str:
+    """Name the metric to use for this kind of model, if the text that was given has one."""
+    row = METRICS.get(metric)
+    if row is None or row.measures not in _OF_TEXT.values():
+        return ""
+    other = next((each for each in METRICS.values() if each.measures == _OF_TEXT.get(kind)), None)
+    return f"; use {other.markers[0]}, the {other.title}" if other else ""
 
 
 def require_own_code(folder: Path, *, name: str) -> None:

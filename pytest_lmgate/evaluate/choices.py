@@ -14,14 +14,15 @@ import numpy as np
 from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.config.requests import ChoiceRequest
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.choices import Question, plan_choices
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
-from pytest_lmgate.metrics.accuracy import ChoiceStatistics, accuracy
-from pytest_lmgate.metrics.sample import protocol_of
+from pytest_lmgate.metrics.accuracy import ChoiceStatistics
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
+from pytest_lmgate.spec.requests import ChoiceRequest
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
@@ -35,6 +36,7 @@ def evaluate_choices(
     questions: Sequence[Question],
     request: ChoiceRequest,
     *,
+    metric: str,
     name: str,
     delimiter: str,
     clusters: Sequence[Any] | None = None,
@@ -47,6 +49,7 @@ def evaluate_choices(
         source: A causal model.
         questions: Rows.
         request: Which accuracy.
+        metric: Name of the score.
         name: Name of the dataset.
         delimiter: What stands between question and choice.
         clusters: Label of each row's cluster.
@@ -58,7 +61,7 @@ def evaluate_choices(
     Raises:
         LmgateError: It cannot be measured.
     """
-    source.architecture.require("accuracy", "causal")
+    source.architecture.require(metric, "causal")
     max_length = request.max_length or source.architecture.context
     asked = json.dumps([[each.text, each.choices] for each in questions], ensure_ascii=False)
     fingerprint = Fingerprint.of(
@@ -100,10 +103,17 @@ def evaluate_choices(
         return [-float(total) for total in np.add.reduceat(nll.astype(np.float64), begins)]
 
     recipe = Recipe(f"{source.name} on {name}", measure, _encode, _decode)
-    signature = f"variant:{request.variant}|max_length:{max_length}|delimiter:{delimiter!r}|version:{__version__}"
+    signature = Signature(
+        [
+            ("variant", request.variant),
+            ("max_length", str(max_length)),
+            ("delimiter", repr(delimiter)),
+            ("version", __version__),
+        ]
+    )
     groups = [] if clusters is None else [cluster_numbers(clusters, len(questions)).tolist()]
     data = _digest(json.dumps([asked, [each.answer for each in questions], *groups]))
-    measurements.expect({"data": data, "protocol": protocol_of(signature)})
+    measurements.expect({"data": data, "protocol": signature.compared})
     found, cached = measurements.once(fingerprint, recipe)
     choices = [choice for each in questions for choice in each.choices]
     statistics = ChoiceStatistics(
@@ -113,7 +123,7 @@ def evaluate_choices(
         np.array([len(each.choices) for each in questions]),
         np.array([each.answer for each in questions]),
     )
-    score = accuracy(statistics, signature=signature, variant=request.variant, clusters=clusters)
+    score = METRICS[metric].score(statistics, signature=signature, variant=request.variant, clusters=clusters)
     return score.identified(data), fingerprint.address, cached
 
 

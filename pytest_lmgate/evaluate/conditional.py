@@ -16,16 +16,17 @@ import numpy as np
 from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.config.protocol import Protocol
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.prompts import TextTask
 from pytest_lmgate.errors import ProtocolError
 from pytest_lmgate.evaluate.likelihood import decode_likelihoods, digest_of_targets, encode_likelihoods
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.evaluate.texts import unsaved_ingredients
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
-from pytest_lmgate.metrics.sample import protocol_of
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import METRICS
+from pytest_lmgate.spec.protocol import Protocol
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
@@ -100,10 +101,12 @@ def evaluate_conditional_perplexity(
         )
 
     recipe = Recipe(f"{source.name} on {task.name}", measure, encode_likelihoods, decode_likelihoods)
-    signature = f"conditional|target:first reference|unit:{protocol.unit}|version:{__version__}"
-    measurements.expect({"data": digest, "protocol": protocol_of(signature)})
+    signature = Signature(
+        [("conditional", None), ("target", "first reference"), ("unit", protocol.unit), ("version", __version__)]
+    )
+    measurements.expect({"data": digest, "protocol": signature.compared})
     statistics, cached = measurements.once(fingerprint, recipe)
-    score = perplexity(statistics, signature=signature, unit=protocol.unit, metric=metric)
+    score = METRICS[metric].score(statistics, signature=signature, unit=protocol.unit, metric=metric)
     return score.identified(digest), fingerprint.address, cached
 
 

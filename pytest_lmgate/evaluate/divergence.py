@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["evaluate_divergence"]
+__all__ = ["DivergenceFound", "evaluate_divergence"]
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.config.protocol import Windowing
-from pytest_lmgate.config.requests import DivergenceRequest
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import Streams, tokenize
 from pytest_lmgate.data.windows import plan_windows
 from pytest_lmgate.errors import DataError, ModelError
@@ -23,6 +23,7 @@ from pytest_lmgate.evaluate.likelihood import ROWS, digest_of_targets, targets_o
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
+from pytest_lmgate.spec.requests import DivergenceRequest
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
@@ -34,6 +35,24 @@ _MEASURED = ("kl", "dp", "same_top", "nll_p", "nll_q")
 _ARRAYS = (*_MEASURED, "window_targets", "window_document")
 
 
+class DivergenceFound(NamedTuple):
+    """A measurement of two models.
+
+    Attributes:
+        statistics: What was measured.
+        signature: How.
+        iid: Whether the protocol's own program prints errors that take tokens as independent.
+        address: Of the measurement.
+        cached: Whether it came from the cache.
+    """
+
+    statistics: DivergenceStatistics
+    signature: Signature
+    iid: bool
+    address: str
+    cached: bool
+
+
 def evaluate_divergence(
     measurements: Measurements,
     source: ModelSource,
@@ -43,7 +62,7 @@ def evaluate_divergence(
     *,
     metric: str,
     report: Callable[[Progress], None] = lambda _: None,
-) -> tuple[DivergenceStatistics, str, str, bool]:
+) -> DivergenceFound:
     """Measure KL(reference || model), probabilities and the most likely token at every target.
 
     Args:
@@ -56,7 +75,7 @@ def evaluate_divergence(
         report: Told how far the measurement is.
 
     Returns:
-        The statistics, their signature, the measurement's address, and whether it was there.
+        The measurement.
 
     Raises:
         LmgateError: It cannot be measured.
@@ -81,8 +100,8 @@ def evaluate_divergence(
 
     recipe = Recipe(f"{source.name} against {reference.name} on {corpus.name}", measure, _encode, _decode)
     statistics, cached = measurements.once(fingerprint, recipe)
-    signature = f"{windowing.signature}|KL(reference, model)|version:{__version__}"
-    return statistics, signature, fingerprint.address, cached
+    signature = windowing.signature.plus(("KL(reference, model)", None), ("version", __version__))
+    return DivergenceFound(statistics, signature, windowing.convention.iid, fingerprint.address, cached)
 
 
 def _measure(

@@ -13,25 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_lmgate.cache.store import Store
 from pytest_lmgate.config.file import Project
-from pytest_lmgate.config.gates import EvaluationSpec
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.config.protocol import Protocol
-from pytest_lmgate.config.requests import DivergenceRequest, MaskedRequest, TextRequest
 from pytest_lmgate.data.choices import Question, make_questions
 from pytest_lmgate.data.prompts import TextTask, make_task
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.evaluate.choices import evaluate_choices
 from pytest_lmgate.evaluate.conditional import evaluate_conditional_perplexity
-from pytest_lmgate.evaluate.divergence import evaluate_divergence
+from pytest_lmgate.evaluate.divergence import DivergenceFound, evaluate_divergence
 from pytest_lmgate.evaluate.likelihood import evaluate_perplexity
 from pytest_lmgate.evaluate.masked import evaluate_pseudo_perplexity
 from pytest_lmgate.evaluate.measurements import Lookup, Measurements
 from pytest_lmgate.evaluate.rows import DatasetRows
 from pytest_lmgate.evaluate.sources import ModelSource, Resolver
 from pytest_lmgate.evaluate.texts import TextFunction, evaluate_texts, score_texts, text_metric
-from pytest_lmgate.metrics.divergence import Divergence, DivergenceStatistics, divergence, kl, top1
+from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.metrics.texts import TextMetric
+from pytest_lmgate.spec.gates import EvaluationSpec
+from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.spec.requests import DivergenceRequest, MaskedRequest, TextRequest
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.generation import GenerationProgress
@@ -124,7 +125,9 @@ class Evaluator:
         source = self.resolver.model(what.model)
         if isinstance(how, MaskedRequest):
             corpus = self.resolver.corpus(what.dataset)
-            found = evaluate_pseudo_perplexity(self._measurements, source, corpus, how, report=self.report)
+            found = evaluate_pseudo_perplexity(
+                self._measurements, source, corpus, how, metric=what.metric, report=self.report
+            )
             return _placed(found, source, corpus.name, started)
         rows = self.resolver.rows(what.dataset)
         found = evaluate_choices(
@@ -132,6 +135,7 @@ class Evaluator:
             source,
             _questions(rows),
             how,
+            metric=what.metric,
             name=rows.name,
             delimiter=rows.spec.delimiter,
             clusters=rows.clusters,
@@ -211,36 +215,33 @@ class Evaluator:
             LmgateError: It cannot be measured.
         """
         started = time.monotonic()
-        statistics, signature, where, _ = self._measured_divergence(what)
-        found = divergence(statistics, signature=signature)
+        measured, where, _ = self._measured_divergence(what)
+        found = divergence(measured.statistics, signature=measured.signature)
         return found.placed(**where, seconds=time.monotonic() - started)
 
     def _divergence_score(self, what: EvaluationSpec, how: DivergenceRequest) -> Score:
         started = time.monotonic()
-        statistics, signature, where, identity = self._measured_divergence(what)
-        if what.metric == "kl":
-            score = kl(statistics, signature=signature, statistic=how.statistic)
-        else:
-            score = top1(statistics, signature=signature)
+        measured, where, identity = self._measured_divergence(what)
+        row = METRICS[what.metric]
+        own = {option: getattr(how, option) for option in row.options}
+        score = row.score(measured.statistics, signature=measured.signature, iid=measured.iid, **own)
         score.details = {"reference": where.pop("reference"), **score.details}
         score.device, score.content = identity.pop("device"), identity.pop("content")
         return score.identified(**identity).placed(**where, seconds=time.monotonic() - started)
 
-    def _measured_divergence(
-        self, what: EvaluationSpec
-    ) -> tuple[DivergenceStatistics, str, dict[str, Any], dict[str, str]]:
-        """The measurement, its signature, what it is of by name, and what it is of by digest, with the device."""
+    def _measured_divergence(self, what: EvaluationSpec) -> tuple[DivergenceFound, dict[str, Any], dict[str, str]]:
+        """The measurement, what it is of by name, and what it is of by digest, with the device."""
         assert isinstance(what.how, DivergenceRequest)
         source, reference = self.resolver.model(what.model), self.resolver.model(what.reference)
         corpus = self.resolver.corpus(what.dataset)
         self._measurements.expect({"data": corpus.digest, "reference": reference.identity})
-        statistics, signature, address, cached = evaluate_divergence(
+        measured = evaluate_divergence(
             self._measurements, source, reference, corpus, what.how, metric=what.metric, report=self.report
         )
         names = {"model": source.name, "reference": reference.name, "dataset": corpus.name}
         identity = {"data": corpus.digest, "reference": reference.identity, "device": source.device}
         identity["content"] = source.identity
-        return statistics, signature, {**names, "fingerprint": address, "cached": cached}, identity
+        return measured, {**names, "fingerprint": measured.address, "cached": measured.cached}, identity
 
     def _writer(self, model: Any) -> ModelSource | TextFunction:
         """A model that writes, or a function that does."""

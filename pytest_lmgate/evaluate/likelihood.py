@@ -23,17 +23,18 @@ from numpy.typing import NDArray
 from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.config.protocol import Protocol, Windowing
 from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.rows import row_targets
 from pytest_lmgate.data.tokens import Streams, tokenize
 from pytest_lmgate.data.windows import WindowPlan, plan_windows
 from pytest_lmgate.errors import DataError
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
-from pytest_lmgate.metrics.sample import protocol_of
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import METRICS
+from pytest_lmgate.spec.protocol import Protocol
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
@@ -84,8 +85,8 @@ def evaluate_perplexity(
         return _measure(measurements, source, corpus, windowing, stop, report, partial, keep)
 
     recipe = Recipe(f"{source.name} on {corpus.name}", measure, encode_likelihoods, decode_likelihoods)
-    signature = f"{windowing.signature}|average:{average}|unit:{protocol.unit}|version:{__version__}"
-    measurements.expect({"data": corpus.digest, "protocol": protocol_of(signature)})
+    signature = windowing.signature.plus(("average", average), ("unit", protocol.unit), ("version", __version__))
+    measurements.expect({"data": corpus.digest, "protocol": signature.compared})
     try:
         statistics, cached = measurements.once(fingerprint, recipe)
     except _Bound as bound:
@@ -94,12 +95,12 @@ def evaluate_perplexity(
             bound.value, metric=metric, n=bound.n, unit=counted, signature=signature, details={"at_least": True}
         )
         return score, fingerprint.address, False
-    score = perplexity(
+    score = METRICS[metric].score(
         statistics,
         signature=signature,
         unit=protocol.unit,
         average=average,
-        iid=windowing.protocol == "llama.cpp",
+        iid=windowing.convention.iid,
         metric=metric,
     )
     return score.identified(corpus.digest), fingerprint.address, cached

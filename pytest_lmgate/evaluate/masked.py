@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.config.requests import MaskedRequest
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.evaluate.likelihood import decode_likelihoods, digest_of_targets, encode_likelihoods
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
-from pytest_lmgate.metrics.sample import protocol_of
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import METRICS
+from pytest_lmgate.spec.requests import MaskedRequest
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.likelihood import Progress
@@ -36,6 +37,7 @@ def evaluate_pseudo_perplexity(
     corpus: Corpus,
     request: MaskedRequest,
     *,
+    metric: str,
     report: Callable[[Progress], None] = lambda _: None,
 ) -> tuple[Score, str, bool]:
     """Measure ``exp(-1/N sum log P(t_i | all other tokens))``, each row on its own.
@@ -46,7 +48,7 @@ def evaluate_pseudo_perplexity(
     Raises:
         LmgateError: It cannot be measured.
     """
-    source.architecture.require("pppl", "masked")
+    source.architecture.require(metric, "masked")
     max_length = request.max_length or source.architecture.context
     how = f"max_length:{max_length}"
     fingerprint = Fingerprint.of(_KIND, {**source.ingredients, "data": corpus.digest, "protocol": how})
@@ -82,10 +84,12 @@ def evaluate_pseudo_perplexity(
         )
 
     recipe = Recipe(f"{source.name} on {corpus.name}", measure, encode_likelihoods, decode_likelihoods)
-    signature = f"masked|{how}|unit:token|version:{__version__}"
-    measurements.expect({"data": corpus.digest, "protocol": protocol_of(signature)})
+    signature = Signature(
+        [("masked", None), ("max_length", str(max_length)), ("unit", "token"), ("version", __version__)]
+    )
+    measurements.expect({"data": corpus.digest, "protocol": signature.compared})
     statistics, cached = measurements.once(fingerprint, recipe)
-    score = perplexity(statistics, signature=signature, metric="pppl")
+    score = METRICS[metric].score(statistics, signature=signature, metric=metric)
     return score.identified(corpus.digest), fingerprint.address, cached
 
 

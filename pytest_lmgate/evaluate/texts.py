@@ -14,27 +14,21 @@ from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.config.requests import TextRequest
 from pytest_lmgate.data.prompts import Prompt, TextTask
 from pytest_lmgate.errors import ConfigError, EngineError
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
 from pytest_lmgate.evaluate.sources import ModelSource
 from pytest_lmgate.metrics import texts as metrics
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
+from pytest_lmgate.spec.requests import TextRequest
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.generation import GenerationProgress
 
 # Raise the number whenever the code that generates may give another text.
 _KIND = "texts/1"
-_FACTORIES: Mapping[str, Callable[..., metrics.TextMetric]] = {
-    "bleu": metrics.bleu,
-    "chrf": metrics.chrf,
-    "ter": metrics.ter,
-    "rouge": metrics.rouge,
-    "exact": metrics.exact,
-}
 
 
 @dataclass(frozen=True)
@@ -58,8 +52,8 @@ def text_metric(request: TextRequest, users: Mapping[str, metrics.TextMetric]) -
     Raises:
         ConfigError: There is none, or an option of it cannot be.
     """
-    if request.metric in _FACTORIES:
-        return _FACTORIES[request.metric](**dict(request.options))
+    if request.metric in METRICS:
+        return METRICS[request.metric].text_metric(dict(request.options))
     metric = metrics.found_metric(users, request.metric)
     if request.options:
         raise ConfigError(f"the metric {metric.name!r} takes no options, got {dict(request.options)!r}")
@@ -102,7 +96,7 @@ def evaluate_texts(
                 f"{settings.signature}: {source.name} writes as it likes; settings of generation are for models"
             )
         score = score_texts(metric, _called(source, task.prompts), task.references, rows=task.rows, clusters=clusters)
-        score.signature = f"{score.signature}|function|lmgate:{__version__}"
+        score.signature = score.signature.plus(("function", None), ("lmgate", __version__))
         return score.identified(**identity), "", False
     ingredients = {**source.ingredients, **unsaved_ingredients(source)}
     fingerprint = Fingerprint.of(
@@ -115,7 +109,7 @@ def evaluate_texts(
     recipe = Recipe(f"{source.name} on {task.name}", measure, _encode, _decode)
     predictions, cached = measurements.once(fingerprint, recipe)
     score = score_texts(metric, predictions, task.references, rows=task.rows, clusters=clusters)
-    score.signature = f"{score.signature}|{settings.signature}|lmgate:{__version__}"
+    score.signature = score.signature.plus(*settings.signature.fields, ("lmgate", __version__))
     return score.identified(**identity), fingerprint.address, cached
 
 
@@ -204,7 +198,7 @@ def _called(source: TextFunction, prompts: Sequence[Prompt]) -> list[str]:
 def _data(task: TextTask, request: TextRequest, clusters: Sequence[Any] | None) -> str:
     """Digest of all that a comparison must share: a user's metric may look at any column."""
     parts: list[Any] = [task.prompts, task.references]
-    if request.metric not in _FACTORIES:
+    if request.metric not in METRICS:
         columns = [dict(row) for row in task.rows]
         parts.append(json.dumps(columns, ensure_ascii=False, default=lambda cell: type(cell).__name__))
     if clusters is not None:
@@ -216,7 +210,7 @@ def _identity(
     task: TextTask, request: TextRequest, clusters: Sequence[Any] | None, metric: metrics.TextMetric
 ) -> dict[str, str]:
     """What a comparison must share. A version in a user's signature is the metric's own, which changes the number."""
-    own = {} if request.metric in _FACTORIES else {"metric": metric.signature}
+    own = {} if request.metric in METRICS else {"metric": metric.signature}
     return {"data": _data(task, request, clusters), **own}
 
 

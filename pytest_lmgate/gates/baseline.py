@@ -124,7 +124,7 @@ def entry_of(score: Score, provenance: Provenance) -> BaselineEntry:
         value=float(score),
         n=score.n,
         unit=score.unit,
-        signature=score.signature,
+        signature=str(score.signature),
         identity=dict(sample.identity),
         provenance=provenance,
         clusters=clusters,

@@ -66,6 +66,7 @@ class Verdict:
         message: What went wrong, for an error.
         cache: What the cache said, where that was asked for.
         worst: Of a failed metric of texts, the worst rows: their number from 0, score, references and output.
+        iid: Whether the protocol's own program prints errors that take tokens as independent.
         details: Of a metric of two models, everything that was found, by name.
         blocking: Whether an inconclusive verdict fails the build.
         change: Against a reference, where the gate has one.
@@ -94,6 +95,7 @@ class Verdict:
     message: str = ""
     cache: str = ""
     worst: tuple[tuple[int, float, str, str], ...] = ()
+    iid: bool = False
     details: tuple[tuple[str, float | int | str | None], ...] = ()
     blocking: bool = False
     change: Change | None = None

@@ -10,7 +10,7 @@ which depends on the tokenizer: of one model on one file, 49.5 % are right per c
 
 from __future__ import annotations
 
-__all__ = ["ChoiceStatistics", "accuracy"]
+__all__ = ["CHOICE_VARIANTS", "ChoiceStatistics", "accuracy"]
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.clusters import merged_rows
 from pytest_lmgate.metrics.noise import clustered_mean
@@ -26,6 +27,7 @@ from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 
+CHOICE_VARIANTS = ("acc", "acc_norm", "acc_bytes")
 # The log-likelihood of a text of 24 tokens, alone and in a batch: 2e-7 of it at most, over 29 architectures in float32.
 _ROUNDING = 1e-6
 
@@ -52,7 +54,7 @@ class ChoiceStatistics:
 def accuracy(
     statistics: ChoiceStatistics,
     *,
-    signature: str,
+    signature: Signature | str,
     variant: str = "acc",
     clusters: Sequence[Hashable] | None = None,
 ) -> Score:
@@ -71,7 +73,7 @@ def accuracy(
         raise MetricInputError("accuracy: expected at least one row, got none")
     if not np.isfinite(statistics.log_likelihood).all():
         raise MetricInputError("accuracy: expected finite log-likelihoods, got NaN or infinity")
-    each = {name: correct(statistics, name) for name in ("acc", "acc_norm", "acc_bytes")}
+    each = {name: correct(statistics, name) for name in CHOICE_VARIANTS}
     right = each[variant]
     groups = cluster_numbers(clusters, len(right))
     counts = np.bincount(groups)

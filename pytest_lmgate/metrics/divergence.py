@@ -7,7 +7,7 @@ called iid for that. The standard errors of the scores are those between cluster
 
 from __future__ import annotations
 
-__all__ = ["Divergence", "DivergenceStatistics", "Figure", "divergence", "kl", "top1"]
+__all__ = ["KL_STATISTICS", "Divergence", "DivergenceStatistics", "Figure", "divergence", "kl", "top1"]
 
 import math
 from collections.abc import Mapping
@@ -17,16 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.config.requests import KL_STATISTICS
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.clusters import TargetLayout
 from pytest_lmgate.metrics.former_clusters import former_clusters
 from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Direction, Score
+from pytest_lmgate.metrics.table import METRICS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+KL_STATISTICS: Mapping[str, float] = {
+    "mean": math.nan, "median": 50, "p90": 90, "p95": 95, "p99": 99, "p99.9": 99.9, "max": 100,
+}  # fmt: skip
+"""Statistics of the KL divergence per token, with the percentile that each is; the mean is none."""
 
 _KL_PERCENTILES = {"99.9%": 99.9, "99.0%": 99, "95.0%": 95, "90.0%": 90, "Median": 50, "10.0%": 10, "5.0%": 5,
                    "1.0%": 1, "0.1%": 0.1}  # fmt: skip
@@ -131,7 +137,7 @@ class Divergence:
 
     figures: Mapping[str, Figure]
     n: int
-    signature: str
+    signature: Signature
     model: str = ""
     reference: str = ""
     dataset: str = ""
@@ -186,40 +192,42 @@ class Divergence:
         return "\n".join(lines)
 
 
-def kl(statistics: DivergenceStatistics, *, signature: str, statistic: str = "mean") -> Score:
+def kl(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = False, statistic: str = "mean") -> Score:
     """Return a statistic of the KL divergence per token, in nats.
 
     Args:
         statistics: The measurement.
-        signature: How it was made, in one line.
+        signature: How it was made.
+        iid: Whether the protocol's own program prints errors that take tokens as independent.
         statistic: ``mean``, which alone has a standard error, ``median``, ``p90``, ``p95``, ``p99``, ``p99.9`` or
             ``max``; percentiles are interpolated linearly, as llama.cpp does.
     """
     whole = divergence(statistics, signature=signature)
-    signature = f"{signature}|statistic:{statistic}"
+    signature = signature.plus(("statistic", statistic))
     details = {"statistic": statistic, **whole.details}
     if statistic != "mean":
         value = float(np.percentile(statistics.kl, KL_STATISTICS[statistic]))
-        return Score(value, metric="kl", n=statistics.n, signature=signature, details=details)
-    return _mean_score("kl", statistics, statistics.kl, signature, details, direction="lower")
+        return Score(value, metric="kl", n=statistics.n, signature=signature, iid=iid, details=details)
+    return _mean_score("kl", statistics, statistics.kl, signature, details, direction="lower", iid=iid)
 
 
-def top1(statistics: DivergenceStatistics, *, signature: str) -> Score:
+def top1(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = False) -> Score:
     """Return the share of targets at which both models' most likely token is the same, 0 to 1."""
     details = {"statistic": "mean", **divergence(statistics, signature=signature).details}
-    return _mean_score("top1", statistics, statistics.same_top, signature, details, direction="higher")
+    return _mean_score("top1", statistics, statistics.same_top, signature, details, direction="higher", iid=iid)
 
 
 def _mean_score(
     metric: str,
     statistics: DivergenceStatistics,
     values: Floats,
-    signature: str,
+    signature: Signature,
     details: Mapping[str, Any],
     *,
     direction: Direction,
+    iid: bool,
 ) -> Score:
-    scale = Scale(direction, lowest=0, highest=1 if metric == "top1" else math.inf)
+    scale = Scale(direction, lowest=0, highest=METRICS[metric].scale or math.inf)
 
     def sample(sums: Floats, sizes: Ints) -> Sample:
         identity = {"targets": statistics.targets}
@@ -236,13 +244,14 @@ def _mean_score(
         stderr=noise.stderr,
         interval=None if interval is None else (interval.lower, interval.upper),
         signature=signature,
+        iid=iid,
         details={**details, "clusters": noise.clusters, "df": noise.df},
         direction=direction,
         sample=made,
     )
 
 
-def divergence(statistics: DivergenceStatistics, *, signature: str) -> Divergence:
+def divergence(statistics: DivergenceStatistics, *, signature: Signature) -> Divergence:
     """Return all figures, by llama.cpp's names and in its order."""
     figures = {**_perplexities(statistics), **_divergences(statistics), **_probabilities(statistics)}
     return Divergence(figures, statistics.n, signature)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.clusters import TargetLayout
 from pytest_lmgate.metrics.former_clusters import former_clusters
@@ -73,7 +74,7 @@ class LikelihoodStatistics:
 def perplexity(
     statistics: LikelihoodStatistics,
     *,
-    signature: str,
+    signature: Signature | str,
     unit: str = "token",
     average: str = "token",
     iid: bool = False,
@@ -126,6 +127,7 @@ def perplexity(
         stderr=stderr,
         interval=interval,
         signature=signature,
+        iid=iid,
         details=details,
         sample=_sample(statistics, clustered, unit, scale, by_window=by_window),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Sample", "Scale", "protocol_of"]
+__all__ = ["Sample", "Scale"]
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.metrics.clusters import MAX_CLUSTERS, merged_rows
 from pytest_lmgate.metrics.noise import Bounds, clustered_mean
 from pytest_lmgate.metrics.proportion import Outcomes, wilson_bounds
@@ -147,12 +148,12 @@ class Sample:
         bounds = clustered_mean(self.sums[:, 0], self.counts).bounds(confidence)
         return None if bounds is None else self.scale.within(bounds)
 
-    def identified(self, *, signature: str, **parts: str) -> Sample:
+    def identified(self, *, signature: Signature, **parts: str) -> Sample:
         """Return the sample with what its score was measured on and by; versions of programs are left out."""
         former = self.former
         return replace(
             self,
-            identity={**self.identity, **parts, "protocol": protocol_of(signature)},
+            identity={**self.identity, **parts, "protocol": signature.compared},
             former=None if former is None else lambda: former().identified(signature=signature, **parts),
         )
 
@@ -165,8 +166,3 @@ class Sample:
         return replace(
             self, sums=np.add.reduceat(self.sums, begins, axis=0), counts=np.add.reduceat(self.counts, begins)
         )
-
-
-def protocol_of(signature: str) -> str:
-    """Return a score's signature without the versions of programs."""
-    return "|".join(each for each in signature.split("|") if not each.startswith(("version:", "lmgate:")))

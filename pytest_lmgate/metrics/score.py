@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import harmless_line
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Score(float):
         stderr: Standard error in the value's own unit, or None where fewer than two clusters tell.
         interval: Two-sided 95 % interval ``(low, high)`` in the value's own unit, or None likewise.
         signature: Everything needed to reproduce the number from a paper, in one line.
+        iid: Whether the protocol's own program prints an error that takes tokens as independent.
         cached: Whether the measurement came from the cache.
         model: Name of the model as the user wrote it.
         dataset: Name of the dataset as the user wrote it.
@@ -48,7 +50,8 @@ class Score(float):
     n: int
     stderr: float | None
     interval: tuple[float, float] | None
-    signature: str
+    signature: Signature
+    iid: bool
     cached: bool
     model: str
     dataset: str
@@ -65,7 +68,8 @@ class Score(float):
         *,
         metric: str = "",
         n: int = 0,
-        signature: str = "",
+        signature: Signature | str = "",
+        iid: bool = False,
         unit: str = "token",
         direction: Direction = "lower",
         stderr: float | None = None,
@@ -83,7 +87,8 @@ class Score(float):
         """Make a score; see the class for the attributes."""
         self = super().__new__(cls, value)
         self.metric, self.unit, self.direction, self.n = metric, unit, direction, n
-        self.stderr, self.interval, self.signature = stderr, interval, signature
+        self.stderr, self.interval, self.iid = stderr, interval, iid
+        self.signature = signature if isinstance(signature, Signature) else Signature.parse(signature)
         self.cached, self.model, self.dataset, self.device = cached, model, dataset, device
         self.fingerprint, self.seconds = fingerprint, seconds
         self.details = dict(details or {})

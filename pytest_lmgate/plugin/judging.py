@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_lmgate.config.gates import EvaluationSpec, Gate, NoRegression
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import ComparisonError, LmgateError, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
@@ -22,6 +21,7 @@ from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin.baselines import Baselines
 from pytest_lmgate.plugin.progress import ProgressLine
+from pytest_lmgate.spec.gates import EvaluationSpec, Gate, NoRegression
 
 _ANEW = "; where that is meant, measure the baseline anew: --lmgate-update"
 Resolve = Callable[[Any], Any]
@@ -186,7 +186,8 @@ def _measured(blank: Verdict, score: Score) -> Verdict:
         interval=score.interval,
         n=score.n,
         unit=score.unit,
-        signature=score.signature,
+        signature=str(score.signature),
+        iid=score.iid,
         fingerprint=score.fingerprint,
         cached=score.cached,
         seconds=score.seconds,

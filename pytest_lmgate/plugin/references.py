@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.config.fixture import FixtureReference
-from pytest_lmgate.config.gates import Gate, NoRegression
 from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.spec.gates import Gate, NoRegression
 
 
 def ask_for_fixtures(item: pytest.Item, gate: Gate | NoRegression) -> None:

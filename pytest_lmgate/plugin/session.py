@@ -15,8 +15,6 @@ from unittest import SkipTest
 import pytest
 
 from pytest_lmgate.config.file import load_project
-from pytest_lmgate.config.gates import Gate, NoRegression
-from pytest_lmgate.config.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import BaselineError, CacheWarning, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
@@ -33,6 +31,8 @@ from pytest_lmgate.plugin.users_metrics import users_metrics
 from pytest_lmgate.plugin.yaml_items import gate_id, message_of
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.junit import properties
+from pytest_lmgate.spec.gates import Gate, NoRegression
+from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
 
 if TYPE_CHECKING:
     from _pytest.outcomes import Failed as _Failed
@@ -236,7 +236,7 @@ class GateSession:
         try:
             what = parse_fixture_call(fixture, args, kwargs)
             with self._progress:
-                score = self._evaluator.compare(what) if what.metric == "compare" else self._evaluator.evaluate(what)
+                score = self._evaluator.evaluate(what) if what.is_number else self._evaluator.compare(what)
         except LmgateError as error:
             # The message says it all; the way down to where it was noticed is ours, not the user's.
             raise error.with_traceback(None) from None

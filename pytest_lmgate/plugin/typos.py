@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 import pytest
 
-from pytest_lmgate.config.aliases import metric_called
+from pytest_lmgate.metrics.table import metric_called
 
 _CLOSE = 0.85  # by difflib: ppl_mx is 0.92 from ppl_max
 _ENDS = {"min": "min", "minimum": "min", "max": "max", "maximum": "max"}

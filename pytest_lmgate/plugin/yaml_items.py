@@ -19,7 +19,7 @@ from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 
 if TYPE_CHECKING:
-    from pytest_lmgate.config.yaml_gates import YamlGate
+    from pytest_lmgate.spec.yaml_gates import YamlGate
 
 # Wide enough for `gate:` and `Gates:`, which the parser then refuses, and for one line of flow style.
 _GATES = rb"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"  # compiled where there is such a file
@@ -39,8 +39,8 @@ class GateFile(pytest.File):
     def collect(self) -> Iterator[GateItem]:
         """Yield the gates in the file's order; names are labels, a repeated one with ``#2`` before its bracket."""
         from pytest_lmgate.config.file import find_project_file
-        from pytest_lmgate.config.yaml_gates import read_gates
         from pytest_lmgate.errors import LmgateError
+        from pytest_lmgate.spec.yaml_gates import read_gates
 
         by_testpaths = self.config.args_source is pytest.Config.ArgsSource.TESTPATHS
         if by_testpaths and self.ihook.pytest_ignore_collect(collection_path=self.path, config=self.config):

@@ -11,21 +11,9 @@ from collections.abc import Sequence
 
 from pytest_lmgate.gates.change import Change
 from pytest_lmgate.gates.verdict import Bounded, Verdict
+from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.report.divergence import divergence_lines
 from pytest_lmgate.report.excerpt import excerpt, printable
-
-_NAMES = {
-    "ppl": "perplexity",
-    "bpb": "bits per byte",
-    "kl": "KL divergence",
-    "top1": "share of tokens with the same most likely one",
-    "pppl": "pseudo-perplexity",
-    "bleu": "BLEU",
-    "chrf": "chrF",
-    "ter": "TER",
-    "rouge": "ROUGE",
-    "exact": "exact match",
-}
 
 
 def explain(verdict: Verdict) -> str:
@@ -34,7 +22,7 @@ def explain(verdict: Verdict) -> str:
 
 
 def _lines(verdict: Verdict) -> list[str]:
-    name = _NAMES.get(verdict.metric, verdict.metric)
+    name = METRICS[verdict.metric].title if verdict.metric in METRICS else verdict.metric
     if verdict.value is None:
         return [
             f"{verdict.marker}: {name} of {verdict.model!r} on {verdict.dataset!r} could not be "
@@ -74,7 +62,7 @@ def _two_models(verdict: Verdict) -> list[str]:
     """Some of what was found of two models."""
     if not verdict.details:
         return []
-    found = divergence_lines(dict(verdict.details), iid="protocol:llama.cpp" in verdict.signature)
+    found = divergence_lines(dict(verdict.details), iid=verdict.iid)
     return [_line(key, line) for key, line in zip(("perplexity", "KL", "tokens"), found, strict=True)]
 
 

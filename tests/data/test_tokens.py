@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.config.protocol import PROTOCOLS, Windowing
 from pytest_lmgate.config.specs import DatasetSpec
 from pytest_lmgate.data.corpus import Corpus, read_corpus
+from pytest_lmgate.data.protocols.table import PROTOCOLS
+from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import TokenizerFacts, tokenize
 from pytest_lmgate.errors import DataError, ModelError
 

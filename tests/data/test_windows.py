@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_lmgate.config.protocol import PROTOCOLS, Windowing
+from pytest_lmgate.data.protocols.table import PROTOCOLS
+from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.windows import WindowPlan, plan_windows
 
 BOS = -1
@@ -146,7 +147,7 @@ def test_what_holds_for_every_protocol(
     protocol: str, totals: list[int], window: tuple[int, int], adds_bos: bool
 ) -> None:
     length, stride = window if PROTOCOLS[protocol].has_stride else (window[0], window[0])
-    assume(PROTOCOLS[protocol].documents or len(totals) == 1)
+    assume(PROTOCOLS[protocol].by_document or len(totals) == 1)
 
     plan = plan_windows(Windowing(protocol, length, stride), totals, adds_bos=adds_bos)
 

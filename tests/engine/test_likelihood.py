@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_lmgate.config.protocol import Windowing
+from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import plan_windows
 from pytest_lmgate.engine.likelihood import Checkpointing, Progress, Stopped, measure_nll

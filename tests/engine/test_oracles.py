@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_lmgate.config.protocol import Protocol, Windowing
 from pytest_lmgate.config.specs import DatasetSpec
 from pytest_lmgate.data.corpus import Corpus, read_corpus
+from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import tokenize
 from pytest_lmgate.data.windows import plan_windows
 from pytest_lmgate.engine.checkpoint import open_checkpoint
@@ -21,6 +21,7 @@ from pytest_lmgate.engine.likelihood import measure_nll
 from pytest_lmgate.engine.loading import LoadedModel, load_checkpoint, tokenizer_facts
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.spec.protocol import Protocol
 
 pytestmark = pytest.mark.shared
 
@@ -103,7 +104,7 @@ def test_every_figure_of_the_oracle_is_reproduced(
         "chunks": len(statistics.window_targets),
         "documents": len(statistics.words),
     }
-    if windowing.whole_text:
+    if windowing.convention.whole_text:
         word, bits = score("word"), score("bits_per_byte")
         figures |= {"word_ppl": word, "word_perplexity": word, "bits_per_byte": bits, "byte_perplexity": score("byte")}
     if protocol.name == "sliding":

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.config.markers import parse_fixture_call
 from pytest_lmgate.data.choices import make_questions, plan_choices
 from pytest_lmgate.engine.checkpoint import open_checkpoint
 from pytest_lmgate.engine.likelihood import measure_nll
 from pytest_lmgate.engine.loading import load_checkpoint, tokenizer_facts
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.spec.markers import parse_fixture_call
 from tests.evaluate.entries import entry, write_rows
 
 QUIZ = [

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.config.markers import parse_fixture_call
 from pytest_lmgate.engine import pairing, pool
 from pytest_lmgate.errors import ModelError, ProtocolError
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.spec.markers import parse_fixture_call
 from tests.evaluate.conftest import make_model, make_tokenizer
 from tests.evaluate.entries import entry
 

@@ -16,10 +16,10 @@ import pytest
 from pytest_lmgate.cache.files import read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry, Store
-from pytest_lmgate.config.markers import parse_fixture_call
-from pytest_lmgate.config.protocol import UNITS, Protocol
 from pytest_lmgate.errors import ConfigError, DataError, LmgateError, ModelError, ProtocolError
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.spec.markers import parse_fixture_call
+from pytest_lmgate.spec.protocol import UNITS, Protocol
 
 PROTOCOL = Protocol(max_length=16, stride=8)
 
@@ -324,7 +324,7 @@ if sys.argv[2] == "without":
     sys.modules["torch"] = sys.modules["transformers"] = sys.modules["datasets"] = None  # importing them raises
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.config.protocol import Protocol
+from pytest_lmgate.spec.protocol import Protocol
 from pytest_lmgate.evaluate.evaluator import Evaluator
 folder = Path(sys.argv[1])
 evaluator = Evaluator(load_project(folder), Options(cache=folder / ".lmgate_cache"))

@@ -14,9 +14,9 @@ import torch
 import transformers
 from torch import nn
 
-from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.errors import ModelError, ProtocolError
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.spec.protocol import Protocol
 
 from .conftest import ALPHABET, TEXT, make_model, make_tokenizer
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.engine import loading, pool
 from pytest_lmgate.engine.loading import LoadedModel
 from pytest_lmgate.engine.pool import ModelPool
+from pytest_lmgate.spec.protocol import Protocol
 
 PROTOCOL = Protocol(max_length=16, stride=8)
 

@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from pytest_lmgate.config.protocol import Windowing
+from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan, plan_windows
 from pytest_lmgate.engine.loading import LoadedModel, quiet

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["collected_metrics", "found_metric"]
+__all__ = ["RESERVED", "collected_metrics", "found_metric"]
 
 from collections.abc import Iterable, Mapping
 
-from pytest_lmgate.config.aliases import RESERVED, metric_called
 from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.metrics.table import METRICS, USERS_METRIC, metric_called
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
+
+RESERVED = frozenset({*METRICS, USERS_METRIC.name})
+"""Names with a marker or a fixture of their own."""
 
 
 def collected_metrics(metrics: Iterable[TextMetric]) -> dict[str, TextMetric]:
@@ -50,7 +53,7 @@ def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
     if name in RESERVED:
         raise ConfigError(f"the metric {name!r} is not a user's: it has markers and a fixture of its own name")
     known = ", ".join(sorted(metrics)) or "none: give one by the hook pytest_lmgate_metrics"
-    own = sorted(RESERVED - {"metric"})
+    own = sorted(row.name for row in METRICS.values() if row.is_number)
     close = metric_called(name)
     near = f" (did you mean {close!r}?)" if close else nearest(name, [*metrics, *own])
     raise ConfigError(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.config import aliases
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.texts import (
     TextMetric,
@@ -225,10 +224,6 @@ def test_a_metric_that_is_not_there_is_told_with_the_nearest_of_all_there_are(na
         f"metric: expected a registered metric, got {name!r} (did you mean {meant!r}?); registered are keyword_recall; "
         "those of pytest-lmgate are accuracy, bleu, bpb, chrf, exact, kl, ppl, pppl, rouge, ter, top1"
     )
-
-
-def test_what_else_a_metric_is_called_leads_to_one_that_there_is() -> None:
-    assert set(aliases._ALSO_CALLED.values()) < aliases.RESERVED
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import yaml
 
 from pytest_lmgate.config.file import known_top_level, parse_file
 from pytest_lmgate.config.lines import Lines, line_of
-from pytest_lmgate.config.markers import parse_marker
 from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.spec.markers import parse_marker
 
 _NAMES = ("metric", "model", "reference", "dataset", "against")
 _EXAMPLE = "- ppl_max: {model: ..., dataset: ..., limit: ...}"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.config.yaml_gates import YamlGate, read_gates
 from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.spec.yaml_gates import YamlGate, read_gates
 
 MARKERS = ("ppl_max", "bpb_max", "rouge_min", "metric_min", "no_regression")
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.config.fixture import FixtureReference, fixture
-from pytest_lmgate.config.gates import EvaluationSpec, Gate
-from pytest_lmgate.config.markers import parse_fixture_call, parse_marker
-from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.errors import ConfigError, ProtocolError
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.spec.gates import EvaluationSpec, Gate
+from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
+from pytest_lmgate.spec.protocol import Protocol
 
 
 def test_a_marker_becomes_a_gate() -> None:

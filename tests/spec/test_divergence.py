@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.config.fixture import FixtureReference
-from pytest_lmgate.config.gates import EvaluationSpec, Gate
-from pytest_lmgate.config.markers import parse_fixture_call, parse_marker
-from pytest_lmgate.config.protocol import Protocol
-from pytest_lmgate.config.requests import KL_STATISTICS, DivergenceRequest
 from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.metrics.divergence import KL_STATISTICS
+from pytest_lmgate.spec.gates import EvaluationSpec, Gate
+from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
+from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.spec.requests import DivergenceRequest
 
 
 def test_the_reference_stands_behind_the_model() -> None:

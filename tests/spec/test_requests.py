@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.config.gates import EvaluationSpec
 from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.config.markers import parse_fixture_call, parse_marker
-from pytest_lmgate.config.requests import ChoiceRequest, MaskedRequest, TextRequest
 from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.spec.gates import EvaluationSpec
+from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
+from pytest_lmgate.spec.requests import ChoiceRequest, MaskedRequest, TextRequest
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["CHOICE_VARIANTS", "KL_STATISTICS", "ChoiceRequest", "DivergenceRequest", "MaskedRequest", "TextRequest"]
+__all__ = ["ChoiceRequest", "DivergenceRequest", "MaskedRequest", "TextRequest"]
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.config.protocol import Protocol
 from pytest_lmgate.errors import ConfigError, nearest
-
-CHOICE_VARIANTS = ("acc", "acc_norm", "acc_bytes")
-# Statistics of the KL divergence per token, with the percentile that each is; the mean is none.
-KL_STATISTICS: Mapping[str, float] = {
-    "mean": float("nan"), "median": 50, "p90": 90, "p95": 95, "p99": 99, "p99.9": 99.9, "max": 100,
-}  # fmt: skip
+from pytest_lmgate.metrics.accuracy import CHOICE_VARIANTS
+from pytest_lmgate.metrics.divergence import KL_STATISTICS
+from pytest_lmgate.spec.protocol import Protocol
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ROUGE_VARIANT", "EvaluationSpec", "Gate", "How", "NoRegression"]
+__all__ = ["EvaluationSpec", "Gate", "How", "NoRegression"]
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.config.fixture import FixtureReference
-from pytest_lmgate.config.protocol import Protocol
-from pytest_lmgate.config.requests import CHOICE_VARIANTS, ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import harmless_line
+from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC
+from pytest_lmgate.spec.arguments import NO_REGRESSION
+from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.spec.requests import ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
 
 How = Protocol | TextRequest | ChoiceRequest | MaskedRequest | DivergenceRequest
-ROUGE_VARIANT = "rougeL"
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,18 @@ class EvaluationSpec:
     @property
     def variant(self) -> str:
         """Which of the metrics that share a name, where it is not the usual one; else empty."""
-        if isinstance(self.how, TextRequest) and self.metric == "rouge":
-            variant = dict(self.how.options).get("variant", ROUGE_VARIANT)
-            return "" if variant == ROUGE_VARIANT else str(variant)
-        if isinstance(self.how, ChoiceRequest) and self.how.variant != CHOICE_VARIANTS[0]:
-            return self.how.variant
-        if isinstance(self.how, DivergenceRequest) and self.how.statistic != "mean":
-            return self.how.statistic
-        return ""
+        row = METRICS.get(self.metric)
+        if row is None or row.usual is None:
+            return ""
+        option, usual = row.usual
+        own = dict(self.how.options) if isinstance(self.how, TextRequest) else vars(self.how)
+        said = own.get(option, usual)
+        return "" if said == usual else str(said)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether one number is asked for, not a table of them."""
+        return self.metric not in METRICS or METRICS[self.metric].is_number
 
     @property
     def reference(self) -> Any:
@@ -110,7 +115,7 @@ class Gate:
     @property
     def label(self) -> str:
         """Short name, as in ``ppl_max[int8-wikitext2]`` or ``rouge_min:rouge2[int8-news]``."""
-        which = self.evaluation.metric if self.marker.startswith("metric_") else self.evaluation.variant
+        which = self.evaluation.metric if MARKERS[self.marker] is USERS_METRIC else self.evaluation.variant
         return f"{self.marker}{f':{which}' if which else ''}[{self.evaluation.names}]"
 
 
@@ -132,7 +137,7 @@ class NoRegression:
     confidence: float
     direction: str | None
 
-    marker = "no_regression"
+    marker = NO_REGRESSION
 
     @property
     def reference(self) -> EvaluationSpec | None:

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.config.protocol import AVERAGES, PROTOCOLS, UNITS, Protocol, Windowing
+from pytest_lmgate.data.protocols.table import PROTOCOLS
+from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.errors import ProtocolError
+from pytest_lmgate.spec.protocol import AVERAGES, UNITS, Protocol
 
 
 def test_the_names_are_those_of_the_definitions() -> None:
@@ -110,7 +112,11 @@ def test_a_windowing_says_what_its_protocol_fixes(
     windowing: Windowing, signature: str, by_document: bool, whole_text: bool, average: str
 ) -> None:
     assert windowing.signature == signature
-    assert (windowing.by_document, windowing.whole_text, windowing.average) == (by_document, whole_text, average)
+    assert (windowing.by_document, windowing.convention.whole_text, windowing.average) == (
+        by_document,
+        whole_text,
+        average,
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,6 +153,10 @@ def test_a_windowing_says_what_its_protocol_fixes(
         ({"allow_beyond_context": 1}, "allow_beyond_context: expected true or false, got 1"),
         ({"name": "lm-eval", "add_bos_token": "no"}, "add_bos_token: expected true, false or None, got 'no'"),
         ({"add_bos_token": True}, "add_bos_token: only protocol 'lm-eval' has it, not 'sliding'"),
+        (
+            {"name": "llama.cpp", "max_length": 2},
+            "max_length: protocol 'llama.cpp' scores nothing in fewer than 3 tokens, got 2",
+        ),
         ({"name": "gptq", "add_bos_token": None}, "add_bos_token: only protocol 'lm-eval' has it, not 'gptq'"),
     ],
 )

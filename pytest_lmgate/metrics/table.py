@@ -1,0 +1,278 @@
+"""The table of metrics, one row each.
+
+Markers with their arguments and help, fixtures, reserved names, gates of lmgate.yaml, `no_regression`, titles in
+reports and scoring derive from it. pytest reads it in every session, so the code that scores is imported when a row is
+first asked to score.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MARKERS", "METRICS", "USERS_METRIC", "Metric", "Noise", "Statistics", "metric_called"]
+
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_lmgate.metrics.score import Direction, Score
+
+if TYPE_CHECKING:
+    from pytest_lmgate.metrics.texts import TextMetric
+
+Statistics = Literal["likelihoods", "pseudo-likelihoods", "choices", "divergences", "texts"]
+"""What a measurement keeps, from which the metrics of that kind are made."""
+Noise = Literal["binary", "mean", "resampled"]
+"""How noise is judged: by rows that are right or wrong, as a mean over clusters, or by resampling."""
+
+_ABOVE_ZERO = math.ulp(0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: As in ``ppl``: the marker is ``ppl_max`` or ``ppl_min``, the fixture ``ppl_of``.
+        title: As a report writes it.
+        description: What is measured, for help: "the perplexity of a model on a dataset".
+        measures: What a measurement of it keeps.
+        scored_by: ``module:function`` in `pytest_lmgate.metrics`: of texts, a function from options to a `TextMetric`;
+            else a function from statistics to a `Score` (to a `Divergence` where it is not one number). Empty for
+            users' metrics, which score themselves.
+        direction: Which values are better; None where a user's metric says it.
+        noise: Which rule judges its noise; None where a user's metric decides, or there is no noise to judge.
+        scale: The largest value, if there is one.
+        lowest: The lowest limit that says something.
+        options: Its own arguments, beside those of everything that is measured in the same way.
+        fixed: Arguments that every metric measured in the same way has, which this one fixes.
+        usual: The argument that tells metrics of this name apart, and its usual value.
+        variant_follows_limit: Whether that argument may follow the limit without its name.
+        also_called: Other names that people try, in lower case and letters alone.
+        is_number: Whether it is one number, which a limit or another model's can be compared with.
+    """
+
+    name: str
+    title: str
+    description: str
+    measures: Statistics
+    scored_by: str
+    direction: Direction | None
+    noise: Noise | None
+    scale: float | None = None
+    lowest: float = _ABOVE_ZERO
+    options: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, object], ...] = ()
+    usual: tuple[str, str] | None = None
+    variant_follows_limit: bool = False
+    also_called: tuple[str, ...] = ()
+    is_number: bool = True
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Names of its markers: ``_max`` where smaller values are better, ``_min`` where larger are."""
+        ends = {"lower": ("max",), "higher": ("min",), None: ("min", "max")}[self.direction]
+        return tuple(f"{self.name}_{end}" for end in ends) if self.is_number else ()
+
+    @property
+    def fixture(self) -> str:
+        """Name of its fixture."""
+        return f"{self.name}_of"
+
+    def score(self, statistics: object, **how: Any) -> Score:
+        """Make a score of what was measured.
+
+        Raises:
+            TypeError: The row names something that makes no score.
+            LmgateError: The statistics cannot be scored.
+        """
+        made = self._scorer()(statistics, **how)
+        if not isinstance(made, Score):
+            raise TypeError(f"{self.scored_by}: expected a Score, got {type(made).__name__}")
+        return made
+
+    def text_metric(self, options: Mapping[str, Any]) -> TextMetric:
+        """Make the metric of texts with these options.
+
+        Raises:
+            TypeError: The row names something that makes no `TextMetric`.
+            ConfigError: An option is not what it should be.
+        """
+        from pytest_lmgate.metrics.texts.text_metric import TextMetric
+
+        made = self._scorer()(**options)
+        if not isinstance(made, TextMetric):
+            raise TypeError(f"{self.scored_by}: expected a TextMetric, got {type(made).__name__}")
+        return made
+
+    def _scorer(self) -> Callable[..., object]:
+        module, _, function = self.scored_by.partition(":")
+        found: Callable[..., object] = getattr(import_module(f"pytest_lmgate.metrics.{module}"), function)
+        return found
+
+
+_ROWS = (
+    Metric(
+        name="ppl",
+        title="perplexity",
+        description="the perplexity of a model on a dataset",
+        measures="likelihoods",
+        scored_by="perplexity:perplexity",
+        direction="lower",
+        noise="mean",
+        also_called=("perplexity",),
+    ),
+    Metric(
+        name="bpb",
+        title="bits per byte",
+        description="the bits per byte of a model on a dataset",
+        measures="likelihoods",
+        scored_by="perplexity:perplexity",
+        direction="lower",
+        noise="mean",
+        fixed=(("unit", "bits_per_byte"), ("average", None)),
+        also_called=("bits", "bitsperbyte"),
+    ),
+    Metric(
+        name="kl",
+        title="KL divergence",
+        description="the KL divergence of a model from a reference model, in nats per token",
+        measures="divergences",
+        scored_by="divergence:kl",
+        direction="lower",
+        noise="mean",
+        lowest=0,
+        options=("statistic",),
+        usual=("statistic", "mean"),
+        also_called=("kld", "kldiv", "kldivergence", "divergence"),
+    ),
+    Metric(
+        name="top1",
+        title="share of tokens with the same most likely one",
+        description="the share of tokens where a model and its reference have the same most likely token",
+        measures="divergences",
+        scored_by="divergence:top1",
+        direction="higher",
+        noise="mean",
+        scale=1,
+        also_called=("sametop", "top"),
+    ),
+    Metric(
+        name="compare",
+        title="comparison of two models",
+        description="all figures of a model beside a reference model under llama.cpp's names; see docs/divergence.md",
+        measures="divergences",
+        scored_by="divergence:divergence",
+        direction=None,
+        noise=None,
+        is_number=False,
+    ),
+    Metric(
+        name="pppl",
+        title="pseudo-perplexity",
+        description="the pseudo-perplexity of a masked model on a dataset",
+        measures="pseudo-likelihoods",
+        scored_by="perplexity:perplexity",
+        direction="lower",
+        noise="mean",
+        also_called=("pseudoperplexity",),
+    ),
+    Metric(
+        name="accuracy",
+        title="accuracy",
+        description="the multiple-choice accuracy of a model by likelihood",
+        measures="choices",
+        scored_by="accuracy:accuracy",
+        direction="higher",
+        noise="binary",
+        scale=1,
+        options=("variant",),
+        usual=("variant", "acc"),
+        also_called=("acc", "accnorm"),
+    ),
+    Metric(
+        name="bleu",
+        title="BLEU",
+        description="BLEU of generated texts",
+        measures="texts",
+        scored_by="texts.bleu:bleu",
+        direction="higher",
+        noise="resampled",
+        scale=100,
+        options=("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order"),
+        also_called=("sacrebleu",),
+    ),
+    Metric(
+        name="chrf",
+        title="chrF",
+        description="chrF of generated texts",
+        measures="texts",
+        scored_by="texts.chrf:chrf",
+        direction="higher",
+        noise="resampled",
+        scale=100,
+        options=("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
+        also_called=("chrfpp",),
+    ),
+    Metric(
+        name="ter",
+        title="TER",
+        description="TER, the translation edit rate, of generated texts",
+        measures="texts",
+        scored_by="texts.ter:ter",
+        direction="lower",
+        noise="resampled",
+        lowest=0,
+        options=("normalized", "no_punct", "asian_support", "case_sensitive"),
+    ),
+    Metric(
+        name="rouge",
+        title="ROUGE",
+        description="the ROUGE F-measure of generated texts",
+        measures="texts",
+        scored_by="texts.rouge:rouge",
+        direction="higher",
+        noise="mean",
+        scale=1,
+        options=("variant", "stemmer", "multi_reference", "tokenizer", "convention"),
+        usual=("variant", "rougeL"),
+        variant_follows_limit=True,
+        also_called=("rougel", "rougelsum", "rougen"),
+    ),
+    Metric(
+        name="exact",
+        title="exact match",
+        description="the share of generated texts that equal a reference",
+        measures="texts",
+        scored_by="texts.exact:exact",
+        direction="higher",
+        noise="binary",
+        scale=1,
+        options=("ignore_case", "ignore_punctuation", "strip"),
+        also_called=("em", "exactmatch"),
+    ),
+)
+
+USERS_METRIC = Metric(
+    name="metric",
+    title="registered metric",
+    description="a registered metric of generated texts",
+    measures="texts",
+    scored_by="",
+    direction=None,
+    noise=None,
+    lowest=-sys.float_info.max,
+)
+"""The row of the metrics that users register; their names come as an argument."""
+
+METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}
+MARKERS: Mapping[str, Metric] = {marker: row for row in (*_ROWS, USERS_METRIC) for marker in row.markers}
+
+
+def metric_called(name: str) -> str | None:
+    """Return the short name of the metric that `name` stands for, whatever its capitals, digits and hyphens."""
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    rows = (*METRICS.values(), USERS_METRIC)
+    return next((row.name for row in rows if letters in (row.name, *row.also_called)), None)

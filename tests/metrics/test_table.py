@@ -1,0 +1,81 @@
+"""The table of metrics: each row says what its scorer does, and what derives from the rows agrees with them."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC, Metric, metric_called
+
+TEXTS = [row for row in METRICS.values() if row.measures == "texts"]
+ONE = np.ones(1, dtype=np.int64)
+STATISTICS = LikelihoodStatistics(np.zeros(1), ONE, ONE - 1, ONE, ONE, ONE, running_text=True)
+
+
+def scorer(row: Metric) -> Any:
+    module, function = row.scored_by.split(":")
+    return getattr(import_module(f"pytest_lmgate.metrics.{module}"), function)
+
+
+@pytest.mark.parametrize("row", TEXTS, ids=lambda row: row.name)
+def test_a_row_of_a_text_metric_says_what_its_function_says(row: Metric) -> None:
+    metric = row.text_metric({})
+
+    assert set(row.options) == set(inspect.signature(scorer(row)).parameters)
+    assert metric.direction == row.direction
+    rule = "binary" if metric.right_or_wrong else "mean" if metric.is_mean else "resampled"
+    assert row.noise == rule
+    assert metric.name == (row.usual[1] if row.usual else row.name)
+
+
+@pytest.mark.parametrize("row", [row for row in METRICS.values() if row.options], ids=lambda row: row.name)
+def test_the_usual_value_of_an_option_is_its_default(row: Metric) -> None:
+    parameters = inspect.signature(scorer(row)).parameters
+    assert set(row.options) <= set(parameters)
+    if row.usual:
+        assert parameters[row.usual[0]].default == row.usual[1]
+
+
+def test_every_marker_names_its_metric_and_the_side_that_fails() -> None:
+    assert set(MARKERS) >= {
+        "ppl_max", "bpb_max", "kl_max", "top1_min", "pppl_max", "accuracy_min", "bleu_min", "chrf_min", "ter_max",
+        "rouge_min", "exact_min", "metric_min", "metric_max",
+    }  # fmt: skip
+    for marker, row in MARKERS.items():
+        assert row.direction in (None, "lower" if marker.endswith("_max") else "higher")
+    assert all((row.scale is None) == (row.direction == "lower") for row in METRICS.values() if row.is_number)
+
+
+def test_no_other_name_of_a_metric_is_said_twice_or_is_a_metric() -> None:
+    other = [name for row in METRICS.values() for name in row.also_called]
+    assert len(set(other)) == len(other)
+    assert not set(other) & {*METRICS, USERS_METRIC.name}
+    assert all(name.isalpha() and name.islower() for name in other)
+
+
+@pytest.mark.parametrize("row", METRICS.values(), ids=lambda row: row.name)
+def test_a_metric_is_found_by_every_name_that_people_give_it(row: Metric) -> None:
+    assert [metric_called(name) for name in row.also_called] == [row.name] * len(row.also_called)
+    assert metric_called("R-O_U.G E1") == "rouge"
+    assert metric_called("nothing") is None
+
+
+def test_a_score_is_made_by_the_function_that_the_row_names() -> None:
+    score = METRICS["ppl"].score(STATISTICS, signature="s", metric="ppl")
+    assert isinstance(score, Score)
+    assert score == 1.0
+
+
+def test_a_row_whose_function_makes_something_else_is_an_error() -> None:
+    wrong = replace(METRICS["bleu"], scored_by="perplexity:LikelihoodStatistics")
+    with pytest.raises(TypeError, match="perplexity:LikelihoodStatistics: expected a TextMetric, got Likelihood"):
+        wrong.text_metric(vars(STATISTICS))
+    with pytest.raises(TypeError, match=r"texts\.bleu:bleu: expected a Score, got TextMetric"):
+        replace(METRICS["ppl"], scored_by="texts.bleu:bleu").score(2)
