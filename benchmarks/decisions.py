@@ -4,6 +4,7 @@
     python benchmarks/decisions.py --only simulated       # pairs.py, judges.py
     python benchmarks/decisions.py --only rows            # rows that are right or wrong
     python benchmarks/decisions.py --only text            # running text, through the code that makes clusters
+    python benchmarks/decisions.py --only damage          # a few rows or tokens carry it
     python benchmarks/decisions.py --only resampled       # a metric that is bootstrapped, two rows to 200
     python benchmarks/decisions.py --only real            # the models of example_project, see halves.py
     python benchmarks/decisions.py --docs docs/figures    # and write tables and figure there; needs matplotlib
@@ -24,6 +25,7 @@ import numpy as np
 from decision_figure import draw, load_matplotlib
 from decision_tables import MAIN, NOISES, SEED, tables
 from halves import real_models
+from heavy_damage import heavy_damage
 from judges import METHODS, OURS, STUDENT, decisions, require_same_verdicts
 from pairs import TRUTHS, simulate
 from promises import Point, broken_promises, worse_than_student
@@ -33,7 +35,7 @@ from running_text import running_text
 
 DOCUMENTS, SPREADS = (10, 30, 100, 500), (0.0, 0.5, 1.0, 1.5)
 CHUNK, CHECKED = 1000, 5
-_PARTS = ("simulated", "rows", "text", "resampled", "real")
+_PARTS = ("simulated", "rows", "text", "damage", "resampled", "real")
 
 
 def run(
@@ -105,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         holds &= right_or_wrong(repetitions // 5, quick=options.quick, docs=options.docs)
     if "text" in parts:
         holds &= running_text(repetitions // 10, quick=options.quick, docs=options.docs)
+    if "damage" in parts:
+        holds &= heavy_damage(repetitions // 10, quick=options.quick, docs=options.docs)
     if "resampled" in parts:
         holds &= resampled_metric(repetitions // 10, (2, 10) if options.quick else ROWS, options.docs)
     if "real" in parts:
