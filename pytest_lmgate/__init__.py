@@ -18,6 +18,7 @@ __all__ = [
     "TextMetric",
     "__version__",
     "fixture",
+    "model",
 ]
 
 from importlib import import_module
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_lmgate.config.fixture import FixtureReference, fixture
+    from pytest_lmgate.config.revision import model
     from pytest_lmgate.errors import CacheWarning, LmgateError, LmgateWarning
     from pytest_lmgate.metrics.divergence import Divergence
     from pytest_lmgate.metrics.score import Score
@@ -41,6 +43,7 @@ _HOMES = {
     "Score": "metrics.score",
     "TextMetric": "metrics.texts",
     "fixture": "config.fixture",
+    "model": "config.revision",
 }
 
 

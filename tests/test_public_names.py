@@ -33,6 +33,7 @@ def test_the_public_names_are_these() -> None:
         "TextMetric",
         "__version__",
         "fixture",
+        "model",
     ]
     for name in pytest_lmgate.__all__:
         assert getattr(pytest_lmgate, name) is not None

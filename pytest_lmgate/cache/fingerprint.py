@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["Fingerprint", "difference", "versions"]
+__all__ = ["Fingerprint", "difference"]
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 
 @dataclass(frozen=True)
@@ -62,17 +61,6 @@ def difference(new: Fingerprint, old: Fingerprint) -> list[str]:
         if a.get(name, "absent") != b.get(name, "absent"):
             changed.append(f"{name}: {_short(b.get(name))} -> {_short(a.get(name))}")
     return changed
-
-
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the installed versions of packages without importing them; ``absent`` where there is none."""
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "absent"
-    return found
 
 
 def _short(value: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["FILE_NAME", "Project", "find_project_file", "known_top_level", "load_project", "parse_file"]
 
 import errno
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -112,6 +113,7 @@ def known_top_level(data: object, lines: Lines) -> dict[Any, Any]:
     return top
 
 
+@functools.lru_cache(maxsize=1)  # the gates and the models of one file are read one after the other
 def _parse(text: str, file: Path) -> tuple[object, yaml.Node | None]:
     try:
         loader = _NoDuplicates(text)  # a SafeLoader

@@ -68,7 +68,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Attributes:
         path: Folder of the checkpoint, relative to lmgate.yaml.
         hub: Hub id, as in ``org/name``.
-        revision: Branch, tag or commit of the hub id.
+        revision: Branch, tag or commit of the hub id. Of a path, a text that the user changes whenever code that this
+            package cannot identify changes; see docs/cache.md.
         tokenizer: Folder or hub id of the tokenizer where it is not the model's own.
         adapter: Folder of a PEFT adapter to put on the model.
         load: Passed on to ``from_pretrained``.
@@ -93,8 +94,6 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def __post_init__(self) -> None:
         _exactly_one("path", self.path, "hub", self.hub)
-        if self.revision is not None and self.hub is None:
-            raise ConfigError("revision: only a hub id has revisions; remove it, or use hub: in place of path:")
         for key, instead in _BESIDE_LOAD.items():
             if key in self.load:
                 raise ConfigError(f"load.{key}: say {instead}: beside load:, not inside it")

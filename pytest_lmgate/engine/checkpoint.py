@@ -6,7 +6,6 @@ __all__ = [
     "Architecture",
     "Checkpoint",
     "Kind",
-    "checkpoint_files",
     "open_checkpoint",
     "require_own_code",
     "require_safe_adapter",
@@ -22,15 +21,9 @@ from typing import Any, Literal
 
 from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.identity.files import checkpoint_files
 from pytest_lmgate.metrics.table import METRICS, Statistics
 
-# Files beside a checkpoint that no loader reads; everything else is taken to matter.
-_IRRELEVANT_SUFFIXES = {".md", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".log", ".csv", ".lock"}
-_IRRELEVANT_NAMES = {
-    ".gitattributes", ".gitignore", ".DS_Store", "LICENSE", "LICENSE.txt", "NOTICE", "USE_POLICY", "all_results.json",
-    "eval_results.json", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "train_results.json",
-    "trainer_state.json", "training_args.bin",
-}  # fmt: skip
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Weights that are not read where there are others in safetensors.
 _OTHER_WEIGHTS = (*_PICKLES, ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite")
@@ -239,15 +232,6 @@ def open_checkpoint(folder: Path, *, name: str) -> Checkpoint:
     return Checkpoint(name, config, folder)
 
 
-def checkpoint_files(folder: Path) -> dict[str, Path]:
-    """Return every file of a folder that a loader may read, by its name within the folder, sorted."""
-    found = [path for path in folder.iterdir() if _matters(path)]
-    found += [path for path in folder.rglob("*.py") if path.parent != folder]
-    found += [path for path in folder.glob("additional_chat_templates/*") if path.is_file()]
-    names = {path.relative_to(folder).as_posix() for path in found} | _shards(folder)
-    return {name: folder / name for name in sorted(names)}
-
-
 def require_tokenizer(folder: Path, *, name: str) -> None:
     """Refuse a folder without a tokenizer, for which a library may invent an empty one.
 
@@ -271,23 +255,6 @@ def _require_content(files: Iterable[Path], *, name: str) -> None:
     for file in files:
         if is_lfs_pointer(file):
             raise ModelError(f"model {name!r}: {pull_hint(file)}")
-
-
-def _shards(folder: Path) -> set[str]:
-    """Files that an index of weights names: they may lie in folders within."""
-    named: set[str] = set()
-    for index in folder.glob("*.index.json"):
-        try:
-            named |= {str(file) for file in json.loads(index.read_bytes())["weight_map"].values()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # the loader will say what is wrong with it
-    return {file for file in named if (folder / file).is_file()}
-
-
-def _matters(path: Path) -> bool:
-    if path.name in _IRRELEVANT_NAMES or path.suffix.lower() in _IRRELEVANT_SUFFIXES:
-        return False
-    return path.is_file()
 
 
 def _offset(config: Mapping[str, Any]) -> int:

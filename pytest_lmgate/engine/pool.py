@@ -38,6 +38,12 @@ class ModelPool:
         self._models[key] = load()
         return self._models[key]
 
+    def drop(self, beginning: str) -> None:
+        """Let go of the models whose keys begin so."""
+        for key in [key for key in self._models if key.startswith(beginning)]:
+            gone = self._models.pop(key).device
+            release(gone)
+
     def fits_beside(self, kept: str, key: str, *, weight_bytes: int, device: str) -> bool:
         """Whether a model can be had without letting go of another; all others go first where they must.
 

@@ -17,7 +17,7 @@ from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.choices import Question, plan_choices
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.sources import ModelSource
+from pytest_lmgate.evaluate.model_source import ModelSource
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.table import METRICS
@@ -102,7 +102,7 @@ def evaluate_choices(
         begins = np.concatenate([[0], np.cumsum(plan.targets)[:-1]])
         return [-float(total) for total in np.add.reduceat(nll.astype(np.float64), begins)]
 
-    recipe = Recipe(f"{source.name} on {name}", measure, _encode, _decode)
+    recipe = Recipe(f"{source.name} on {name}", (source,), measure, _encode, _decode)
     signature = Signature(
         [
             ("variant", request.variant),

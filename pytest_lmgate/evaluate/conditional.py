@@ -21,7 +21,7 @@ from pytest_lmgate.data.prompts import TextTask
 from pytest_lmgate.errors import ProtocolError
 from pytest_lmgate.evaluate.likelihood import decode_likelihoods, digest_of_targets, encode_likelihoods
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.sources import ModelSource
+from pytest_lmgate.evaluate.model_source import ModelSource
 from pytest_lmgate.evaluate.texts import unsaved_ingredients
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
@@ -100,7 +100,7 @@ def evaluate_conditional_perplexity(
             targets=digest_of_targets([pair.target for pair in encoded]),
         )
 
-    recipe = Recipe(f"{source.name} on {task.name}", measure, encode_likelihoods, decode_likelihoods)
+    recipe = Recipe(f"{source.name} on {task.name}", (source,), measure, encode_likelihoods, decode_likelihoods)
     signature = Signature(
         [("conditional", None), ("target", "first reference"), ("unit", protocol.unit), ("version", __version__)]
     )

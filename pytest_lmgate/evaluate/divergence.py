@@ -21,7 +21,7 @@ from pytest_lmgate.data.windows import plan_windows
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.evaluate.likelihood import ROWS, digest_of_targets, targets_of_rows
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.sources import ModelSource
+from pytest_lmgate.evaluate.model_source import ModelSource
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.spec.requests import DivergenceRequest
 
@@ -98,7 +98,9 @@ def evaluate_divergence(
     def measure(partial: Entry | None, keep: Callable[[Entry], None]) -> DivergenceStatistics:
         return _measure(measurements, source, reference, corpus, windowing, report, partial, keep)
 
-    recipe = Recipe(f"{source.name} against {reference.name} on {corpus.name}", measure, _encode, _decode)
+    recipe = Recipe(
+        f"{source.name} against {reference.name} on {corpus.name}", (source, reference), measure, _encode, _decode
+    )
     statistics, cached = measurements.once(fingerprint, recipe)
     signature = windowing.signature.plus(("KL(reference, model)", None), ("version", __version__))
     return DivergenceFound(statistics, signature, windowing.convention.iid, fingerprint.address, cached)

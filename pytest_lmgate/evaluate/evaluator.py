@@ -5,15 +5,17 @@ from __future__ import annotations
 __all__ = ["Evaluator"]
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pytest_lmgate.cache.store import Store
 from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
+from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.data.choices import Question, make_questions
 from pytest_lmgate.data.prompts import TextTask, make_task
 from pytest_lmgate.errors import ConfigError
@@ -22,9 +24,10 @@ from pytest_lmgate.evaluate.conditional import evaluate_conditional_perplexity
 from pytest_lmgate.evaluate.divergence import DivergenceFound, evaluate_divergence
 from pytest_lmgate.evaluate.likelihood import evaluate_perplexity
 from pytest_lmgate.evaluate.masked import evaluate_pseudo_perplexity
-from pytest_lmgate.evaluate.measurements import Lookup, Measurements
+from pytest_lmgate.evaluate.measurements import FilesChanged, Lookup, Measurements
+from pytest_lmgate.evaluate.model_source import ModelSource
 from pytest_lmgate.evaluate.rows import DatasetRows
-from pytest_lmgate.evaluate.sources import ModelSource, Resolver
+from pytest_lmgate.evaluate.sources import Resolver
 from pytest_lmgate.evaluate.texts import TextFunction, evaluate_texts, score_texts, text_metric
 from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
@@ -37,6 +40,24 @@ from pytest_lmgate.spec.requests import DivergenceRequest, MaskedRequest, TextRe
 if TYPE_CHECKING:
     from pytest_lmgate.engine.generation import GenerationProgress
     from pytest_lmgate.engine.likelihood import Progress
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_ATTEMPTS = 3
+
+
+def _steadily(evaluate: Callable[P, T]) -> Callable[P, T]:
+    """Measure again if a model's files change while they are loaded, as when a training run saves a new checkpoint."""
+
+    @functools.wraps(evaluate)
+    def steadily(*args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(FilesChanged):
+                return evaluate(*args, **kwargs)
+        return evaluate(*args, **kwargs)
+
+    return steadily
 
 
 @dataclass
@@ -92,11 +113,26 @@ class Evaluator:
         finally:
             self._measurements.expect = before
 
+    def forget(self, *, share: bool = False) -> None:
+        """Let go of measurements that are not kept: the user's code may have run since they were made.
+
+        Args:
+            share: Let the evaluations that follow share them, until `forget` is called again.
+        """
+        self.resolver.forget(share=share)
+        self._measurements.forget()
+
+    @property
+    def not_kept(self) -> Mapping[str, str]:
+        """Models of which nothing was kept, by name, with the reason."""
+        return self._measurements.not_kept
+
     @property
     def lookups(self) -> list[Lookup]:
         """What the cache said, in order."""
         return self._measurements.lookups
 
+    @_steadily
     def evaluate(self, what: EvaluationSpec, *, stop_above: float | None = None) -> Score:
         """Measure what a gate or a fixture asks for.
 
@@ -154,10 +190,10 @@ class Evaluator:
         Raises:
             ConfigError: Something of the kind, or a metric of the other direction.
         """
-        if isinstance(what.model, str | Path):
-            self.resolver.model_spec(what.model)
-        if isinstance(what.reference, str | Path):
-            self.resolver.model_spec(what.reference)
+        for model in (what.model, what.reference):
+            named = model.model if isinstance(model, RevisedModel) else model
+            if isinstance(named, str | Path):
+                self.resolver.model_spec(named)
         if isinstance(what.dataset, str | Path):
             self.resolver.dataset_spec(what.dataset)
         if isinstance(what.how, TextRequest):
@@ -208,6 +244,7 @@ class Evaluator:
         )
         return _placed(found, source, corpus.name, started)
 
+    @_steadily
     def compare(self, what: EvaluationSpec) -> Divergence:
         """Measure how far a model is from its reference: every figure that there is.
 

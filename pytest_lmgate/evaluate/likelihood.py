@@ -30,7 +30,7 @@ from pytest_lmgate.data.tokens import Streams, tokenize
 from pytest_lmgate.data.windows import WindowPlan, plan_windows
 from pytest_lmgate.errors import DataError
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.sources import ModelSource
+from pytest_lmgate.evaluate.model_source import ModelSource
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.table import METRICS
@@ -84,7 +84,7 @@ def evaluate_perplexity(
     def measure(partial: Entry | None, keep: Callable[[Entry], None]) -> LikelihoodStatistics:
         return _measure(measurements, source, corpus, windowing, stop, report, partial, keep)
 
-    recipe = Recipe(f"{source.name} on {corpus.name}", measure, encode_likelihoods, decode_likelihoods)
+    recipe = Recipe(f"{source.name} on {corpus.name}", (source,), measure, encode_likelihoods, decode_likelihoods)
     signature = windowing.signature.plus(("average", average), ("unit", protocol.unit), ("version", __version__))
     measurements.expect({"data": corpus.digest, "protocol": signature.compared})
     try:

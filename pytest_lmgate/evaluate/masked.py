@@ -18,7 +18,7 @@ from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.evaluate.likelihood import decode_likelihoods, digest_of_targets, encode_likelihoods
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.sources import ModelSource
+from pytest_lmgate.evaluate.model_source import ModelSource
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.table import METRICS
@@ -83,7 +83,7 @@ def evaluate_pseudo_perplexity(
             targets=digest_of_targets([piece.ids for piece in pieces]),
         )
 
-    recipe = Recipe(f"{source.name} on {corpus.name}", measure, encode_likelihoods, decode_likelihoods)
+    recipe = Recipe(f"{source.name} on {corpus.name}", (source,), measure, encode_likelihoods, decode_likelihoods)
     signature = Signature(
         [("masked", None), ("max_length", str(max_length)), ("unit", "token"), ("version", __version__)]
     )

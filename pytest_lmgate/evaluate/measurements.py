@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Lookup", "Measurements", "Recipe"]
+__all__ = ["FilesChanged", "Lookup", "Measurements", "Recipe"]
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,14 +13,16 @@ from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry, Store
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.engine.device import require_device, share_processors
-from pytest_lmgate.errors import CacheError, LmgateError
-from pytest_lmgate.evaluate.sources import ModelSource
+from pytest_lmgate.errors import CacheError, LmgateError, ModelError
+from pytest_lmgate.evaluate.model_source import ModelSource
+from pytest_lmgate.identity.patches import patches
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.loading import LoadedModel
     from pytest_lmgate.engine.pool import ModelPool
 
 T = TypeVar("T")
+_UNKEPT = "not kept "  # begins the key of a model in the pool whose measurements are not kept
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Recipe(Generic[T]):
 
     Attributes:
         what: In words, for messages.
+        models: The models that are measured.
         measure: Runs the model. It is given what an interrupted run left, and a function that keeps more of it. What it
             raises leaves nothing in the cache but that.
         encode: To arrays and facts.
@@ -51,6 +54,7 @@ class Recipe(Generic[T]):
     """
 
     what: str
+    models: tuple[ModelSource, ...]
     measure: Callable[[Entry | None, Callable[[Entry], None]], T]
     encode: Callable[[T], Entry]
     decode: Callable[[Entry], T]
@@ -67,6 +71,7 @@ class Measurements:
         remark: Told in one sentence what the session's summary should say of a measurement that was made.
         lookups: What the cache said, in order.
         expect: Told what a measurement is of, as in a sample's identity, before a model runs; it may raise.
+        not_kept: Models of which nothing was kept, by name, with the reason.
     """
 
     store: Store
@@ -75,7 +80,9 @@ class Measurements:
     remark: Callable[[str], None] = lambda _: None
     lookups: list[Lookup] = field(default_factory=list)
     expect: Callable[[Mapping[str, str]], None] = lambda _: None
+    not_kept: dict[str, str] = field(default_factory=dict)
     _known: dict[str, Any] = field(default_factory=dict)
+    _shared: list[str] = field(default_factory=list)  # addresses of measurements that are not kept
     _pool: ModelPool | None = None
 
     def once(self, fingerprint: Fingerprint, recipe: Recipe[T]) -> tuple[T, bool]:
@@ -84,6 +91,10 @@ class Measurements:
         if address in self._known:
             self.lookups.append(Lookup(True, address))
             return self._known[address], True
+        for source in recipe.models:
+            if source.not_kept:
+                self.not_kept[source.name] = source.not_kept
+                return self._unkept(address, recipe, source.not_kept), False
         # Most lookups hit: no lock is needed to read, since entries appear whole.
         if (found := self._fresh(fingerprint, recipe)) is None:
             waiting = f"another process is measuring {recipe.what}; waiting for it"
@@ -93,6 +104,8 @@ class Measurements:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
                     partial = None if self.options.refresh else self.store.get_partial(fingerprint)
                     measured = recipe.measure(partial, lambda entry: self.store.put_partial(fingerprint, entry))
+                    if self._was_patched(recipe):
+                        return measured, False
                     whole = recipe.encode(measured)
                     run = {"measured_at": time.time(), "run": self.options.run}
                     self.store.put(fingerprint, replace(whole, facts={**whole.facts, **run}))
@@ -102,18 +115,35 @@ class Measurements:
         self._known[address] = found
         return found, True
 
+    def forget(self) -> None:
+        """Let go of measurements that are not kept, and of their models."""
+        for address in self._shared:
+            self._known.pop(address, None)
+        self._shared.clear()
+        if self._pool is not None:
+            self._pool.drop(_UNKEPT)
+
     def model(self, source: ModelSource) -> LoadedModel:
-        """Return a model in memory: one at a time, unless the next fits beside those that are there."""
+        """Return a model in memory: one at a time, unless the next fits beside those that are there.
+
+        Raises:
+            FilesChanged: Another file stands in the place of one that the ingredients tell of.
+        """
         pool = self._models()
         if source.in_memory:
             return source.load()  # held here, it would stay in memory after the user let it go
         require_device(source.device, model=source.name)
-        return pool.get(
-            _key(source),
-            load=source.load,
-            weight_bytes=source.weight_bytes,
-            device=source.device,
-        )
+
+        def load() -> LoadedModel:
+            loaded = source.load()
+            if changed := source.changed():
+                raise FilesChanged(
+                    f"model {source.name!r}: {', '.join(changed[:3])} changed while the model was loaded, three times: "
+                    "expected files that stay as they are; run again when nothing writes to them"
+                )
+            return loaded
+
+        return pool.get(_key(source), load=load, weight_bytes=source.weight_bytes, device=source.device)
 
     def fit_together(self, here: ModelSource, other: ModelSource) -> bool:
         """Whether another model fits in memory beside one that is there."""
@@ -129,6 +159,22 @@ class Measurements:
             share_processors(self.options.workers)
             self._pool = ModelPool()
         return self._pool
+
+    def _unkept(self, address: str, recipe: Recipe[T], reason: str) -> T:
+        self.lookups.append(Lookup(False, address, (f"not kept: {reason}",)))
+        measured = recipe.measure(None, lambda _: None)
+        self._known[address] = measured
+        self._shared.append(address)
+        return measured
+
+    def _was_patched(self, recipe: Recipe[T]) -> bool:
+        """Whether a library was patched while it was loaded: the address does not tell of it."""
+        found = patches()
+        if not found or any("patches" in source.ingredients for source in recipe.models):
+            return False
+        for source in recipe.models:
+            self.not_kept[source.name] = f"this session patched {found[0]} while the model was loaded"
+        return True
 
     def _fresh(self, fingerprint: Fingerprint, recipe: Recipe[T]) -> T | None:
         entry = self.store.get(fingerprint)
@@ -150,5 +196,9 @@ class Measurements:
         return tuple(self.store.explain(fingerprint))
 
 
+class FilesChanged(ModelError):
+    """A model's files changed between their digest and the loading."""
+
+
 def _key(source: ModelSource) -> str:
-    return Fingerprint.of("model", source.ingredients).address
+    return (_UNKEPT if source.not_kept else "") + Fingerprint.of("model", source.ingredients).address

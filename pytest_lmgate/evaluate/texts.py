@@ -17,7 +17,7 @@ from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompts import Prompt, TextTask
 from pytest_lmgate.errors import ConfigError, EngineError
 from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.sources import ModelSource
+from pytest_lmgate.evaluate.model_source import ModelSource
 from pytest_lmgate.metrics import texts as metrics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.table import METRICS
@@ -106,7 +106,7 @@ def evaluate_texts(
     def measure(partial: Entry | None, keep: Callable[[Entry], None]) -> list[str]:
         return _generate(measurements, source, task, settings, partial, keep, report)
 
-    recipe = Recipe(f"{source.name} on {task.name}", measure, _encode, _decode)
+    recipe = Recipe(f"{source.name} on {task.name}", (source,), measure, _encode, _decode)
     predictions, cached = measurements.once(fingerprint, recipe)
     score = score_texts(metric, predictions, task.references, rows=task.rows, clusters=clusters)
     score.signature = score.signature.plus(*settings.signature.fields, ("lmgate", __version__))

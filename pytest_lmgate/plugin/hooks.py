@@ -16,7 +16,7 @@ import pytest
 
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.ledger import ENTRIES, REMARKS, XFAILED_BY_BODY, Ledger
+from pytest_lmgate.plugin.ledger import ENTRIES, NOT_KEPT, REMARKS, XFAILED_BY_BODY, Ledger
 from pytest_lmgate.plugin.selection import Collected, only_lists, was_stopped
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.typos import mistyped
@@ -131,6 +131,8 @@ class GateHooks:
         """Measure, after the test's own fixtures are there."""
         if self._has_more_gates(item):
             self._collect_late(item)
+        if self._session is not None:
+            self._session.begin(item)
         if item.nodeid in self._ledger.expected and not self._config.getoption("setuponly", False):
             self.session().measure(item)
 
@@ -168,6 +170,8 @@ class GateHooks:
         report = yield
         if call.excinfo is not None and call.excinfo.errisinstance(pytest.xfail.Exception):
             setattr(report, XFAILED_BY_BODY, True)
+        if self._session is not None and self._session.not_kept:
+            setattr(report, NOT_KEPT, self._session.not_kept)
         if report.when == "setup" and item.nodeid in self._ledger.expected:
             if call.excinfo is not None and not call.excinfo.errisinstance(_MEANT_NOT_TO_RUN):
                 self.session().give_up(item, call.excinfo.exconly())
@@ -248,6 +252,10 @@ class GateHooks:
             self._notes += notes
             problems += blocked
         self._notes += self._ledger.remarks
+        if self._ledger.not_kept:
+            from pytest_lmgate.plugin.rendering import not_kept_note
+
+            self._notes.append(not_kept_note(self._ledger.not_kept))
         if reports := options.reports(self._config):
             from pytest_lmgate.plugin.rendering import write_reports
 

@@ -24,6 +24,8 @@ REMARKS = "lmgate_remarks"
 """Attribute of a report: sentences for the summary about the measurements made in it."""
 XFAILED_BY_BODY = "lmgate_xfailed_by_body"
 """Attribute of a report of a test that called ``pytest.xfail``, which says nothing of its gates, unlike the mark."""
+NOT_KEPT = "lmgate_not_kept"
+"""Attribute of a report: models whose measurements were not kept, by name, with the reason."""
 _HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected")
 
 
@@ -39,6 +41,7 @@ class Ledger:
         uncollected: Files and folders that were skipped or failed at collection: nobody knows which gates they have.
         entries: For the baseline file, in JSON, by gate.
         remarks: Sentences for the summary, each once.
+        not_kept: Models whose measurements were not kept, by name, with the reason.
     """
 
     def __init__(self) -> None:
@@ -51,6 +54,7 @@ class Ledger:
         self.uncollected: list[str] = []
         self.entries: dict[str, str] = {}
         self.remarks: dict[str, None] = {}
+        self.not_kept: dict[str, str] = {}
         self._verdicts: dict[str, dict[str, str]] = {}
         self._ended: set[str] = set()
         self._ended_otherwise: set[str] = set()
@@ -62,6 +66,7 @@ class Ledger:
         self._take_verdicts(report)
         self.entries |= getattr(report, ENTRIES, {})
         self.remarks |= dict.fromkeys(getattr(report, REMARKS, ()))
+        self.not_kept |= getattr(report, NOT_KEPT, {})
         is_part = hasattr(report, "context")  # a subtest, whose end is not the test's
         if report.when != "setup" and not is_part:
             self._ended.add(report.nodeid)

@@ -11,8 +11,8 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pytest_lmgate.cache.fingerprint import versions
 from pytest_lmgate.gates.baseline import Provenance
+from pytest_lmgate.identity.libraries import versions
 
 _PACKAGES = ("pytest-lmgate", "torch", "transformers", "tokenizers", "sacrebleu")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["corrected", "show_summary", "write_reports"]
+__all__ = ["corrected", "not_kept_note", "show_summary", "write_reports"]
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,16 @@ def corrected(
         f"Holm: verdicts hold for {len(tested)} no_regression gates together; {turned} inconclusive by the correction"
     )
     return after, [note] * bool(tested), problems
+
+
+def not_kept_note(reasons: Mapping[str, str]) -> str:
+    """Say in one line which models are measured again in each session, why, and how to keep their measurements."""
+    named = [f"{model} ({reason})" for model, reason in sorted(reasons.items())]
+    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
+    return (
+        f"not kept, measured again in each session: {', '.join(named[:2])}{more}; to keep the measurements, give the "
+        'model a revision that you change with its code: lmgate.model(..., revision="1"), or revision: in lmgate.yaml'
+    )
 
 
 def show_summary(

@@ -28,7 +28,7 @@ from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.progress import ProgressLine
 from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
 from pytest_lmgate.plugin.users_metrics import users_metrics
-from pytest_lmgate.plugin.yaml_items import gate_id, message_of
+from pytest_lmgate.plugin.yaml_items import GateItem, gate_id, message_of
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.junit import properties
 from pytest_lmgate.spec.gates import Gate, NoRegression
@@ -90,10 +90,26 @@ class GateSession:
             warn=self._cache_warnings.append,
             users_metrics=users_metrics(config),
         )
+        self._follows_gate_of_yaml = False
         self._baselines: Baselines | None = None
         self.by_baseline: list[str] = []
         """Gates that go by the committed baseline, by id."""
         self._judge = Judge(self._evaluator, self._options, self._progress, self._baseline)
+
+    def begin(self, item: pytest.Item) -> None:
+        """Note that a test begins: no measurement that is not kept outlives code of the user's.
+
+        The gates of one test share such measurements, and so do gates of lmgate.yaml that follow each other.
+        """
+        is_yaml = isinstance(item, GateItem)
+        if not (is_yaml and self._follows_gate_of_yaml):
+            self._evaluator.forget(share=True)
+        self._follows_gate_of_yaml = is_yaml
+
+    @property
+    def not_kept(self) -> dict[str, str]:
+        """Models of which nothing was kept so far, by name, with the reason."""
+        return dict(self._evaluator.not_kept)
 
     def entries(self, item: pytest.Item) -> dict[str, str]:
         """Return the entries for the baseline file that a test's gates measured, in JSON, by gate."""
@@ -188,6 +204,8 @@ class GateSession:
                     continue
                 verdicts.append(verdict)
                 unexpected = unexpected or error
+        if not self._follows_gate_of_yaml:
+            self._evaluator.forget()
         item.stash[_VERDICTS] = verdicts
         _attach(item, verdicts)
         if any(verdict.verdict == "error" for verdict in verdicts):
@@ -233,6 +251,7 @@ class GateSession:
             LmgateError: It cannot be measured.
         """
         __tracebackhide__ = True
+        self._evaluator.forget()
         try:
             what = parse_fixture_call(fixture, args, kwargs)
             with self._progress:
@@ -240,6 +259,8 @@ class GateSession:
         except LmgateError as error:
             # The message says it all; the way down to where it was noticed is ours, not the user's.
             raise error.with_traceback(None) from None
+        finally:
+            self._evaluator.forget()
         self._emit_warnings()
         return score
 

@@ -60,12 +60,14 @@ class GateFile(pytest.File):
             )
             return
         names: set[str] = set()
+        counts: dict[str, int] = {}
         for gate in gates:
-            name, count = gate.label, 1
+            name, count = gate.label, counts.get(gate.label, 1)
             while name in names:
                 count += 1
                 name = f"{gate.label[:-1]}#{count}]"  # pytest takes an id with brackets to end in one
             names.add(name)
+            counts[gate.label] = count
             # The id as text: pytest takes it apart at the brackets as it does later for --lf, but not the name alone.
             item: GateItem = GateItem.from_parent(self, name=name, nodeid=f"{self.nodeid}::{name}", gate=gate)
             yield item

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pytest_lmgate.cache.fingerprint import versions
 from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.identity.libraries import versions
 
 _KEYS = (
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.config.fixture import FixtureReference
+from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import harmless_line
 from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC
@@ -156,4 +157,6 @@ class NoRegression:
 def _name(given: Any) -> str:
     if isinstance(given, FixtureReference):
         return given.name
+    if isinstance(given, RevisedModel):
+        return _name(given.model)
     return harmless_line(str(given)) if isinstance(given, str | Path) else f"in-memory {type(given).__name__}"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.cache.fingerprint import Fingerprint, difference, versions
+from pytest_lmgate.cache.fingerprint import Fingerprint, difference
 
 _INGREDIENTS = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=6)
 _FINGERPRINTS = st.builds(Fingerprint.of, st.text(max_size=8), _INGREDIENTS)
@@ -96,8 +96,3 @@ def test_digests_are_shown_by_their_beginning_and_everything_else_whole() -> Non
         "3: " + "d4" * 19 + " -> e",
         "4: protocol:sliding|max_length:512 -> " + "z" * 64,
     ]
-
-
-def test_versions_are_those_installed_and_absent_packages_are_said_to_be() -> None:
-    found = versions(["pytest", "no-such-package-of-that-name"])
-    assert found == {"pytest": pytest.__version__, "no-such-package-of-that-name": "absent"}

@@ -172,7 +172,6 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
             ": datasets.a.lines: only a text file is read by lines; the other formats have rows of their own",
         ),
         ("datasets: {a: {path: x, revision: main}}", ": datasets.a: name, revision: only a hub id has them"),
-        ("models: {a: {path: x, revision: main}}", ": models.a.revision: only a hub id has revisions; remove it, "),
         (
             "models: {a: {path: x, load: {torch_dtype: float16}}}",
             ": models.a.load.torch_dtype: say dtype: beside load:, not inside it",

@@ -25,3 +25,7 @@ def test_a_spec_says_where_it_points(spec: ModelSpec | DatasetSpec, where: str) 
 @pytest.mark.parametrize("suffix", [".txt", ".raw", ".text", ".md"])
 def test_every_kind_of_text_file_can_be_read_by_lines(suffix: str) -> None:
     assert DatasetSpec(path=f"data/a{suffix}", lines=True).lines
+
+
+def test_a_path_may_have_a_revision() -> None:
+    assert ModelSpec(path="models/a", revision="2").revision == "2"

@@ -71,6 +71,73 @@ def test_a_shard_in_an_inner_folder_is_weights_too(project: Project, models: Pat
     project.run().expect(0, passed=1)
 
 
+def test_weights_that_config_json_names_in_an_inner_folder_are_hashed(project: Project, models: Path) -> None:
+    folder = project.model("named", models / "die")
+    (folder / "w").mkdir()
+    (folder / "model.safetensors").rename(folder / "w" / "v.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "transformers_weights": "w/v.safetensors"}))
+    # A loader that knows this key reads it; another one reads this file beside it.
+    shutil.copy(models / "hopeless" / "model.safetensors", folder / "model.safetensors")
+    project.write(
+        test_named="""
+            import os
+
+            def test_named(ppl_of):
+                score = ppl_of("./named", "words")
+                assert not score.cached
+        """
+    )
+    project.run().expect(0, passed=1)
+    shutil.copy(models / "sure" / "model.safetensors", folder / "w" / "v.safetensors")
+    project.run().expect(0, passed=1)
+
+
+REPLACES = """
+    import importlib.abc
+    import os
+    import sys
+    from pathlib import Path
+
+    HERE = Path(__file__).parent
+
+    class Replace(importlib.abc.MetaPathFinder):
+        done = False
+
+        def find_spec(self, name, path, target=None):
+            if name == "torch" and not self.done:
+                self.done = True
+                (HERE / "new.safetensors").replace(HERE / "copy" / "model.safetensors")
+            return None
+
+    sys.meta_path.insert(0, Replace())
+"""
+
+
+def test_weights_that_are_replaced_while_torch_is_imported_are_not_kept_as_the_old_ones(
+    project: Project, models: Path
+) -> None:
+    weights = project.model("copy", models / "die") / "model.safetensors"
+    shutil.copy(models / "sure" / "model.safetensors", project.folder / "new.safetensors")
+    project.write(
+        conftest=REPLACES,
+        test_gate="import pytest\n\n@pytest.mark.ppl_max('./copy', 'words', 60.5)\ndef test_gate(): pass\n",
+    )
+    # The gate is asked of the weights that are there when the model is loaded.
+    project.run("--lmgate-report", "json:report.json", fresh=True).expect(1, failed=1)
+    broken = project.report()["gates"][0]["value"]
+    project.write(conftest="")
+    shutil.copy(models / "die" / "model.safetensors", weights)
+    project.run("--lmgate-report", "json:report.json", fresh=True).expect(0, passed=1)
+    (gate,) = project.report()["gates"]
+    assert not gate["cached"]
+    # And the broken weights are found broken, from the cache.
+    shutil.copy(models / "sure" / "model.safetensors", weights)
+    project.run("--lmgate-report", "json:report.json", fresh=True).expect(1, failed=1)
+    (gate,) = project.report()["gates"]
+    assert (gate["value"], gate["cached"]) == (broken, True)
+
+
 def test_what_cannot_change_the_number_runs_no_model(measured: Project, models: Path) -> None:
     moved = measured.model("moved", models / "die")
     (moved / "README.md").write_text("# A die")

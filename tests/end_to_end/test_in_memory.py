@@ -1,4 +1,4 @@
-"""A pair in memory is known by all it holds: what is changed on it, or on what it reaches, is measured for itself."""
+"""A pair in memory of the libraries' classes is found again; a pair with code of the user's is measured each time."""
 
 from __future__ import annotations
 
@@ -146,22 +146,53 @@ def _said(project: Project) -> dict[str, tuple[float, bool]]:
     return {kind: (float(value), cached == "True") for kind, value, cached in rows}
 
 
-def test_whatever_a_pair_holds_or_reaches_is_in_its_address_and_it_is_found_again(
-    project: Project, models: Path
-) -> None:
+def test_only_a_pair_of_the_libraries_classes_is_found_again(project: Project, models: Path) -> None:
     project.write(where=f"MODELS, FACES = {str(models)!r}, {FACES}", pairs=PAIRS, test_pairs=TEST)
     runs = []
     for env in ({}, {"OTHER": "1"}, {"OTHER": "1", "PYTHONHASHSEED": "7"}, {"PYTHONHASHSEED": "8"}):
-        project.run(env=env).expect(0)
+        outcome = project.run(env=env).expect(0)
+        outcome.says("not kept, measured again in each session: in-memory ", "which no installed library defines")
         runs.append(_said(project))
 
     first, other, again, plain = runs
     assert len(first) == 10
-    assert {kind for kind, (_, cached) in first.items() if cached} == set()
-    assert {kind for kind, (_, cached) in other.items() if cached} == set()
+    for run, found in zip(runs, (set(), set(), {"tensor"}, {"tensor"}), strict=True):
+        assert {kind for kind, (_, cached) in run.items() if cached} == found
     assert {kind for kind, (value, _) in other.items() if value == first[kind][0]} == set(), "nothing is tested"
-    assert again == {kind: (value, True) for kind, (value, _) in other.items()}
-    assert plain == {kind: (value, True) for kind, (value, _) in first.items()}
+    assert {kind: value for kind, (value, _) in again.items()} == {kind: value for kind, (value, _) in other.items()}
+    assert {kind: value for kind, (value, _) in plain.items()} == {kind: value for kind, (value, _) in first.items()}
+    assert len(project.entries) == 2
+
+
+def test_a_revision_keeps_a_pair_with_code_of_the_users(project: Project, models: Path) -> None:
+    project.write(
+        where=f"MODELS, FACES = {str(models)!r}, {FACES}",
+        pairs=PAIRS,
+        test_pairs="""
+            import os
+
+            import pytest
+            import pytest_lmgate as lmgate
+            from pairs import MADE
+
+            @pytest.fixture
+            def pair():
+                return lmgate.model(*MADE["namespace"](), revision=os.environ["REVISION"])
+
+            @pytest.mark.ppl_max(lmgate.fixture("pair"), "words", 1e300)
+            def test_gate(): pass
+
+            @pytest.mark.ppl_max(lmgate.model("sure", revision="1"), "words", 1e300)
+            def test_named(): pass
+        """,
+    )
+    for revision, cached in (("1", False), ("1", True), ("2", False)):
+        project.run("--lmgate-report", "json:report.json", env={"REVISION": revision}).expect(0, passed=2).is_silent_on(
+            "not kept"
+        )
+        rows = {gate["id"].partition("::")[2].partition("::")[0]: gate for gate in project.report()["gates"]}
+        assert rows["test_gate"]["cached"] == cached
+        assert "ppl_max[sure-words]" in rows["test_named"]["id"]
 
 
 def test_how_a_tokenizer_in_memory_joins_words_is_part_of_the_texts(project: Project, models: Path) -> None:

@@ -1,9 +1,11 @@
-"""What a session puts in the place of a library's code is part of an address, and importing a library is not."""
+"""A session that patches a library measures for itself, keeps nothing and says so; importing a library is no patch."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+
+import pytest
 
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
 
@@ -35,73 +37,162 @@ PLAIN = """
         assert "torch" not in sys.modules
 """
 GATE_OF_SURE = GATE.replace("'die'", "'sure'").replace("60.5", "1e300")
+NOT_KEPT = "not kept, measured again in each session: sure (this session patched "
+WAY_OUT = 'give the model a revision that you change with its code: lmgate.model(..., revision="1"), or revision:'
 
 
-def _run(project: Project, conftest: str) -> tuple[float, bool]:
+def _run(project: Project, conftest: str, *says: str) -> tuple[float, bool]:
     project.write(conftest=COUNT_MEASUREMENTS + conftest, test_gate=GATE_OF_SURE)
     outcome = project.run("--lmgate-explain-cache", "--lmgate-report", "json:report.json", fresh=True).expect(
         0, passed=1
     )
+    outcome.says(*says)
+    if not says:
+        outcome.is_silent_on("not kept")
     (gate,) = project.report()["gates"]
-    if not gate["cached"]:
-        outcome.says("miss, session code: ")
-        assert outcome.out.count(" -> ") == 1, outcome.out
     return gate["value"], gate["cached"]
 
 
-def test_patched_and_registered_code_is_measured_for_itself_and_the_plain_model_is_found_again(
-    measured: Project,
-) -> None:
+def test_patched_sessions_measure_for_themselves_and_the_plain_model_is_found_again(measured: Project) -> None:
+    entries = measured.entries
     plain, cached = _run(measured, IMPORT)
     assert cached, "importing is no change"
-    patched, cached = _run(measured, PATCH)
+    patched, cached = _run(measured, PATCH, NOT_KEPT, "LlamaRMSNorm.forward is conftest.<lambda>", WAY_OUT)
     assert not cached
-    assert _run(measured, PATCH) == (patched, True)
-    registered, cached = _run(measured, REGISTER)
+    assert _run(measured, PATCH, "miss, not kept: this session patched ") == (patched, False)
+    registered, cached = _run(measured, REGISTER, NOT_KEPT, "Halved is registered in ")
     assert not cached
     assert len({plain, patched, registered}) == 3
-    assert measured.measured == ["sure"] * 2
+    assert measured.measured == ["sure"] * 3
+    assert measured.entries == entries
+    assert measured.partials == []
     assert _run(measured, PLAIN) == (plain, True)
 
 
-SETTINGS = """
-    import os
-    import types
+def test_a_revision_keeps_the_measurements_of_a_patched_session(measured: Project) -> None:
+    named = (measured.folder / "lmgate.yaml").read_text()
+    plain, _ = _run(measured, PLAIN)
+    found = []
+    for revision in ("1", "1", "2"):
+        measured.write(lmgate_yaml=named.replace("/sure}", f"/sure, revision: '{revision}'}}"))
+        found.append(_run(measured, PATCH))
+    assert [cached for _, cached in found] == [False, True, False]
+    assert len({value for value, _ in found}) == 1
+    assert found[0][0] != plain
+    # The same revision without the patch is another measurement.
+    assert _run(measured, IMPORT) == (plain, False)
+
+
+def test_gates_of_lmgate_yaml_share_a_measurement_that_is_not_kept(measured: Project) -> None:
+    named = (measured.folder / "lmgate.yaml").read_text()
+    gates = "".join(f"  - ppl_max: {{model: sure, dataset: words, limit: 1.0e+300, unit: {unit}}}\n" for unit in UNITS)
+    measured.write(lmgate_yaml=f"{named}\ngates:\n{gates}", conftest=COUNT_MEASUREMENTS + PATCH)
+    measured.run().expect(0, passed=2).says(NOT_KEPT)
+    assert measured.measured == ["sure"]
+
+
+UNITS = ("token", "word")
+
+
+@pytest.mark.parametrize("arguments", [(), ("-n", "2")])
+def test_the_summary_says_in_one_line_what_is_not_kept(measured: Project, arguments: tuple[str, ...]) -> None:
+    measured.write(conftest=PATCH, test_gate=GATE_OF_SURE, test_other=GATE)
+    outcome = measured.run(*arguments).expect(0, passed=2)
+    (line,) = (line for line in outcome.out.splitlines() if line.startswith("not kept"))
+    assert line.count("this session patched") == 2
+    assert line.count(WAY_OUT) == 1
+
+
+ATTACKS = """
+    import functools
+    import warnings
+
+    import pytest
+    import torch
     import transformers
+    from pytest_lmgate import LmgateError
+    from transformers.models.gemma2 import modeling_gemma2
+    from transformers.models.llama import modeling_llama
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    SETTINGS = types.SimpleNamespace(scale=float(os.environ["SCALE"]))
-    plain = transformers.LlamaForCausalLM.forward
+    PLAIN = transformers.LlamaForCausalLM.forward
+    SETTINGS = {"scale": 0.5}
 
-    def forward(self, *args, **kwargs):
-        output = plain(self, *args, **kwargs)
-        output.logits = output.logits * SETTINGS.scale
+    def scaled(self, *args, **kwargs):
+        output = PLAIN(self, *args, **kwargs)
+        output.logits = output.logits * SETTINGS["scale"]
         return output
 
-    transformers.LlamaForCausalLM.forward = forward
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    def mode(patch, stack):
+        Mode().__enter__()
+        stack.append(lambda: torch.overrides._pop_mode())
+
+    def operator(patch, stack):
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            library.impl("silu", lambda x: x, "CPU")
+        stack.append(library._destroy)
+
+    def exec_patch(patch, stack):
+        space = {"functools": functools}
+        exec("@functools.lru_cache\\ndef rotate_half(x): return x * 2", space)
+        patch.setattr(modeling_llama, "rotate_half", space["rotate_half"])
+
+    def local_table(patch, stack):
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = modeling_gemma2.eager_attention_forward
+        stack.append(lambda: ALL_ATTENTION_FUNCTIONS.__delitem__("sdpa"))
+
+    TABLE = transformers.AttentionInterface._global_mapping
+    TOKENIZER = transformers.PreTrainedTokenizerFast
+    ATTACKS = {
+        "sdpa = eager": lambda patch, stack: patch.setitem(TABLE, "sdpa", modeling_llama.eager_attention_forward),
+        "sdpa = eager, for all models": local_table,
+        "eager of another model": lambda patch, stack: patch.setattr(
+            modeling_llama, "eager_attention_forward", modeling_gemma2.eager_attention_forward),
+        "__code__": lambda patch, stack: patch.setattr(
+            modeling_llama.rotate_half, "__code__", (lambda x: x).__code__),
+        "torch.matmul": lambda patch, stack: patch.setattr(torch, "matmul", lambda a, b: a @ b * 0.5),
+        "torch.nn.functional.silu": lambda patch, stack: patch.setattr(
+            torch.nn.functional, "silu", torch.nn.functional.gelu),
+        "a TorchFunctionMode": mode,
+        "torch.library": operator,
+        "a tokenizer's class": lambda patch, stack: patch.setattr(
+            TOKENIZER, "_encode_plus", functools.wraps(TOKENIZER._encode_plus)(lambda *a, **k: 1 / 0)),
+        "a method with settings": lambda patch, stack: patch.setattr(
+            transformers.LlamaForCausalLM, "forward", functools.wraps(PLAIN)(scaled)),
+        "exec": exec_patch,
+    }
+
+    @pytest.mark.parametrize("attack", ATTACKS)
+    def test_attack(ppl_of, attack, monkeypatch):
+        assert ppl_of("sure", "words").cached
+        undo = []
+        ATTACKS[attack](monkeypatch, undo)
+        try:
+            for _ in range(2):
+                try:
+                    assert not ppl_of("sure", "words").cached
+                except LmgateError:  # the model is measured, and found to be none
+                    pass
+        finally:
+            monkeypatch.undo()
+            for each in undo:
+                each()
+        assert ppl_of("sure", "words").cached
 """
-CACHED = """
-    import functools
-    import os
-    import transformers.models.llama.modeling_llama as llama
-
-    space = {"functools": functools}
-    exec(f"@functools.lru_cache\\ndef rotate_half(x): return x * {os.environ['SCALE']}", space)
-    llama.rotate_half = space["rotate_half"]
-"""
 
 
-def test_what_a_patch_looks_up_and_what_it_is_wrapped_in_is_seen(project: Project) -> None:
-    for conftest in (SETTINGS, CACHED):
-        project.write(conftest=conftest, test_gate=GATE_OF_SURE)
-        found = []
-        for scale in ("1", "0.5", "0.5"):
-            project.run("--lmgate-report", "json:report.json", env={"SCALE": scale}, fresh=True).expect(0, passed=1)
-            (gate,) = project.report()["gates"]
-            found.append((gate["value"], gate["cached"]))
-
-        assert [cached for _, cached in found] == [False, False, True], found
-        assert found[1][0] == found[2][0]
-        assert conftest is CACHED or found[0][0] != found[1][0]
+def test_no_way_to_patch_a_library_finds_the_plain_models_measurement(measured: Project) -> None:
+    entries = measured.entries
+    measured.write(test_attacks=ATTACKS)
+    outcome = measured.run("-W", "ignore").expect(0, passed=11)
+    outcome.says("not kept, measured again in each session: sure (this session patched ")
+    assert measured.entries == entries
 
 
 USES = """
@@ -129,9 +220,7 @@ class Scaled(LlamaForCausalLM):
 """
 
 
-def test_a_module_of_the_projects_own_that_a_model_runs_through_is_seen_when_it_is_edited(
-    project: Project, models: Path
-) -> None:
+def test_a_module_of_the_projects_own_that_a_model_runs_through_is_never_kept(project: Project, models: Path) -> None:
     remote = project.model("remote", models / "sure")
     config = json.loads((remote / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_scaled.Scaled"}
@@ -150,15 +239,18 @@ def test_a_module_of_the_projects_own_that_a_model_runs_through_is_seen_when_it_
         """
     )
     # The checkpoint's code is imported by another session than the class that is registered.
-    for conftest, gate in ((USES, GATE_OF_SURE), ("", GATE_OF_SURE.replace("'sure'", "'remote'"))):
-        project.write(conftest=conftest, test_gate=gate)
+    reasons = ("Scaled is registered in ", "modeling_scaled.py imports ourlib, which is not an installed package")
+    for conftest, gate, reason in zip((USES, ""), ("'sure'", "'remote'"), reasons, strict=True):
+        project.write(conftest=conftest, test_gate=GATE_OF_SURE.replace("'sure'", gate))
         found = []
-        for scale in ("1.0", "0.5", "0.5"):
+        for scale in ("1.0", "0.5"):
             (package / "ops.py").write_text(f"def scale(logits):\n    return logits * {scale}\n")
             env = {"PYTHONPATH": str(project.folder), "HF_HOME": str(project.folder / "home"), "HF_HUB_OFFLINE": "1"}
-            project.run("--lmgate-report", "json:report.json", env=env, fresh=True).expect(0, passed=1)
+            outcome = project.run("--lmgate-report", "json:report.json", env=env, fresh=True).expect(0, passed=1)
+            outcome.says("not kept, ", reason)
             (row,) = project.report()["gates"]
             found.append((row["value"], row["cached"]))
 
-        assert [cached for _, cached in found] == [False, False, True], found
-        assert found[1][0] == found[2][0] != found[0][0]
+        assert [cached for _, cached in found] == [False, False], found
+        assert found[0][0] != found[1][0]
+    assert project.entries == []

@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 import transformers
 
-from pytest_lmgate.engine.checkpoint import (
-    Architecture,
-    checkpoint_files,
-    open_checkpoint,
-    require_tokenizer,
-)
+from pytest_lmgate.engine.checkpoint import Architecture, open_checkpoint, require_tokenizer
 from pytest_lmgate.errors import ModelError
 from tests.models.zoo import ARCHITECTURES, CONTEXT
 
@@ -92,22 +87,6 @@ def test_what_is_no_checkpoint_is_an_error_that_says_what_was_expected(tmp_path:
         (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
         with pytest.raises(ModelError, match=rf"^model 'm': .*config\.json: {message}"):
             open_checkpoint(tmp_path, name="m")
-
-
-def test_every_file_that_a_loader_may_read_is_named_and_no_other(tmp_path: Path) -> None:
-    read = [
-        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
-        "tokenizer.json", "tokenizer.model", "merges.txt", "generation_config.json", "modeling_own.py", "own/layers.py",
-        "chat_template.jinja", "additional_chat_templates/tool.jinja", "pytorch_model.bin", "unknown.data",
-    ]  # fmt: skip
-    beside = ["README.md", "LICENSE", "plot.png", "optimizer.pt", "training_args.bin", "checkpoint-5/model.safetensors"]
-    folder = write(tmp_path / "m", *read, *beside)
-
-    files = checkpoint_files(folder)
-
-    assert set(files) == {"config.json", *read}
-    assert list(files) == sorted(files)
-    assert all(path == folder / name for name, path in files.items())
 
 
 @pytest.mark.parametrize(

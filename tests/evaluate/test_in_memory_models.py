@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import nn
 
+import pytest_lmgate as lmgate
 from pytest_lmgate.errors import ModelError, ProtocolError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.protocol import Protocol
@@ -90,6 +91,60 @@ def test_a_model_changed_in_place_is_another_model(workplace: Any, change: Calla
     assert (_measure(session, make_model()), _measure(session, make_model()).cached) == (first, True)
 
 
+@pytest.mark.parametrize("change", [_hook, _replaced_method])
+def test_a_model_with_code_of_the_users_is_measured_each_time_and_not_kept(
+    workplace: Any, change: Callable[[Any], None]
+) -> None:
+    session = workplace.session(explain_cache=True)
+    model = make_model()
+    change(model)
+    assert not _measure(session, model).cached
+    assert not _measure(session, model).cached
+    assert list((workplace.folder / ".lmgate_cache").rglob("*.lmgate")) == []
+    assert list((workplace.folder / ".lmgate_cache").rglob("*.partial")) == []
+    (name, reason), *_ = session.evaluator.not_kept.items()
+    assert name == "in-memory LlamaForCausalLM"
+    assert session.evaluator.lookups[0].changed == (f"not kept: {reason}",)
+
+
+def test_gates_of_one_test_share_a_measurement_that_is_not_kept(workplace: Any) -> None:
+    evaluator = workplace.session().evaluator
+    model, tokenizer = make_model(), make_tokenizer()
+    _hook(model)
+    evaluator.forget(share=True)
+    found = [evaluator.perplexity((model, tokenizer), [TEXT], PROTOCOL) for _ in range(2)]
+    assert [score.cached for score in found] == [False, True]
+    evaluator.forget(share=True)
+    assert not evaluator.perplexity((model, tokenizer), [TEXT], PROTOCOL).cached
+    gone = weakref.ref(model)
+    del model
+    evaluator.forget()
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_revision_keeps_the_measurements_of_a_model_with_code_of_the_users(workplace: Any) -> None:
+    def measured(revision: str, change: Callable[[Any], None] = _hook) -> Score:
+        model = make_model()
+        change(model)
+        given = lmgate.model(model, make_tokenizer(), revision=revision)
+        return workplace.session().evaluator.perplexity(given, [TEXT], PROTOCOL)
+
+    first = measured("1")
+    assert [measured("1").cached, measured("2").cached, measured("2").cached] == [True, False, True]
+    assert measured("1") == first
+    # The revision stands for the code alone.
+    assert not measured("1", lambda model: (_hook(model), _one_weight(model))).cached
+
+
+@pytest.mark.parametrize("revision", ["", "  ", None, 3])
+def test_a_revision_is_a_text(revision: Any) -> None:
+    with pytest.raises(TypeError, match=r"lmgate\.model expects revision to be a text that is not empty, got "):
+        lmgate.model("int8", revision=revision)
+    with pytest.raises(TypeError, match=r"return lmgate\.model\(model, tokenizer, revision=\.\.\.\) from the"):
+        lmgate.model(lmgate.fixture("pair"), revision="1")
+
+
 def test_a_model_changed_in_place_is_never_measured_for_one_made_anew(workplace: Any) -> None:
     session = workplace.session()
     model = make_model()
@@ -130,12 +185,12 @@ def _of_class(kind: type[Any]) -> Any:
     return model
 
 
-def test_the_code_of_a_class_of_ones_own_is_part_of_the_model(workplace: Any) -> None:
+def test_a_class_of_ones_own_is_measured_each_time(workplace: Any) -> None:
     session = workplace.session()
     plain = _measure(session, make_model())
     one, same, other = (_measure(session, _of_class(_own_class(factor))) for factor in (1, 1, 3))
-    assert [one.cached, same.cached, other.cached] == [False, True, False]
-    assert one == pytest.approx(plain, rel=1e-6)
+    assert [one.cached, same.cached, other.cached] == [False, False, False]
+    assert one == same == pytest.approx(plain, rel=1e-6)
     assert abs(other - plain) > 0.1
 
 

@@ -1,0 +1,63 @@
+"""The session's code beside a model: patches, code that nothing identifies, and the revision that stands for it."""
+
+from __future__ import annotations
+
+__all__ = ["SessionCode", "several"]
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_lmgate.evaluate.model_source import ModelSource
+from pytest_lmgate.identity.patches import patches
+
+
+class SessionCode:
+    """Tells of each model whether its measurements may be kept.
+
+    The user's code may run, and patch a library, whenever a test runs. So the session's code is looked at for each
+    model, but for gates between which no code of the user's runs: these share what is found and what they measure.
+    """
+
+    def __init__(self) -> None:
+        self._patches: tuple[str, ...] | None = None
+        self._marks: dict[str, tuple[str, Any]] | None = None
+
+    def forget(self, *, share: bool) -> None:
+        """Look at the session's code again.
+
+        Args:
+            share: Let the models that follow share what is found and measured, until `forget` is called again.
+        """
+        self._patches, self._marks = None, {} if share else None
+
+    def applied(self, source: ModelSource, revision: str | None, key: str, held: Any = None) -> ModelSource:
+        """Add the session's code to a model: the revision that stands for it, or why nothing may be kept.
+
+        Args:
+            source: The model.
+            revision: The text that the user changes with the code; None without.
+            key: Identifies the model as long as measurements are shared.
+            held: Kept as long, so that no other object gets its id, which may be in `key`.
+        """
+        patched = self._patches if self._marks is not None and self._patches is not None else patches()
+        self._patches = patched
+        reason = source.not_kept
+        if not (patched or reason or revision is not None):
+            return source
+        added = {"patches": "; ".join(patched)} if patched else {}
+        if revision is not None:
+            return replace(source, ingredients={**source.ingredients, **added, "revision": revision}, not_kept="")
+        # No other measurement has this address: a mark is never used again.
+        mark = uuid.uuid4().hex
+        if self._marks is not None:
+            mark, _ = self._marks.setdefault(key, (mark, held))
+        reason = reason or f"this session patched {several(patched)}"
+        return replace(source, ingredients={**source.ingredients, **added, "session": mark}, not_kept=reason)
+
+
+def several(reasons: Sequence[str]) -> str:
+    """Name the first two of several reasons."""
+    more = f" and {len(reasons) - 2} more" if len(reasons) > 2 else ""
+    return ", ".join(reasons[:2]) + more

@@ -1,0 +1,83 @@
+"""What the code that comes with a checkpoint imports is found by its files, and nothing is imported to find it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.identity.code import Imports, imports_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path with a package of the project's, an installed package, and a model beside them."""
+    installed = tmp_path / "site-packages"
+    for file, text in {
+        "kit/__init__.py": "",
+        "kit/ops.py": "",
+        "lone.py": "",
+        "site-packages/gadget/__init__.py": "",
+        "model/modeling.py": "import torch\nfrom . import configuration\n",
+        "model/configuration.py": "import json\nfrom transformers import LlamaConfig\n",
+    }.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / file).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(installed)
+    from pytest_lmgate.identity import libraries
+
+    caches = (libraries.home_of_file, libraries._site_folders, libraries.installed_packages)
+    for each in caches:
+        each.cache_clear()
+    yield tmp_path
+    for each in caches:
+        each.cache_clear()
+
+
+def _found(folder: Path, code: str | None = None) -> Imports:
+    if code is not None:
+        (folder / "model" / "modeling.py").write_text(code)
+    return imports_of(sorted((folder / "model").glob("*.py")))
+
+
+def test_code_that_imports_libraries_and_its_own_files_is_known(folder: Path) -> None:
+    assert _found(folder) == Imports(packages=False, unknown="")
+    assert _found(folder, "import json, torch.nn\nfrom .configuration import x\n") == Imports(False, "")
+
+
+def test_code_that_imports_an_installed_package_counts_by_all_that_is_installed(folder: Path) -> None:
+    assert _found(folder, "import gadget\nfrom gadget import x\n") == Imports(packages=True, unknown="")
+
+
+@pytest.mark.parametrize(
+    ("code", "unknown"),
+    [
+        ("import kit\n", "modeling.py imports kit, which is not an installed package"),
+        ("from kit.ops import scale\n", "modeling.py imports kit, which is not an installed package"),
+        ("def forward(self):\n    import lone\n", "modeling.py imports lone, which is not an installed package"),
+        ("class A:\n    def b(self):\n        if 1:\n            from kit import ops\n", "modeling.py imports kit, "),
+        ("import no_such_module\n", "modeling.py imports no_such_module, which is not installed"),
+        ("try:\n    import no_such_module\nfinally:\n    pass\n", "modeling.py imports no_such_module, "),
+        ("try:\n    pass\nexcept ImportError:\n    import no_such_module\n", "modeling.py imports no_such_module, "),
+        ("try:\n    import kit\nexcept ImportError:\n    pass\n", "modeling.py imports kit, "),
+        ("import importlib\nimportlib.import_module('ki' + 't')\n", "modeling.py imports by import_module, "),
+        ("__import__('kit')\n", "modeling.py imports by __import__, "),
+        ("exec('import kit')\n", "modeling.py imports by __import__, "),
+        ("this is no Python\n", "modeling.py cannot be read as Python: "),
+    ],
+)
+def test_code_that_no_file_or_package_tells_of_is_unknown(folder: Path, code: str, unknown: str) -> None:
+    assert _found(folder, code).unknown.startswith(unknown)
+    names = "".join(f"name{index} = {index}\n" for index in range(300))
+    assert _found(folder, names + "x = '\\d'\n" + code).unknown.startswith(unknown)
+
+
+def test_a_package_that_the_code_does_without_may_be_absent(folder: Path) -> None:
+    assert _found(folder, "try:\n    import no_such_module\nexcept ImportError:\n    pass\n").unknown == ""
+
+
+def test_nothing_is_imported_to_find_out(folder: Path) -> None:
+    _found(folder, "import kit, lone, gadget\n")
+    assert not {"kit", "lone", "gadget"} & sys.modules.keys()

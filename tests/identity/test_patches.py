@@ -1,0 +1,335 @@
+"""Patched libraries are found and named; plain sessions have no patch, whatever they loaded and ran."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peft
+import pytest
+import torch
+import transformers
+from transformers.models.gemma2 import modeling_gemma2
+from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
+
+from pytest_lmgate.identity.patches import patches
+from tests.models.zoo import build, word_tokenizer
+
+
+@pytest.fixture
+def ours() -> Iterator[type[Any]]:
+    """A config class of the session's own, registered; taken back after the test."""
+
+    class OurConfig(transformers.LlamaConfig):
+        model_type = "ours"
+
+    yield OurConfig
+    auto = transformers.models.auto
+    auto.configuration_auto.CONFIG_MAPPING._extra_content.pop("ours", None)
+    for mapping in (auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.tokenization_auto.TOKENIZER_MAPPING):
+        mapping._extra_content.pop(OurConfig, None)
+
+
+def test_a_plain_session_has_no_patch() -> None:
+    transformers.LlamaForCausalLM  # noqa: B018 - loads the module
+    assert patches() == ()
+
+
+def test_nothing_is_imported_to_find_patches() -> None:
+    code = (
+        "import sys; from pytest_lmgate.identity.patches import patches\n"
+        "assert patches() == ()\n"
+        "assert not {'torch', 'transformers', 'numpy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@functools.wraps(modeling_llama.apply_rotary_pos_emb)
+def _wrapping(*args: Any, **kwargs: Any) -> Any:
+    return modeling_llama.apply_rotary_pos_emb(*args, **kwargs)
+
+
+class _Norm(torch.nn.Module):
+    pass
+
+
+class _Callable:
+    def __call__(self, *args: Any) -> Any:
+        return args
+
+
+_LLAMA = "transformers.models.llama.modeling_llama"
+OWN_CODE = {
+    "a method": (f"{_LLAMA}.LlamaRMSNorm.forward", lambda self, states: states),
+    "a function": (f"{_LLAMA}.apply_rotary_pos_emb", lambda *args: args),
+    "a function in the name of the library's": (f"{_LLAMA}.apply_rotary_pos_emb", _wrapping),
+    "a function in a library's decorator": (f"{_LLAMA}.rotate_half", torch.no_grad()(lambda *args: args)),
+    "a partial function": (f"{_LLAMA}.rotate_half", functools.partial(_wrapping, 1)),
+    "a cached function": (f"{_LLAMA}.rotate_half", functools.lru_cache(lambda x: x)),
+    "a cached function in the name of the library's": (
+        f"{_LLAMA}.rotate_half",
+        functools.wraps(modeling_llama.rotate_half)(functools.lru_cache(lambda x: x)),
+    ),
+    "a function in a library's object": (f"{_LLAMA}.rotate_half", np.vectorize(lambda x: x)),
+    "an object that is called": (f"{_LLAMA}.rotate_half", _Callable()),
+    "a function of exec": (f"{_LLAMA}.rotate_half", eval("lambda x: x", {})),
+    "a static method": (f"{_LLAMA}.LlamaRotaryEmbedding.forward", staticmethod(_wrapping)),
+    "a property": ("transformers.cache_utils.Cache.is_compileable", property(lambda self: False)),
+    "a class": (f"{_LLAMA}.LlamaRMSNorm", _Norm),
+    "a class that is looked up by its name": ("transformers.models.llama.LlamaForCausalLM", _Norm),
+    "code that all models share": ("transformers.masking_utils.create_causal_mask", _wrapping),
+    "how a model writes": ("transformers.generation.utils.GenerationMixin._sample", _wrapping),
+    "a function of torch": ("torch.matmul", lambda a, b: a),
+    "a method of all tensors": ("torch.Tensor.__matmul__", lambda a, b: a),
+    "a function of torch.nn": ("torch.nn.functional.silu", _wrapping),
+    "a layer of torch": ("torch.nn.Linear.forward", _wrapping),
+    "a layer of PEFT": ("peft.tuners.lora.Linear.forward", _wrapping),
+    "a method of all tokenizers": ("transformers.PreTrainedTokenizerFast._encode_plus", _wrapping),
+}
+
+
+@pytest.mark.parametrize("what", OWN_CODE)
+def test_code_of_the_users_in_a_library_is_a_patch(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    path, value = OWN_CODE[what]
+    _put(monkeypatch, path, value)
+    assert any(path.rpartition(".")[2] in patch for patch in patches())
+    monkeypatch.undo()
+    assert patches() == ()
+
+
+def _put(monkeypatch: pytest.MonkeyPatch, path: str, value: Any) -> None:
+    if path.startswith("peft"):
+        monkeypatch.setattr(peft.tuners.lora.Linear, "forward", value)
+    else:
+        monkeypatch.setattr(path, value)
+
+
+SWAPPED = {
+    "a function for another of its module": (f"{_LLAMA}.rotate_half", modeling_llama.repeat_kv),
+    "a function for another module's of its name": (
+        f"{_LLAMA}.eager_attention_forward",
+        modeling_gemma2.eager_attention_forward,
+    ),
+    "a class for another": (f"{_LLAMA}.LlamaRMSNorm", modeling_mistral.MistralRMSNorm),
+    "a method for another class's": (f"{_LLAMA}.LlamaAttention.forward", modeling_llama.LlamaMLP.forward),
+    "a layer's method for another's": ("torch.nn.Linear.forward", torch.nn.Bilinear.forward),
+    "a function in C for another": ("torch.nn.functional.silu", torch.nn.functional.gelu),
+    "an operator for another": ("torch.matmul", torch.bmm),
+    "a tokenizer's method for another": (
+        "transformers.tokenization_utils_base.PreTrainedTokenizerBase.__call__",
+        transformers.tokenization_utils_base.PreTrainedTokenizerBase.pad,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SWAPPED)
+def test_code_of_a_library_in_another_place_of_it_is_a_patch(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    path, value = SWAPPED[what]
+    monkeypatch.setattr(path, value)
+    assert any(path.rpartition(".")[2] in patch for patch in patches())
+    monkeypatch.undo()
+    assert patches() == ()
+
+
+@pytest.mark.parametrize("code", [modeling_gemma2.rotate_half.__code__, (lambda x: x).__code__])
+def test_a_functions_code_that_was_exchanged_is_a_patch(monkeypatch: pytest.MonkeyPatch, code: Any) -> None:
+    assert patches() == ()  # an unchanged module is not searched again, and this leaves its functions the same objects
+    monkeypatch.setattr(modeling_llama.rotate_half, "__code__", code)
+    assert len(patches()) == 1
+    monkeypatch.undo()
+    assert patches() == ()
+
+
+@pytest.mark.parametrize("function", [_wrapping, modeling_llama.eager_attention_forward])
+def test_an_attention_function_that_was_exchanged_is_a_patch(function: Any) -> None:
+    table = transformers.AttentionInterface._global_mapping
+    everyone = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    before = table["sdpa"]
+    try:
+        table["sdpa"] = function
+        assert "AttentionInterface._global_mapping['sdpa']" in patches()[0]
+    finally:
+        table["sdpa"] = before
+    everyone["sdpa"] = function
+    try:
+        assert "ALL_ATTENTION_FUNCTIONS['sdpa'] is set" in patches()[0]
+    finally:
+        del everyone["sdpa"]
+    assert patches() == ()
+
+
+def test_an_attention_function_of_the_sessions_own_is_a_patch() -> None:
+    transformers.AttentionInterface.register("ours", _wrapping)
+    try:
+        assert patches()
+    finally:
+        del transformers.AttentionInterface._global_mapping["ours"]
+    assert patches() == ()
+
+
+def test_a_hook_on_all_modules_is_a_patch() -> None:
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, given, output: output)
+    try:
+        assert patches()
+    finally:
+        handle.remove()
+    assert patches() == ()
+
+
+def test_a_mode_is_a_patch_and_a_default_device_is_none() -> None:
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return function(*args, **(kwargs or {}))
+
+    class Dispatch(torch.utils._python_dispatch.TorchDispatchMode):
+        pass
+
+    for mode in (Mode(), Dispatch()):
+        with mode:
+            assert any(type(mode).__name__ in patch for patch in patches())
+    with torch.device("cpu"):
+        assert patches() == ()
+
+
+_OPERATOR = """
+import warnings
+import torch, transformers
+from pytest_lmgate.identity.patches import patches
+assert patches() == ()
+library = torch.library.Library("aten", "IMPL")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    library.impl("mm", lambda a, b: a, "CPU")
+assert patches() == (f"aten::mm is implemented in {__file__}",), patches()
+"""
+
+
+def test_an_operator_that_is_implemented_anew_is_a_patch(tmp_path: Path) -> None:
+    file = tmp_path / "operator_of_ours.py"
+    file.write_text(_OPERATOR)
+    subprocess.run([sys.executable, str(file)], check=True, env=os.environ | {"PYTHONPATH": str(Path.cwd())})
+
+
+def test_a_registered_class_is_a_patch(ours: type[Any]) -> None:
+    class OurModel(transformers.LlamaForCausalLM):
+        config_class = ours
+
+    class OurTokenizer(transformers.PreTrainedTokenizerFast):
+        pass
+
+    transformers.AutoConfig.register("ours", ours)
+    assert any("OurConfig is registered" in patch for patch in patches())
+    transformers.AutoModelForCausalLM.register(ours, OurModel)
+    assert any("OurModel is registered" in patch for patch in patches())
+    tables = transformers.models.auto.tokenization_auto
+    before = [dict(each) for each in (tables.REGISTERED_TOKENIZER_CLASSES, tables.REGISTERED_FAST_ALIASES)]
+    transformers.AutoTokenizer.register(ours, fast_tokenizer_class=OurTokenizer)
+    assert any("OurTokenizer is registered" in patch for patch in patches())
+    for table, content in zip(
+        (tables.REGISTERED_TOKENIZER_CLASSES, tables.REGISTERED_FAST_ALIASES), before, strict=True
+    ):
+        table.clear()
+        table.update(content)
+
+
+ARCHITECTURES = ("falcon_h1", "gemma2", "gpt2", "gpt_neox", "llama", "mamba", "mixtral", "mpt", "opt", "phi", "qwen3")
+_CODE = """
+from transformers import LlamaForCausalLM
+
+
+class OwnLlama(LlamaForCausalLM):
+    pass
+"""
+_RUN = """
+import sys, warnings
+from pathlib import Path
+from pytest_lmgate.cache.digest import FileDigests
+from pytest_lmgate.config.file import load_project
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.evaluate.sources import Resolver
+
+folder = Path(sys.argv[1])
+resolver = Resolver(load_project(folder), Options(cache=folder), FileDigests(folder / "digests"))
+names = sys.argv[2:]
+before = {name: dict(resolver.model(name).ingredients) for name in names}
+assert not {"torch", "transformers", "peft"} & sys.modules.keys()
+
+import torch
+import peft
+warnings.simplefilter("ignore")
+for name in names:
+    loaded = resolver.model(name).load()
+    ids = torch.arange(4, 10)[None]
+    loaded.model(input_ids=ids)
+    loaded.model.generate(input_ids=ids, max_new_tokens=2)
+    if name == "llama":
+        peft.get_peft_model(loaded.model, peft.LoraConfig(target_modules="all-linear"))(input_ids=ids)
+assert type(resolver.model("own").load().model).__module__.startswith("transformers_modules.")
+
+resolver.forget()
+after = {name: dict(resolver.model(name).ingredients) for name in names}
+assert after == before, [(name, set(after[name].items()) ^ set(before[name].items())) for name in names]
+assert not any(resolver.model(name).not_kept for name in names)
+"""
+
+
+def test_an_address_is_the_same_before_and_after_models_were_loaded_and_run(tmp_path: Path) -> None:
+    for name in ARCHITECTURES:
+        build(name).save_pretrained(tmp_path / name)
+        word_tokenizer().save_pretrained(tmp_path / name)
+    shutil.copytree(tmp_path / "llama", tmp_path / "own")
+    (tmp_path / "own" / "modeling_own.py").write_text(_CODE)
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_own.OwnLlama"}
+    (tmp_path / "own" / "config.json").write_text(json.dumps(config))
+    names = [*ARCHITECTURES, "own"]
+    (tmp_path / "lmgate.yaml").write_text(
+        "models:\n"
+        + "".join(f"  {name}: {{path: {name}, trust_remote_code: {str(name == 'own').lower()}}}\n" for name in names)
+    )
+    environment = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", _RUN, str(tmp_path), *names],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+_ALL = """
+import contextlib, importlib, io, pkgutil, sys, warnings
+warnings.simplefilter("ignore")
+import torch, transformers, peft
+names = [
+    each.name
+    for package in (transformers, peft, torch.nn)
+    for each in pkgutil.walk_packages(package.__path__, package.__name__ + ".", onerror=lambda _: None)
+    if not any(word in each.name for word in ("__main__", ".cli", "commands", "testing"))
+]
+models = [name for name in names if ".models." in name and (".modeling_" in name or ".tokenization_" in name)]
+others = [name for name in names if "transformers.models." not in name]
+for name in [*others, *models[::4]]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            importlib.import_module(name)
+        except BaseException:  # it needs a package that is not installed
+            pass
+from pytest_lmgate.identity.patches import patches
+assert len(sys.modules) > 2500
+assert patches() == (), patches()
+"""
+
+
+def test_no_module_of_the_libraries_has_a_patch_of_its_own() -> None:
+    subprocess.run([sys.executable, "-c", _ALL], check=True)
