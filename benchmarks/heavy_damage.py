@@ -1,8 +1,8 @@
 """How often a gate is right where a few rows or tokens carry the damage, at a true change equal to the tolerance.
 
-A tenth of the rows of a ROUGE is lost by 0.2 each, the others stay as they are: what is promised there is 5 %. The KL
-divergence of a candidate is 10 % larger than its baseline's, token by token and with tails so heavy (lognormal, sigma 2)
-that no rule learns the noise from the text: shown, not promised. Student's bounds are those of earlier versions.
+A tenth of the rows of a ROUGE loses 0.2 each, the others stay as they are: 5 % is promised. The KL divergence of a
+candidate is 10 % larger than its baseline's, with tails so heavy (lognormal tokens, sigma 2) that no rule learns the
+noise from the text: it is shown, not promised. Student's bounds are those of earlier versions.
 """
 
 from __future__ import annotations
