@@ -20,6 +20,10 @@ from pytest_lmgate.metrics.proportion import Outcomes
 from pytest_lmgate.metrics.student import normal_cdf, normal_quantile, t_cdf, t_quantile
 
 
+_SMALLEST = 1e-9
+"""A loss below which no number of rows is worth naming."""
+
+
 def compare_outcomes(
     candidate: Outcomes, reference: Outcomes, *, tolerance: Tolerance, confidence: float = 0.95
 ) -> Comparison:
@@ -107,5 +111,5 @@ def _needed(changes: Changes, size: float, score: float, z: float, more: float, 
     """Rows that would decide: the score grows as their square root."""
     if changes.lost + changes.gained == 0:
         # Not for a power of 80 %: without a change in any of them, so many rows do show it.
-        return math.ceil(rows_without_change(size, z) * rows / changes.n) if size > 0 else None
+        return math.ceil(rows_without_change(size, z) * rows / changes.n) if size > _SMALLEST else None
     return math.ceil(rows * (more * z / score) ** 2) if abs(score) > 1e-4 else None

@@ -55,7 +55,8 @@ def tango_z(changes: Changes, loss: float) -> float:
     """
     n, b, c = changes.n, changes.lost, changes.gained
     first, second, third = 2 * n, -b - c + (2 * n - b + c) * loss, -c * loss * (1 - loss)
-    q = (math.sqrt(max(0.0, second**2 - 4 * first * third)) - second) / (2 * first)
+    # q and q + T are probabilities; of tiny numbers rounding may leave less than nothing.
+    q = max(0.0, -loss, (math.sqrt(max(0.0, second**2 - 4 * first * third)) - second) / (2 * first))
     distance, variance = b - c - n * loss, n * (2 * q + loss * (1 - loss))
     if variance <= 0:  # at T = 0 without a changed row, or at an end of the range
         return math.copysign(math.inf, distance) if distance else 0.0

@@ -11,9 +11,10 @@ import tokenizers
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest_lmgate.config.protocol import PROTOCOLS, Windowing
 
 from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.protocols.table import PROTOCOLS
+from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.rows import row_targets, rows_by_counts, rows_by_starts
 from pytest_lmgate.data.tokens import TokenizerFacts, tokenize
 from pytest_lmgate.data.windows import plan_windows
