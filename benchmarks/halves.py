@@ -94,9 +94,12 @@ def coverage(measured: Measured) -> Coverage:
     as_it_is, narrowed, expected = [], [], []
     for half in halves(len(differences)):
         found = clustered_mean(differences[half], measured.counts[half])
-        margin, distance = found.margin() or 0.0, abs(found.mean - whole.mean)
-        as_it_is.append(distance <= margin)
-        narrowed.append(distance <= margin * math.sqrt(0.5))
+        bounds, distance = found.bounds(0.975), whole.mean - found.mean
+        assert bounds is not None
+        below, above = bounds.lower - found.mean, bounds.upper - found.mean
+        margin = (above - below) / 2
+        as_it_is.append(below <= distance <= above)
+        narrowed.append(below <= distance / math.sqrt(0.5) <= above)
         expected.append(1 - 2 * ndtr(-margin / (found.stderr or math.inf) * math.sqrt(2)))
     return Coverage(*(float(np.mean(each)) for each in (as_it_is, narrowed, expected)))
 

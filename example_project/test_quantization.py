@@ -1,6 +1,6 @@
 """The quantization check: is a candidate worse than the model it was made from by more than 1 %?
 
-Both are measured on the same tokens and compared document by document or block by block, so that what both find hard
+Both are measured on the same tokens and compared bulletin by bulletin, so that what both find hard
 cancels. watch_it_fail.py has the candidate of 3 bits, which is worse.
 """
 
@@ -18,5 +18,5 @@ def test_four_bits_are_within_the_tolerance():
 
 
 @pytest.mark.no_regression("ppl", "int4", "few-bulletins", "1%", against="float")
-def test_twenty_bulletins_are_too_few_to_tell():
+def test_twelve_bulletins_are_too_few_to_tell():
     """INCONCLUSIVE: the same candidate on a short text. The build goes on, except in strict mode."""

@@ -107,6 +107,10 @@ def find_company(
     Raises:
         ModelError: The model gives a row two NLLs.
     """
+    if len(longest) < 2:
+        return Company.ANY, False  # nothing to score but what is read alone
+    # A row of one token has no NLL to compare.
+    other = other if len(other) > 1 else longest
     dtype = getattr(model, "dtype", torch.float32)
     whole = longest[: max(2, budget // 2)]
     row = other[: max(2, min(_TOKENS, len(whole) // 2))]

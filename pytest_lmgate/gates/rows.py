@@ -19,7 +19,6 @@ from pytest_lmgate.metrics.noise import Rule
 from pytest_lmgate.metrics.proportion import Outcomes
 from pytest_lmgate.metrics.student import normal_cdf, normal_quantile, t_cdf, t_quantile
 
-
 _SMALLEST = 1e-9
 """A loss below which no number of rows is worth naming."""
 

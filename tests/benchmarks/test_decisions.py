@@ -16,7 +16,7 @@ import pytest
 from bell_mccaffrey import degrees_of_freedom
 from decision_tables import MAIN, NOISES
 from judges import METHODS, OURS, clustered, llama_cpp, require_same_verdicts
-from pairs import TRUTHS, Noise, simulate
+from pairs import CONFIDENCE, TRUTHS, Noise, simulate
 from promises import broken_promises
 
 from pytest_lmgate.metrics.noise import clustered_mean
@@ -35,8 +35,12 @@ def test_the_closed_form_for_many_is_that_of_one(noise: str, truth: str, documen
 
     for each in range(20):
         one = clustered_mean(pairs.sums[each], pairs.counts[each].astype(np.int64))
+        bounds, interval = one.bounds(CONFIDENCE), one.bounds(0.5 + CONFIDENCE / 2)
+        assert bounds is not None
+        assert interval is not None
         assert judged.change[each] == pytest.approx(one.mean, abs=1e-15)
-        assert judged.stderr[each] == pytest.approx(one.stderr, rel=1e-9)
+        assert (judged.lower[each], judged.upper[each]) == pytest.approx(bounds[:2], rel=1e-9)
+        assert (judged.low[each], judged.high[each]) == pytest.approx(interval[:2], rel=1e-9)
         assert df[each] == pytest.approx(one.df, rel=1e-9)
     require_same_verdicts(pairs, judged, 20)
 
@@ -60,7 +64,9 @@ def test_llama_cpps_error_is_its_formula_over_the_tokens_drawn() -> None:
     by_token = np.mean(tokens**2, axis=1) - np.mean(tokens, axis=1) ** 2
 
     assert drawn.iid_variance.mean() == pytest.approx(by_token.mean(), rel=0.01)
-    assert llama_cpp(drawn).stderr == pytest.approx(np.sqrt(drawn.iid_variance / (drawn.counts.sum(axis=1) - 1)))
+    judged = llama_cpp(drawn)
+    stderr = np.sqrt(drawn.iid_variance / (drawn.counts.sum(axis=1) - 1))
+    assert (judged.upper - judged.lower) / 2 / 1.6448536269514722 == pytest.approx(stderr)
 
 
 def test_a_method_that_takes_tokens_as_independent_breaks_the_promises() -> None:
@@ -100,7 +106,7 @@ def test_the_small_run_keeps_every_promise_and_writes_the_tables(tmp_path: Path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "0 promises broken, 400 repetitions" in ran.stdout
     written = (tmp_path / "decisions.md").read_text(encoding="utf-8")
-    assert written.count("\n| 30 | 1.5 |") == len(NOISES) + len(METHODS) - 1
+    assert written.count("\n| 30 | 1.5 |") == 2 * len(NOISES) + len(METHODS) - 2
     assert "0 are broken." in written
     assert "**" in written.partition("## llama.cpp")[2], "what others break is marked"
     assert not (tmp_path / "decisions.svg").exists()

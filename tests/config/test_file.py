@@ -224,7 +224,6 @@ WRONG = """
         dtype: float16
         load:
           subfolder: y
-      c: {path: x, revision: main}
     datasets:
       d:
         path: x.jsonl
@@ -235,8 +234,7 @@ MENDED = [
     ("device: gpu", "device: cuda", "3: defaults.device: expected one of auto, cuda, mps, cpu, xpu, or one of several"),
     ("fp16", "float16", "7: models.a.dtype: expected one of auto, float64, float32, bfloat16, float16; got 'fp16'"),
     ("subfolder", "device_map", "12: models.b.load.subfolder: say path: beside load:"),
-    (", revision: main", "", "13: models.c.revision: only a hub id has revisions"),
-    ("limit: many", "limit: 2", "17: datasets.d.limit: expected `int | null`, got `str`"),
+    ("limit: many", "limit: 2", "16: datasets.d.limit: expected `int | null`, got `str`"),
 ]
 
 

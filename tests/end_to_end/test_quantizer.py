@@ -16,8 +16,17 @@ from tests.models.zoo import build, word_tokenizer, words
 pytest.importorskip("bitsandbytes")
 
 
+# On processors with AVX512-BF16 bitsandbytes packs 4-bit weights, and fails on layers as small as these.
+UNPACKED = """
+    import bitsandbytes.backends.cpu.ops, bitsandbytes.nn.modules
+    bitsandbytes.nn.modules.has_avx512bf16 = bitsandbytes.backends.cpu.ops.has_avx512bf16 = lambda: False
+"""
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    for module in ("nn.modules", "backends.cpu.ops"):
+        monkeypatch.setattr(f"bitsandbytes.{module}.has_avx512bf16", lambda: False)
     build("llama").save_pretrained(tmp_path / "model")
     word_tokenizer().save_pretrained(tmp_path / "model")
     draw = random.Random(5)
@@ -25,7 +34,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path).write(
         pytest_ini="[pytest]\n",
         words_txt=text,
-        conftest=COUNT_MEASUREMENTS,
+        conftest=COUNT_MEASUREMENTS + UNPACKED,
         lmgate_yaml="""
             defaults: {device: cpu}
             models:

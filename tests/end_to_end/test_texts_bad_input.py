@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.projects import Project
-from tests.end_to_end.writers import CONTEXT, ROWS, write_rows, writing_project
+from tests.end_to_end.writers import CONTEXT, ROWS, models_that_write, write_rows, writing_project
 
 PATH = "path: chains.jsonl"
 BOTH = 'prompt: "{start}", references: rest'
@@ -101,7 +101,7 @@ def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project
 def test_every_bad_input_is_one_clear_error_and_fails_the_build(
     project: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    counter = tmp_path_factory.getbasetemp() / "writers" / "counter"
+    counter = models_that_write(tmp_path_factory.getbasetemp()) / "counter"
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system message, please') }}{% endif %}"
     (project.model("refusing", counter) / "chat_template.jinja").write_text(template)
     _damage(project.model("damaged", counter) / "model.safetensors")

@@ -17,7 +17,7 @@ import yaml
 
 from pytest_lmgate.metrics import texts as metrics
 from tests.end_to_end.projects import Outcome, Project
-from tests.end_to_end.writers import make_writer, writing_project
+from tests.end_to_end.writers import make_writer, models_that_write
 
 DOCS = Path(__file__).parents[2] / "docs"
 CHAINS = (
@@ -87,11 +87,8 @@ def test_the_guide_to_texts(tmp_path: Path) -> None:
 
 
 def test_the_guide_to_choices(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    (tmp_path / "other").mkdir()
-    writing_project(tmp_path / "other", tmp_path_factory.getbasetemp())
-    shutil.rmtree(tmp_path / "other")
     project = put_on_disk("choices.md", tmp_path)
-    writers = tmp_path_factory.getbasetemp() / "writers"
+    writers = models_that_write(tmp_path_factory.getbasetemp())
     for name, source in {"bert": "masked", "t5": "translator"}.items():
         shutil.copytree(writers / source, tmp_path / "models" / name)
     make_chains(tmp_path / "models" / "candidate")

@@ -56,9 +56,14 @@ def written(model: str, prompt: str, tokens: int = 128) -> str:
     return " ".join(words[:tokens])
 
 
+def models_that_write(base: Path) -> Path:
+    """Return the folder of the models, which are made once under `base`, the test session's own folder."""
+    return made_once(base, "writers", _make)
+
+
 def writing_project(folder: Path, base: Path, *, with_models: bool = True) -> Project:
-    """Make a project that names the models, which are made once under `base`, the test session's own folder."""
-    models = made_once(base, "writers", _make) if with_models else base / "writers"
+    """Make a project that names the models."""
+    models = models_that_write(base) if with_models else base / "writers"
     project = Project(folder).write(pytest_ini="[pytest]\n", lmgate_yaml=YAML.format(models=models))
     write_rows(project, "chains", ROWS)
     return project

@@ -29,9 +29,11 @@ def test_nll_equals_the_log_softmax_of_the_models_own_logits_at_every_batch_size
 
     measured = {size: measure_nll(loaded(model), STREAMS, PLAN, dataset="d", batch_size=size) for size in (1, 3, 16)}
 
-    assert measured[1] == pytest.approx(naive_nll(model, STREAMS, PLAN), rel=0, abs=1e-5)
+    # Mamba's scan adds up in another order on some processors: 1.2e-5 of a token's NLL was seen with AVX-512.
+    room = 2e-5 if name in ("mamba", "mamba2") else 1e-5
+    assert measured[1] == pytest.approx(naive_nll(model, STREAMS, PLAN), rel=0, abs=room)
     for size in (3, 16):
-        assert measured[size] == pytest.approx(measured[1], rel=1e-5, abs=1e-5)
+        assert measured[size] == pytest.approx(measured[1], rel=room, abs=room)
         assert measured[size].mean() == pytest.approx(measured[1].mean(), rel=1e-6)
 
 

@@ -31,6 +31,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def weights_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On processors with AVX512-BF16 bitsandbytes packs 4-bit weights, and fails on layers as small as these."""
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
+    monkeypatch.setattr("bitsandbytes.backends.cpu.ops.has_avx512bf16", lambda: False)
+
+
 def load(folder: Path, config: str) -> LoadedModel:
     return load_checkpoint(
         open_checkpoint(folder, name="tiny"),

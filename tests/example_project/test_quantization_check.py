@@ -14,7 +14,7 @@ CHECK = (
     "test_quantization.py",
     "watch_it_fail.py",
     "-k",
-    "test_eight_bits or test_four_bits or test_twenty or test_three_bits",
+    "test_eight_bits or test_four_bits or test_twelve or test_three_bits",
 )
 
 
