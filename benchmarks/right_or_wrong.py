@@ -159,13 +159,12 @@ def right_or_wrong(repetitions: int, *, quick: bool, docs: Path | None) -> bool:
     broken = []
     for setting, seed in zip(settings, np.random.SeedSequence(12345).spawn(len(settings)), strict=True):
         first, second = seed.spawn(2)
-        shares, count = _shares(setting, repetitions, np.random.default_rng(first)), repetitions
-        if any(_broken(shares, count)):
-            # Of two thousand checks some are three errors off by chance: look again, ten times as often.
-            count = 10 * repetitions
-            shares = _shares(setting, count, np.random.default_rng(second))
+        shares = _shares(setting, repetitions, np.random.default_rng(first))
+        if any(_broken(shares, repetitions)):
+            # Of two thousand checks some are three errors off by chance: look once more.
+            shares = _shares(setting, repetitions, np.random.default_rng(second))
         found.setdefault((setting.cluster, setting.rows), []).append(shares)
-        broken += [f"{setting}: {problem}" for problem in _broken(shares, count)]
+        broken += [f"{setting}: {problem}" for problem in _broken(shares, repetitions)]
     text = "\n".join(_table(found))
     print(f"\nright-or-wrong rows, verdicts at the tolerance, {repetitions:,} repetitions\n\n{text}\n")
     if docs is not None:
