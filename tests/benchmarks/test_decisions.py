@@ -151,6 +151,20 @@ def test_a_resampled_metric_keeps_its_level_and_the_guide_shows_the_table(tmp_pa
     assert shown in (DOCS / "no_regression.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("part", "table"), [("rows", "right_or_wrong.md"), ("text", "running_text.md"), ("damage", "heavy_damage.md")]
+)
+def test_a_small_run_of_each_further_part_keeps_its_promises_and_the_guide_shows_its_table(
+    part: str, table: str, tmp_path: Path
+) -> None:
+    ran = run_script("--only", part, "--quick", "--docs", str(tmp_path))
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    shown = (DOCS / "figures" / table).read_text(encoding="utf-8")
+    assert shown.splitlines()[:2] == (tmp_path / table).read_text(encoding="utf-8").splitlines()[:2]
+    assert shown in (DOCS / "no_regression.md").read_text(encoding="utf-8")
+
+
 def test_halves_are_halves_and_the_narrowed_interval_is_that_of_sampling_without_replacement() -> None:
     chosen = halves.halves(30)
     assert len(chosen) == 200
