@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 from tests.end_to_end.projects import Project
-from tests.end_to_end.writers import write_rows, writing_project
+from tests.end_to_end.writers import models_that_write, write_rows, writing_project
 
 # `counter` knows which word is next, and `even` takes the first of equals: both are right, or both are wrong.
 RIGHT = {"q": "one", "options": ["two", "six"], "answer": 0}
@@ -66,7 +66,7 @@ def test_two_models_with_equal_answers_on_20_rows_are_inconclusive_and_52_rows_s
 def test_the_same_checkpoint_twice_passes_with_any_rows_also_from_another_folder(
     project: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    models = tmp_path_factory.getbasetemp() / "writers"
+    models = models_that_write(tmp_path_factory.getbasetemp())
     project.model("copy", models / "counter")
     path = project.folder / "lmgate.yaml"
     written = path.read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def test_two_models_with_the_same_texts_are_judged_as_rows_without_a_change(
 ) -> None:
     import safetensors.torch
 
-    folder = project.model("other", tmp_path_factory.getbasetemp() / "writers" / "counter")
+    folder = project.model("other", models_that_write(tmp_path_factory.getbasetemp()) / "counter")
     weights = safetensors.torch.load_file(folder / "model.safetensors")
     weights["lm_head.weight"] *= 1.5  # as sure of the same words
     safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
