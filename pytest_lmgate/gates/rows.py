@@ -10,14 +10,14 @@ from __future__ import annotations
 __all__ = ["compare_outcomes", "compare_unchanged"]
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.gates.comparison import POWER, Comparison, blank_comparison, decide
 from pytest_lmgate.gates.tango import Changes, rows_without_change, tango_bounds, tango_z
 from pytest_lmgate.metrics.noise import Rule
 from pytest_lmgate.metrics.proportion import Outcomes
-from pytest_lmgate.metrics.student import normal_cdf, normal_quantile, t_cdf, t_quantile
+from pytest_lmgate.metrics.student import score_cdf, score_quantile
 
 _SMALLEST = 1e-9
 """A loss below which no number of rows is worth naming."""
@@ -47,7 +47,7 @@ def compare_outcomes(
     if found.clusters < 2:
         return found
     unit = values[1] if tolerance.relative else 1.0
-    return _judged(found, Changes.of(candidate, reference), unit, _Quantiles(candidate.df), "tango")
+    return _judged(found, Changes.of(candidate, reference), unit, candidate.df, "tango")
 
 
 def compare_unchanged(found: Comparison, span: float) -> Comparison:
@@ -61,45 +61,32 @@ def compare_unchanged(found: Comparison, span: float) -> Comparison:
         span: The metric's highest value less its lowest.
     """
     unit = found.reference / span if found.tolerance.relative else 1 / span
-    return _judged(found, Changes(found.clusters, 0, 0), unit, _Quantiles(None), "unchanged")
+    return _judged(found, Changes(found.clusters, 0, 0), unit, None, "unchanged")
 
 
-@dataclass(frozen=True)
-class _Quantiles:
-    """The normal distribution, or Student's t where rows come in clusters."""
-
-    df: float | None
-
-    def at(self, level: float) -> float:
-        return normal_quantile(level) if self.df is None else t_quantile(level, self.df)
-
-    def below(self, x: float) -> float:
-        return normal_cdf(x) if self.df is None or math.isinf(x) else t_cdf(x, self.df)
-
-
-def _judged(found: Comparison, changes: Changes, unit: float, quantiles: _Quantiles, rule: Rule) -> Comparison:
+def _judged(found: Comparison, changes: Changes, unit: float, df: float | None, rule: Rule) -> Comparison:
     """Judge changed rows.
 
     Args:
         found: The comparison, not yet judged.
         changes: Rows that changed.
         unit: The share of rows that a degradation of 1 stands for.
-        quantiles: Of the score.
+        df: Degrees of freedom of Student's t where rows come in clusters; None for the normal distribution.
         rule: Name of the rule.
     """
-    z, size = quantiles.at(found.confidence), found.tolerance.size * unit
+    z, size = score_quantile(found.confidence, df), found.tolerance.size * unit
     lower, upper = (bound / unit for bound in tango_bounds(changes, z))
     score = tango_z(changes, size) if size < 1 else -math.inf
     decision = decide(lower, upper, found.tolerance)
-    more = 1 + quantiles.at(POWER) / z
+    more = 1 + score_quantile(POWER, df) / z
     return replace(
         found,
         decision=decision,
         lower=lower,
         upper=upper,
-        df=quantiles.df,
-        p_pass=quantiles.below(score),
-        p_fail=quantiles.below(-score),
+        df=df,
+        p_pass=score_cdf(score, df),
+        p_fail=score_cdf(-score, df),
         detectable=more * max(upper - found.degradation, found.degradation - lower),
         needed=_needed(changes, size, score, z, more, found.n) if decision == "inconclusive" else None,
         bounds=rule,

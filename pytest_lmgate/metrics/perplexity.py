@@ -102,7 +102,7 @@ def perplexity(
     layout, sums = statistics.layout, statistics.window_sums
     clustered = layout.of_windows(sums / layout.window_targets) if by_window else layout.of_targets(statistics.nll)
     noise = clustered_mean(*clustered)
-    total = float(statistics.window_sums.sum())
+    total = float(sums.sum())
     size, name = _size(statistics, unit)
     # The noise of a mean over targets, carried to a mean over words or bytes of the same text.
     scale = 1.0 if unit == "token" else noise.n / size

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.metrics.noise import Bounds, clustered_mean
-from pytest_lmgate.metrics.student import normal_quantile, t_quantile
+from pytest_lmgate.metrics.student import score_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -79,10 +79,6 @@ class Outcomes:
         """Bell-McCaffrey degrees of freedom of clusters of rows; None where rows are independent."""
         return None if self.independent else clustered_mean(np.zeros(len(self.sizes)), self.sizes).df
 
-    def quantile(self, level: float) -> float:
-        """Return the quantile of the normal, or of Student's t where rows come in clusters."""
-        return normal_quantile(level) if self.df is None else t_quantile(level, self.df)
-
 
 def wilson_bounds(outcomes: Outcomes, confidence: float) -> Bounds | None:
     """Return one-sided score bounds of the share of right rows, each at `confidence`.
@@ -98,7 +94,7 @@ def wilson_bounds(outcomes: Outcomes, confidence: float) -> Bounds | None:
     # Of the rarer outcome, since clusters show where it is, not where the usual one is.
     rare = outcomes.right if p <= 0.5 else ~outcomes.right
     n = outcomes.n / outcomes.design_effect(rare.astype(np.float64), p * (1 - p) / outcomes.n)
-    z = outcomes.quantile(confidence)
+    z = score_quantile(confidence, outcomes.df)
     centre, spread = p + z**2 / (2 * n), z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     # At 0 and 1 the bound on that side is the share itself, but for rounding.
     lower = (centre - spread) / (1 + z**2 / n) if p > 0 else 0.0

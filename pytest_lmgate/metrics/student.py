@@ -5,7 +5,7 @@ scipy has them, but importing it takes longer than all else of a session whose g
 
 from __future__ import annotations
 
-__all__ = ["normal_cdf", "normal_quantile", "t_cdf", "t_quantile"]
+__all__ = ["normal_cdf", "normal_quantile", "score_cdf", "score_quantile", "t_cdf", "t_quantile"]
 
 import math
 from itertools import count
@@ -22,6 +22,16 @@ def normal_cdf(x: float) -> float:
 def normal_quantile(p: float) -> float:
     """Quantile of the standard normal distribution, infinite at 0 and 1."""
     return NormalDist().inv_cdf(p) if 0 < p < 1 else math.copysign(math.inf, p - 0.5)
+
+
+def score_cdf(x: float, df: float | None) -> float:
+    """Chance of at most `x` under Student's t with `df` degrees of freedom; the normal's where there are none."""
+    return normal_cdf(x) if df is None or math.isinf(x) else t_cdf(x, df)
+
+
+def score_quantile(p: float, df: float | None) -> float:
+    """Quantile of Student's t with `df` degrees of freedom; the normal's where there are none."""
+    return normal_quantile(p) if df is None else t_quantile(p, df)
 
 
 def t_cdf(t: float, df: float) -> float:
