@@ -17,11 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pytest_lmgate.backends.hf.models.loading import tokenizer_facts
+from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.tokens import Streams, tokenize
-from pytest_lmgate.data.windows import WindowPlan, plan_windows
-from pytest_lmgate.engine.likelihood import measure_nll
-from pytest_lmgate.engine.loading import tokenizer_facts
+from pytest_lmgate.data.windows import WindowPlan, plan_windows, window_requests
+from pytest_lmgate.engine import loop
+from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.spec.protocol import Protocol
 
 _BATCHES = (1, 2, 4, 8)
@@ -55,7 +57,8 @@ def ours(what: Job) -> np.ndarray:
     Returns:
         NLLs in nats, shape ``[targets]``.
     """
-    return measure_nll(what.loaded, what.streams, what.plan, dataset="text")
+    runner, requests = TransformersRunner(what.loaded, None), window_requests(what.streams, what.plan, "text")
+    return score(runner, requests, loop.Job(model=what.loaded.name, dataset="text")).nll.astype(np.float32)
 
 
 def published_loop(what: Job) -> list[float]:

@@ -28,7 +28,7 @@ def make_pair(folder: Path, vocabulary: int) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from pytest_lmgate.engine.loading import quiet
+    from pytest_lmgate.backends.hf.models.loading import quiet
 
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -58,10 +58,12 @@ def measure(folder: Path, tokens: int, threads: int, way: str) -> None:
     from processes import _status_bytes
     from transformers import LlamaForCausalLM
 
+    from pytest_lmgate.backends.hf.models.loading import LoadedModel
+    from pytest_lmgate.backends.hf.runner import TransformersRunner
     from pytest_lmgate.data.tokens import Streams
-    from pytest_lmgate.data.windows import plan_windows
-    from pytest_lmgate.engine.loading import LoadedModel
-    from pytest_lmgate.engine.pairing import ModelPair, measure_divergence
+    from pytest_lmgate.data.windows import plan_windows, window_requests
+    from pytest_lmgate.engine.comparing import ModelPair, compare
+    from pytest_lmgate.engine.loop import Job
     from pytest_lmgate.spec.protocol import Protocol
 
     torch.set_num_threads(threads)
@@ -70,19 +72,20 @@ def measure(folder: Path, tokens: int, threads: int, way: str) -> None:
         model = LlamaForCausalLM.from_pretrained(folder / name).eval()
         for parameter in model.parameters():
             parameter.sum()  # weights are mapped from the file; read them now
-        return LoadedModel(name, model, None, torch.device("cpu"))
+        tokenizer = lambda text, **_: {"input_ids": [0] * len(text)}  # noqa: E731 - the tokens are drawn below
+        return TransformersRunner(LoadedModel(name, model, tokenizer, torch.device("cpu")), None)
 
     windowing = Protocol(max_length=CONTEXT).windowing(CONTEXT, model="reference")
     plan = plan_windows(windowing, [tokens])
     kept = {name: load(name) for name in ("reference", "candidate")}
-    vocabulary = kept["reference"].vocabulary_size
+    vocabulary = kept["reference"].loaded.vocabulary_size
     streams = Streams((np.random.default_rng(0).integers(0, vocabulary, tokens),), None, (1,), (1,), (1,))
     pair = ModelPair(
         ("reference", "candidate"), lambda: kept["reference"], lambda: kept["candidate"], side_by_side=way == "memory"
     )
     Path("/proc/self/clear_refs").write_text("5")
     before, begun = _status_bytes("VmHWM"), time.perf_counter()
-    found = measure_divergence(pair, streams, plan, dataset="text")
+    found = compare(pair, window_requests(streams, plan, "text"), Job(model="candidate", dataset="text"))
     print(time.perf_counter() - begun, _status_bytes("VmHWM") - before, found[:, 0].mean(), len(found))
 
 

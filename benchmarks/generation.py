@@ -44,21 +44,24 @@ def load_example(rows: int | None, max_new_tokens: int) -> Work:
     with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
         resolver = Evaluator(load_project(_EXAMPLE), Options(cache=Path(folder), offline=True)).resolver
         source, records = resolver.model("writer"), resolver.rows("records")
-        loaded = source.load()
+        loaded = source.open().loaded
     for parameter in loaded.model.parameters():
         parameter.sum()  # weights are mapped from the file; read them now, not while the clock runs
     template = str(records.spec.prompt)
     prompts = [fill(template, row, records.name, index) for index, row in enumerate(records.rows)]
-    return Work(loaded, source.architecture.context, prompts[:rows], max_new_tokens)
+    return Work(loaded, source.context, prompts[:rows], max_new_tokens)
 
 
 def ours(work: Work) -> list[str]:
     """Write with the plugin's engine, its proof that rows may share a batch included."""
+    from pytest_lmgate.backends.hf.runner import TransformersRunner
     from pytest_lmgate.config.generation import GenerationSettings
-    from pytest_lmgate.engine.generation import generate_texts
+    from pytest_lmgate.engine.generation import generate
+    from pytest_lmgate.engine.loop import Job
 
     settings = GenerationSettings(max_new_tokens=work.max_new_tokens)
-    return generate_texts(work.loaded, work.prompts, settings, dataset="records", context=work.context)
+    runner, job = TransformersRunner(work.loaded, work.context), Job(model=work.loaded.name, dataset="records")
+    return generate(runner, work.prompts, settings, job, context=work.context)
 
 
 def loop(work: Work) -> list[str]:

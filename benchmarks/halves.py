@@ -28,6 +28,7 @@ from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.comparison import Comparison, compare_means
 from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.sample import Scale
+from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.protocol import Protocol
 
 EXAMPLE = Path(__file__).parents[1] / "example_project"
@@ -76,7 +77,7 @@ def measure() -> dict[str, Measured]:
         evaluator = Evaluator(load_project(EXAMPLE, None), Options(cache=Path(cache), offline=True))
         samples = {}
         for model in (REFERENCE, *TOLERANCES):
-            samples[model] = evaluator.perplexity(model, DATASET, Protocol("document")).sample
+            samples[model] = evaluator.evaluate(EvaluationSpec("ppl", model, DATASET, Protocol("document"))).sample
         reference = samples.pop(REFERENCE)
         return {model: Measured(s.sums[:, 0], reference.sums[:, 0], s.counts) for model, s in samples.items()}
 

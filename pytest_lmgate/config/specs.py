@@ -63,9 +63,10 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One entry of ``models:``; exactly one of `path` and `hub` is given.
+    """One entry of ``models:``; exactly one of `path` and `hub` is given, unless `backend` names an engine.
 
     Attributes:
+        backend: Name of the engine; None takes the one of the path's suffix, else transformers.
         path: Folder of the checkpoint, relative to lmgate.yaml.
         hub: Hub id, as in ``org/name``.
         revision: Branch, tag or commit of the hub id. Of a path, a text that the user changes whenever code that this
@@ -80,6 +81,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         pickle_weights: Permit weights in pickle files (.bin, .pt), which can run any code when read.
     """
 
+    backend: str | None = None
     path: str | None = None
     hub: str | None = None
     revision: str | None = None
@@ -93,16 +95,19 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     pickle_weights: bool = False
 
     def __post_init__(self) -> None:
-        _exactly_one("path", self.path, "hub", self.hub)
+        if self.backend is None or self.path or self.hub:
+            _exactly_one("path", self.path, "hub", self.hub)
         for key, instead in _BESIDE_LOAD.items():
-            if key in self.load:
+            if self.backend is None and key in self.load:
                 raise ConfigError(f"load.{key}: say {instead}: beside load:, not inside it")
         _check_running(self.dtype, self.device, self.batch_size)
 
     @property
     def where(self) -> str:
         """Path or hub id, for messages."""
-        return self.path or f"hub:{self.hub}{'@' + self.revision if self.revision else ''}"
+        if self.hub is None:
+            return self.path or f"backend:{self.backend}"
+        return f"hub:{self.hub}{'@' + self.revision if self.revision else ''}"
 
 
 class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

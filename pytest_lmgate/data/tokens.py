@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Streams", "TokenizerFacts", "tokenize"]
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,24 +20,38 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """What the planning needs to know of a tokenizer.
+    """What the planning needs to know of a tokenizer; only `encode` must be there.
 
     Attributes:
         encode: Text and whether to add special tokens, to token ids.
         bos: Id of the token that begins a text, if there is one.
-        eos: Id of the token that ends one, likewise.
+        eos: Id of the token that ends a text, if there is one.
         adds_bos: Whether `encode` with special tokens begins with `bos`.
         decode: A token id to its text.
         starts: Text and whether to add special tokens, to the first character of each token, 0 for a special token;
             None where the tokenizer does not say.
+        mask: Id of the token that stands for a masked one, if there is one.
+        special: Ids of the tokens that stand around or between texts, and of the mask.
+        target: The text that a decoder has to write, to token ids; None where that is `encode` with special tokens.
+        chat: Messages with ``role`` and ``content``, to the text that the model goes on from; None without a template.
+        vocabulary: Returns the id of each token; None where the tokenizer does not say.
     """
 
     encode: Callable[[str, bool], Sequence[int]]
-    bos: int | None
-    eos: int | None
-    adds_bos: bool
-    decode: Callable[[int], str]
+    bos: int | None = None
+    eos: int | None = None
+    adds_bos: bool = False
+    decode: Callable[[int], str] = str
     starts: Callable[[str, bool], Sequence[int] | None] = lambda _, __: None
+    mask: int | None = None
+    special: frozenset[int] = frozenset()
+    target: Callable[[str], Sequence[int]] | None = None
+    chat: Callable[[Sequence[Mapping[str, str]]], str] | None = None
+    vocabulary: Callable[[], Mapping[str, int]] | None = None
+
+    def encode_target(self, text: str) -> Sequence[int]:
+        """Return the token ids of a text that a decoder has to write."""
+        return self.encode(text, True) if self.target is None else self.target(text)
 
     def ids(self, text: str, *, special: bool) -> Ids:
         """Return a text's token ids, shape ``[tokens]``, with the special tokens that the tokenizer adds or without."""

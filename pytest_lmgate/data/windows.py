@@ -7,9 +7,10 @@ need not be fed. Which windows a protocol has is in `pytest_lmgate.data.protocol
 
 from __future__ import annotations
 
-__all__ = ["WindowPlan", "plan_windows"]
+__all__ = ["WindowPlan", "plan_windows", "window_requests"]
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.data.protocols.base import NO_WINDOWS
 from pytest_lmgate.data.protocols.windowing import Windowing
+from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.data.tokens import Streams
 
 Ints = NDArray[np.int64]
 
@@ -70,3 +73,42 @@ def plan_windows(windowing: Windowing, lengths: Sequence[int], *, adds_bos: bool
     begin, end, first, prefix = (np.concatenate([part[i] for part in parts] or [NO_WINDOWS]) for i in range(4))
     kept = end > first
     return WindowPlan(document[kept], begin[kept], end[kept], first[kept], prefix[kept].astype(bool))
+
+
+def window_requests(streams: Streams, plan: WindowPlan, dataset: str) -> Requests:
+    """Return the requests of planned windows.
+
+    Args:
+        streams: Token streams that the plan refers to.
+        plan: Windows.
+        dataset: Name of the dataset, for messages.
+    """
+    lengths, counts = plan.reads, plan.targets
+
+    def read(window: int) -> Ints:
+        ids = streams.ids[plan.document[window]][plan.begin[window] : plan.end[window] - 1]
+        return np.concatenate([[streams.prefix], ids]).astype(np.int64) if plan.prefix[window] else ids
+
+    def targets(window: int) -> Ints:
+        ids: Ints = streams.ids[plan.document[window]][plan.first[window] : plan.end[window]]
+        return ids
+
+    def make(window: int) -> Request:
+        # The last target needs no state of its own, and the state at a position predicts the next token.
+        return Request(read(window), np.arange(lengths[window] - counts[window], lengths[window]), targets(window))
+
+    def key(window: int) -> Hashable:
+        parts = read(window), targets(window)
+        return tuple(hashlib.blake2b(part.tobytes(), digest_size=16).digest() for part in parts)
+
+    return Requests(
+        lengths=lengths,
+        counts=counts,
+        highest=max([streams.prefix or 0, *(int(ids.max()) for ids in streams.ids if len(ids))]),
+        make=make,
+        key=key,
+        describe=lambda some: f"a window of {lengths[list(some)].max():,} tokens",
+        where=lambda window, target: (
+            f"token {int(plan.first[window]) + target:,} in document {plan.document[window]} of {dataset!r}"
+        ),
+    )

@@ -4,67 +4,55 @@ from __future__ import annotations
 
 __all__ = ["ModelPool"]
 
-from collections.abc import Callable
-
-import torch
-
-from pytest_lmgate.engine.loading import LoadedModel
-from pytest_lmgate.engine.memory import available_bytes, release
+from pytest_lmgate.backends.base import Model, Runner
+from pytest_lmgate.backends.memory import available_bytes
 
 # Beside the weights a model needs room for activations and for what loading holds twice.
 _ROOM = 2.0
 
 
 class ModelPool:
-    """Loaded models by key; the least recently used go first."""
+    """Open models by key; the least recently used go first."""
 
     def __init__(self) -> None:
-        """Make an empty pool."""
-        self._models: dict[str, LoadedModel] = {}
+        self._runners: dict[str, Runner] = {}
 
-    def get(self, key: str, *, load: Callable[[], LoadedModel], weight_bytes: int, device: str) -> LoadedModel:
+    def get(self, key: str, model: Model) -> Runner:
         """Return the model under `key`, loading it if need be.
 
         Args:
             key: Identity of the model.
-            load: Loads it.
-            weight_bytes: About what its weights take.
-            device: Where it will live.
+            model: How large it is, where it will live, and how to load it.
         """
-        if key in self._models:
-            self._models[key] = self._models.pop(key)
-            return self._models[key]
-        self._make_room(weight_bytes, device)
-        self._models[key] = load()
-        return self._models[key]
+        if key in self._runners:
+            self._runners[key] = self._runners.pop(key)
+            return self._runners[key]
+        self._make_room(model)
+        self._runners[key] = model.open()
+        return self._runners[key]
 
     def drop(self, beginning: str) -> None:
         """Let go of the models whose keys begin so."""
-        for key in [key for key in self._models if key.startswith(beginning)]:
-            gone = self._models.pop(key).device
-            release(gone)
+        for key in [key for key in self._runners if key.startswith(beginning)]:
+            self._runners.pop(key).close()
 
-    def fits_beside(self, kept: str, key: str, *, weight_bytes: int, device: str) -> bool:
+    def fits_beside(self, kept: str, key: str, model: Model) -> bool:
         """Whether a model can be had without letting go of another; all others go first where they must.
 
         Args:
             kept: The model that stays.
             key: The model that is to join it.
-            weight_bytes: About what its weights take.
-            device: Where it will live.
+            model: Tells how large that is, and where it will live.
         """
-        return key in self._models or self._make_room(weight_bytes, device, kept)
+        return key in self._runners or self._make_room(model, kept)
 
-    def _make_room(self, weight_bytes: int, device: str, kept: str | None = None) -> bool:
-        while available_bytes(torch.device(device)) < _ROOM * weight_bytes:
-            oldest = next((key for key in self._models if key != kept), None)
+    def _make_room(self, model: Model, kept: str | None = None) -> bool:
+        while available_bytes(model.device) < _ROOM * model.weight_bytes:
+            oldest = next((key for key in self._runners if key != kept), None)
             if oldest is None:
                 return False
-            gone = self._models.pop(oldest)
-            where = gone.device
-            del gone
-            release(where)
+            self._runners.pop(oldest).close()
         return True
 
     def __len__(self) -> int:
-        return len(self._models)
+        return len(self._runners)

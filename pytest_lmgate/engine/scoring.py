@@ -1,169 +1,142 @@
-"""NLLs of targets at some positions of a batch: by the head where it could be proven, else from the model's logits."""
+"""Scoring requests: their targets' NLLs, each checked to be finite."""
 
 from __future__ import annotations
 
-__all__ = ["Scorer", "check_ids"]
+__all__ = ["Scored", "TargetBoard", "require_finite", "score"]
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable, Container, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from pytest_lmgate.engine.causality import require_causal
-from pytest_lmgate.engine.determinism import repeatable
-from pytest_lmgate.engine.forward import logits_of, run
-from pytest_lmgate.engine.halving import failure
-from pytest_lmgate.engine.head import VocabularyHead, capture_hidden, prove_head
-from pytest_lmgate.engine.loading import LoadedModel
-from pytest_lmgate.engine.streaming import streamed_nll
-from pytest_lmgate.errors import LmgateError, ModelError
+from pytest_lmgate.backends.base import Runner
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.data.requests import Requests
+from pytest_lmgate.engine.loop import Job, explained, run_batches
+from pytest_lmgate.errors import EngineError, NonFiniteError
 
-# Logits upcast at a time where they are held whole: 128 MiB of float64.
-_LOGITS = 2**24
+Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Scorer:
-    """How one model's targets are scored.
+class Scored(NamedTuple):
+    """What came of scoring.
 
     Attributes:
-        name: The model's name, for messages.
-        split: Its head and the module whose input that takes; None where the model's own logits must be used.
+        nll: In nats, shape ``[targets]``, float64; NaN where not scored.
+        total: Their sum, where scored.
+        is_whole: Whether all was scored; False where what there is decides already.
+        is_double: Whether the model computed in float64.
     """
 
-    name: str
-    split: tuple[VocabularyHead, nn.Module] | None
-
-    @classmethod
-    def proven(cls, model: Any, ids: Tensor, *, name: str) -> Scorer:
-        """Try the head out on token ids of shape ``[tokens]``."""
-        return cls(name, prove_head(model, ids))
-
-    @classmethod
-    def causal(cls, loaded: LoadedModel, ids: Tensor, *, what: str) -> Scorer:
-        """Require a model to be causal, then try its head out, both on token ids of shape ``[tokens]``.
-
-        Args:
-            loaded: The model.
-            ids: A few tokens or more.
-            what: They are called so in messages, as in ``a window``.
-
-        Raises:
-            ModelError: It is not causal.
-            EngineError: It fails on these ids.
-        """
-        ids = ids.to(loaded.device)
-        try:
-            require_causal(loaded.model, ids, name=loaded.name)
-            return cls.proven(loaded.model, ids, name=loaded.name)
-        except LmgateError:
-            raise
-        except Exception as error:
-            what = f"{what} of {len(ids):,} tokens"
-            raise failure(error, device=loaded.device, name=loaded.name, what=what) from error
-
-    @property
-    def head(self) -> VocabularyHead | None:
-        """The head; None where the model's own logits must be used."""
-        return None if self.split is None else self.split[0]
-
-    def dtype(self, loaded: LoadedModel) -> torch.dtype:
-        """Dtype that logits are computed in."""
-        found: torch.dtype = getattr(loaded.model, "dtype", torch.float32) if self.head is None else self.head.dtype
-        return found
-
-    def plain_vocabulary(self, loaded: LoadedModel) -> int:
-        """Logits per token where they are held whole; 0 where they are streamed."""
-        return (loaded.vocabulary_size or 0) if self.head is None else 0
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether logits are never held whole."""
-        return self.split is not None
-
-    def nll(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Tensor:
-        """Return the NLL in nats of each target.
-
-        Args:
-            model: In evaluation mode, called on token ids.
-            ids: What it reads, on its device, shape ``[batch, tokens]``.
-            rows: In which row each target is predicted, shape ``[targets]``.
-            columns: From the state at which position, likewise.
-            targets: Token ids, likewise.
-
-        Returns:
-            Shape ``[targets]``, float64.
-
-        Raises:
-            ModelError: A token id is beyond the vocabulary, or the model is not deterministic.
-        """
-        if self.head is None:
-            logits = repeatable(lambda: logits_of(model, ids), name=self.name)
-            check_ids(int(targets.max()), logits.shape[-1], self.name)
-            return _plain_nll(logits, rows, columns, targets)
-        check_ids(int(targets.max()), self.head.vocabulary_size, self.name)
-        return streamed_nll(self.states(model, ids, rows, columns), targets, self.head)
-
-    def read(self, loaded: LoadedModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
-        """Return the NLL of each token of some rows but the first, read in one batch, padded on the right.
-
-        Args:
-            loaded: A causal model.
-            rows: Token ids, two or more in each.
-        """
-        targets = [torch.from_numpy(row[1:]) for row in rows]
-        ids = nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
-        counts = [len(target) for target in targets]
-        columns = torch.cat([torch.arange(count) for count in counts])
-        where = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(counts))
-        nll = self.nll(loaded.model, ids.to(loaded.device), where, columns, torch.cat(targets)).cpu().numpy()
-        return np.split(nll, np.cumsum(counts)[:-1])
-
-    def states(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return what there is of the logits at some positions: the head's input, or the logits themselves.
-
-        Args:
-            model: In evaluation mode, called on token ids.
-            ids: What it reads, on its device, shape ``[batch, tokens]``.
-            rows: Row of each position, shape ``[positions]``.
-            columns: Token that it is the state after, likewise.
-
-        Returns:
-            Shape ``[positions, hidden]``; ``[positions, vocabulary]`` where the model's own logits must be used.
-        """
-        found = repeatable(lambda: self._read(model, ids), name=self.name)
-        return found[rows.to(found.device), columns.to(found.device)]
-
-    def _read(self, model: Any, ids: Tensor) -> Tensor:
-        if self.split is None:
-            return logits_of(model, ids)
-        with capture_hidden(self.split[1]) as captured:
-            run(model, ids)
-        return captured.pop()
+    nll: Floats
+    total: float
+    is_whole: bool
+    is_double: bool
 
 
-def check_ids(highest: int, size: int, model: str) -> None:
-    """Refuse token ids that the model has no entry for.
+def score(runner: Runner, requests: Requests, job: Job) -> Scored:
+    """Score every target; requests that read and score the same are run once.
 
     Raises:
-        ModelError: The highest is not below `size`.
+        ModelError: The model cannot be scored, as one that sees the tokens that it has to predict.
+        NonFiniteError: A log-likelihood is NaN or infinite.
+        EngineError: Out of memory with a single request, or the model itself failed.
     """
-    if highest >= size:
-        raise ModelError(
-            f"model {model!r}: its tokenizer gives token id {highest}, but its vocabulary has {size} entries; the "
-            "tokenizer belongs to another model, or tokens were added without resizing the embeddings"
+    board = TargetBoard(requests, job.partial, lambda index, nll: require_finite(nll, requests, index, job.model))
+    with runner.measuring():
+        with explained(job.model, lambda: requests.describe(requests.order[:1].tolist())):
+            batching = runner.prepare(requests)
+        is_whole = run_batches(
+            requests, lambda some: runner.score([requests.make(each) for each in some]), board, batching, job
         )
+    return Scored(board.values, board.total, is_whole, batching.is_double)
 
 
-def _plain_nll(logits: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Tensor:
-    """NLLs from the model's own logits, a few positions upcast at a time."""
-    parts = []
-    step = max(1, _LOGITS // logits.shape[-1])
-    for row, column, target in zip(rows.split(step), columns.split(step), targets.split(step), strict=True):
-        some = torch.log_softmax(logits[row.to(logits.device), column.to(logits.device)].double(), -1)
-        parts.append(-some.gather(-1, target.to(logits.device)[:, None])[:, 0])
-    return torch.cat(parts)
+class TargetBoard:
+    """What is measured of each target, as it comes in; NaN where it has not. See `engine.loop.Board`.
+
+    Args:
+        requests: What is asked; a request is done whole or not at all.
+        partial: What an interrupted run left.
+        check: Refuses the results of a request that cannot be.
+        columns: Numbers measured of each target; the first is what progress tells of.
+        passes: How often each token is read.
+        show: Says what the mean of the first column means.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        partial: Entry | None,
+        check: Callable[[int, Floats], None],
+        *,
+        columns: int = 1,
+        passes: int = 1,
+        show: Callable[[float], str] = lambda mean: f"ppl {math.exp(min(700.0, mean)):.4g}",
+    ) -> None:
+        self._requests, self._check, self._passes, self._show = requests, check, passes, show
+        self.only: Container[int] | None = None  # the requests that can be run now, where not all can
+        self.of, self.tokens = int(requests.counts.sum()), 0
+        shape = (self.of,) if columns == 1 else (self.of, columns)
+        self.values: Floats = np.full(shape, np.nan)
+        known = None if partial is None else partial.arrays.get("measured")
+        if known is not None and known.shape == shape:
+            finite = np.isfinite(known) if columns == 1 else np.isfinite(known).all(1)
+            whole = np.logical_and.reduceat(finite, requests.offsets[:-1])
+            kept = np.repeat(whole, requests.counts)
+            self.values[kept] = known[kept]
+        self.done = int(np.isfinite(self._first).sum())
+        self.total = float(np.nansum(self._first, dtype=np.float64))
+
+    @property
+    def so_far(self) -> str:
+        """Share of the targets, and the mean of the first column in words."""
+        return f"{self.done / self.of:.0%}, {self._show(self.total / self.done)} so far"
+
+    @property
+    def entry(self) -> Entry:
+        """What is kept of an unfinished measurement."""
+        return Entry({"measured": self.values})
+
+    def is_done(self, item: int) -> bool:
+        """Whether a request need not be run now."""
+        can_run = self.only is None or item in self.only
+        return not can_run or bool(np.isfinite(self._first[self._requests.offsets[item]]))
+
+    def put(self, items: Sequence[int], results: Sequence[Floats]) -> None:
+        """Take the results of some requests, which are those of all equal ones."""
+        offsets = self._requests.offsets
+        for item, values in zip(items, results, strict=True):
+            if values.shape != self.values[: self._requests.counts[item]].shape:
+                raise EngineError(
+                    f"expected {self._requests.counts[item]:,} numbers of {self._requests.describe([item])}, got "
+                    f"{len(values):,}"
+                )
+            self._check(item, values)
+            first = values if values.ndim == 1 else values[:, 0]
+            for equal in self._requests.repeats[item]:
+                self.values[offsets[equal] : offsets[equal + 1]] = values
+                self.done += len(values)
+                self.total += float(first.sum(dtype=np.float64))
+            self.tokens += self._passes * int(self._requests.lengths[item])
+
+    @property
+    def _first(self) -> Floats:
+        return self.values if self.values.ndim == 1 else self.values[:, 0]
+
+
+def require_finite(values: Floats, requests: Requests, index: int, model: str) -> None:
+    """Refuse the NLLs of a request's targets of which one is NaN or infinite.
+
+    Raises:
+        NonFiniteError: There is one.
+    """
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        kind = "NaN" if np.isnan(values[bad[0]]) else "infinite"
+        raise NonFiniteError(
+            f"model {model!r}: {kind} log-likelihood of {requests.where(index, int(bad[0]))} ({len(bad)} of "
+            f"{len(values)} targets there); the weights are damaged, or the dtype overflows (try dtype: float32)"
+        )

@@ -2,138 +2,125 @@
 
 from __future__ import annotations
 
-__all__ = ["evaluate_choices"]
+__all__ = ["ChoiceLikelihoods"]
 
-import hashlib
 import json
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from pytest_lmgate import __version__
+from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.choices import Question, plan_choices
-from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.model_source import ModelSource
+from pytest_lmgate.data.windows import window_requests
+from pytest_lmgate.engine.scoring import score
+from pytest_lmgate.evaluate.measurement import Bench, Measurement, addressed, digest_of_text, require
+from pytest_lmgate.evaluate.rows import DatasetRows
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 from pytest_lmgate.spec.requests import ChoiceRequest
 
-if TYPE_CHECKING:
-    from pytest_lmgate.engine.likelihood import Progress
-
 _KIND = "choices/2"
 
 
-def evaluate_choices(
-    measurements: Measurements,
-    source: ModelSource,
-    questions: Sequence[Question],
-    request: ChoiceRequest,
-    *,
-    metric: str,
-    name: str,
-    delimiter: str,
-    clusters: Sequence[Any] | None = None,
-    report: Callable[[Progress], None] = lambda _: None,
-) -> tuple[Score, str, bool]:
-    """Measure multiple-choice accuracy.
+@dataclass(frozen=True)
+class ChoiceLikelihoods(Measurement[list[float]]):
+    """Log-likelihood of each choice, row after row.
 
-    Args:
-        measurements: Of the session.
-        source: A causal model.
-        questions: Rows.
-        request: Which accuracy.
+    Attributes:
         metric: Name of the score.
-        name: Name of the dataset.
-        delimiter: What stands between question and choice.
-        clusters: Label of each row's cluster.
-        report: Told how far the measurement is.
-
-    Returns:
-        The score, the measurement's address, and whether it was there.
-
-    Raises:
-        LmgateError: It cannot be measured.
+        model: A causal model.
+        data: Rows with questions.
+        asked: Which accuracy.
     """
-    source.architecture.require(metric, "causal")
-    max_length = request.max_length or source.architecture.context
-    asked = json.dumps([[each.text, each.choices] for each in questions], ensure_ascii=False)
-    fingerprint = Fingerprint.of(
-        _KIND,
-        {
-            **source.ingredients,
-            "questions": _digest(asked),
-            "delimiter": delimiter,
-            "max_length": str(max_length),
-        },
-    )
 
-    def measure(partial: Entry | None, keep: Callable[[Entry], None]) -> list[float]:
-        from pytest_lmgate.engine.likelihood import Checkpointing, measure_nll
-        from pytest_lmgate.engine.loading import tokenizer_facts
+    metric: str
+    model: Model
+    data: DatasetRows
+    asked: ChoiceRequest
 
-        loaded = measurements.model(source)
+    def __post_init__(self) -> None:
+        require(self.model, self.metric, "score", "causal")
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Address of the log-likelihoods, which do not depend on the answers."""
+        how = {"delimiter": self.data.spec.delimiter, "max_length": str(self._max_length)}
+        return addressed(_KIND, self.model, questions=digest_of_text(self._asked_text), **how)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Questions, choices, answers and clusters."""
+        clusters = self.data.clusters
+        groups = [] if clusters is None else [cluster_numbers(clusters, len(self._questions)).tolist()]
+        answers = [each.answer for each in self._questions]
+        return {"data": digest_of_text(json.dumps([self._asked_text, answers, *groups]))}
+
+    @property
+    def signature(self) -> Signature:
+        """Which accuracy, and what a choice is read after."""
+        return Signature(
+            [
+                ("variant", self.asked.variant),
+                ("max_length", str(self._max_length)),
+                ("delimiter", repr(self.data.spec.delimiter)),
+                ("version", __version__),
+            ]
+        )
+
+    def measure(self, bench: Bench) -> list[float]:
+        """Score every choice."""
+        runner, name = bench.runner(self.model), self.data.name
         streams, plan = plan_choices(
-            questions,
-            tokenizer_facts(loaded.tokenizer),
-            delimiter=delimiter,
-            max_length=max_length,
+            self._questions,
+            runner.tokenizer,
+            delimiter=self.data.spec.delimiter,
+            max_length=self._max_length,
             name=name,
-            model=source.name,
+            model=self.model.name,
         )
-        nll = measure_nll(
-            loaded,
-            streams,
-            plan,
-            dataset=name,
-            batch_size=source.batch_size,
-            report=report,
-            remark=measurements.remark,
-            checkpointing=Checkpointing(
-                None if partial is None else partial.arrays["nll"], lambda nll: keep(Entry({"nll": nll}))
-            ),
-        )
+        job = bench.job(self.model.name, name, self.model.batch_size)
+        found = score(runner, window_requests(streams, plan, name), job)
+        nll = found.nll if found.is_double else found.nll.astype(np.float32)
         begins = np.concatenate([[0], np.cumsum(plan.targets)[:-1]])
         return [-float(total) for total in np.add.reduceat(nll.astype(np.float64), begins)]
 
-    recipe = Recipe(f"{source.name} on {name}", (source,), measure, _encode, _decode)
-    signature = Signature(
-        [
-            ("variant", request.variant),
-            ("max_length", str(max_length)),
-            ("delimiter", repr(delimiter)),
-            ("version", __version__),
-        ]
-    )
-    groups = [] if clusters is None else [cluster_numbers(clusters, len(questions)).tolist()]
-    data = _digest(json.dumps([asked, [each.answer for each in questions], *groups]))
-    measurements.expect({"data": data, "protocol": signature.compared})
-    found, cached = measurements.once(fingerprint, recipe)
-    choices = [choice for each in questions for choice in each.choices]
-    statistics = ChoiceStatistics(
-        np.array(found),
-        np.array([len(choice) for choice in choices]),
-        np.array([len(choice.encode()) for choice in choices]),
-        np.array([len(each.choices) for each in questions]),
-        np.array([each.answer for each in questions]),
-    )
-    score = METRICS[metric].score(statistics, signature=signature, variant=request.variant, clusters=clusters)
-    return score.identified(data), fingerprint.address, cached
+    def encode(self, statistics: list[float]) -> Entry:
+        """Make of the log-likelihoods what is stored."""
+        return Entry({"log_likelihood": np.array(statistics)})
 
+    def decode(self, entry: Entry) -> list[float]:
+        """Make log-likelihoods of what was stored."""
+        return [float(value) for value in entry.arrays["log_likelihood"]]
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    def score(self, statistics: list[float]) -> Score:
+        """Make the accuracy of the variant asked for."""
+        choices = [choice for each in self._questions for choice in each.choices]
+        found = ChoiceStatistics(
+            np.array(statistics),
+            np.array([len(choice) for choice in choices]),
+            np.array([len(choice.encode()) for choice in choices]),
+            np.array([len(each.choices) for each in self._questions]),
+            np.array([each.answer for each in self._questions]),
+        )
+        return METRICS[self.metric].score(
+            found, signature=self.signature, variant=self.asked.variant, clusters=self.data.clusters
+        )
 
+    @cached_property
+    def _questions(self) -> tuple[Question, ...]:
+        return self.data.questions
 
-def _encode(log_likelihood: list[float]) -> Entry:
-    return Entry({"log_likelihood": np.array(log_likelihood)})
+    @cached_property
+    def _asked_text(self) -> str:
+        return json.dumps([[each.text, each.choices] for each in self._questions], ensure_ascii=False)
 
-
-def _decode(entry: Entry) -> list[float]:
-    return [float(value) for value in entry.arrays["log_likelihood"]]
+    @property
+    def _max_length(self) -> int | None:
+        return self.asked.max_length or self.model.context

@@ -2,177 +2,158 @@
 
 from __future__ import annotations
 
-__all__ = ["DivergenceFound", "evaluate_divergence"]
+__all__ = ["Divergences"]
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from pytest_lmgate import __version__
+from pytest_lmgate.backends.base import Model, Runner
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.protocols.windowing import Windowing
-from pytest_lmgate.data.tokens import Streams, tokenize
-from pytest_lmgate.data.windows import plan_windows
-from pytest_lmgate.errors import DataError, ModelError
-from pytest_lmgate.evaluate.likelihood import ROWS, digest_of_targets, targets_of_rows
-from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.model_source import ModelSource
+from pytest_lmgate.data.tokens import Streams, TokenizerFacts, tokenize
+from pytest_lmgate.data.windows import window_requests
+from pytest_lmgate.engine.comparing import COLUMNS, ModelPair, compare
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.evaluate.likelihoods import ROWS, digest_of_targets, targets_of_rows
+from pytest_lmgate.evaluate.measurement import Bench, Measurement, identity_of, require
+from pytest_lmgate.evaluate.perplexity import planned_windows
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.spec.requests import DivergenceRequest
-
-if TYPE_CHECKING:
-    from pytest_lmgate.engine.likelihood import Progress
-    from pytest_lmgate.engine.loading import LoadedModel
 
 # Raise the number whenever the code that measures may give another result.
 _KIND = "divergence/6"
-_MEASURED = ("kl", "dp", "same_top", "nll_p", "nll_q")
-_ARRAYS = (*_MEASURED, "window_targets", "window_document")
+_ARRAYS = (*COLUMNS, "window_targets", "window_document")
 
 
-class DivergenceFound(NamedTuple):
-    """A measurement of two models.
+@dataclass(frozen=True)
+class Divergences(Measurement[DivergenceStatistics]):
+    """KL(reference || model), probabilities and the most likely token at every target.
 
     Attributes:
-        statistics: What was measured.
-        signature: How.
-        iid: Whether the protocol's own program prints errors that take tokens as independent.
-        address: Of the measurement.
-        cached: Whether it came from the cache.
+        metric: Name of the score.
+        model: The candidate, a causal model.
+        data: Rows.
+        asked: How.
+        reference: What the candidate is compared with, a causal model.
     """
 
-    statistics: DivergenceStatistics
-    signature: Signature
-    iid: bool
-    address: str
-    cached: bool
+    metric: str
+    model: Model
+    data: Corpus
+    asked: DivergenceRequest
+    reference: Model
 
+    def __post_init__(self) -> None:
+        for each in self.models:
+            require(each, self.metric, "compare", "causal")
 
-def evaluate_divergence(
-    measurements: Measurements,
-    source: ModelSource,
-    reference: ModelSource,
-    corpus: Corpus,
-    request: DivergenceRequest,
-    *,
-    metric: str,
-    report: Callable[[Progress], None] = lambda _: None,
-) -> DivergenceFound:
-    """Measure KL(reference || model), probabilities and the most likely token at every target.
+    @cached_property
+    def windowing(self) -> Windowing:
+        """The windows, which both read, so that neither is asked for more than it can read."""
+        shorter = min(self.models, key=lambda each: each.context or float("inf"))
+        return self.asked.protocol.windowing(shorter.context, model=shorter.name)
 
-    Args:
-        measurements: Of the session.
-        source: The candidate, a causal model.
-        reference: What it is compared with, likewise.
-        corpus: Rows.
-        request: How.
-        metric: Name of the score, for messages.
-        report: Told how far the measurement is.
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """Candidate and reference."""
+        return self.model, self.reference
 
-    Returns:
-        The measurement.
-
-    Raises:
-        LmgateError: It cannot be measured.
-    """
-    for each in (source, reference):
-        each.architecture.require(metric, "causal")
-    # Both read the same windows, so that neither is asked for more than it can read.
-    shorter = min((source, reference), key=lambda each: each.architecture.context or float("inf"))
-    windowing = request.protocol.windowing(shorter.architecture.context, model=shorter.name)
-    fingerprint = Fingerprint.of(
-        _KIND,
-        {
-            **{f"candidate/{key}": value for key, value in source.ingredients.items()},
-            **{f"reference/{key}": value for key, value in reference.ingredients.items()},
-            "data": corpus.digest,
-            "protocol": windowing.signature,
-        },
-    )
-
-    def measure(partial: Entry | None, keep: Callable[[Entry], None]) -> DivergenceStatistics:
-        return _measure(measurements, source, reference, corpus, windowing, report, partial, keep)
-
-    recipe = Recipe(
-        f"{source.name} against {reference.name} on {corpus.name}", (source, reference), measure, _encode, _decode
-    )
-    statistics, cached = measurements.once(fingerprint, recipe)
-    signature = windowing.signature.plus(("KL(reference, model)", None), ("version", __version__))
-    return DivergenceFound(statistics, signature, windowing.convention.iid, fingerprint.address, cached)
-
-
-def _measure(
-    measurements: Measurements,
-    source: ModelSource,
-    reference: ModelSource,
-    corpus: Corpus,
-    windowing: Windowing,
-    report: Callable[[Progress], None],
-    partial: Entry | None,
-    keep: Callable[[Entry], None],
-) -> DivergenceStatistics:
-    from pytest_lmgate.engine.likelihood import Checkpointing
-    from pytest_lmgate.engine.loading import tokenizer_facts
-    from pytest_lmgate.engine.pairing import ModelPair, measure_divergence
-
-    tokenizer = measurements.model(reference).tokenizer
-    facts = tokenizer_facts(tokenizer)
-    streams = tokenize(corpus, windowing, facts, model=reference.name)
-    plan = plan_windows(windowing, streams.lengths, adds_bos=facts.adds_bos)
-    if len(plan) == 0:
-        raise DataError(
-            f"dataset {corpus.name!r}: no target to score under {windowing.signature}: expected at least one row "
-            "of two tokens or more"
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Address of the measurement, from which every statistic is made."""
+        return Fingerprint.of(
+            _KIND,
+            {
+                **{f"candidate/{key}": value for key, value in self.model.ingredients.items()},
+                **{f"reference/{key}": value for key, value in self.reference.ingredients.items()},
+                "data": self.data.digest,
+                "protocol": self.windowing.signature,
+            },
         )
 
-    def candidate() -> LoadedModel:
-        loaded = measurements.model(source)
-        _require_same_tokens(source.name, loaded.tokenizer, reference.name, tokenizer)
-        own = tokenize(corpus, windowing, tokenizer_facts(loaded.tokenizer), model=source.name)
-        _require_same_streams(source.name, own, reference.name, streams, corpus.name)
-        return loaded
+    @property
+    def identity(self) -> dict[str, str]:
+        """The text and the reference."""
+        return {"data": self.data.digest, "reference": identity_of(self.reference)}
 
-    folder = measurements.store.folder
-    pair = ModelPair(
-        (reference.name, source.name),
-        lambda: measurements.model(reference),
-        candidate,
-        side_by_side=measurements.fit_together(reference, source),
-        folder=folder if folder.is_dir() and os.access(folder, os.W_OK) else None,
-    )
-    sizes = [each.batch_size for each in (source, reference) if isinstance(each.batch_size, int)]
-    found = measure_divergence(
-        pair,
-        streams,
-        plan,
-        dataset=corpus.name,
-        batch_size=min(sizes, default="auto"),
-        report=report,
-        remark=measurements.remark,
-        checkpointing=Checkpointing(
-            None if partial is None else partial.arrays.get("measured"), lambda found: keep(Entry({"measured": found}))
-        ),
-    )
-    return DivergenceStatistics(
-        **dict(zip(_MEASURED, np.ascontiguousarray(found.T), strict=True)),
-        window_targets=plan.targets,
-        window_document=plan.document,
-        running_text=not windowing.by_document,
-        row_targets=targets_of_rows(plan, streams, corpus, by_document=windowing.by_document),
-        targets=digest_of_targets(streams.ids),
-    )
+    @property
+    def signature(self) -> Signature:
+        """How the text is read."""
+        return self.windowing.signature.plus(("KL(reference, model)", None), ("version", __version__))
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """The text and the reference; a score's signature names a statistic too."""
+        return self.identity
+
+    def measure(self, bench: Bench) -> DivergenceStatistics:
+        """Compare the models at every target."""
+        model, reference, data, windowing = self.model, self.reference, self.data, self.windowing
+        tokenizer = bench.runner(reference).tokenizer
+        streams, plan = planned_windows(data, windowing, tokenizer, reference.name)
+
+        def candidate() -> Runner:
+            runner = bench.runner(model)
+            _require_same_tokens(model.name, runner.tokenizer, reference.name, tokenizer)
+            own = tokenize(data, windowing, runner.tokenizer, model=model.name)
+            _require_same_streams(model.name, own, reference.name, streams, data.name)
+            return runner
+
+        pair = ModelPair(
+            (reference.name, model.name),
+            lambda: bench.runner(reference),
+            candidate,
+            side_by_side=bench.fit_together(reference, model),
+            folder=bench.folder if bench.folder.is_dir() and os.access(bench.folder, os.W_OK) else None,
+        )
+        sizes = [each.batch_size for each in self.models if isinstance(each.batch_size, int)]
+        job = bench.job(f"{model.name} against {reference.name}", data.name, min(sizes, default="auto"))
+        found = compare(pair, window_requests(streams, plan, data.name), job)
+        return DivergenceStatistics(
+            **dict(zip(COLUMNS, np.ascontiguousarray(found.T), strict=True)),
+            window_targets=plan.targets,
+            window_document=plan.document,
+            running_text=not windowing.by_document,
+            row_targets=targets_of_rows(plan, streams, data, by_document=windowing.by_document),
+            targets=digest_of_targets(streams.ids),
+        )
+
+    def encode(self, statistics: DivergenceStatistics) -> Entry:
+        """Make of the statistics what is stored."""
+        facts = {"running_text": statistics.running_text, "targets": statistics.targets}
+        rows = {} if statistics.row_targets is None else {ROWS: statistics.row_targets}
+        return Entry({name: getattr(statistics, name) for name in _ARRAYS} | rows, facts)
+
+    def decode(self, entry: Entry) -> DivergenceStatistics:
+        """Make statistics of what was stored."""
+        arrays = {name: entry.arrays[name] for name in (*_ARRAYS, ROWS) if name in entry.arrays or name != ROWS}
+        facts = entry.facts
+        return DivergenceStatistics(**arrays, running_text=bool(facts["running_text"]), targets=str(facts["targets"]))
+
+    def score(self, statistics: DivergenceStatistics) -> Score:
+        """Make the statistic asked for."""
+        row = METRICS[self.metric]
+        own = {option: getattr(self.asked, option) for option in row.options}
+        iid = self.windowing.convention.iid
+        found = row.score(statistics, signature=self.signature, iid=iid, **own)
+        found.details = {"reference": self.reference.name, **found.details}
+        return found
 
 
-def _require_same_tokens(model: str, tokenizer: Any, reference: str, its: Any) -> None:
+def _require_same_tokens(model: str, tokenizer: TokenizerFacts, reference: str, its: TokenizerFacts) -> None:
     """Refuse vocabularies that are not one; a tokenizer that does not tell its tokens is judged by the text alone."""
-    if not (hasattr(tokenizer, "get_vocab") and hasattr(its, "get_vocab")):
+    if tokenizer.vocabulary is None or its.vocabulary is None:
         return
-    own, theirs = tokenizer.get_vocab(), its.get_vocab()
+    own, theirs = tokenizer.vocabulary(), its.vocabulary()
     if own == theirs:
         return
     if len(own) != len(theirs):
@@ -196,15 +177,3 @@ def _apart(model: str, reference: str, what: str) -> str:
         "defined token by token over one vocabulary; compare their bits per byte (bpb_max, bpb_of), which no tokenizer "
         "changes"
     )
-
-
-def _encode(statistics: DivergenceStatistics) -> Entry:
-    facts = {"running_text": statistics.running_text, "targets": statistics.targets}
-    rows = {} if statistics.row_targets is None else {ROWS: statistics.row_targets}
-    return Entry({name: getattr(statistics, name) for name in _ARRAYS} | rows, facts)
-
-
-def _decode(entry: Entry) -> DivergenceStatistics:
-    arrays = {name: entry.arrays[name] for name in (*_ARRAYS, ROWS) if name in entry.arrays or name != ROWS}
-    facts = entry.facts
-    return DivergenceStatistics(**arrays, running_text=bool(facts["running_text"]), targets=str(facts["targets"]))

@@ -10,37 +10,36 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from pytest_lmgate.backends.base import Backend
 from pytest_lmgate.cache.store import Store
 from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.revision import RevisedModel
-from pytest_lmgate.data.choices import Question, make_questions
-from pytest_lmgate.data.prompts import TextTask, make_task
+from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.evaluate.choices import evaluate_choices
-from pytest_lmgate.evaluate.conditional import evaluate_conditional_perplexity
-from pytest_lmgate.evaluate.divergence import DivergenceFound, evaluate_divergence
-from pytest_lmgate.evaluate.likelihood import evaluate_perplexity
-from pytest_lmgate.evaluate.masked import evaluate_pseudo_perplexity
+from pytest_lmgate.evaluate.choices import ChoiceLikelihoods
+from pytest_lmgate.evaluate.conditional import ConditionalLikelihoods
+from pytest_lmgate.evaluate.divergence import Divergences
+from pytest_lmgate.evaluate.masked import MaskedLikelihoods
+from pytest_lmgate.evaluate.measurement import AtLeast, Measurement, identity_of
 from pytest_lmgate.evaluate.measurements import FilesChanged, Lookup, Measurements
-from pytest_lmgate.evaluate.model_source import ModelSource
-from pytest_lmgate.evaluate.rows import DatasetRows
+from pytest_lmgate.evaluate.perplexity import CausalLikelihoods
 from pytest_lmgate.evaluate.sources import Resolver
-from pytest_lmgate.evaluate.texts import TextFunction, evaluate_texts, score_texts, text_metric
+from pytest_lmgate.evaluate.texts import (
+    GeneratedTexts,
+    TextFunction,
+    identity_of_texts,
+    score_function,
+    score_texts,
+    text_metric,
+)
 from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.spec.gates import EvaluationSpec
-from pytest_lmgate.spec.protocol import Protocol
-from pytest_lmgate.spec.requests import DivergenceRequest, MaskedRequest, TextRequest
-
-if TYPE_CHECKING:
-    from pytest_lmgate.engine.generation import GenerationProgress
-    from pytest_lmgate.engine.likelihood import Progress
-
+from pytest_lmgate.spec.requests import ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,20 +71,22 @@ class Evaluator:
         remark: Told in one sentence what the session's summary should say of a measurement that was made.
         warn: Told in one sentence what was wrong with the cache.
         users_metrics: Metrics of texts that users registered, by name.
+        users_backends: Engines that users registered, by name.
     """
 
     project: Project
     options: Options
-    report: Callable[[Progress | GenerationProgress], None] = lambda _: None
+    report: Callable[[Progress], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
     remark: Callable[[str], None] = lambda _: None
     warn: Callable[[str], None] = lambda _: None
     users_metrics: Mapping[str, TextMetric] = field(default_factory=dict)
+    users_backends: Mapping[str, Backend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         store = Store(self.options.cache, self.warn)
-        self._measurements = Measurements(store, self.options, self.note, self.remark)
-        self.resolver = Resolver(self.project, self.options, store.digests)
+        self._measurements = Measurements(store, self.options, lambda far: self.report(far), self.note, self.remark)
+        self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends)
         self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are
 
     @contextlib.contextmanager
@@ -136,48 +137,60 @@ class Evaluator:
     def evaluate(self, what: EvaluationSpec, *, stop_above: float | None = None) -> Score:
         """Measure what a gate or a fixture asks for.
 
+        Of an encoder-decoder model a perplexity is the conditional one, of each row's first reference given its prompt.
+
         Args:
             what: The evaluation.
-            stop_above: For a perplexity: stop as soon as the value is certain to be above this.
+            stop_above: For a perplexity: stop as soon as the value is certain to be above this; the score is then a
+                lower bound, and ``details["at_least"]`` is set.
 
         Raises:
             LmgateError: It cannot be measured.
         """
-        how = what.how
-        if isinstance(how, Protocol):
-            return self.perplexity(what.model, what.dataset, how, metric=what.metric, stop_above=stop_above)
-        if isinstance(how, DivergenceRequest):
-            return self._divergence_score(what, how)
-        started = time.monotonic()
+        started, how = time.monotonic(), what.how
         if isinstance(how, TextRequest):
             metric = text_metric(how, self.users_metrics)
             if how.predictions is not None:
                 return score_texts(metric, how.predictions, how.references)
-            writer, rows = self._writer(what.model), self.resolver.rows(what.dataset)
-            found = evaluate_texts(
-                self._measurements, writer, _task(rows), how, metric, clusters=rows.clusters, report=self.report
-            )
-            return _placed(found, writer, rows.name, started)
-        source = self.resolver.model(what.model)
-        if isinstance(how, MaskedRequest):
-            corpus = self.resolver.corpus(what.dataset)
-            found = evaluate_pseudo_perplexity(
-                self._measurements, source, corpus, how, metric=what.metric, report=self.report
-            )
-            return _placed(found, source, corpus.name, started)
-        rows = self.resolver.rows(what.dataset)
-        found = evaluate_choices(
-            self._measurements,
-            source,
-            _questions(rows),
-            how,
-            metric=what.metric,
-            name=rows.name,
-            delimiter=rows.spec.delimiter,
-            clusters=rows.clusters,
-            report=self.report,
+            if (function := self._function(what.model)) is not None:
+                rows = self.resolver.rows(what.dataset)
+                self._measurements.expect(identity_of_texts(rows, how, metric))
+                score, seconds = score_function(function, rows, how, metric), time.monotonic() - started
+                return score.placed(
+                    model=function.name, dataset=rows.name, fingerprint="", cached=False, seconds=seconds
+                )
+        measurement = self._measurement(what, stop_above)
+        statistics, address, cached = self._made(measurement)
+        score = measurement.bound(statistics) if isinstance(statistics, AtLeast) else measurement.score(statistics)
+        model = measurement.model
+        score.device, score.content = model.device, identity_of(model)
+        return score.identified(**measurement.identity).placed(
+            model=model.name,
+            dataset=measurement.data.name,
+            fingerprint=address,
+            cached=cached,
+            seconds=time.monotonic() - started,
         )
-        return _placed(found, source, rows.name, started)
+
+    @_steadily
+    def compare(self, what: EvaluationSpec) -> Divergence:
+        """Measure how far a model is from its reference: every figure that there is.
+
+        Raises:
+            LmgateError: It cannot be measured.
+        """
+        started = time.monotonic()
+        measurement = self._measurement(what, None)
+        assert isinstance(measurement, Divergences)
+        statistics, address, cached = self._made(measurement)
+        return divergence(statistics, signature=measurement.signature).placed(
+            model=measurement.model.name,
+            reference=measurement.reference.name,
+            dataset=measurement.data.name,
+            fingerprint=address,
+            cached=cached,
+            seconds=time.monotonic() - started,
+        )
 
     def check(self, what: EvaluationSpec, direction: str | None) -> None:
         """Find at collection what needs no file: unknown names, metrics and options.
@@ -204,128 +217,38 @@ class Evaluator:
                     f"{'min' if metric.direction == 'higher' else 'max'}"
                 )
 
-    def perplexity(
-        self, model: Any, dataset: Any, protocol: Protocol, *, metric: str = "ppl", stop_above: float | None = None
-    ) -> Score:
-        """Measure the perplexity (or bits per byte) of a model on a dataset.
+    def _measurement(self, what: EvaluationSpec, stop_above: float | None) -> Measurement[Any]:
+        how, metric, find = what.how, what.metric, self.resolver
+        model = find.model(what.model)
+        if isinstance(how, TextRequest):
+            return GeneratedTexts(metric, model, find.rows(what.dataset), how, text_metric(how, self.users_metrics))
+        if isinstance(how, ChoiceRequest):
+            return ChoiceLikelihoods(metric, model, find.rows(what.dataset), how)
+        if isinstance(how, MaskedRequest):
+            return MaskedLikelihoods(metric, model, find.corpus(what.dataset), how)
+        if isinstance(how, DivergenceRequest):
+            return Divergences(metric, model, find.corpus(what.dataset), how, find.model(what.reference))
+        if model.kind != "encoder-decoder":
+            return CausalLikelihoods(metric, model, find.corpus(what.dataset), how, stop_above)
+        rows = find.rows(what.dataset)
+        try:
+            task = rows.task
+        except ConfigError as error:
+            raise ConfigError(
+                f"{metric} of the encoder-decoder model {model.name!r} is of a reference given its source: {error}"
+            ) from error
+        return ConditionalLikelihoods(metric, model, task, how)
 
-        Of an encoder-decoder model it is the conditional perplexity of each row's first reference given its prompt.
+    def _made(self, measurement: Measurement[Any]) -> tuple[Any, str, bool]:
+        self._measurements.expect(measurement.shared)
+        return self._measurements.once(measurement)
 
-        Args:
-            model: Name, path, hub id, ``(model, tokenizer)`` or pipeline.
-            dataset: Name, path, hub id or rows.
-            protocol: How, and in which unit.
-            metric: Name of the score.
-            stop_above: Stop as soon as the value is certain to be above this; None to measure whole.
-
-        Returns:
-            The score. Where the measurement was stopped, its value is a lower bound and ``details["at_least"]`` is set.
-
-        Raises:
-            LmgateError: It cannot be measured.
-        """
-        started = time.monotonic()
-        source = self.resolver.model(model)
-        if source.architecture.kind == "encoder-decoder":
-            rows = self.resolver.rows(dataset)
-            try:
-                task = _task(rows)
-            except ConfigError as error:
-                raise ConfigError(
-                    f"{metric} of the encoder-decoder model {source.name!r} is of a reference given its source: {error}"
-                ) from error
-            found = evaluate_conditional_perplexity(
-                self._measurements, source, task, protocol, metric=metric, report=self.report
-            )
-            return _placed(found, source, rows.name, started)
-        corpus = self.resolver.corpus(dataset)
-        found = evaluate_perplexity(
-            self._measurements, source, corpus, protocol, metric=metric, stop_above=stop_above, report=self.report
-        )
-        return _placed(found, source, corpus.name, started)
-
-    @_steadily
-    def compare(self, what: EvaluationSpec) -> Divergence:
-        """Measure how far a model is from its reference: every figure that there is.
-
-        Raises:
-            LmgateError: It cannot be measured.
-        """
-        started = time.monotonic()
-        measured, where, _ = self._measured_divergence(what)
-        found = divergence(measured.statistics, signature=measured.signature)
-        return found.placed(**where, seconds=time.monotonic() - started)
-
-    def _divergence_score(self, what: EvaluationSpec, how: DivergenceRequest) -> Score:
-        started = time.monotonic()
-        measured, where, identity = self._measured_divergence(what)
-        row = METRICS[what.metric]
-        own = {option: getattr(how, option) for option in row.options}
-        score = row.score(measured.statistics, signature=measured.signature, iid=measured.iid, **own)
-        score.details = {"reference": where.pop("reference"), **score.details}
-        score.device, score.content = identity.pop("device"), identity.pop("content")
-        return score.identified(**identity).placed(**where, seconds=time.monotonic() - started)
-
-    def _measured_divergence(self, what: EvaluationSpec) -> tuple[DivergenceFound, dict[str, Any], dict[str, str]]:
-        """The measurement, what it is of by name, and what it is of by digest, with the device."""
-        assert isinstance(what.how, DivergenceRequest)
-        source, reference = self.resolver.model(what.model), self.resolver.model(what.reference)
-        corpus = self.resolver.corpus(what.dataset)
-        self._measurements.expect({"data": corpus.digest, "reference": reference.identity})
-        measured = evaluate_divergence(
-            self._measurements, source, reference, corpus, what.how, metric=what.metric, report=self.report
-        )
-        names = {"model": source.name, "reference": reference.name, "dataset": corpus.name}
-        identity = {"data": corpus.digest, "reference": reference.identity, "device": source.device}
-        identity["content"] = source.identity
-        return measured, {**names, "fingerprint": measured.address, "cached": measured.cached}, identity
-
-    def _writer(self, model: Any) -> ModelSource | TextFunction:
-        """A model that writes, or a function that does."""
-        if callable(model) and not hasattr(model, "forward") and not hasattr(model, "tokenizer"):
-            name = f"function {getattr(model, '__name__', type(model).__name__)}"
-            shared = next((each for each in self._functions or () if each.function is model), None)
-            found = shared or TextFunction(name, model)
-            if self._functions is not None and shared is None:
-                self._functions.append(found)
-            return found
-        source = self.resolver.model(model)
-        source.architecture.require("generating texts", "causal", "encoder-decoder")
-        return source
-
-
-def _placed(found: tuple[Score, str, bool], source: ModelSource | TextFunction, dataset: str, started: float) -> Score:
-    score, address, cached = found
-    seconds = time.monotonic() - started
-    if isinstance(source, ModelSource):
-        score.device, score.content = source.device, source.identity
-    return score.placed(model=source.name, dataset=dataset, fingerprint=address, cached=cached, seconds=seconds)
-
-
-def _task(found: DatasetRows) -> TextTask:
-    spec = found.spec
-    if spec.references is None:
-        raise ConfigError(f"dataset {found.name!r}: say references: COLUMN (or a list of them) to compare texts with")
-    if spec.prompt is None and spec.source is None:
-        raise ConfigError(f"dataset {found.name!r}: say prompt: TEMPLATE with {{column}} fields, or source: COLUMN")
-    return make_task(
-        found.rows,
-        name=found.name,
-        template=spec.prompt,
-        source=spec.source,
-        references=[spec.references] if isinstance(spec.references, str) else spec.references,
-        examples=found.examples,
-        chat=spec.chat,
-        system=spec.system,
-    )
-
-
-def _questions(found: DatasetRows) -> tuple[Question, ...]:
-    spec = found.spec
-    if spec.question is None or spec.choices is None or spec.answer is None:
-        raise ConfigError(
-            f"dataset {found.name!r}: accuracy needs question: (a column or template), choices: (a column that holds a "
-            "list, or a list of columns) and answer: (the column of the right one)"
-        )
-    choices = [spec.choices] if isinstance(spec.choices, str) else spec.choices
-    return make_questions(found.rows, name=found.name, question=spec.question, choices=choices, answer=spec.answer)
+    def _function(self, model: Any) -> TextFunction | None:
+        """A system that is only a function; None where it is a model."""
+        if not callable(model) or hasattr(model, "forward") or hasattr(model, "tokenizer"):
+            return None
+        shared = next((each for each in self._functions or () if each.function is model), None)
+        found = shared or TextFunction(f"function {getattr(model, '__name__', type(model).__name__)}", model)
+        if self._functions is not None and shared is None:
+            self._functions.append(found)
+        return found

@@ -2,99 +2,89 @@
 
 from __future__ import annotations
 
-__all__ = ["evaluate_pseudo_perplexity"]
+__all__ = ["MaskedLikelihoods"]
 
-import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_lmgate import __version__
+from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.evaluate.likelihood import decode_likelihoods, digest_of_targets, encode_likelihoods
-from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.model_source import ModelSource
+from pytest_lmgate.data.masked import cut_pieces, masked_requests
+from pytest_lmgate.engine.scoring import score
+from pytest_lmgate.evaluate.likelihoods import TokenLikelihoods, counted, digest_of_targets
+from pytest_lmgate.evaluate.measurement import Bench, addressed, require
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.spec.requests import MaskedRequest
 
-if TYPE_CHECKING:
-    from pytest_lmgate.engine.likelihood import Progress
-    from pytest_lmgate.engine.masked import Piece
-
+# Raise the number whenever the code that measures may give another result.
 _KIND = "pseudo-nll/3"
 
 
-def evaluate_pseudo_perplexity(
-    measurements: Measurements,
-    source: ModelSource,
-    corpus: Corpus,
-    request: MaskedRequest,
-    *,
-    metric: str,
-    report: Callable[[Progress], None] = lambda _: None,
-) -> tuple[Score, str, bool]:
-    """Measure ``exp(-1/N sum log P(t_i | all other tokens))``, each row on its own.
+@dataclass(frozen=True)
+class MaskedLikelihoods(TokenLikelihoods):
+    """NLLs of each token given all others of its row, each row on its own.
 
-    Returns:
-        The score, the measurement's address, and whether it was there.
-
-    Raises:
-        LmgateError: It cannot be measured.
+    Attributes:
+        metric: Name of the score.
+        model: A masked model.
+        data: Rows.
+        asked: How.
     """
-    source.architecture.require(metric, "masked")
-    max_length = request.max_length or source.architecture.context
-    how = f"max_length:{max_length}"
-    fingerprint = Fingerprint.of(_KIND, {**source.ingredients, "data": corpus.digest, "protocol": how})
 
-    def measure(partial: Entry | None, keep: Callable[[Entry], None]) -> LikelihoodStatistics:
-        from pytest_lmgate.engine.likelihood import Checkpointing
-        from pytest_lmgate.engine.masked import cut_pieces, measure_pseudo_nll
+    metric: str
+    model: Model
+    data: Corpus
+    asked: MaskedRequest
 
-        loaded = measurements.model(source)
-        texts = [row for row in corpus.rows if row.strip()]
-        pieces = cut_pieces(texts, loaded.tokenizer, max_length, model=source.name, dataset=corpus.name)
-        nll = measure_pseudo_nll(
-            loaded,
-            pieces,
-            dataset=corpus.name,
-            batch_size=source.batch_size,
-            report=report,
-            remark=measurements.remark,
-            checkpointing=Checkpointing(
-                None if partial is None else partial.arrays["nll"], lambda nll: keep(Entry({"nll": nll}))
-            ),
-        )
+    def __post_init__(self) -> None:
+        require(self.model, self.metric, "score", "masked")
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Address of the NLLs."""
+        return addressed(_KIND, self.model, data=self.data.digest, protocol=f"max_length:{self._max_length}")
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The text."""
+        return {"data": self.data.digest}
+
+    def measure(self, bench: Bench) -> LikelihoodStatistics:
+        """Score every token, masked."""
+        runner, name = bench.runner(self.model), self.model.name
+        texts = [row for row in self.data.rows if row.strip()]
+        pieces = cut_pieces(texts, runner.tokenizer, self._max_length, model=name, dataset=self.data.name)
+        targets = np.array([len(piece.targets) for piece in pieces])
+        documents = np.array([piece.document for piece in pieces])
+        job = bench.job(name, self.data.name, self.model.batch_size)
+        found = score(runner, masked_requests(pieces, runner.tokenizer, self.data.name), job)
         return LikelihoodStatistics(
-            nll=nll,
-            window_targets=np.array([len(piece.targets) for piece in pieces]),
-            window_document=np.array([piece.document for piece in pieces]),
-            words=np.array([len(re.split(r"\s+", text)) for text in texts]),
-            chars=np.array([len(text) for text in texts]),
-            utf8_bytes=np.array([len(text.encode()) for text in texts]),
-            running_text=corpus.is_one_text,
-            row_targets=None if corpus.is_one_text else _targets_of_rows(pieces),
+            nll=found.nll,
+            window_targets=targets,
+            window_document=documents,
+            **counted(texts),
+            running_text=self.data.is_one_text,
+            row_targets=(None if self.data.is_one_text else np.bincount(documents, weights=targets).astype(np.int64)),
             targets=digest_of_targets([piece.ids for piece in pieces]),
         )
 
-    recipe = Recipe(f"{source.name} on {corpus.name}", (source,), measure, encode_likelihoods, decode_likelihoods)
-    signature = Signature(
-        [("masked", None), ("max_length", str(max_length)), ("unit", "token"), ("version", __version__)]
-    )
-    measurements.expect({"data": corpus.digest, "protocol": signature.compared})
-    statistics, cached = measurements.once(fingerprint, recipe)
-    score = METRICS[metric].score(statistics, signature=signature, metric=metric)
-    return score.identified(corpus.digest), fingerprint.address, cached
+    def score(self, statistics: LikelihoodStatistics) -> Score:
+        """Make the pseudo-perplexity."""
+        return METRICS[self.metric].score(statistics, signature=self.signature, metric=self.metric)
 
+    @property
+    def _max_length(self) -> int | None:
+        return self.asked.max_length or self.model.context
 
-def _targets_of_rows(pieces: Sequence[Piece]) -> NDArray[np.int64]:
-    """Return the targets of each row, shape ``[rows]``; rows without a token have none."""
-    return np.bincount([piece.document for piece in pieces], weights=[len(piece.targets) for piece in pieces]).astype(
-        np.int64
-    )
+    @property
+    def signature(self) -> Signature:
+        """How the text is read, and what the value is per."""
+        return Signature(
+            [("masked", None), ("max_length", str(self._max_length)), ("unit", "token"), ("version", __version__)]
+        )

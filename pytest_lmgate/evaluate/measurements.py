@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["FilesChanged", "Lookup", "Measurements", "Recipe"]
+__all__ = ["FilesChanged", "Lookup", "Measurements"]
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+from pytest_lmgate.backends.base import Model, Runner
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.cache.store import Store
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.engine.device import require_device, share_processors
+from pytest_lmgate.engine.loop import Job, Progress
+from pytest_lmgate.engine.pool import ModelPool
 from pytest_lmgate.errors import CacheError, LmgateError, ModelError
-from pytest_lmgate.evaluate.model_source import ModelSource
+from pytest_lmgate.evaluate.measurement import AtLeast, Measurement
 from pytest_lmgate.identity.patches import patches
-
-if TYPE_CHECKING:
-    from pytest_lmgate.engine.loading import LoadedModel
-    from pytest_lmgate.engine.pool import ModelPool
 
 T = TypeVar("T")
 _UNKEPT = "not kept "  # begins the key of a model in the pool whose measurements are not kept
@@ -40,26 +39,6 @@ class Lookup:
     changed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Recipe(Generic[T]):
-    """One kind of measurement, for `Measurements.once`.
-
-    Attributes:
-        what: In words, for messages.
-        models: The models that are measured.
-        measure: Runs the model. It is given what an interrupted run left, and a function that keeps more of it. What it
-            raises leaves nothing in the cache but that.
-        encode: To arrays and facts.
-        decode: And back; raises KeyError, TypeError, ValueError or LmgateError where the entry is of another kind.
-    """
-
-    what: str
-    models: tuple[ModelSource, ...]
-    measure: Callable[[Entry | None, Callable[[Entry], None]], T]
-    encode: Callable[[T], Entry]
-    decode: Callable[[Entry], T]
-
-
 @dataclass
 class Measurements:
     """The measurements of a session, and the models that are in memory for them.
@@ -67,6 +46,7 @@ class Measurements:
     Attributes:
         store: The cache.
         options: The session's options.
+        report: Told how far a measurement is.
         note: Told in one sentence what is worth saying, such as waiting for another process.
         remark: Told in one sentence what the session's summary should say of a measurement that was made.
         lookups: What the cache said, in order.
@@ -76,6 +56,7 @@ class Measurements:
 
     store: Store
     options: Options
+    report: Callable[[Progress], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
     remark: Callable[[str], None] = lambda _: None
     lookups: list[Lookup] = field(default_factory=list)
@@ -83,109 +64,100 @@ class Measurements:
     not_kept: dict[str, str] = field(default_factory=dict)
     _known: dict[str, Any] = field(default_factory=dict)
     _shared: list[str] = field(default_factory=list)  # addresses of measurements that are not kept
-    _pool: ModelPool | None = None
+    _pool: ModelPool = field(default_factory=ModelPool)
 
-    def once(self, fingerprint: Fingerprint, recipe: Recipe[T]) -> tuple[T, bool]:
-        """Return the measurement and whether it was there; locked, so that two processes measure once."""
+    def once(self, measurement: Measurement[T]) -> tuple[T | AtLeast, str, bool]:
+        """Return a measurement's statistics, their address, and whether they were there.
+
+        A lock makes sure that two processes measure once.
+
+        Raises:
+            LmgateError: It cannot be measured.
+        """
+        fingerprint = measurement.fingerprint
         address = fingerprint.address
         if address in self._known:
             self.lookups.append(Lookup(True, address))
-            return self._known[address], True
-        for source in recipe.models:
-            if source.not_kept:
-                self.not_kept[source.name] = source.not_kept
-                return self._unkept(address, recipe, source.not_kept), False
+            return self._known[address], address, True
+        for model in measurement.models:
+            if model.not_kept:
+                self.not_kept[model.name] = model.not_kept
+                self.lookups.append(Lookup(False, address, (f"not kept: {model.not_kept}",)))
+                self._known[address] = measured = measurement.measure(_Bench(self, None))
+                self._shared.append(address)
+                return measured, address, False
         # Most lookups hit: no lock is needed to read, since entries appear whole.
-        if (found := self._fresh(fingerprint, recipe)) is None:
-            waiting = f"another process is measuring {recipe.what}; waiting for it"
+        if (found := self._fresh(fingerprint, measurement)) is None:
+            waiting = f"another process is measuring {_words(measurement)}; waiting for it"
             with self.store.lock(fingerprint, lambda: self.note(waiting)):
-                found = self._fresh(fingerprint, recipe)
+                found = self._fresh(fingerprint, measurement)
                 if found is None:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
-                    partial = None if self.options.refresh else self.store.get_partial(fingerprint)
-                    measured = recipe.measure(partial, lambda entry: self.store.put_partial(fingerprint, entry))
-                    if self._was_patched(recipe):
-                        return measured, False
-                    whole = recipe.encode(measured)
-                    run = {"measured_at": time.time(), "run": self.options.run}
-                    self.store.put(fingerprint, replace(whole, facts={**whole.facts, **run}))
-                    self._known[address] = measured
-                    return measured, False
+                    return self._measured(fingerprint, measurement), address, False
         self.lookups.append(Lookup(True, address))
         self._known[address] = found
-        return found, True
+        return found, address, True
+
+    def _measured(self, fingerprint: Fingerprint, measurement: Measurement[T]) -> T | AtLeast:
+        measured = measurement.measure(_Bench(self, fingerprint))
+        if isinstance(measured, AtLeast) or self._was_patched(measurement):
+            return measured
+        whole = measurement.encode(measured)
+        run = {"measured_at": time.time(), "run": self.options.run}
+        self.store.put(fingerprint, replace(whole, facts={**whole.facts, **run}))
+        self._known[fingerprint.address] = measured
+        return measured
 
     def forget(self) -> None:
         """Let go of measurements that are not kept, and of their models."""
         for address in self._shared:
             self._known.pop(address, None)
         self._shared.clear()
-        if self._pool is not None:
-            self._pool.drop(_UNKEPT)
+        self._pool.drop(_UNKEPT)
 
-    def model(self, source: ModelSource) -> LoadedModel:
+    def runner(self, model: Model) -> Runner:
         """Return a model in memory: one at a time, unless the next fits beside those that are there.
 
         Raises:
-            FilesChanged: Another file stands in the place of one that the ingredients tell of.
+            FilesChanged: Another file stands in the place of one that its content tells of.
         """
-        pool = self._models()
-        if source.in_memory:
-            return source.load()  # held here, it would stay in memory after the user let it go
-        require_device(source.device, model=source.name)
+        if model.in_memory:
+            return model.open()  # held here, it would stay in memory after the user let it go
 
-        def load() -> LoadedModel:
-            loaded = source.load()
-            if changed := source.changed():
+        def load() -> Runner:
+            runner = model.open()
+            if changed := model.changed():
                 raise FilesChanged(
-                    f"model {source.name!r}: {', '.join(changed[:3])} changed while the model was loaded, three times: "
+                    f"model {model.name!r}: {', '.join(changed[:3])} changed while the model was loaded, three times: "
                     "expected files that stay as they are; run again when nothing writes to them"
                 )
-            return loaded
+            return runner
 
-        return pool.get(_key(source), load=load, weight_bytes=source.weight_bytes, device=source.device)
+        return self._pool.get(_key(model), replace(model, open=load))
 
-    def fit_together(self, here: ModelSource, other: ModelSource) -> bool:
+    def fit_together(self, here: Model, other: Model) -> bool:
         """Whether another model fits in memory beside one that is there."""
-        if other.in_memory:
-            return True
-        require_device(other.device, model=other.name)
-        return self._models().fits_beside(_key(here), _key(other), weight_bytes=other.weight_bytes, device=other.device)
+        return other.in_memory or self._pool.fits_beside(_key(here), _key(other), other)
 
-    def _models(self) -> ModelPool:
-        if self._pool is None:
-            from pytest_lmgate.engine.pool import ModelPool
-
-            share_processors(self.options.workers)
-            self._pool = ModelPool()
-        return self._pool
-
-    def _unkept(self, address: str, recipe: Recipe[T], reason: str) -> T:
-        self.lookups.append(Lookup(False, address, (f"not kept: {reason}",)))
-        measured = recipe.measure(None, lambda _: None)
-        self._known[address] = measured
-        self._shared.append(address)
-        return measured
-
-    def _was_patched(self, recipe: Recipe[T]) -> bool:
+    def _was_patched(self, measurement: Measurement[T]) -> bool:
         """Whether a library was patched while it was loaded: the address does not tell of it."""
         found = patches()
-        if not found or any("patches" in source.ingredients for source in recipe.models):
+        if not found or any("patches" in model.ingredients for model in measurement.models):
             return False
-        for source in recipe.models:
-            self.not_kept[source.name] = f"this session patched {found[0]} while the model was loaded"
+        for model in measurement.models:
+            self.not_kept[model.name] = f"this session patched {found[0]} while the model was loaded"
         return True
 
-    def _fresh(self, fingerprint: Fingerprint, recipe: Recipe[T]) -> T | None:
+    def _fresh(self, fingerprint: Fingerprint, measurement: Measurement[T]) -> T | None:
         entry = self.store.get(fingerprint)
         # Not by time: an entry may come from a machine whose clock is fast.
         if entry is None or (self.options.refresh and entry.facts.get("run") != self.options.run):
             return None
         try:
-            return recipe.decode(entry)
+            return measurement.decode(entry)
         except (KeyError, TypeError, ValueError, LmgateError) as error:
             # Whole and sealed, but not by this code.
-            self.store.set_aside(fingerprint, CacheError(f"it is no measurement of {recipe.what} ({error!r})"))
+            self.store.set_aside(fingerprint, CacheError(f"it is no measurement of {_words(measurement)} ({error!r})"))
             return None
 
     def _explained(self, fingerprint: Fingerprint) -> tuple[str, ...]:
@@ -200,5 +172,35 @@ class FilesChanged(ModelError):
     """A model's files changed between their digest and the loading."""
 
 
-def _key(source: ModelSource) -> str:
-    return (_UNKEPT if source.not_kept else "") + Fingerprint.of("model", source.ingredients).address
+@dataclass(frozen=True)
+class _Bench:
+    """What one measurement is made with; see `measurement.Bench`."""
+
+    session: Measurements
+    fingerprint: Fingerprint | None  # None where nothing is kept
+
+    @property
+    def folder(self) -> Path:
+        return self.session.store.folder
+
+    def runner(self, model: Model) -> Runner:
+        return self.session.runner(model)
+
+    def fit_together(self, here: Model, other: Model) -> bool:
+        return self.session.fit_together(here, other)
+
+    def job(self, model: str, dataset: str, batch_size: int | str) -> Job:
+        session, fingerprint = self.session, self.fingerprint
+        job = Job(model=model, dataset=dataset, batch_size=batch_size, report=session.report, remark=session.remark)
+        if fingerprint is None:
+            return job
+        partial = None if session.options.refresh else session.store.get_partial(fingerprint)
+        return replace(job, partial=partial, keep=lambda entry: session.store.put_partial(fingerprint, entry))
+
+
+def _words(measurement: Measurement[Any]) -> str:
+    return f"{' against '.join(model.name for model in measurement.models)} on {measurement.data.name}"
+
+
+def _key(model: Model) -> str:
+    return (_UNKEPT if model.not_kept else "") + Fingerprint.of("model", model.ingredients).address

@@ -7,7 +7,7 @@ under that name would be a stranger's.
 
 from __future__ import annotations
 
-__all__ = ["Names", "hub_id"]
+__all__ = ["Names"]
 
 import contextlib
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Names:
             return model, ModelSpec(path=model)
         if model.startswith("hub:") or model.count("/") == 1:
             self.require_no_folder("model", model)
-            repo, revision = hub_id(model)
+            repo, revision = _hub_id(model)
             return model, ModelSpec(hub=repo, revision=revision)
         raise ConfigError(self._unknown("model", model))
 
@@ -67,6 +67,17 @@ class Names:
             self.require_no_folder("dataset", dataset)
             return dataset, DatasetSpec(hub=dataset.removeprefix("hub:"))
         raise ConfigError(self._unknown("dataset", dataset))
+
+    def tokenizer(self, tokenizer: str) -> tuple[str, str | None] | None:
+        """Return the repository and revision of a tokenizer given by a hub id; None where it is written as a path.
+
+        Raises:
+            ConfigError: It is in a folder of the project by its first part.
+        """
+        if self.is_path(tokenizer):
+            return None
+        self.require_no_folder("tokenizer", tokenizer)
+        return _hub_id(tokenizer)
 
     def is_path(self, given: str) -> bool:
         """Whether it is written as only a path is, or is there."""
@@ -136,7 +147,7 @@ class Names:
         )
 
 
-def hub_id(written: str) -> tuple[str, str | None]:
+def _hub_id(written: str) -> tuple[str, str | None]:
     """Return the repository and revision of ``hub:org/name@revision``, of which only the middle need be there."""
     repo, _, revision = written.removeprefix("hub:").partition("@")
     return repo, revision or None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["SessionCode", "several"]
+__all__ = ["SessionCode"]
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_lmgate.evaluate.model_source import ModelSource
+from pytest_lmgate.backends.base import Model
+from pytest_lmgate.identity.code import several
 from pytest_lmgate.identity.patches import patches
 
 
@@ -32,32 +32,29 @@ class SessionCode:
         """
         self._patches, self._marks = None, {} if share else None
 
-    def applied(self, source: ModelSource, revision: str | None, key: str, held: Any = None) -> ModelSource:
+    def applied(self, model: Model, revision: str | None, key: str, held: Any = None) -> Model:
         """Add the session's code to a model: the revision that stands for it, or why nothing may be kept.
 
         Args:
-            source: The model.
+            model: The model.
             revision: The text that the user changes with the code; None without.
             key: Identifies the model as long as measurements are shared.
             held: Kept as long, so that no other object gets its id, which may be in `key`.
         """
         patched = self._patches if self._marks is not None and self._patches is not None else patches()
         self._patches = patched
-        reason = source.not_kept
+        reason = model.not_kept
+        if model.content is None and not reason:
+            reason = "nothing tells of its engine whether it is the same model as before"
         if not (patched or reason or revision is not None):
-            return source
+            return model
         added = {"patches": "; ".join(patched)} if patched else {}
         if revision is not None:
-            return replace(source, ingredients={**source.ingredients, **added, "revision": revision}, not_kept="")
+            return replace(model, content={**(model.content or {}), **added, "revision": revision}, not_kept="")
         # No other measurement has this address: a mark is never used again.
         mark = uuid.uuid4().hex
         if self._marks is not None:
             mark, _ = self._marks.setdefault(key, (mark, held))
         reason = reason or f"this session patched {several(patched)}"
-        return replace(source, ingredients={**source.ingredients, **added, "session": mark}, not_kept=reason)
-
-
-def several(reasons: Sequence[str]) -> str:
-    """Name the first two of several reasons."""
-    more = f" and {len(reasons) - 2} more" if len(reasons) > 2 else ""
-    return ", ".join(reasons[:2]) + more
+        content = None if model.content is None else {**model.content, **added}
+        return replace(model, content=content, runtime={**model.runtime, "session": mark}, not_kept=reason)

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_lmgate.backends.base import Backend, Model
 from pytest_lmgate.cache.digest import FileDigests
 from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.specs import DatasetSpec, ModelSpec
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows
 from pytest_lmgate.data.in_memory import rows_in_memory
-from pytest_lmgate.evaluate.model_source import ModelSource
 from pytest_lmgate.evaluate.models import Models
 from pytest_lmgate.evaluate.names import Names
 from pytest_lmgate.evaluate.rows import DatasetRows, mappings
@@ -27,12 +27,15 @@ class Resolver:
         project: The project's file.
         options: The session's options.
         digests: Digests of files.
+        users_backends: Engines that users registered, by name.
     """
 
-    def __init__(self, project: Project, options: Options, digests: FileDigests) -> None:
+    def __init__(
+        self, project: Project, options: Options, digests: FileDigests, users_backends: Mapping[str, Backend]
+    ) -> None:
         self._project, self._options = project, options
         self._names = Names(project)
-        self._models = Models(project, options, digests, self._names)
+        self._models = Models(project, options, digests, self._names, users_backends)
 
     def forget(self, *, share: bool = False) -> None:
         """Look at the session's code again: the user's code may have run since.
@@ -104,11 +107,11 @@ class Resolver:
             examples = mappings(shown, f"{name} (examples)")
         return DatasetRows(name, spec, mappings(found, name), examples)
 
-    def model(self, model: Any) -> ModelSource:
+    def model(self, model: Any) -> Model:
         """Find a model: a name, a path, a hub id, a ``(model, tokenizer)`` pair or a pipeline.
 
         Raises:
             ConfigError: None of these.
             ModelError: Its files are not what they should be.
         """
-        return self._models.source(model)
+        return self._models.find(model)

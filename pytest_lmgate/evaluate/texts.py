@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-__all__ = ["TextFunction", "evaluate_texts", "score_texts", "text_metric", "unsaved_ingredients"]
+__all__ = ["GeneratedTexts", "TextFunction", "identity_of_texts", "score_function", "score_texts", "text_metric"]
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 from pytest_lmgate import __version__
+from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompts import Prompt, TextTask
+from pytest_lmgate.engine.generation import generate
 from pytest_lmgate.errors import ConfigError, EngineError
-from pytest_lmgate.evaluate.measurements import Measurements, Recipe
-from pytest_lmgate.evaluate.model_source import ModelSource
+from pytest_lmgate.evaluate.measurement import Bench, Measurement, addressed, digest_of, require
+from pytest_lmgate.evaluate.rows import DatasetRows
 from pytest_lmgate.metrics import texts as metrics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
 from pytest_lmgate.spec.requests import TextRequest
-
-if TYPE_CHECKING:
-    from pytest_lmgate.engine.generation import GenerationProgress
 
 # Raise the number whenever the code that generates may give another text.
 _KIND = "texts/1"
@@ -60,57 +59,89 @@ def text_metric(request: TextRequest, users: Mapping[str, metrics.TextMetric]) -
     return metric
 
 
-def evaluate_texts(
-    measurements: Measurements,
-    source: ModelSource | TextFunction,
-    task: TextTask,
-    request: TextRequest,
-    metric: metrics.TextMetric,
-    *,
-    clusters: Sequence[Any] | None = None,
-    report: Callable[[GenerationProgress], None] = lambda _: None,
-) -> tuple[Score, str, bool]:
-    """Generate, or look the texts up, and score them.
+@dataclass(frozen=True)
+class GeneratedTexts(Measurement[list[str]]):
+    """The texts that a model writes: one generation for a model, prompts and settings, shared by every metric.
 
-    Args:
-        measurements: Of the session.
-        source: What writes.
-        task: Prompts and references.
-        request: How to generate.
-        metric: What to score by.
-        clusters: Label of each row's cluster.
-        report: Told how far the generation is.
+    Attributes:
+        metric: Name of the score.
+        model: A causal or encoder-decoder model.
+        data: Rows with prompts and references.
+        asked: How to generate.
+        scorer: What the texts are scored by.
+    """
 
-    Returns:
-        The score, the measurement's address (empty for a function), and whether the texts were there.
+    metric: str
+    model: Model
+    data: DatasetRows
+    asked: TextRequest
+    scorer: metrics.TextMetric
+
+    def __post_init__(self) -> None:
+        require(self.model, "generating texts", "generate", "causal", "encoder-decoder")
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Address of the texts, which do not depend on the metric."""
+        prompts, generation = digest_of(self.data.task.prompts), self.asked.generation.signature
+        writing = self.model.writing()
+        return addressed(_KIND, self.model, **writing, prompts=prompts, generation=generation)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """What a comparison must share: the data, and a user's own metric."""
+        return identity_of_texts(self.data, self.asked, self.scorer)
+
+    def measure(self, bench: Bench) -> list[str]:
+        """Generate a text for each prompt."""
+        model = self.model
+        return generate(
+            bench.runner(model),
+            self.data.task.prompts,
+            self.asked.generation,
+            bench.job(model.name, self.data.name, model.batch_size),
+            context=model.context,
+            has_encoder=model.kind == "encoder-decoder",
+        )
+
+    def encode(self, statistics: list[str]) -> Entry:
+        """Make of the texts what is stored."""
+        return Entry({}, {"texts": statistics})
+
+    def decode(self, entry: Entry) -> list[str]:
+        """Make texts of what was stored."""
+        return [str(text) for text in entry.facts["texts"]]
+
+    def score(self, statistics: list[str]) -> Score:
+        """Score the texts by the metric asked for."""
+        found = score_texts(
+            self.scorer,
+            list(statistics),
+            self.data.task.references,
+            rows=self.data.task.rows,
+            clusters=self.data.clusters,
+        )
+        found.signature = found.signature.plus(*self.asked.generation.signature.fields, ("lmgate", __version__))
+        return found
+
+
+def score_function(
+    function: TextFunction, rows: DatasetRows, request: TextRequest, metric: metrics.TextMetric
+) -> Score:
+    """Score the texts that a function writes.
 
     Raises:
-        ConfigError: A function is told how to generate.
-        LmgateError: They cannot be generated or scored.
+        ConfigError: It is told how to generate.
+        LmgateError: It gives something else than texts, or these cannot be scored.
     """
-    settings, identity = request.generation, _identity(task, request, clusters, metric)
-    measurements.expect(identity)
-    if isinstance(source, TextFunction):
-        if settings != GenerationSettings():
-            raise ConfigError(
-                f"{settings.signature}: {source.name} writes as it likes; settings of generation are for models"
-            )
-        score = score_texts(metric, _called(source, task.prompts), task.references, rows=task.rows, clusters=clusters)
-        score.signature = score.signature.plus(("function", None), ("lmgate", __version__))
-        return score.identified(**identity), "", False
-    ingredients = {**source.ingredients, **unsaved_ingredients(source)}
-    fingerprint = Fingerprint.of(
-        _KIND, {**ingredients, "prompts": _digest(task.prompts), "generation": settings.signature}
-    )
-
-    def measure(partial: Entry | None, keep: Callable[[Entry], None]) -> list[str]:
-        return _generate(measurements, source, task, settings, partial, keep, report)
-
-    recipe = Recipe(f"{source.name} on {task.name}", (source,), measure, _encode, _decode)
-    predictions, cached = measurements.once(fingerprint, recipe)
-    score = score_texts(metric, predictions, task.references, rows=task.rows, clusters=clusters)
-    score.signature = score.signature.plus(*settings.signature.fields, ("lmgate", __version__))
-    return score.identified(**identity), fingerprint.address, cached
+    if request.generation != GenerationSettings():
+        raise ConfigError(
+            f"{request.generation.signature}: {function.name} writes as it likes; settings of generation are for models"
+        )
+    task, clusters = rows.task, rows.clusters
+    score = score_texts(metric, _called(function, task.prompts), task.references, rows=task.rows, clusters=clusters)
+    score.signature = score.signature.plus(("function", None), ("lmgate", __version__))
+    return score.identified(**identity_of_texts(rows, request, metric))
 
 
 def score_texts(
@@ -137,45 +168,8 @@ def score_texts(
     return score
 
 
-def unsaved_ingredients(source: ModelSource) -> dict[str, str]:
-    """Return what else changes a text: a checkpoint has it in files, hashed already, a model in memory has it on it."""
-    if not source.in_memory:
-        return {}
-    from pytest_lmgate.engine.decoding import decoding_ids
-
-    loaded = source.load()
-    template = getattr(loaded.tokenizer, "chat_template", None)
-    ids = json.dumps(decoding_ids(loaded), sort_keys=True, default=str)
-    return {"decoding_ids": ids, "chat_template": json.dumps(template, sort_keys=True)}
-
-
-def _generate(
-    measurements: Measurements,
-    source: ModelSource,
-    task: TextTask,
-    settings: GenerationSettings,
-    partial: Entry | None,
-    keep: Callable[[Entry], None],
-    report: Callable[[GenerationProgress], None],
-) -> list[str]:
-    from pytest_lmgate.engine.generation import generate_texts
-
-    known = {} if partial is None else {int(row): text for row, text in partial.facts["texts"].items()}
-    return generate_texts(
-        measurements.model(source),
-        task.prompts,
-        settings,
-        dataset=task.name,
-        context=source.architecture.context,
-        batch_size=source.batch_size,
-        known=known,
-        save=lambda texts: keep(Entry({}, {"texts": {str(row): text for row, text in texts.items()}})),
-        report=report,
-    )
-
-
 def _called(source: TextFunction, prompts: Sequence[Prompt]) -> list[str]:
-    if (digest := _digest(prompts)) in source.asked:
+    if (digest := digest_of(prompts)) in source.asked:
         return source.asked[digest]
     plain = [
         prompt if isinstance(prompt, str) else [{"role": role, "content": content} for role, content in prompt]
@@ -203,24 +197,10 @@ def _data(task: TextTask, request: TextRequest, clusters: Sequence[Any] | None) 
         parts.append(json.dumps(columns, ensure_ascii=False, default=lambda cell: type(cell).__name__))
     if clusters is not None:
         parts.append(cluster_numbers(clusters, len(task.prompts)).tolist())
-    return _digest(parts)
+    return digest_of(parts)
 
 
-def _identity(
-    task: TextTask, request: TextRequest, clusters: Sequence[Any] | None, metric: metrics.TextMetric
-) -> dict[str, str]:
+def identity_of_texts(rows: DatasetRows, request: TextRequest, metric: metrics.TextMetric) -> dict[str, str]:
     """What a comparison must share. A version in a user's signature is the metric's own, which changes the number."""
     own = {} if request.metric in METRICS else {"metric": metric.signature}
-    return {"data": _data(task, request, clusters), **own}
-
-
-def _digest(texts: Sequence[Any]) -> str:
-    return hashlib.sha256(json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _encode(texts: list[str]) -> Entry:
-    return Entry({}, {"texts": texts})
-
-
-def _decode(entry: Entry) -> list[str]:
-    return [str(text) for text in entry.facts["texts"]]
+    return {"data": _data(rows.task, request, rows.clusters), **own}

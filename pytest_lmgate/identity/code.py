@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["Imports", "imports_of"]
+__all__ = ["Imports", "imports_of", "several"]
 
 import ast
 import importlib.util
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,3 +84,9 @@ def _home(name: str) -> str:
         return "absent"
     places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
     return "installed" if places and all(home_of_file(str(place)) for place in places) else "outside"
+
+
+def several(reasons: Sequence[str]) -> str:
+    """Name the first two of several reasons."""
+    more = f" and {len(reasons) - 2} more" if len(reasons) > 2 else ""
+    return ", ".join(reasons[:2]) + more

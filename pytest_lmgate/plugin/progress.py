@@ -14,8 +14,7 @@ import pytest
 from pytest_lmgate.errors import harmless_line
 
 if TYPE_CHECKING:
-    from pytest_lmgate.engine.generation import GenerationProgress
-    from pytest_lmgate.engine.likelihood import Progress
+    from pytest_lmgate.engine.loop import Progress
 
 _TERMINAL_SECONDS, _LOG_SECONDS = 0.2, 30.0
 
@@ -42,7 +41,7 @@ class ProgressLine:
             self._write("\r" + " " * self._drawn + "\r")
             self._drawn = 0
 
-    def show(self, progress: Progress | GenerationProgress) -> None:
+    def show(self, progress: Progress) -> None:
         """Show progress, if it is time to."""
         terminal = self._on_terminal()
         now = time.monotonic()

@@ -12,13 +12,13 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_lmgate.backends.hf.models.loading import tokenizer_facts
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.protocols.table import PROTOCOLS
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.rows import row_targets, rows_by_counts, rows_by_starts
 from pytest_lmgate.data.tokens import TokenizerFacts, tokenize
 from pytest_lmgate.data.windows import plan_windows
-from pytest_lmgate.engine.loading import tokenizer_facts
 
 LETTERS = "abcdefghij"
 

@@ -36,14 +36,14 @@ COUNT_MEASUREMENTS = """
     import pathlib
     from pytest_lmgate.evaluate.measurements import Measurements
 
-    plain_model = Measurements.model
+    plain_runner = Measurements.runner
 
-    def counted(self, source, *args, **kwargs):
+    def counted(self, model):
         with pathlib.Path(__file__).with_name("measured.txt").open("a") as file:
-            file.write(f"{source.name}\\n")
-        return plain_model(self, source, *args, **kwargs)
+            file.write(f"{model.name}\\n")
+        return plain_runner(self, model)
 
-    Measurements.model = counted
+    Measurements.runner = counted
 """
 
 

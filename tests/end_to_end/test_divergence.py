@@ -345,11 +345,11 @@ def test_no_file_is_left_where_the_models_take_turns_also_when_killed(two: Proje
             import time
             from pathlib import Path
 
-            from pytest_lmgate.engine import pairing, pool
+            from pytest_lmgate.engine import comparing
             from pytest_lmgate.evaluate.measurements import Measurements
 
             Measurements.fit_together = lambda *_: False
-            plain = pairing._compare
+            plain = comparing._compare
 
             def compare(*args, **options):
                 if os.environ.get("WAIT"):
@@ -361,7 +361,7 @@ def test_no_file_is_left_where_the_models_take_turns_also_when_killed(two: Proje
                     time.sleep(60)
                 return plain(*args, **options)
 
-            pairing._compare = compare
+            comparing._compare = compare
         """,
         test_gates="""
             import pytest

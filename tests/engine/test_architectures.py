@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from pytest_lmgate.backends.hf.likelihood.head import prove_head
+from pytest_lmgate.backends.hf.models.loading import quiet
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan
-from pytest_lmgate.engine.head import prove_head
-from pytest_lmgate.engine.likelihood import measure_nll
-from pytest_lmgate.engine.loading import quiet
+from tests.engine.measuring import measure_nll
 from tests.models.zoo import ARCHITECTURES, build, documents, loaded, naive_nll, sliding, word_tokenizer, words
 
 # Their attention masks can hide padding on the left; the recurrent ones carry it in their state.

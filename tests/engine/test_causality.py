@@ -10,10 +10,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from pytest_lmgate.engine.causality import require_causal
-from pytest_lmgate.engine.likelihood import measure_nll
-from pytest_lmgate.engine.loading import quiet
+from pytest_lmgate.backends.hf.models.loading import quiet
+from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.errors import ModelError
+from tests.engine.measuring import measure_nll
 from tests.models.looking_ahead import LookingAhead
 from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, documents, dynamic_int8, loaded, sliding
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import transformers
 
-from pytest_lmgate.engine.checkpoint import Architecture, open_checkpoint, require_tokenizer
+from pytest_lmgate.backends.base import Kind, Model, Runner
+from pytest_lmgate.backends.hf.models.checkpoint import Architecture, open_checkpoint, require_tokenizer
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.evaluate.measurement import require
 from tests.models.zoo import ARCHITECTURES, CONTEXT
 
 WITHOUT_LIMIT = {"bloom", "falcon", "jamba", "mamba", "mamba2", "recurrent_gemma"}
@@ -129,10 +131,10 @@ def test_reading_what_a_checkpoint_says_imports_no_torch(tmp_path: Path) -> None
     write(tmp_path / "m", "model.safetensors")
     code = (
         "import sys; from pathlib import Path\n"
-        "from pytest_lmgate.engine.checkpoint import open_checkpoint\n"
-        "from pytest_lmgate.engine.device import resolve_device\n"
+        "from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint\n"
+        "from pytest_lmgate.backends.hf.models.device import resolve_device\n"
         "open_checkpoint(Path('m'), name='m').files, resolve_device('auto')\n"
-        "print({'datasets', 'numpy', 'torch', 'transformers'} & set(sys.modules))"
+        "print({'datasets', 'torch', 'transformers'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
 
@@ -148,21 +150,26 @@ def test_reading_what_a_checkpoint_says_imports_no_torch(tmp_path: Path) -> None
         ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "encoder-decoder"),
     ],
 )
-def test_a_metric_is_refused_for_the_kinds_of_model_that_it_is_undefined_for(config: dict[str, Any], kind: str) -> None:
+def test_a_metric_is_refused_for_the_kinds_of_model_that_it_is_undefined_for(
+    config: dict[str, Any], kind: Kind
+) -> None:
     architecture = Architecture("m", config)
+    model = Model("m", Runner, kind=architecture.kind, architecture=architecture.architecture)
 
-    architecture.require("ppl", kind)
+    require(model, "ppl", "score", kind)
     with pytest.raises(
         ModelError, match=rf"^ppl is undefined for the {kind} model 'm' \(architecture .*\): expected a other model"
     ):
-        architecture.require("ppl", "other")  # type: ignore[arg-type]
+        require(model, "ppl", "score", "other")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("config", [{}, {"architectures": None}, {"architectures": []}])
 def test_a_model_whose_config_does_not_say_its_kind_is_refused_as_that(config: dict[str, Any]) -> None:
-    Architecture("m", config).require("ppl", "causal")
+    architecture = Architecture("m", config)
+    model = Model("m", Runner, kind=architecture.kind, architecture=architecture.architecture)
+    require(model, "ppl", "score", "causal")
     with pytest.raises(ModelError) as raised:
-        Architecture("m", config).require("pppl", "masked")
+        require(model, "pppl", "score", "masked")
     assert str(raised.value) == (
         "pppl is undefined for 'm', taken for a causal model since its config lacks architectures: expected a masked "
         'model; where it is one, say so in config.json, as in "architectures": ["BertForMaskedLM"]'

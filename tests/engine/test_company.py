@@ -11,14 +11,21 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from pytest_lmgate.backends.hf.models.loading import quiet, tokenizer_facts
+from pytest_lmgate.data.masked import cut_pieces
+from pytest_lmgate.data.pairs import Pair
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan
-from pytest_lmgate.engine.conditional import Pair, measure_conditional_nll
-from pytest_lmgate.engine.likelihood import Checkpointing, Progress, measure_nll
-from pytest_lmgate.engine.loading import quiet
-from pytest_lmgate.engine.masked import cut_pieces, measure_pseudo_nll
-from pytest_lmgate.engine.pairing import ModelPair, measure_divergence
+from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import ModelError
+from tests.engine.measuring import (
+    Kept,
+    measure_conditional_nll,
+    measure_divergence,
+    measure_nll,
+    measure_pseudo_nll,
+    pair_of,
+)
 from tests.models.encoders import encoder_decoder, framed_tokenizer, masked
 from tests.models.zoo import (
     ARCHITECTURES,
@@ -148,9 +155,7 @@ def test_other_models_share_batches_and_nothing_is_said(dtype: torch.dtype) -> N
 @pytest.mark.parametrize("name", MODELS)
 def test_divergences_are_those_of_windows_alone(name: str, side_by_side: bool) -> None:
     said: list[str] = []
-    pair = ModelPair(
-        ("p", "q"), lambda: loaded(build("llama")), lambda: loaded(MODELS[name]()), side_by_side=side_by_side
-    )
+    pair = pair_of(loaded(build("llama")), loaded(MODELS[name]()), side_by_side=side_by_side)
 
     found = measure_divergence(pair, STREAMS, PLAN, dataset="d", remark=said.append)
 
@@ -163,7 +168,7 @@ def test_masked_copies_run_alone_where_a_batch_shares_its_scale() -> None:
     tokenizer = framed_tokenizer("<s> $A </s>", mask=True)
     texts = [" ".join(words()[at : at + length]) for at, length in ((0, 9), (20, 14), (50, 14), (70, 6))]
     model = dynamic_int8(masked("bert"))
-    pieces, said = cut_pieces(texts, tokenizer, 64, model="m", dataset="d"), list[str]()
+    pieces, said = cut_pieces(texts, tokenizer_facts(tokenizer), 64, model="m", dataset="d"), list[str]()
 
     nll = measure_pseudo_nll(loaded(model, tokenizer), pieces, dataset="d", remark=said.append)
 
@@ -257,9 +262,9 @@ def test_equal_windows_are_read_once_and_have_one_number(dtype: torch.dtype) -> 
         assert (parts[0] == parts[2]).all()
         assert (parts[0] == parts[4]).all()
         assert (parts[1] == parts[3]).all()
-        assert told[-1].targets == told[-1].of == len(nll)
-        assert told[-1].nll == pytest.approx(nll.sum(dtype=np.float64), rel=1e-6)
-        assert told[-1].read == len(first) + len(second) - 2
+        assert told[-1].done == told[-1].of == len(nll)
+        assert told[-1].total == pytest.approx(nll.sum(dtype=np.float64), rel=1e-6)
+        assert told[-1].tokens == len(first) + len(second) - 2
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -267,15 +272,15 @@ def test_an_interrupted_run_goes_on_with_the_same_batches_and_the_same_bits(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half precision moves with what a batch holds, so that what is left to do must not decide that."""
-    monkeypatch.setattr("pytest_lmgate.engine.memory._CPU_TOKENS", 130)
+    monkeypatch.setattr("pytest_lmgate.backends.hf.memory._CPU_TOKENS", 130)
     model = build("llama", dtype=dtype)
     saved: list[np.ndarray[Any, Any]] = []
-    keeping = Checkpointing(save=lambda nll: saved.append(nll.copy()), every=0.0)
-    whole = measure_nll(loaded(model), STREAMS, PLAN, dataset="d", checkpointing=keeping)
+    keeping = Kept(save=lambda nll: saved.append(nll.copy()), every=0.0)
+    whole = measure_nll(loaded(model), STREAMS, PLAN, dataset="d", kept=keeping)
     assert len(saved) >= 2
 
     for known in saved:
-        resumed = measure_nll(loaded(model), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(known))
+        resumed = measure_nll(loaded(model), STREAMS, PLAN, dataset="d", kept=Kept(known))
         assert (resumed == whole).all()
 
 
@@ -285,5 +290,5 @@ def test_free_memory_does_not_decide_what_a_batch_holds(dtype: torch.dtype, monk
     expected = measure_nll(loaded(model), STREAMS, PLAN, dataset="d")
 
     for free in (2**22, 2**40):
-        monkeypatch.setattr("pytest_lmgate.engine.memory.available_bytes", lambda _, free=free: free)
+        monkeypatch.setattr("pytest_lmgate.backends.memory.available_bytes", lambda _, free=free: free)
         assert (measure_nll(loaded(model), STREAMS, PLAN, dataset="d") == expected).all()

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_lmgate.engine import conditional
-from pytest_lmgate.engine.conditional import Pair, encode_pairs, measure_conditional_nll
-from pytest_lmgate.engine.likelihood import Checkpointing, Progress
-from pytest_lmgate.engine.loading import quiet
+from pytest_lmgate.backends.hf import runner
+from pytest_lmgate.backends.hf.models.loading import quiet, tokenizer_facts
+from pytest_lmgate.data.pairs import Pair, encode_pairs
+from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import DataError, EngineError, ModelError, NonFiniteError
+from tests.engine.measuring import Kept, measure_conditional_nll
 from tests.engine.writing import PROMPTS, prompts
 from tests.models.encoders import ENCODER_DECODERS, encoder_decoder, framed_tokenizer
 from tests.models.zoo import CONTEXT, loaded
@@ -24,7 +25,9 @@ PLAIN = {"t5gemma", "prophetnet"}
 
 
 def pairs_of(model: Any, tokenizer: Any = TOKENIZER, context: int | None = CONTEXT) -> list[Pair]:
-    return encode_pairs(loaded(model, tokenizer), PROMPTS, TARGETS, dataset="rows", context=context)
+    return encode_pairs(
+        tokenizer_facts(tokenizer), PROMPTS, TARGETS, model=type(model).__name__, dataset="rows", context=context
+    )
 
 
 def loss(model: Any, pairs: list[Pair]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -46,14 +49,14 @@ def measure(model: Any, pairs: list[Pair], **how: Any) -> np.ndarray[Any, np.dty
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_nlls_are_the_models_own_in_any_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     streamed = []
-    proven = conditional.Scorer.proven
+    proven = runner.Scorer.proven
 
     def watched(*args: Any, **how: Any) -> Any:
         scorer = proven(*args, **how)
-        streamed.append(scorer.is_streamed)
+        streamed.append(scorer.head is not None)
         return scorer
 
-    monkeypatch.setattr(conditional.Scorer, "proven", watched)
+    monkeypatch.setattr(runner.Scorer, "proven", watched)
     model = encoder_decoder(name)
     pairs = pairs_of(model)
     expected = loss(model, pairs)
@@ -148,16 +151,16 @@ def test_an_interrupted_measurement_goes_on_where_it_was() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(model, pairs, batch_size=3, checkpointing=Checkpointing(save=interrupt, every=0))
+        measure(model, pairs, batch_size=3, kept=Kept(save=interrupt, every=0))
     known = kept[0]
     done = int(np.isfinite(known).sum())
     assert 0 < done < len(expected)
     marked = np.where(np.isfinite(known), 7.0, known)
-    again = measure(model, pairs, batch_size=3, report=told.append, checkpointing=Checkpointing(marked))
+    again = measure(model, pairs, batch_size=3, report=told.append, kept=Kept(marked))
     np.testing.assert_allclose(again, np.where(np.isfinite(known), 7.0, expected), atol=1e-5)
     assert {each.resumed for each in told} == {done}
-    assert told[-1].targets == told[-1].of == len(expected)
-    assert told[-1].nll == pytest.approx(again.sum())
+    assert told[-1].done == told[-1].of == len(expected)
+    assert told[-1].total == pytest.approx(again.sum())
 
 
 def test_damaged_weights_are_an_error_that_names_the_row() -> None:
@@ -203,6 +206,8 @@ def test_a_decoder_that_begins_with_no_known_token_is_an_error() -> None:
     ],
 )
 def test_rows_that_cannot_be_read_are_errors_that_name_them(source: str, target: str, message: str) -> None:
-    model = loaded(encoder_decoder("t5"), framed_tokenizer("$A"))
     with pytest.raises(DataError, match=f"dataset 'rows': {message}"):
-        encode_pairs(model, [source], [target], dataset="rows", context=CONTEXT)
+        encode_pairs(
+            tokenizer_facts(framed_tokenizer("$A")), [source], [target], model="T5ForConditionalGeneration",
+            dataset="rows", context=CONTEXT,
+        )  # fmt: skip

@@ -12,16 +12,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from pytest_lmgate.backends import spool
+from pytest_lmgate.backends.hf.likelihood.divergence import Logits, streamed_divergence
+from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
+from pytest_lmgate.backends.hf.likelihood.streaming import TileShape
+from pytest_lmgate.backends.hf.models.loading import quiet
+from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan
-from pytest_lmgate.engine import pairing, spool
-from pytest_lmgate.engine.divergence import COLUMNS, Logits, streamed_divergence
-from pytest_lmgate.engine.head import VocabularyHead
-from pytest_lmgate.engine.likelihood import Checkpointing, Progress
-from pytest_lmgate.engine.loading import quiet
-from pytest_lmgate.engine.pairing import ModelPair, measure_divergence
-from pytest_lmgate.engine.streaming import TileShape
+from pytest_lmgate.engine.comparing import COLUMNS, ModelPair
+from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
+from tests.engine.measuring import Kept, measure_divergence, pair_of
 from tests.models.zoo import VOCABULARY, build, documents, loaded, sliding
 
 STREAMS = documents(50, 7, 33, 2)
@@ -31,7 +33,7 @@ NAMES = ("cohere", "falcon", "gemma2", "gpt2", "granite", "llama", "mamba", "mpt
 
 
 def pair(p: Any, q: Any, **options: Any) -> ModelPair:
-    return ModelPair(("p", "q"), lambda: loaded(p), lambda: loaded(q), **options)
+    return pair_of(loaded(p), loaded(q), **options)
 
 
 def noisy(model: Any, noise: float = 0.02, seed: int = 3) -> Any:
@@ -158,7 +160,7 @@ def test_by_way_of_the_disk_the_numbers_are_the_same(rounds: int, monkeypatch: p
 
     def load(name: str, model: Any) -> Any:
         loads.append(name)
-        return loaded(model)
+        return TransformersRunner(loaded(model), None)
 
     models = ModelPair(("p", "q"), lambda: load("p", p), lambda: load("q", q), side_by_side=False)
     measured = measure_divergence(models, STREAMS, PLAN, dataset="d", batch_size=2)
@@ -174,12 +176,12 @@ def test_the_reference_is_gone_when_the_candidate_is_loaded() -> None:
     def reference() -> Any:
         model = build("llama")
         references.append(weakref.ref(model))
-        return loaded(model)
+        return TransformersRunner(loaded(model), None)
 
     def candidate() -> Any:
         gc.collect()
         assert references[-1]() is None, "both models are in memory"
-        return loaded(noisy(build("llama")))
+        return TransformersRunner(loaded(noisy(build("llama"))), None)
 
     measure_divergence(ModelPair(("p", "q"), reference, candidate, side_by_side=False), STREAMS, PLAN, dataset="d")
     assert len(references) == 1
@@ -193,13 +195,13 @@ def test_an_interrupted_comparison_goes_on_where_it_was() -> None:
     told: list[Progress] = []
     measure_divergence(
         pair(p, q), STREAMS, PLAN, dataset="d", batch_size=1, report=told.append,
-        checkpointing=Checkpointing(save=lambda values: saved.append(values.copy()), every=0),
+        kept=Kept(save=lambda values: saved.append(values.copy()), every=0),
     )  # fmt: skip
     assert told[-1].line.startswith("q against p on d: 100%, KL ")
     told.clear()
 
     resumed = measure_divergence(
-        pair(p, q), STREAMS, PLAN, dataset="d", batch_size=1, report=told.append, checkpointing=Checkpointing(saved[1])
+        pair(p, q), STREAMS, PLAN, dataset="d", batch_size=1, report=told.append, kept=Kept(saved[1])
     )
 
     assert (resumed == whole).all()
@@ -263,7 +265,7 @@ def test_a_failing_model_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPat
         raise ValueError("no such thing")
 
     monkeypatch.setattr(p, "forward", fail)
-    with pytest.raises(EngineError, match=r"'Llama.*no such thing"):
+    with pytest.raises(EngineError, match=r"'p'.*no such thing"):
         measure_divergence(pair(p, q), STREAMS, PLAN, dataset="d")
 
 
@@ -325,4 +327,3 @@ def test_the_logits_are_never_held_whole() -> None:
     streamed_divergence(Logits(states, head), Logits(states, head), torch.arange(40), TileShape(16, 64))
 
     assert max(made) == 64
-    assert pairing.COLUMNS == COLUMNS

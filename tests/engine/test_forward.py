@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_lmgate.engine.causality import require_causal
-from pytest_lmgate.engine.forward import evaluation_mode, logits_of, run
-from pytest_lmgate.engine.likelihood import measure_nll
-from pytest_lmgate.engine.loading import quiet
+from pytest_lmgate.backends.hf.likelihood.forward import evaluation_mode, logits_of, run
+from pytest_lmgate.backends.hf.models.loading import quiet
+from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.errors import EngineError, ModelError
+from tests.engine.measuring import measure_nll
 from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, documents, loaded, sliding
 
 IDS = torch.from_numpy(documents(30).ids[0])

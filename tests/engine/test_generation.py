@@ -9,10 +9,10 @@ import pytest
 import torch
 import transformers
 
-from pytest_lmgate.engine import generation
-from pytest_lmgate.engine.decoding import Decoding
-from pytest_lmgate.engine.generation import GenerationProgress
-from pytest_lmgate.engine.loading import quiet
+from pytest_lmgate.backends.hf import decoding
+from pytest_lmgate.backends.hf.decoding import Decoding
+from pytest_lmgate.backends.hf.models.loading import quiet
+from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import ConfigError, EngineError, ModelError, NonFiniteError
 from tests.engine.writing import PROMPTS, alone, prompts, written
 from tests.models.encoders import ENCODER_DECODERS, encoder_decoder, framed_tokenizer
@@ -225,16 +225,16 @@ def test_more_tokens_than_the_model_can_write_are_an_error(llama: Any) -> None:
 
 
 def test_a_batch_holds_as_many_rows_as_the_budget_has_tokens_for(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "_CPU_TOKENS", 3 * (9 + 12))
+    monkeypatch.setattr(decoding, "_CPU_TOKENS", 3 * (9 + 12))
     rows: list[int] = []
     many = prompts(*[9] * 7)
-    written(llama, TOKENIZER, many, report=lambda progress: rows.append(progress.rows))
+    written(llama, TOKENIZER, many, report=lambda progress: rows.append(progress.done))
     assert rows == [3, 6, 7]
     rows.clear()
-    written(llama, TOKENIZER, many, num_beams=3, report=lambda progress: rows.append(progress.rows))
+    written(llama, TOKENIZER, many, num_beams=3, report=lambda progress: rows.append(progress.done))
     assert rows == [1, 2, 3, 4, 5, 6, 7]
     rows.clear()
-    written(llama, TOKENIZER, many, batch_size=2, report=lambda progress: rows.append(progress.rows))
+    written(llama, TOKENIZER, many, batch_size=2, report=lambda progress: rows.append(progress.done))
     assert rows == [2, 4, 6, 7]
 
 
@@ -266,8 +266,7 @@ def test_out_of_memory_with_one_row_is_an_error_that_names_it(llama: Any, monkey
         written(llama, TOKENIZER, prompts(3, 9), batch_size=1)
 
 
-def test_an_interrupted_run_goes_on_with_the_rows_that_are_missing(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "_SAVE_SECONDS", 0.0)
+def test_an_interrupted_run_goes_on_with_the_rows_that_are_missing(llama: Any) -> None:
     expected, saved = written(llama, TOKENIZER, PROMPTS), list[dict[int, str]]()
 
     def interrupt(texts: dict[int, str]) -> None:
@@ -276,20 +275,19 @@ def test_an_interrupted_run_goes_on_with_the_rows_that_are_missing(llama: Any, m
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        written(llama, TOKENIZER, PROMPTS, batch_size=2, save=interrupt)
+        written(llama, TOKENIZER, PROMPTS, batch_size=2, save=interrupt, every=0.0)
     assert [len(texts) for texts in saved] == [2, 4]
     assert all(expected[row] == text for row, text in saved[-1].items())
-    told: list[GenerationProgress] = []
+    told: list[Progress] = []
     marked = {row: f"kept {row}" for row in saved[-1]}
     again = written(llama, TOKENIZER, PROMPTS, batch_size=2, known=marked, report=told.append)
     assert again == [marked.get(row, text) for row, text in enumerate(expected)]
-    assert [(each.rows, each.resumed) for each in told] == [(6, 4), (7, 4)]
+    assert [(each.done, each.resumed) for each in told] == [(6, 4), (7, 4)]
 
 
-def test_a_finished_run_is_not_saved_in_part(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "_SAVE_SECONDS", 0.0)
+def test_a_finished_run_is_not_saved_in_part(llama: Any) -> None:
     saved: list[int] = []
-    written(llama, TOKENIZER, PROMPTS, batch_size=3, save=lambda texts: saved.append(len(texts)))
+    written(llama, TOKENIZER, PROMPTS, batch_size=3, save=lambda texts: saved.append(len(texts)), every=0.0)
     assert saved == [3, 6]
 
 
@@ -298,17 +296,15 @@ def test_texts_of_rows_that_are_gone_are_not_taken(llama: Any) -> None:
 
 
 def test_progress_counts_texts_and_tokens(llama: Any) -> None:
-    told: list[GenerationProgress] = []
+    told: list[Progress] = []
     texts = written(llama, TOKENIZER, PROMPTS, batch_size=3, report=told.append)
-    assert [each.rows for each in told] == [3, 6, 7]
+    assert [each.done for each in told] == [3, 6, 7]
     assert {each.of for each in told} == {7}
     # Every text is so many words, and where it is shorter than allowed, one end token.
     assert told[-1].tokens == sum(len(text.split()) + (len(text.split()) < 12) for text in texts)
 
 
 def test_a_line_of_progress_says_how_far_how_fast_and_how_long() -> None:
-    progress = GenerationProgress("int8", "news", 1200, 3000, 45_000, 30.0, resumed=200)
+    progress = Progress("int8", "news", 1200, 3000, 45_000, 30.0, "1,200 of 3,000 texts", resumed=200)
     assert progress.line == "int8 on news: 1,200 of 3,000 texts, 1,500 tokens/s, 0:00:54 left"
-    assert (
-        GenerationProgress("int8", "news", 0, 3, 0, 0.0).line == "int8 on news: 0 of 3 texts, 0 tokens/s, 0:00:00 left"
-    )
+    assert Progress("int8", "news", 0, 3, 0, 0.0, "none").line == "int8 on news: none, 0 tokens/s, 0:00:00 left"

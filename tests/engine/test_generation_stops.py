@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.engine.generation import GenerationProgress
+from pytest_lmgate.engine.loop import Progress
 from tests.engine.writing import PROMPTS, alone, written
 from tests.models.encoders import encoder_decoder, framed_tokenizer
 from tests.models.zoo import build, word_tokenizer
@@ -89,7 +89,7 @@ def test_generation_ends_with_the_stop_string(llama: Any, plain: list[str], monk
 
 
 def test_a_batch_goes_on_until_its_last_row_has_stopped(llama: Any, plain: list[str]) -> None:
-    told: list[GenerationProgress] = []
+    told: list[Progress] = []
     stop = plain[1].split()[2]
     written(llama, TOKENIZER, [PROMPTS[1]] * 2, stop=stop, report=told.append)
     assert told[-1].tokens == 2 * 3

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from pytest_lmgate.engine.head import VocabularyHead, capture_hidden, prove_head
-from pytest_lmgate.engine.likelihood import measure_nll
-from pytest_lmgate.engine.loading import quiet
+from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead, capture_hidden, prove_head
+from pytest_lmgate.backends.hf.models.loading import quiet
+from tests.engine.measuring import measure_nll
 from tests.models.zoo import VOCABULARY, build, documents, loaded, naive_nll, sliding
 
 STREAMS = documents(30, 9)
@@ -340,7 +340,7 @@ def test_the_longest_window_is_what_a_head_is_proven_on(monkeypatch: pytest.Monk
         lengths.append(len(ids))
         return prove_head(model, ids)
 
-    monkeypatch.setattr("pytest_lmgate.engine.scoring.prove_head", watch)
+    monkeypatch.setattr("pytest_lmgate.backends.hf.likelihood.scoring.prove_head", watch)
     streams = documents(2, 25, 2)
     measure_nll(loaded(build("gpt2")), streams, sliding(streams, 32, 16), dataset="d")
 

@@ -9,7 +9,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from pytest_lmgate.engine.hub import fetch_checkpoint
+from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
 from pytest_lmgate.errors import ModelError, OfflineError
 
 

@@ -16,8 +16,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from pytest_lmgate.engine.in_memory import describe_pair
-from pytest_lmgate.engine.likelihood import measure_nll
+from pytest_lmgate.backends.hf.models.in_memory import describe_pair
+from tests.engine.measuring import measure_nll
 from tests.models.zoo import build, documents, loaded, sliding, word_tokenizer, words
 
 TOKENIZER = word_tokenizer()

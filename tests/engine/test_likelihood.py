@@ -14,9 +14,10 @@ from torch import Tensor
 
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import plan_windows
-from pytest_lmgate.engine.likelihood import Checkpointing, Progress, Stopped, measure_nll
+from pytest_lmgate.data.windows import plan_windows, window_requests
+from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
+from tests.engine.measuring import Kept, measure_nll, scored
 from tests.models.zoo import VOCABULARY, build, documents, loaded, naive_nll, sliding
 
 STREAMS = documents(70, 9, 41, 2, 30)
@@ -46,8 +47,8 @@ class Watched:
     def batches(self) -> list[tuple[int, int]]:
         """Without those that prove what the model is like: all that a measurement runs that is known already."""
         proof = Watched(build("llama"), self._most, self._error)
-        known = Checkpointing(np.zeros(WHOLE))
-        measure_nll(loaded(proof.model), STREAMS, PLAN, dataset="d", checkpointing=known)
+        known = Kept(np.zeros(WHOLE))
+        measure_nll(loaded(proof.model), STREAMS, PLAN, dataset="d", kept=known)
         return self.shapes[len(proof.shapes) :]
 
 
@@ -76,7 +77,7 @@ def test_every_window_is_read_once_in_batches_of_like_length() -> None:
 
 
 def test_a_batch_holds_no_more_tokens_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_lmgate.engine.memory._CPU_TOKENS", 50)
+    monkeypatch.setattr("pytest_lmgate.backends.hf.memory._CPU_TOKENS", 50)
     watched = Watched(build("llama"))
 
     measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d")
@@ -86,7 +87,7 @@ def test_a_batch_holds_no_more_tokens_than_the_budget(monkeypatch: pytest.Monkey
 
 
 def test_a_model_run_as_it_is_gets_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_lmgate.engine.memory._PLAIN_LOGIT_BYTES", 4 * VOCABULARY * 33)
+    monkeypatch.setattr("pytest_lmgate.backends.hf.memory._PLAIN_LOGIT_BYTES", 4 * VOCABULARY * 33)
     watched = Watched(build("llama"))
     watched.model.get_output_embeddings = lambda: None
 
@@ -163,17 +164,17 @@ def test_half_known_work_is_finished_with_the_same_result_and_less_reading(seed:
     reports: list[Progress] = []
 
     resumed = measure_nll(
-        loaded(watched.model), STREAMS, PLAN, dataset="d", batch_size=2, checkpointing=Checkpointing(known),
+        loaded(watched.model), STREAMS, PLAN, dataset="d", batch_size=2, kept=Kept(known),
         report=reports.append,
     )  # fmt: skip
 
     assert resumed == pytest.approx(whole, rel=1e-6, abs=1e-5)
     assert resumed.dtype == np.float32
     assert sum(rows for rows, _ in watched.batches) == missing.sum()
-    assert reports[-1].read == PLAN.reads[missing].sum()
+    assert reports[-1].tokens == PLAN.reads[missing].sum()
     assert reports[-1].resumed == (~np.isnan(known)).sum()
-    assert reports[-1].targets == reports[-1].of == WHOLE
-    assert reports[-1].nll == pytest.approx(whole.sum(dtype=np.float64), rel=1e-6)
+    assert reports[-1].done == reports[-1].of == WHOLE
+    assert reports[-1].total == pytest.approx(whole.sum(dtype=np.float64), rel=1e-6)
 
 
 def test_a_window_known_in_part_is_scored_whole() -> None:
@@ -183,13 +184,11 @@ def test_a_window_known_in_part_is_scored_whole() -> None:
     known[[0, 40]] = np.nan, np.inf
     reports: list[Progress] = []
 
-    again = measure_nll(
-        loaded(model), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(known), report=reports.append
-    )
+    again = measure_nll(loaded(model), STREAMS, PLAN, dataset="d", kept=Kept(known), report=reports.append)
 
     assert again == pytest.approx(whole, rel=1e-6, abs=1e-5)
-    assert reports[-1].targets == WHOLE
-    assert reports[-1].nll == pytest.approx(whole.sum(dtype=np.float64), rel=1e-6)
+    assert reports[-1].done == WHOLE
+    assert reports[-1].total == pytest.approx(whole.sum(dtype=np.float64), rel=1e-6)
 
 
 def test_work_that_belongs_to_another_plan_is_not_used() -> None:
@@ -197,7 +196,7 @@ def test_work_that_belongs_to_another_plan_is_not_used() -> None:
     whole = measure_nll(loaded(model), STREAMS, PLAN, dataset="d")
 
     again = measure_nll(
-        loaded(model), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(np.zeros(WHOLE - 1))
+        loaded(model), STREAMS, PLAN, dataset="d", kept=Kept(np.zeros(WHOLE - 1))
     )  # fmt: skip
 
     assert (again == whole).all()
@@ -207,7 +206,7 @@ def test_work_that_is_all_known_runs_no_window() -> None:
     watched = Watched(build("llama"))
     known = np.arange(WHOLE, dtype=np.float64)
 
-    nll = measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(known))
+    nll = measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d", kept=Kept(known))
 
     assert (nll == known).all()
     # The proofs: changed tokens in one batch, three runs of the head, a short window alone and beside the longest.
@@ -217,24 +216,24 @@ def test_work_that_is_all_known_runs_no_window() -> None:
 
 def test_what_is_saved_on_the_way_can_be_gone_on_with() -> None:
     saved: list[np.ndarray[Any, Any]] = []
-    checkpointing = Checkpointing(save=lambda nll: saved.append(nll.copy()), every=0.0)
+    checkpointing = Kept(save=lambda nll: saved.append(nll.copy()), every=0.0)
 
-    whole = measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d", batch_size=3, checkpointing=checkpointing)
+    whole = measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d", batch_size=3, kept=checkpointing)
 
     batches = -(-len(PLAN) // 3)
     assert len(saved) == batches - 1  # the last one is the result
     known = [int(np.isfinite(nll).sum()) for nll in saved]
     assert known == sorted(set(known))
     for nll in saved:
-        again = measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d", checkpointing=Checkpointing(nll))
+        again = measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d", kept=Kept(nll))
         assert again == pytest.approx(whole, rel=1e-6, abs=1e-5)
 
 
 def test_nothing_is_saved_more_often_than_asked() -> None:
     saved: list[Any] = []
-    checkpointing = Checkpointing(save=saved.append, every=3600.0)
+    checkpointing = Kept(save=saved.append, every=3600.0)
 
-    measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d", batch_size=1, checkpointing=checkpointing)
+    measure_nll(loaded(build("llama")), STREAMS, PLAN, dataset="d", batch_size=1, kept=checkpointing)
 
     assert saved == []
 
@@ -252,17 +251,16 @@ def test_a_measurement_stops_when_a_partial_sum_decides() -> None:
         asked.append(nll)
         return nll > total / 2
 
-    with pytest.raises(Stopped) as stopped:
-        measure_nll(
-            loaded(model), STREAMS, PLAN, dataset="d", batch_size=1, stop_when=enough,
-            checkpointing=Checkpointing(save=saved.append),
-        )  # fmt: skip
+    found = scored(
+        loaded(model), window_requests(STREAMS, PLAN, "d"), batch_size=1, stop_when=enough, kept=Kept(save=saved.append)
+    )
 
-    progress = stopped.value.progress
+    assert not found.is_whole
     assert asked == sorted(asked)
-    assert asked[-2] <= total / 2 < asked[-1] == progress.nll < total
-    assert progress.targets < progress.of == WHOLE
-    assert np.nansum(saved[-1]) == pytest.approx(progress.nll)
+    assert asked[-2] <= total / 2 < asked[-1] < total
+    assert np.nansum(found.nll) == pytest.approx(asked[-1])
+    assert 0 < np.isfinite(found.nll).sum() < WHOLE
+    assert np.nansum(saved[-1]) == pytest.approx(asked[-1])
 
 
 def test_the_last_batch_never_stops_a_measurement_that_is_then_whole() -> None:
@@ -283,10 +281,10 @@ def test_progress_tells_how_far_it_is() -> None:
         loaded(build("llama")), STREAMS, PLAN, dataset="words", batch_size=5, report=reports.append
     )  # fmt: skip
 
-    assert [each.targets for each in reports] == sorted({each.targets for each in reports})
-    assert reports[-1].targets == reports[-1].of == WHOLE
-    assert reports[-1].read == PLAN.reads.sum()
-    assert reports[-1].nll == pytest.approx(nll.sum(dtype=np.float64), rel=1e-6)
+    assert [each.done for each in reports] == sorted({each.done for each in reports})
+    assert reports[-1].done == reports[-1].of == WHOLE
+    assert reports[-1].tokens == PLAN.reads.sum()
+    assert reports[-1].total == pytest.approx(nll.sum(dtype=np.float64), rel=1e-6)
     assert {(each.model, each.dataset, each.resumed) for each in reports} == {("LlamaForCausalLM", "words", 0)}
     assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(reports))
 

@@ -15,8 +15,8 @@ import safetensors.torch
 import torch
 import transformers
 
-from pytest_lmgate.engine.checkpoint import open_checkpoint
-from pytest_lmgate.engine.loading import LoadedModel, load_checkpoint, quiet, tokenizer_facts, wrap_pair
+from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
+from pytest_lmgate.backends.hf.models.loading import LoadedModel, load_checkpoint, quiet, tokenizer_facts, wrap_pair
 from pytest_lmgate.errors import ModelError
 from tests.models.zoo import VOCABULARY, build, word_tokenizer, words
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_lmgate.engine.checkpoint import Architecture
-from pytest_lmgate.engine.likelihood import Checkpointing, Progress
-from pytest_lmgate.engine.loading import quiet
-from pytest_lmgate.engine.masked import Piece, cut_pieces, measure_pseudo_nll
+from pytest_lmgate.backends.hf.models.checkpoint import Architecture
+from pytest_lmgate.backends.hf.models.loading import quiet, tokenizer_facts
+from pytest_lmgate.data.masked import Piece, cut_pieces
+from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import DataError, EngineError, ModelError, NonFiniteError
+from tests.engine.measuring import Kept, measure_pseudo_nll
 from tests.engine.writing import prompts
 from tests.models.encoders import MASK, MASKED, framed_tokenizer, masked
 from tests.models.zoo import CONTEXT, loaded
@@ -25,7 +26,7 @@ TEXTS = prompts(3, 9, 1, 5, 9, 17, 4, 70)
 
 
 def pieces_of(texts: list[str], tokenizer: Any = TOKENIZER, max_length: int | None = CONTEXT) -> list[Piece]:
-    return cut_pieces(texts, tokenizer, max_length, model="m", dataset="texts")
+    return cut_pieces(texts, tokenizer_facts(tokenizer), max_length, model="m", dataset="texts")
 
 
 def one_by_one(model: Any, pieces: list[Piece]) -> Floats:
@@ -164,19 +165,19 @@ def test_an_interrupted_measurement_goes_on_where_it_was(bert: Any) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(bert, pieces, batch_size=8, checkpointing=Checkpointing(save=interrupt, every=0))
+        measure(bert, pieces, batch_size=8, kept=Kept(save=interrupt, every=0))
     known = kept[-1]
     assert np.isfinite(known).sum() == 3 * 8
     marked = np.where(np.isfinite(known), 7.0, known)
-    again = measure(bert, pieces, report=told.append, checkpointing=Checkpointing(marked))
+    again = measure(bert, pieces, report=told.append, kept=Kept(marked))
     np.testing.assert_allclose(again, np.where(np.isfinite(known), 7.0, expected), atol=1e-5)
     assert {each.resumed for each in told} == {24}
-    assert told[-1].targets == told[-1].of == len(expected)
+    assert told[-1].done == told[-1].of == len(expected)
 
 
 def test_what_an_earlier_run_left_of_other_texts_is_not_taken(bert: Any) -> None:
     pieces = pieces_of(TEXTS)
-    found = measure(bert, pieces, checkpointing=Checkpointing(np.full(5, 7.0)))
+    found = measure(bert, pieces, kept=Kept(np.full(5, 7.0)))
     np.testing.assert_allclose(found, measure(bert, pieces), atol=1e-6)
 
 
@@ -188,10 +189,10 @@ def test_damaged_weights_are_an_error_that_names_the_token() -> None:
         measure(model, pieces_of(["w6 w7", "w8 w5"]), batch_size=1)
 
 
-def test_a_tokenizer_without_a_mask_is_an_error(bert: Any) -> None:
+def test_a_tokenizer_without_a_mask_is_an_error() -> None:
     tokenizer = framed_tokenizer("<s> $A </s>")
     with pytest.raises(ModelError, match="pppl masks one token at a time, but its tokenizer has no mask token"):
-        measure(bert, pieces_of(TEXTS, tokenizer), tokenizer)
+        pieces_of(TEXTS, tokenizer)
 
 
 def test_a_token_beyond_the_vocabulary_is_an_error() -> None:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_lmgate.engine import device, memory
-from pytest_lmgate.engine.loading import LoadedModel
+from pytest_lmgate.backends.base import Model, Runner
+from pytest_lmgate.backends.hf import memory
+from pytest_lmgate.backends.hf.models import device
+from pytest_lmgate.backends.memory import available_bytes
 from pytest_lmgate.engine.pool import ModelPool
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -64,7 +66,7 @@ def test_the_budget_is_smaller_on_a_processor_and_where_logits_are_held_whole() 
 
 
 def test_the_free_memory_of_the_host_is_found() -> None:
-    assert 2**20 < memory.available_bytes(CPU) < 2**50
+    assert 2**20 < available_bytes("cpu") < 2**50
 
 
 def test_giving_memory_back_collects_what_is_unreachable() -> None:
@@ -89,12 +91,16 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return known
 
 
-def model(name: str) -> LoadedModel:
-    return LoadedModel(name, torch.nn.Identity(), None, CPU)
+class _Runner(Runner):
+    """A model that tells when it is let go."""
+
+    def __init__(self, on_close: Any = lambda: None) -> None:
+        self.close = on_close
 
 
-def get(pool: ModelPool, name: str, loads: list[str]) -> LoadedModel:
-    return pool.get(name, load=lambda: loads.append(name) or model(name), weight_bytes=100, device="cpu")
+def get(pool: ModelPool, name: str, loads: list[str], on_close: Any = lambda: None) -> Runner:
+    model = Model(name, lambda: loads.append(name) or _Runner(on_close), weight_bytes=100)  # type: ignore[func-returns-value]
+    return pool.get(name, model)
 
 
 def test_models_that_fit_stay_and_are_loaded_once(free: dict[str, int]) -> None:
@@ -107,19 +113,16 @@ def test_models_that_fit_stay_and_are_loaded_once(free: dict[str, int]) -> None:
     assert (loads, len(pool)) == (["a", "b"], 2)
 
 
-def test_where_memory_is_short_the_least_recently_used_goes_first(
-    free: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_memory_is_short_the_least_recently_used_goes_first(free: dict[str, int]) -> None:
     pool, loads = ModelPool(), list[str]()
-    for name in ("a", "b", "a"):
-        get(pool, name, loads)
 
-    def give_back(_: torch.device) -> None:
+    def give_back() -> None:
         free["bytes"] += 150
 
-    monkeypatch.setattr("pytest_lmgate.engine.pool.release", give_back)
+    for name in ("a", "b", "a"):
+        get(pool, name, loads, give_back)
     free["bytes"] = 50  # room for twice the weights is wanted
-    get(pool, "c", loads)
+    get(pool, "c", loads, give_back)
 
     assert len(pool) == 2
     get(pool, "a", loads)
@@ -128,7 +131,7 @@ def test_where_memory_is_short_the_least_recently_used_goes_first(
 
 def test_where_nothing_helps_the_model_is_loaded_alone(free: dict[str, int]) -> None:
     pool, loads = ModelPool(), list[str]()
-    watched = weakref.ref(get(pool, "a", loads).model)
+    watched = weakref.ref(get(pool, "a", loads))
     free["bytes"] = 0
 
     get(pool, "b", loads)

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 
+from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
+from pytest_lmgate.backends.hf.models.loading import LoadedModel, load_checkpoint, tokenizer_facts
 from pytest_lmgate.config.specs import DatasetSpec
 from pytest_lmgate.data.corpus import Corpus, read_corpus
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import tokenize
 from pytest_lmgate.data.windows import plan_windows
-from pytest_lmgate.engine.checkpoint import open_checkpoint
-from pytest_lmgate.engine.likelihood import measure_nll
-from pytest_lmgate.engine.loading import LoadedModel, load_checkpoint, tokenizer_facts
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.protocol import Protocol
+from tests.engine.measuring import measure_nll
 
 pytestmark = pytest.mark.shared
 

@@ -21,15 +21,16 @@ import json, resource
 import torch
 
 torch.set_num_threads(1)
-from pytest_lmgate.engine import halving, likelihood
+from pytest_lmgate.backends.hf import runner
 from pytest_lmgate.errors import EngineError
+from tests.engine.measuring import measure_nll
 from tests.models.zoo import build, documents, loaded, sliding
 
 # Between the layers, 64 KiB for each token: 16 MiB for a window, 128 MiB for all of them.
 model = loaded(build("llama", num_hidden_layers=1, intermediate_size=16384, max_position_embeddings=256))
 streams = documents(*[256] * 8)
 plan = sliding(streams, 256, 256)
-measure = lambda size: likelihood.measure_nll(model, streams, plan, dataset="d", batch_size=size)
+measure = lambda size: measure_nll(model, streams, plan, dataset="d", batch_size=size)
 expected = measure(1)
 
 def limited(room):
@@ -43,8 +44,8 @@ def limited(room):
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 lowered = []
-release = halving.release
-halving.release = lambda device: (lowered.append(1), release(device))
+release = runner.release
+runner.release = lambda device: (lowered.append(1), release(device))
 outcomes = {"none": limited(1), "little": limited(10)}
 lowered.clear()
 outcomes["some"] = limited(130) | {"lowered": len(lowered)}

@@ -9,10 +9,10 @@ import pytest
 import torch
 import yaml
 
-from pytest_lmgate.engine.checkpoint import open_checkpoint
-from pytest_lmgate.engine.likelihood import measure_nll
-from pytest_lmgate.engine.loading import LoadedModel, load_checkpoint, quiet
-from pytest_lmgate.engine.scoring import Scorer
+from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
+from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
+from pytest_lmgate.backends.hf.models.loading import LoadedModel, load_checkpoint, quiet
+from tests.engine.measuring import measure_nll
 from tests.models.zoo import build, documents, naive_nll, sliding, word_tokenizer
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
@@ -75,7 +75,7 @@ def test_a_quantized_model_is_scored_as_its_own_logits_say(
     assert layers(found.model) == (layer, head), "quantized, and no more than asked for"
     with quiet(), torch.inference_mode():
         scorer = Scorer.proven(found.model, torch.from_numpy(streams.ids[0]), name="tiny")
-    assert scorer.is_streamed == streamed, "a head that is quantized itself is left to the model"
+    assert (scorer.head is not None) == streamed, "a head that is quantized itself is left to the model"
     nll = measure_nll(found, streams, plan, dataset="d")
     assert nll == pytest.approx(naive_nll(found.model, streams, plan), rel=1e-6, abs=1e-6)
     assert nll == pytest.approx(measure_nll(found, streams, plan, dataset="d", batch_size=1), rel=1e-6, abs=1e-6)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pytest_lmgate.engine import spool
-from pytest_lmgate.engine.spool import Spool, room
+from pytest_lmgate.backends import spool
+from pytest_lmgate.backends.spool import Spool, room
 from pytest_lmgate.errors import EngineError
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import transformers
 
+from pytest_lmgate.backends.hf.models.loading import quiet
 from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.engine.generation import generate_texts
-from pytest_lmgate.engine.loading import quiet
+from tests.engine.measuring import generate_texts
 from tests.models.zoo import CONTEXT, loaded, words
 
 
@@ -49,6 +49,6 @@ def alone(model: Any, tokenizer: Any, rows: Sequence[str], **how: Any) -> list[s
 
 def written(model: Any, tokenizer: Any, rows: Sequence[Any], *, context: int | None = CONTEXT, **how: Any) -> list[str]:
     """Generate by the engine; settings and arguments of `generate_texts` by name."""
-    beside = {key: how.pop(key) for key in ("batch_size", "known", "save", "report") if key in how}
+    beside = {key: how.pop(key) for key in ("batch_size", "known", "save", "every", "report") if key in how}
     settings = GenerationSettings.of(**{"max_new_tokens": 12, **how})
     return generate_texts(loaded(model, tokenizer), rows, settings, dataset="rows", context=context, **beside)

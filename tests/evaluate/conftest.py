@@ -93,7 +93,7 @@ def workplace(tmp_path: Path, checkpoint: Path) -> Workplace:
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the models that were loaded from files, in order."""
-    from pytest_lmgate.engine import loading
+    from pytest_lmgate.backends.hf.models import loading
 
     load: Callable[..., Any] = loading.load_checkpoint
     names: list[str] = []

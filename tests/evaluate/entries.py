@@ -9,6 +9,11 @@ from typing import Any
 
 import yaml
 
+from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.spec.gates import EvaluationSpec
+from pytest_lmgate.spec.protocol import Protocol
+
 
 def write_rows(workplace: Any, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Write rows as JSON lines; return the path within the workplace."""
@@ -24,3 +29,10 @@ def entry(workplace: Any, name: str, *, section: str = "datasets", **keys: Any) 
     spec = yaml.safe_load(file.read_text(encoding="utf-8"))
     spec[section].setdefault(name, {}).update(keys)
     file.write_text(yaml.safe_dump(spec, allow_unicode=True), encoding="utf-8")
+
+
+def perplexity(
+    evaluator: Evaluator, model: Any, dataset: Any, protocol: Protocol, *, metric: str = "ppl", **how: Any
+) -> Score:
+    """Measure a perplexity, as the fixture `ppl_of` does."""
+    return evaluator.evaluate(EvaluationSpec(metric, model, dataset, protocol), **how)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
+from pytest_lmgate.backends.hf.models.loading import load_checkpoint, tokenizer_facts
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.tokens import tokenize
 from pytest_lmgate.data.windows import plan_windows
-from pytest_lmgate.engine.checkpoint import open_checkpoint
-from pytest_lmgate.engine.likelihood import measure_nll
-from pytest_lmgate.engine.loading import load_checkpoint, tokenizer_facts
 from pytest_lmgate.spec.protocol import Protocol
+from tests.engine.measuring import measure_nll
 from tests.models.encoders import framed_tokenizer
 from tests.models.zoo import CONTEXT, build, words
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
+from pytest_lmgate.backends.hf.models.loading import load_checkpoint, tokenizer_facts
 from pytest_lmgate.data.choices import make_questions, plan_choices
-from pytest_lmgate.engine.checkpoint import open_checkpoint
-from pytest_lmgate.engine.likelihood import measure_nll
-from pytest_lmgate.engine.loading import load_checkpoint, tokenizer_facts
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.markers import parse_fixture_call
+from tests.engine.measuring import measure_nll
 from tests.evaluate.entries import entry, write_rows
 
 QUIZ = [
@@ -184,10 +184,10 @@ def test_another_question_choice_delimiter_or_length_is_measured_anew(quiz: Any,
 
 
 def test_an_interrupted_measurement_goes_on_where_it_was(quiz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_lmgate.engine import likelihood
+    from pytest_lmgate.engine import loop
 
     expected = _accuracy(quiz.session(cache=quiz.folder / "elsewhere"))
-    monkeypatch.setattr(likelihood.Checkpointing, "__init__", _eager)
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     entry(quiz, "float", section="models", batch_size=4)
     session = quiz.session()
     told: list[Any] = []
@@ -206,11 +206,6 @@ def test_an_interrupted_measurement_goes_on_where_it_was(quiz: Any, monkeypatch:
     score = _accuracy(again)
     assert (float(score), score.cached) == (float(expected), False)
     assert told[0].resumed > 0
-
-
-def _eager(self: Any, known: Any = None, save: Any = None, every: float = 10.0) -> None:
-    """Keep what is scored after every batch."""
-    self.known, self.save, self.every = known, save, 0.0
 
 
 def test_rows_of_a_cluster_are_not_independent(quiz: Any) -> None:

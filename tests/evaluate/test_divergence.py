@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.engine import pairing, pool
+from pytest_lmgate.engine import loop, pool
 from pytest_lmgate.errors import ModelError, ProtocolError
+from pytest_lmgate.evaluate import divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.markers import parse_fixture_call
 from tests.evaluate.conftest import make_model, make_tokenizer
@@ -63,14 +64,14 @@ def test_what_can_change_a_number_is_measured_anew_and_nothing_else_is(pair: Any
 def test_models_take_turns_only_where_they_do_not_fit_together(
     pair: Any, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
-    plain, ways = pairing.measure_divergence, []
+    plain, ways = divergence.compare, []
 
     def watched(models: Any, *args: Any, **options: Any) -> Any:
         ways.append(models.side_by_side)
         return plain(models, *args, **options)
 
     expected = kl(pair.session(cache=pair.folder / "elsewhere"))
-    monkeypatch.setattr(pairing, "measure_divergence", watched)
+    monkeypatch.setattr(divergence, "compare", watched)
     monkeypatch.setattr(pool, "available_bytes", lambda _: free)
     found = kl(pair.session())
     assert float(found) == pytest.approx(float(expected), rel=1e-9)
@@ -86,13 +87,8 @@ def test_models_take_turns_only_where_they_do_not_fit_together(
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_lmgate.engine.likelihood import Checkpointing
-
     expected = kl(pair.session(cache=pair.folder / "elsewhere"))
-    plain = Checkpointing.__init__
-    monkeypatch.setattr(
-        Checkpointing, "__init__", lambda self, known=None, save=lambda _: None: plain(self, known, save, 0.0)
-    )
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     entry(pair, "other", section="models", batch_size=1)
     told: list[Any] = []
 

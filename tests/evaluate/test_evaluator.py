@@ -20,6 +20,7 @@ from pytest_lmgate.errors import ConfigError, DataError, LmgateError, ModelError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.markers import parse_fixture_call
 from pytest_lmgate.spec.protocol import UNITS, Protocol
+from tests.evaluate.entries import perplexity
 
 PROTOCOL = Protocol(max_length=16, stride=8)
 
@@ -29,7 +30,7 @@ def _entries(workplace: Any, suffix: str = ".lmgate") -> list[Path]:
 
 
 def _measure(session: Any, model: Any = "float", dataset: Any = "text", protocol: Protocol = PROTOCOL) -> Score:
-    return session.evaluator.perplexity(model, dataset, protocol)
+    return perplexity(session.evaluator, model, dataset, protocol)
 
 
 def test_a_score_says_what_was_measured_and_how(workplace: Any, loads: list[str]) -> None:
@@ -62,8 +63,8 @@ def test_units_and_averages_need_no_model(workplace: Any, loads: list[str]) -> N
     session = workplace.session()
     scores = {unit: _measure(session, protocol=Protocol(max_length=16, stride=8, unit=unit)) for unit in UNITS}
     window = _measure(session, protocol=Protocol(max_length=16, stride=8, average="window"))
-    bpb = session.evaluator.perplexity(
-        "float", "text", Protocol(max_length=16, stride=8, unit="bits_per_byte"), metric="bpb"
+    bpb = perplexity(
+        session.evaluator, "float", "text", Protocol(max_length=16, stride=8, unit="bits_per_byte"), metric="bpb"
     )
     assert loads == ["float"]
     assert all(lookup.hit for lookup in session.evaluator.lookups)
@@ -187,7 +188,7 @@ def test_explaining_says_what_changed_since_the_nearest_measurement(workplace: A
 
 def _bounded(session: Any, limit: float, **protocol: Any) -> Score:
     wanted = Protocol(max_length=16, stride=8, **protocol)
-    return session.evaluator.perplexity("float", "text", wanted, stop_above=limit)
+    return perplexity(session.evaluator, "float", "text", wanted, stop_above=limit)
 
 
 @pytest.fixture
@@ -279,8 +280,8 @@ def test_a_cache_that_cannot_be_written_changes_no_score(workplace: Any) -> None
 def test_the_generic_way_in_measures_the_same(workplace: Any) -> None:
     session = workplace.session()
     what = parse_fixture_call("bpb_of", ("float", "text"), {"max_length": 16, "stride": 8})
-    assert session.evaluator.evaluate(what) == session.evaluator.perplexity(
-        "float", "text", Protocol(max_length=16, stride=8, unit="bits_per_byte"), metric="bpb"
+    assert session.evaluator.evaluate(what) == perplexity(
+        session.evaluator, "float", "text", Protocol(max_length=16, stride=8, unit="bits_per_byte"), metric="bpb"
     )
 
 
@@ -324,11 +325,12 @@ if sys.argv[2] == "without":
     sys.modules["torch"] = sys.modules["transformers"] = sys.modules["datasets"] = None  # importing them raises
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
+from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.protocol import Protocol
 from pytest_lmgate.evaluate.evaluator import Evaluator
 folder = Path(sys.argv[1])
 evaluator = Evaluator(load_project(folder), Options(cache=folder / ".lmgate_cache"))
-score = evaluator.perplexity("float", "text", Protocol(max_length=16, stride=8))
+score = evaluator.evaluate(EvaluationSpec("ppl", "float", "text", Protocol(max_length=16, stride=8)))
 print(score.cached, repr(score.value))
 """
 

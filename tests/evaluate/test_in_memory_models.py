@@ -18,6 +18,7 @@ import pytest_lmgate as lmgate
 from pytest_lmgate.errors import ModelError, ProtocolError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.protocol import Protocol
+from tests.evaluate.entries import perplexity
 
 from .conftest import ALPHABET, TEXT, make_model, make_tokenizer
 
@@ -26,12 +27,12 @@ PROTOCOL = Protocol(max_length=16, stride=8)
 
 def _measure(session: Any, model: Any, tokenizer: Any = None, dataset: Any = (TEXT,)) -> Score:
     pair = (model, tokenizer or make_tokenizer())
-    return session.evaluator.perplexity(pair, list(dataset), PROTOCOL)
+    return perplexity(session.evaluator, pair, list(dataset), PROTOCOL)
 
 
 def test_a_pair_is_measured_like_the_checkpoint_it_was_saved_as(workplace: Any) -> None:
     session = workplace.session()
-    from_files = session.evaluator.perplexity("float", "text", PROTOCOL)
+    from_files = perplexity(session.evaluator, "float", "text", PROTOCOL)
     pair = _measure(session, make_model())
     assert pair == pytest.approx(from_files, rel=1e-6)
     assert (pair.model, pair.dataset) == ("in-memory LlamaForCausalLM", "in-memory list")
@@ -42,7 +43,7 @@ def test_a_pipeline_is_the_pair_in_it(workplace: Any) -> None:
     session = workplace.session()
     pair = _measure(session, make_model())
     pipeline = transformers.pipeline("text-generation", model=make_model(), tokenizer=make_tokenizer(), device="cpu")
-    score = session.evaluator.perplexity(pipeline, [TEXT], PROTOCOL)
+    score = perplexity(session.evaluator, pipeline, [TEXT], PROTOCOL)
     assert (score, score.cached) == (pair, True)
 
 
@@ -112,10 +113,10 @@ def test_gates_of_one_test_share_a_measurement_that_is_not_kept(workplace: Any) 
     model, tokenizer = make_model(), make_tokenizer()
     _hook(model)
     evaluator.forget(share=True)
-    found = [evaluator.perplexity((model, tokenizer), [TEXT], PROTOCOL) for _ in range(2)]
+    found = [perplexity(evaluator, (model, tokenizer), [TEXT], PROTOCOL) for _ in range(2)]
     assert [score.cached for score in found] == [False, True]
     evaluator.forget(share=True)
-    assert not evaluator.perplexity((model, tokenizer), [TEXT], PROTOCOL).cached
+    assert not perplexity(evaluator, (model, tokenizer), [TEXT], PROTOCOL).cached
     gone = weakref.ref(model)
     del model
     evaluator.forget()
@@ -128,7 +129,7 @@ def test_a_revision_keeps_the_measurements_of_a_model_with_code_of_the_users(wor
         model = make_model()
         change(model)
         given = lmgate.model(model, make_tokenizer(), revision=revision)
-        return workplace.session().evaluator.perplexity(given, [TEXT], PROTOCOL)
+        return perplexity(workplace.session().evaluator, given, [TEXT], PROTOCOL)
 
     first = measured("1")
     assert [measured("1").cached, measured("2").cached, measured("2").cached] == [True, False, True]
@@ -249,7 +250,7 @@ def test_any_module_that_gives_logits_can_be_measured(workplace: Any) -> None:
     assert sure == pytest.approx(1 + len(ALPHABET) / math.exp(3), rel=1e-6)
     assert not sure.cached
     with pytest.raises(ProtocolError, match="names no context length of its own"):
-        session.evaluator.perplexity((_Counter(0.0), make_tokenizer()), ["abc"], Protocol())
+        perplexity(session.evaluator, (_Counter(0.0), make_tokenizer()), ["abc"], Protocol())
 
 
 @pytest.mark.parametrize(
@@ -261,4 +262,4 @@ def test_any_module_that_gives_logits_can_be_measured(workplace: Any) -> None:
 )
 def test_a_pair_of_other_things_is_refused(workplace: Any, pair: tuple[Any, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        workplace.session().evaluator.perplexity(pair, [TEXT], PROTOCOL)
+        perplexity(workplace.session().evaluator, pair, [TEXT], PROTOCOL)

@@ -8,17 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
-from pytest_lmgate.engine import loading, pool
-from pytest_lmgate.engine.loading import LoadedModel
+from pytest_lmgate.backends.base import Model, Runner
+from pytest_lmgate.backends.hf.models import loading
+from pytest_lmgate.backends.hf.models.loading import LoadedModel
+from pytest_lmgate.engine import pool
 from pytest_lmgate.engine.pool import ModelPool
 from pytest_lmgate.spec.protocol import Protocol
+from tests.evaluate.entries import perplexity
 
 PROTOCOL = Protocol(max_length=16, stride=8)
 
 
-class _Weights:
+class _Weights(Runner):
     """Takes some of the memory there is, as long as anyone refers to it."""
 
     def __init__(self, name: str, size: int) -> None:
@@ -33,21 +35,21 @@ class _Memory:
         self.loaded: list[str] = []
         self.pool = ModelPool()
 
-    def free(self, _: torch.device) -> int:
+    def free(self, _: str) -> int:
         return 100 - sum(model.size for model in self.models)
 
-    def get(self, name: str, size: int) -> LoadedModel:
-        return self.pool.get(name, load=self._loading(name, size), weight_bytes=size, device="cpu")
+    def get(self, name: str, size: int) -> Runner:
+        return self.pool.get(name, Model(name, self._loading(name, size), weight_bytes=size))
 
     def present(self) -> list[str]:
         return sorted(model.name for model in self.models)
 
-    def _loading(self, name: str, size: int) -> Callable[[], LoadedModel]:
-        def load() -> LoadedModel:
+    def _loading(self, name: str, size: int) -> Callable[[], Runner]:
+        def load() -> Runner:
             self.loaded.append(name)
             weights = _Weights(name, size)
             self.models.add(weights)
-            return LoadedModel(name, weights, None, torch.device("cpu"))
+            return weights
 
         return load
 
@@ -56,7 +58,6 @@ class _Memory:
 def memory(monkeypatch: pytest.MonkeyPatch) -> _Memory:
     memory = _Memory()
     monkeypatch.setattr(pool, "available_bytes", memory.free)
-    monkeypatch.setattr(pool, "release", lambda _: None)  # nothing here needs more than its last reference gone
     return memory
 
 
@@ -94,11 +95,11 @@ def test_a_large_model_drives_out_all_others_and_is_loaded_even_if_it_seems_too_
 
 
 def test_a_model_that_cannot_be_loaded_leaves_no_trace(memory: _Memory) -> None:
-    def fail() -> LoadedModel:
+    def fail() -> Runner:
         raise OSError("no such file")
 
     with pytest.raises(OSError, match="no such file"):
-        memory.pool.get("a", load=fail, weight_bytes=1, device="cpu")
+        memory.pool.get("a", Model("a", fail, weight_bytes=1))
     assert len(memory.pool) == 0
     memory.get("a", 1)
     assert memory.loaded == ["a"]
@@ -123,6 +124,6 @@ def test_a_session_holds_as_many_models_as_fit(
     monkeypatch.setattr(pool, "available_bytes", lambda _: room)
     session = workplace.session()
     for model in ("float", "half", "float"):
-        session.evaluator.perplexity(model, "text", PROTOCOL)
-    session.evaluator.perplexity("float", "rows", PROTOCOL)
+        perplexity(session.evaluator, model, "text", PROTOCOL)
+    perplexity(session.evaluator, "float", "rows", PROTOCOL)
     assert at_once == {1: [1, 1, 1], 2: [1, 2]}[most]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.engine import loading
+from pytest_lmgate.backends.hf.models import loading
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.markers import parse_fixture_call
@@ -138,13 +138,15 @@ def test_a_library_that_is_patched_while_it_is_loaded_is_seen(workplace: Any, mo
 
 
 def test_versions_and_files_are_looked_up_once_in_a_session(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_lmgate.evaluate import models
+    from pytest_lmgate.backends.hf import backend
 
     now = time.time
     monkeypatch.setattr("pytest_lmgate.identity.files.time.time", lambda: now() + 60)
     listed: list[Path] = []
-    plain = models.checkpoint_files
-    monkeypatch.setattr(models, "checkpoint_files", lambda folder, **how: listed.append(folder) or plain(folder, **how))
+    plain = backend.checkpoint_files
+    monkeypatch.setattr(
+        backend, "checkpoint_files", lambda folder, **how: listed.append(folder) or plain(folder, **how)
+    )
     resolver = workplace.session().evaluator.resolver
     first = resolver.model("float")
     count = len(listed)

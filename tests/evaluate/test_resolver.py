@@ -137,7 +137,7 @@ def test_a_path_that_none_can_be_is_an_error_wherever_it_is_written(
 
 def test_without_lmgate_yaml_the_message_says_that_there_is_none(tmp_path: Path) -> None:
     project = load_project(tmp_path)
-    resolver = Resolver(project, Options(cache=tmp_path), FileDigests(tmp_path))
+    resolver = Resolver(project, Options(cache=tmp_path), FileDigests(tmp_path), {})
     with pytest.raises(ConfigError) as raised:
         resolver.model_spec("int8")
     assert str(raised.value) == (
@@ -209,13 +209,13 @@ def test_rows_in_memory_are_a_dataset(resolver: Resolver) -> None:
 def test_a_path_is_relative_to_lmgate_yaml(resolver: Resolver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path / "data")
     assert resolver.corpus("data/text.txt").is_one_text
-    assert resolver.model(Path("models/float")).architecture.architecture == "LlamaForCausalLM"
+    assert resolver.model(Path("models/float")).architecture == "LlamaForCausalLM"
 
 
 def test_a_source_knows_what_it_is_made_of(resolver: Resolver) -> None:
     source = resolver.model("float")
     assert (source.name, source.device, source.batch_size, source.in_memory) == ("float", "cpu", "auto", False)
-    assert source.architecture.context == 32
+    assert source.context == 32
     assert source.weight_bytes > 0
     files = {name for name in source.ingredients if name.startswith("model/")}
     assert {"model/model.safetensors", "model/config.json", "model/tokenizer.json"} <= files
@@ -320,7 +320,7 @@ from pytest_lmgate.config.options import Options
 from pytest_lmgate.evaluate.evaluator import Evaluator
 folder = Path(sys.argv[1])
 resolver = Evaluator(load_project(folder), Options(cache=folder / "cache")).resolver
-print(resolver.model("float").architecture.architecture, len(resolver.corpus("rows").rows))
+print(resolver.model("float").architecture, len(resolver.corpus("rows").rows))
 """
 
 

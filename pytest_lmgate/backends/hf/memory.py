@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["available_bytes", "is_out_of_memory", "release", "token_budget"]
+__all__ = ["is_out_of_memory", "release", "token_budget"]
 
 import gc
-import os
 
 import torch
 
@@ -45,20 +44,3 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
-
-
-def available_bytes(device: torch.device) -> int:
-    """Return the free memory of a device, of the host for ``cpu`` and ``mps``."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - not a file of the user's
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, ValueError, OSError):
-        return 2**32

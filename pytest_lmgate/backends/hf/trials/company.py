@@ -7,18 +7,18 @@ that looks at padding (ProphetNet). Their rows run alone, or only with rows of t
 
 from __future__ import annotations
 
-__all__ = ["Company", "find_company", "has_same_numbers"]
+__all__ = ["find_company", "has_same_numbers"]
 
-import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pytest_lmgate.engine.determinism import not_deterministic
-from pytest_lmgate.engine.memory import is_out_of_memory, release
+from pytest_lmgate.backends.base import Company
+from pytest_lmgate.backends.hf.memory import is_out_of_memory, release
+from pytest_lmgate.backends.hf.trials.determinism import not_deterministic
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,26 +29,6 @@ _PIECES = 4
 # Mean difference of the NLLs of a row, relative to their mean, that is rounding: eps of the dtype, and this at least.
 # Measured on 29 architectures: 2e-7 in float32, 5e-4 in bfloat16 (eps 8e-3), 1.4e-4 in float16 (eps 1e-3).
 _FLOAT32_ROUNDING = 1e-4
-
-
-class Company(enum.Enum):
-    """Which rows a row may share a batch with."""
-
-    ANY = "rows of any length"
-    EQUAL = "rows of its own length"
-    ALONE = "no other row"
-
-    @classmethod
-    def strictest(cls, companies: Iterable[Company]) -> Company:
-        """Return the company that suits all of several models."""
-        return max(companies, key=list(cls).index)
-
-    def remark(self, model: str) -> str:
-        """Say in a sentence, for the summary, why a model is slower than others."""
-        return (
-            f"model {model!r}: the numbers of a row depend on the other rows of its batch, so each row is read with "
-            f"{self.value} (slower)"
-        )
 
 
 def has_same_numbers(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pytest_lmgate.engine.head import VocabularyHead
+from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 
 # Targets' logits up to this size need no shift: exp(-50) = 2e-22 is part of the sum, so that what float32 loses in
 # terms below its smallest normal number, 1e-38, is less than a rounding of the sum, whatever the vocabulary.

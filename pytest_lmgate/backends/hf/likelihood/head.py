@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_lmgate.engine.forward import logits_of, run
+from pytest_lmgate.backends.hf.likelihood.forward import logits_of, run
 from pytest_lmgate.errors import EngineError
 
 LogitTransform = Callable[[Tensor], Tensor]

@@ -19,8 +19,10 @@ import torch
 import transformers
 from torch import BoolTensor, FloatTensor, LongTensor, Tensor
 
+from pytest_lmgate.backends.base import Batching, Company
+from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.engine.loading import LoadedModel
+from pytest_lmgate.data.prompting import PromptIds
 from pytest_lmgate.errors import NonFiniteError
 
 # Which tokens begin and end a text, and which ones a model must not or must write where: the checkpoint's own.
@@ -30,6 +32,9 @@ _TOKEN_IDS = (
 )  # fmt: skip
 # Tokens without a character of their own that may stand among those of a stop string.
 _SPARE_TOKENS = 8
+# Tokens of prompts and texts, padding and all beams included, whose keys and values are in memory at a time.
+_CPU_TOKENS, _ACCELERATOR_TOKENS = 8192, 65536
+_PROOF_TOKENS, _PROOF_PADDING = 24, 4
 
 
 def decoding_ids(loaded: LoadedModel) -> dict[str, Any]:
@@ -121,6 +126,24 @@ class Decoding:
             return False
         dtype = getattr(self._loaded.model, "dtype", torch.float32)
         return all(_agree(a[0], b[0], dtype) for a, b in zip(alone.logits, beside.logits, strict=True))
+
+    def batching(self, prompts: Sequence[PromptIds], context: int | None) -> Batching:
+        """Try out which prompts may share a batch: all, those of one length, none.
+
+        Args:
+            prompts: The longest first.
+            context: Tokens that the model can read; None for no limit.
+        """
+        budget = _CPU_TOKENS if self._loaded.device.type == "cpu" else _ACCELERATOR_TOKENS
+        room = _PROOF_TOKENS if context is None else min(_PROOF_TOKENS, context - _PROOF_PADDING - 2)
+        prompt = prompts[-1].ids[: max(0, room)] if prompts else ()
+        if len(prompts) < 2 or not prompt:
+            return Batching(budget, Company.ALONE)
+        other = tuple(reversed(prompt))
+        longer = (*other, *prompt * _PROOF_PADDING)[: len(prompt) + _PROOF_PADDING]
+        if self.shares_batch(prompt, longer):
+            return Batching(budget, Company.ANY)
+        return Batching(budget, Company.EQUAL if self.shares_batch(prompt, other) else Company.ALONE)
 
     def _generate(self, prompts: Sequence[Sequence[int]], config: Any, **how: Any) -> Any:
         width = max(map(len, prompts))

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-__all__ = ["PromptEncoder"]
+__all__ = ["PromptEncoder", "PromptIds"]
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_lmgate.data.framing import Framing
 from pytest_lmgate.data.prompts import Prompt
-from pytest_lmgate.engine.loading import LoadedModel
+from pytest_lmgate.data.tokens import TokenizerFacts
 from pytest_lmgate.errors import DataError, ModelError
+
+
+@dataclass(frozen=True)
+class PromptIds:
+    """A prompt that a model is to go on from.
+
+    Attributes:
+        row: Its number, which a sample depends on.
+        prompt: As text or chat.
+        ids: Its token ids.
+    """
+
+    row: int
+    prompt: Prompt
+    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -22,20 +36,24 @@ class PromptEncoder:
     is left out: behind it the model would begin another text. An encoder reads it, as it did in training.
 
     Attributes:
-        loaded: The model.
+        tokenizer: Of the model.
+        model: Name of the model, for messages.
         dataset: Name of the dataset, for messages.
         room: Tokens that a prompt may have; None for no limit.
         limit: Why no more, for messages.
-        remedy: What to do about it, likewise.
+        remedy: What to do about it, for messages.
         cut: Leave out the beginning of a prompt that does not fit; special tokens before it are kept.
+        encodes_whole: Whether an encoder reads the prompt.
     """
 
-    loaded: LoadedModel
+    tokenizer: TokenizerFacts
+    model: str
     dataset: str
     room: int | None = None
     limit: str = ""
     remedy: str = ""
     cut: bool = False
+    encodes_whole: bool = False
 
     def encode(self, prompt: Prompt, row: int) -> list[int]:
         """Return the token ids of one prompt.
@@ -54,37 +72,31 @@ class PromptEncoder:
         kept = self.room - (len(ids) - len(own))
         if not self.cut or kept < 1:
             raise DataError(
-                f"{where}: the prompt has {len(ids):,} tokens, but the model {self.loaded.name!r} has room for "
+                f"{where}: the prompt has {len(ids):,} tokens, but the model {self.model!r} has room for "
                 f"{max(0, self.room):,} ({self.limit}){self.remedy}"
             )
         return framing.around(own[-kept:])
 
     def _plain(self, text: str) -> tuple[Framing, list[int]]:
-        own = self._framing.own(self.loaded.tokenizer(text)["input_ids"])
-        if self.loaded.is_encoder_decoder:
-            return self._framing, own
-        return Framing(self._framing.prefix), own
+        own = self._framing.own(self.tokenizer.encode(text, True))
+        return (self._framing if self.encodes_whole else Framing(self._framing.prefix)), own
 
     @functools.cached_property
     def _framing(self) -> Framing:
-        tokenizer = self.loaded.tokenizer
-        return Framing.of(lambda text, special: tokenizer(text, add_special_tokens=special)["input_ids"])
+        return Framing.of(self.tokenizer.encode)
 
     def _chat(self, turns: tuple[tuple[str, str], ...]) -> list[int]:
-        tokenizer: Any = self.loaded.tokenizer
-        name = self.loaded.name
-        if not getattr(tokenizer, "chat_template", None):
+        if self.tokenizer.chat is None:
             raise ModelError(
-                f"model {name!r}: chat: true, but its tokenizer has no chat template; add chat_template.jinja to its "
-                "folder, or leave out chat:"
+                f"model {self.model!r}: chat: true, but its tokenizer has no chat template; add chat_template.jinja to "
+                "its folder, or leave out chat:"
             )
-        messages = [{"role": role, "content": content} for role, content in turns]
         try:
-            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text = self.tokenizer.chat([{"role": role, "content": content} for role, content in turns])
         except Exception as error:  # whatever a template raises, as where it knows no system message
             roles = ", ".join(role for role, _ in turns)
             raise ModelError(
-                f"model {name!r}: its chat template refuses a chat of {roles}: {type(error).__name__}: {error}"
+                f"model {self.model!r}: its chat template refuses a chat of {roles}: {type(error).__name__}: {error}"
             ) from error
         # The template writes the special tokens itself.
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer.encode(text, False))

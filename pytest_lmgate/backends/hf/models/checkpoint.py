@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = [
     "Architecture",
     "Checkpoint",
-    "Kind",
     "open_checkpoint",
     "require_own_code",
     "require_safe_adapter",
@@ -17,12 +16,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from pytest_lmgate.backends.base import Kind
 from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.files import checkpoint_files
-from pytest_lmgate.metrics.table import METRICS, Statistics
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Weights that are not read where there are others in safetensors.
@@ -43,12 +42,6 @@ _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt", "spiece.model",
     "sentencepiece.bpe.model", "tekken.json", "tokenizer.tiktoken",
 )  # fmt: skip
-
-
-Kind = Literal["causal", "masked", "encoder-decoder"]
-
-# What is measured of a text instead, where a metric of another kind of model is asked for.
-_OF_TEXT: Mapping[Kind, Statistics] = {"causal": "likelihoods", "masked": "pseudo-likelihoods"}
 
 
 @dataclass(frozen=True)
@@ -84,24 +77,6 @@ class Architecture:
         if "ForMaskedLM" in self.architecture or "ForPreTraining" in self.architecture:
             return "masked"
         return "encoder-decoder" if self.config.get("is_encoder_decoder") else "causal"
-
-    def require(self, metric: str, *kinds: Kind) -> None:
-        """Refuse a model for which a metric is undefined.
-
-        Raises:
-            ModelError: It is none of `kinds`.
-        """
-        if self.kind not in kinds:
-            if self.kind == "causal" and not self.config.get("architectures"):
-                raise ModelError(
-                    f"{metric} is undefined for {self.name!r}, taken for a causal model since its config lacks "
-                    f"architectures: expected a {' or '.join(kinds)} model; where it is one, say so in config.json, "
-                    'as in "architectures": ["BertForMaskedLM"]'
-                )
-            raise ModelError(
-                f"{metric} is undefined for the {self.kind} model {self.name!r} (architecture {self.architecture}): "
-                f"expected a {' or '.join(kinds)} model{_instead(metric, self.kind)}"
-            )
 
 
 @dataclass(frozen=True)
@@ -173,15 +148,6 @@ def require_safe_adapter(folder: Path, *, name: str, pickle_weights: bool) -> No
         f"model {name!r}: {folder} has its weights only as pickle ({pickled.name}), which can run any code when read; "
         f"save it as {safe.name}, or set pickle_weights: true if you trust it"
     )
-
-
-def _instead(metric: str, kind: Kind) -> str:
-    """Name the metric to use for this kind of model, if the text that was given has one."""
-    row = METRICS.get(metric)
-    if row is None or row.measures not in _OF_TEXT.values():
-        return ""
-    other = next((each for each in METRICS.values() if each.measures == _OF_TEXT.get(kind)), None)
-    return f"; use {other.markers[0]}, the {other.title}" if other else ""
 
 
 def require_own_code(folder: Path, *, name: str) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pytest_lmgate.engine.loading import LoadedModel
+from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.identity.libraries import is_library
 
 # These take no part in what a module computes forward, or have a place of their own.

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 __all__ = ["COLUMNS", "Logits", "streamed_divergence"]
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from pytest_lmgate.engine.head import VocabularyHead
-from pytest_lmgate.engine.streaming import TileShape, tile_shape, vocabulary_tiles
+from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
+from pytest_lmgate.backends.hf.likelihood.streaming import TileShape, tile_shape, vocabulary_tiles
 
 # What is measured of each target, in this order.
 COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
@@ -44,6 +47,18 @@ class Logits:
     def device(self) -> torch.device:
         """Where tiles are made."""
         return self.states.device if self.head is None else self.head.weight.device
+
+    def against(self, candidate: Logits, targets: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compare a candidate's logits with these; see `streamed_divergence`."""
+        return streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().numpy()
+
+    def stored(self) -> Tensor:
+        """Return what `restored` makes them of again, without the head."""
+        return self.states.cpu()
+
+    def restored(self, parts: Sequence[Tensor]) -> Logits:
+        """Return the logits of other states before the same head."""
+        return Logits(torch.cat(list(parts)), self.head)
 
     def rows(self, begin: int, end: int) -> Logits:
         """Return those of some positions, where the head can take them."""

@@ -6,7 +6,7 @@ __all__ = ["LoadedModel", "load_checkpoint", "quiet", "tokenizer_facts", "wrap_p
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 import transformers
 
+from pytest_lmgate.backends.base import Kind
+from pytest_lmgate.backends.hf.models.checkpoint import Checkpoint
 from pytest_lmgate.data.tokens import TokenizerFacts
-from pytest_lmgate.engine.checkpoint import Checkpoint, Kind
 from pytest_lmgate.errors import ModelError
 
 _LOADERS: dict[Kind, Any] = {
@@ -23,6 +24,8 @@ _LOADERS: dict[Kind, Any] = {
     "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
     "masked": transformers.AutoModelForMaskedLM,
 }
+# A text's unknown words are its own; these stand around or between texts, or are the mask itself.
+_SPECIAL = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id", "mask_token_id")
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,30 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
             found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)["offset_mapping"]
         return [begin for begin, _ in found]
 
-    bos, eos = (getattr(tokenizer, f"{which}_token_id", None) for which in ("bos", "eos"))
-    adds_bos = bos is not None and list(encode("a", True))[:1] == [bos]
-    return TokenizerFacts(encode, bos, eos, adds_bos, decode, starts)
+    def target(text: str) -> Sequence[int]:
+        with quiet():
+            ids: Sequence[int] = tokenizer(text_target=text)["input_ids"]
+        return ids
+
+    def chat(messages: Sequence[Mapping[str, str]]) -> str:
+        with quiet():
+            return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+
+    bos, eos, mask = (getattr(tokenizer, f"{which}_token_id", None) for which in ("bos", "eos", "mask"))
+    special = (getattr(tokenizer, name, None) for name in _SPECIAL)
+    return TokenizerFacts(
+        encode,
+        bos,
+        eos,
+        bos is not None and list(encode("a", True))[:1] == [bos],
+        decode,
+        starts,
+        mask=mask,
+        special=frozenset(token for token in special if token is not None),
+        target=target,
+        chat=chat if getattr(tokenizer, "chat_template", None) else None,
+        vocabulary=getattr(tokenizer, "get_vocab", None),
+    )
 
 
 @contextlib.contextmanager

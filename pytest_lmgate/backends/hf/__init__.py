@@ -1,0 +1,1 @@
+"""The engine transformers: checkpoints and models in memory, with the streaming likelihood."""

@@ -1,0 +1,225 @@
+"""The engine transformers: describes checkpoints, and models that the user has in memory."""
+
+from __future__ import annotations
+
+__all__ = ["Transformers", "describe_in_memory"]
+
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_lmgate.backends.base import Backend, Entry, Model, Offer, Runner
+from pytest_lmgate.backends.hf.models.checkpoint import (
+    Architecture,
+    open_checkpoint,
+    require_own_code,
+    require_safe_adapter,
+    require_tokenizer,
+)
+from pytest_lmgate.backends.hf.models.device import device_class, require_device, resolve_device, share_processors
+from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.identity.code import imports_of, several
+from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below, is_file, texts_in
+from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, installed_packages, versions
+
+# The address of every model from files holds these versions.
+_LIBRARIES = ("torch", "transformers", "tokenizers")
+# Beside a tokenizer taken from another model's folder, these do not matter.
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
+
+
+class Transformers(Backend):
+    """Folders made by ``save_pretrained`` and models of the hub, with an adapter if one is asked for."""
+
+    name = "transformers"
+
+    def describe(self, entry: Entry) -> Model:
+        """Describe a checkpoint by its files.
+
+        Raises:
+            ModelError: Its files are not what they should be.
+        """
+        spec, name = entry.spec, entry.name
+        folder = _fetched(entry) if spec.path is None else entry.path(spec.path)
+        checkpoint = open_checkpoint(folder, name=name)
+        checkpoint.require_safe_weights(pickle_weights=spec.pickle_weights)
+        tokenizer_folder = folder if spec.tokenizer is None else _tokenizer_folder(entry, spec.tokenizer)
+        require_tokenizer(tokenizer_folder, name=name)
+        if spec.trust_remote_code:
+            for part in (folder, tokenizer_folder):
+                require_own_code(part, name=name)
+        adapter = entry.path(spec.adapter) if spec.adapter else None
+        if adapter is not None:
+            require_safe_adapter(adapter, name=name, pickle_weights=spec.pickle_weights)
+        device, load = resolve_device(entry.device), dict(spec.load)
+        parts = {"model": folder, "tokenizer": tokenizer_folder, "adapter": adapter}
+
+        def files() -> dict[str, Path]:
+            return dict(_files(parts, everything=spec.trust_remote_code, load=load))
+
+        folders = [where for each in parts.values() if each is not None for where in folders_below(each)]
+        try:
+            snapshot = Snapshot.of([*files().values(), *folders])
+            content = {file: entry.digest(path) for file, path in files().items()}
+        except OSError as error:
+            raise ModelError(f"model {name!r}: {error.filename}: cannot be read: {error.strerror}") from error
+        hashed = {str(path) for path in files().values()}
+
+        def changed() -> list[str]:
+            if not (moved := snapshot.moved):
+                return []
+            there = {str(path) for path in files().values()}  # a file may be new
+            return sorted((there ^ hashed) | (set(moved) & hashed))
+
+        content |= {
+            "load": json.dumps(_ordered(spec.load), default=str),
+            "dtype": entry.dtype,
+            "trust_remote_code": str(spec.trust_remote_code),
+        }
+        unknown = ""
+        if spec.trust_remote_code:
+            imports = imports_of(Path(path) for path in sorted(hashed) if path.endswith(".py"))
+            unknown = imports.unknown
+            if imports.packages:
+                content["installed packages"] = installed_packages()
+        libraries = list(_LIBRARIES) + (["peft"] if adapter else [])
+        if checkpoint.is_quantized or spec.load:
+            libraries += QUANTIZERS
+
+        def open_() -> Runner:
+            require_device(device, model=name)
+            share_processors(entry.workers)
+            from pytest_lmgate.backends.hf.models.loading import load_checkpoint
+            from pytest_lmgate.backends.hf.runner import TransformersRunner
+
+            loaded = load_checkpoint(
+                checkpoint,
+                tokenizer_folder=tokenizer_folder,
+                adapter_folder=adapter,
+                load=load,
+                dtype=entry.dtype,
+                device=device,
+                trust_remote_code=spec.trust_remote_code,
+                pickle_weights=spec.pickle_weights,
+            )
+            return TransformersRunner(loaded, checkpoint.context)
+
+        return Model(
+            name,
+            open_,
+            kind=checkpoint.kind,
+            context=checkpoint.context,
+            content=content,
+            runtime={"device": device_class(device), **versions(libraries)},
+            offers=_offers(checkpoint),
+            device=device,
+            weight_bytes=checkpoint.weight_bytes,
+            batch_size=entry.batch_size,
+            architecture=checkpoint.architecture,
+            not_kept=unknown,
+            files=snapshot,
+            changed=changed,
+        )
+
+
+def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers: int) -> Model:
+    """Describe a ``(model, tokenizer)`` pair, or a pipeline's, made by the user; it stays on its device.
+
+    Raises:
+        ModelError: It is not such a pair.
+    """
+    from pytest_lmgate.backends.hf.decoding import decoding_ids
+    from pytest_lmgate.backends.hf.models.in_memory import describe_pair
+    from pytest_lmgate.backends.hf.models.loading import wrap_pair
+    from pytest_lmgate.backends.hf.runner import TransformersRunner
+
+    kind = type(pair[0]).__name__
+    loaded = wrap_pair(pair, name=f"in-memory {kind}")
+    config: Any = getattr(pair[0], "config", None)
+    facts = config.to_dict() if hasattr(config, "to_dict") else {}
+    facts["architectures"] = facts.get("architectures") or [kind]
+    architecture = Architecture(loaded.name, facts)
+    content, unknown = describe_pair(loaded)
+    found = {name: version for name, version in versions(sorted(LIBRARIES)).items() if version != "absent"}
+    here = {"python": platform.python_version(), "device": loaded.device.type}
+
+    def open_() -> Runner:
+        share_processors(workers)
+        return TransformersRunner(loaded, architecture.context)
+
+    def writing() -> dict[str, str]:
+        template = getattr(loaded.tokenizer, "chat_template", None)
+        ids = json.dumps(decoding_ids(loaded), sort_keys=True, default=str)
+        return {"decoding_ids": ids, "chat_template": json.dumps(template, sort_keys=True)}
+
+    return Model(
+        loaded.name,
+        open_,
+        kind=architecture.kind,
+        context=architecture.context,
+        content=content,
+        runtime={**versions(_LIBRARIES), **found, **here},
+        offers=_offers(architecture),
+        device=str(loaded.device),
+        batch_size=batch_size,
+        architecture=architecture.architecture,
+        in_memory=True,
+        not_kept=several(unknown),
+        writing=writing,
+    )
+
+
+def _offers(architecture: Architecture) -> frozenset[Offer]:
+    if architecture.kind == "masked":
+        return frozenset({"score"})
+    return frozenset({"score", "generate", "compare"})
+
+
+def _tokenizer_folder(entry: Entry, tokenizer: str) -> Path:
+    folder = entry.path(tokenizer)
+    if folder.is_dir():
+        return folder
+    if (hub_id := entry.hub_id(tokenizer)) is None:
+        raise ModelError(f"model {entry.name!r}: no such folder: {folder}; check its tokenizer:")
+    return fetch_checkpoint(*hub_id, name=entry.name, offline=entry.offline, only_tokenizer=True)
+
+
+def _fetched(entry: Entry) -> Path:
+    spec, name = entry.spec, entry.name
+    try:
+        return fetch_checkpoint(
+            str(spec.hub), spec.revision, name=name, offline=entry.offline, pickle_weights=spec.pickle_weights
+        )
+    except ModelError as error:
+        if name.partition("@")[0] != spec.hub:
+            raise
+        # What was written in place of a name as `org/name` may have been meant as a path.
+        raise type(error)(
+            f"{str(error).rstrip('.')}; there is no folder {spec.hub} either (write ./{spec.hub}, or name it in "
+            "lmgate.yaml)"
+        ) from error
+
+
+def _ordered(value: Any) -> Any:
+    """Turn mappings into sorted lists of their items: YAML's may have numbers and texts as keys, which do not sort."""
+    if isinstance(value, Mapping):
+        return sorted(([repr(key), _ordered(each)] for key, each in value.items()), key=lambda item: item[0])
+    return [_ordered(each) for each in value] if isinstance(value, list) else value
+
+
+def _files(
+    parts: Mapping[str, Path | None], *, everything: bool, load: Mapping[str, Any]
+) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a model's parts by the names that an address has them under."""
+    for part, where in parts.items():
+        if where is not None and (part == "model" or where != parts["model"]):
+            for file, path in checkpoint_files(where, everything=everything).items():
+                if part != "tokenizer" or path.suffix not in _WEIGHTS:
+                    yield f"{part}/{file}", path
+    for text in texts_in(load):  # as in gguf_file: inner/model.gguf
+        for path in (Path(text), Path(str(parts["model"]), text)):
+            if is_file(path):
+                yield f"load/{text}", path

@@ -1,0 +1,1 @@
+"""Log-likelihoods from hidden states, without holding the logits of a text."""

@@ -1,0 +1,150 @@
+"""NLLs of targets at some positions of a batch: by the head where it could be proven, else from the model's logits."""
+
+from __future__ import annotations
+
+__all__ = ["Scorer", "check_ids"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pytest_lmgate.backends.hf.likelihood.forward import logits_of, run
+from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead, capture_hidden, prove_head
+from pytest_lmgate.backends.hf.likelihood.streaming import streamed_nll
+from pytest_lmgate.backends.hf.models.loading import LoadedModel
+from pytest_lmgate.backends.hf.trials.causality import require_causal
+from pytest_lmgate.backends.hf.trials.determinism import repeatable
+from pytest_lmgate.errors import ModelError
+
+# Logits upcast at a time where they are held whole: 128 MiB of float64.
+_LOGITS = 2**24
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """How one model's targets are scored.
+
+    Attributes:
+        name: The model's name, for messages.
+        split: Its head and the module whose input that takes; None where the model's own logits must be used.
+    """
+
+    name: str
+    split: tuple[VocabularyHead, nn.Module] | None
+
+    @classmethod
+    def proven(cls, model: Any, ids: Tensor, *, name: str) -> Scorer:
+        """Try the head out on token ids of shape ``[tokens]``."""
+        return cls(name, prove_head(model, ids))
+
+    @classmethod
+    def causal(cls, loaded: LoadedModel, ids: Tensor) -> Scorer:
+        """Require a model to be causal, then try its head out, both on token ids of shape ``[tokens]``.
+
+        Raises:
+            ModelError: It is not causal.
+        """
+        require_causal(loaded.model, ids, name=loaded.name)
+        return cls.proven(loaded.model, ids, name=loaded.name)
+
+    @property
+    def head(self) -> VocabularyHead | None:
+        """The head; None where the model's own logits must be used."""
+        return None if self.split is None else self.split[0]
+
+    def dtype(self, loaded: LoadedModel) -> torch.dtype:
+        """Dtype that logits are computed in."""
+        found: torch.dtype = getattr(loaded.model, "dtype", torch.float32) if self.head is None else self.head.dtype
+        return found
+
+    def plain_vocabulary(self, loaded: LoadedModel) -> int:
+        """Logits per token where they are held whole; 0 where they are streamed."""
+        return (loaded.vocabulary_size or 0) if self.head is None else 0
+
+    def nll(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Tensor:
+        """Return the NLL in nats of each target.
+
+        Args:
+            model: In evaluation mode, called on token ids.
+            ids: What it reads, on its device, shape ``[batch, tokens]``.
+            rows: In which row each target is predicted, shape ``[targets]``.
+            columns: From the state at which position, likewise.
+            targets: Token ids, likewise.
+
+        Returns:
+            Shape ``[targets]``, float64.
+
+        Raises:
+            ModelError: A token id is beyond the vocabulary, or the model is not deterministic.
+        """
+        if self.head is None:
+            logits = repeatable(lambda: logits_of(model, ids), name=self.name)
+            check_ids(int(targets.max()), logits.shape[-1], self.name)
+            return _plain_nll(logits, rows, columns, targets)
+        check_ids(int(targets.max()), self.head.vocabulary_size, self.name)
+        return streamed_nll(self.states(model, ids, rows, columns), targets, self.head)
+
+    def read(self, loaded: LoadedModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
+        """Return the NLL of each token of some rows but the first, read in one batch, padded on the right.
+
+        Args:
+            loaded: A causal model.
+            rows: Token ids, two or more in each.
+        """
+        targets = [torch.from_numpy(row[1:]) for row in rows]
+        ids = nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
+        counts = [len(target) for target in targets]
+        columns = torch.cat([torch.arange(count) for count in counts])
+        where = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(counts))
+        nll = self.nll(loaded.model, ids.to(loaded.device), where, columns, torch.cat(targets)).cpu().numpy()
+        return np.split(nll, np.cumsum(counts)[:-1])
+
+    def states(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return what there is of the logits at some positions: the head's input, or the logits themselves.
+
+        Args:
+            model: In evaluation mode, called on token ids.
+            ids: What it reads, on its device, shape ``[batch, tokens]``.
+            rows: Row of each position, shape ``[positions]``.
+            columns: Token that it is the state after, likewise.
+
+        Returns:
+            Shape ``[positions, hidden]``; ``[positions, vocabulary]`` where the model's own logits must be used.
+        """
+        found = repeatable(lambda: self._read(model, ids), name=self.name)
+        return found[rows.to(found.device), columns.to(found.device)]
+
+    def _read(self, model: Any, ids: Tensor) -> Tensor:
+        if self.split is None:
+            return logits_of(model, ids)
+        with capture_hidden(self.split[1]) as captured:
+            run(model, ids)
+        return captured.pop()
+
+
+def check_ids(highest: int, size: int, model: str) -> None:
+    """Refuse token ids that the model has no entry for.
+
+    Raises:
+        ModelError: The highest is not below `size`.
+    """
+    if highest >= size:
+        raise ModelError(
+            f"model {model!r}: its tokenizer gives token id {highest}, but its vocabulary has {size} entries; the "
+            "tokenizer belongs to another model, or tokens were added without resizing the embeddings"
+        )
+
+
+def _plain_nll(logits: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Tensor:
+    """NLLs from the model's own logits, a few positions upcast at a time."""
+    parts = []
+    step = max(1, _LOGITS // logits.shape[-1])
+    for row, column, target in zip(rows.split(step), columns.split(step), targets.split(step), strict=True):
+        some = torch.log_softmax(logits[row.to(logits.device), column.to(logits.device)].double(), -1)
+        parts.append(-some.gather(-1, target.to(logits.device)[:, None])[:, 0])
+    return torch.cat(parts)

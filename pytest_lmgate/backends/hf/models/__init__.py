@@ -1,0 +1,1 @@
+"""From files or objects in memory to a model that runs."""

@@ -1,0 +1,1 @@
+"""What is tried out on a model before its numbers are believed."""

@@ -1,0 +1,65 @@
+"""Which engine a model's entry means: the one that it names, the one of its path's suffix, else transformers."""
+
+from __future__ import annotations
+
+__all__ = ["BACKENDS", "backend_of", "collected_backends"]
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pytest_lmgate.backends.base import Backend
+from pytest_lmgate.config.specs import ModelSpec
+from pytest_lmgate.errors import ConfigError, nearest
+
+# The engines of this package: where each stands, and the suffixes of paths that are its own. None is imported before
+# a model needs it.
+BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "transformers": ("pytest_lmgate.backends.hf.backend:Transformers", ()),
+}
+
+
+def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Backend:
+    """Return the engine of a model's entry.
+
+    Args:
+        spec: The entry.
+        name: The model's name, for messages.
+        users: Engines that users registered, by name.
+
+    Raises:
+        ConfigError: It names an engine that there is not.
+    """
+    wanted = spec.backend
+    if wanted is None:
+        suffixes = {each: own for own, (_, several) in BACKENDS.items() for each in several}
+        suffixes |= {each: own for own, backend in users.items() for each in backend.suffixes}
+        path = spec.path or ""
+        wanted = next((own for each, own in suffixes.items() if path.endswith(each)), "transformers")
+    if wanted in users:
+        return users[wanted]
+    if wanted not in BACKENDS:
+        known = [*BACKENDS, *users]
+        raise ConfigError(
+            f"models.{name}.backend: expected one of {', '.join(known)}; got {wanted!r}{nearest(wanted, known)}"
+        )
+    module, _, attribute = BACKENDS[wanted][0].partition(":")
+    found: Backend = getattr(importlib.import_module(module), attribute)()
+    return found
+
+
+def collected_backends(given: Iterable[Any]) -> dict[str, Backend]:
+    """Return the engines that users registered, by name.
+
+    Raises:
+        ConfigError: One of them is none, or has a name that is taken.
+    """
+    found: dict[str, Backend] = {}
+    for backend in given:
+        name = getattr(backend, "name", None)
+        if not isinstance(name, str) or not callable(getattr(backend, "describe", None)):
+            raise ConfigError(f"expected a Backend with a name and describe(entry), got {type(backend).__name__}")
+        if name in BACKENDS or name in found:
+            raise ConfigError(f"there are two backends of the name {name!r}; give one of them another name")
+        found[name] = backend
+    return found

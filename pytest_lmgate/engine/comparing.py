@@ -1,0 +1,218 @@
+"""Running a candidate and its reference over the same requests: side by side, or one after the other through the disk.
+
+Where both fit in memory, each batch is read by the one and then by the other. Where they do not, the reference reads
+first and its hidden states wait in a `Spool`, of which only its head must stay; a long text takes several rounds of
+that. Either way no logits are stored, and the numbers are the same.
+"""
+
+from __future__ import annotations
+
+__all__ = ["COLUMNS", "ModelPair", "compare"]
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.backends.base import Batching, Company, Distributions, Runner
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.data.requests import Requests
+from pytest_lmgate.engine.loop import Job, explained, run_batches
+from pytest_lmgate.engine.scoring import TargetBoard, require_finite
+from pytest_lmgate.errors import ModelError, NonFiniteError
+
+if TYPE_CHECKING:
+    from pytest_lmgate.backends.spool import Spool
+
+Floats = NDArray[np.float64]
+# Returns the distributions that predict the targets of some requests.
+Read = Callable[[Sequence[int]], Distributions]
+# What is measured of each target, in this order.
+COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """Two models that are compared.
+
+    Attributes:
+        names: Of the reference and of the candidate, for messages.
+        reference: Returns p, loading it if need be.
+        candidate: Returns q, loading it if need be, and refuses it where its tokens are not the reference's.
+        side_by_side: Whether both are to be in memory at once.
+        folder: Where hidden states are kept otherwise; None for the system's folder of temporary files.
+    """
+
+    names: tuple[str, str]
+    reference: Callable[[], Runner]
+    candidate: Callable[[], Runner]
+    side_by_side: bool = True
+    folder: Path | None = None
+
+
+def compare(pair: ModelPair, requests: Requests, job: Job) -> Floats:
+    """Compare two models at every target; requests that read and score the same are run once.
+
+    Returns:
+        Shape ``[targets, 5]``: the `COLUMNS`.
+
+    Raises:
+        ModelError: A model is not causal, or the vocabularies are not of one size.
+        NonFiniteError: A log-likelihood or a divergence is NaN or infinite.
+        EngineError: Out of memory with a single request, a model or the disk failed.
+    """
+    board = TargetBoard(
+        requests,
+        job.partial,
+        lambda index, values: _check(values, requests, index, pair.names),
+        columns=len(COLUMNS),
+        passes=2,
+        show=lambda mean: f"KL {mean:.4g}",
+    )
+    if pair.side_by_side:
+        reference = pair.reference()
+        with reference.measuring():
+            batching = _prepared(reference, requests, pair.names[0], job)
+            _compare(pair, requests, board, job, lambda some: _read(reference, requests, some, pair.names[0]), batching)
+        return board.values
+    from pytest_lmgate.backends.spool import Spool  # imports torch
+
+    while True:
+        with Spool(pair.folder) as spool:
+            states = _States(requests, spool, board)
+            read = _spool(pair, requests, states, job)
+            board.only = states.rows
+            _compare(pair, requests, board, job, read)
+        if board.done == board.of:
+            return board.values
+        board.only = None
+
+
+def _spool(pair: ModelPair, requests: Requests, states: _States, job: Job) -> Read:
+    """Write the reference's states for as many requests as there is room for; only its head stays in memory.
+
+    Returns:
+        What gives back the reference's distributions for some of these requests.
+    """
+    from pytest_lmgate.backends.spool import room
+
+    reference, name, allowed = pair.reference(), pair.names[0], room(pair.folder)
+    with reference.measuring():
+        batching = _prepared(reference, requests, name, job)
+
+        def run(some: Sequence[int]) -> list[Any]:
+            found = _read(reference, requests, some, name)
+            states.head = found.restored([found.stored()[:0]])
+            return list(found.stored().split(requests.counts[list(some)].tolist()))
+
+        quietly = Job(
+            model=name, dataset=job.dataset, batch_size=job.batch_size, stop_when=lambda held: held >= allowed
+        )
+        run_batches(requests, run, states, batching, quietly)
+    return states.distributions
+
+
+class _States:
+    """The reference's states on disk, as a board of the loop.
+
+    Attributes:
+        rows: First row of each request that was read.
+        head: Makes distributions of states.
+    """
+
+    so_far, entry, tokens = "", Entry({}), 0
+
+    def __init__(self, requests: Requests, spool: Spool, board: TargetBoard) -> None:
+        self._requests, self._spool, self._board = requests, spool, board
+        self.rows: dict[int, int] = {}
+        self.head: Distributions | None = None
+        self.of = sum(not board.is_done(item) for item in requests.order.tolist())
+        self.total, self._held = 0.0, 0
+
+    @property
+    def done(self) -> int:
+        """Requests on disk."""
+        return len(self.rows)
+
+    def is_done(self, item: int) -> bool:
+        """Whether a request was compared in an earlier round."""
+        return self._board.is_done(item)
+
+    def put(self, items: Sequence[int], results: Sequence[Any]) -> None:
+        """Write the states of some requests."""
+        for item, states in zip(items, results, strict=True):
+            self._spool.write(self._held, states)
+            self.rows[item] = self._held
+            self._held += len(states)
+            self.total += float(states.numel() * states.element_size())
+
+    def distributions(self, some: Sequence[int]) -> Distributions:
+        """Return the reference's distributions for some requests."""
+        assert self.head is not None
+        counts = self._requests.counts
+        return self.head.restored([self._spool.read(self.rows[item], int(counts[item])) for item in some])
+
+
+def _compare(
+    pair: ModelPair, requests: Requests, board: TargetBoard, job: Job, reference: Read, beside: Batching | None = None
+) -> None:
+    """Let the candidate read, and compare it with what the reference gives.
+
+    Args:
+        pair: The models.
+        requests: What to read.
+        board: Takes the numbers.
+        job: The measurement.
+        reference: Returns the reference's distributions for some requests.
+        beside: How the reference wants its requests, where it is in memory too.
+    """
+    name = pair.names[1]
+    candidate = pair.candidate()
+    with candidate.measuring():
+        own = _prepared(candidate, requests, name, job)
+        both = [own] if beside is None else [own, beside]
+        batching = Batching(min(each.tokens for each in both), Company.strictest(each.company for each in both))
+
+        def run(some: Sequence[int]) -> list[Floats]:
+            p, q = reference(some), _read(candidate, requests, some, name)
+            _same_size(pair.names, p.vocabulary_size, q.vocabulary_size)
+            counts = requests.counts[list(some)]
+            targets = np.concatenate([requests.make(item).targets for item in some])
+            return np.split(p.against(q, targets), np.cumsum(counts)[:-1])
+
+        run_batches(requests, run, board, batching, job)
+
+
+def _prepared(runner: Runner, requests: Requests, name: str, job: Job) -> Batching:
+    with explained(name, lambda: requests.describe(requests.order[:1].tolist())):
+        batching = runner.prepare(requests, compare=True)
+    if batching.remark:
+        job.remark(batching.remark)
+    return replace(batching, remark="")
+
+
+def _read(runner: Runner, requests: Requests, some: Sequence[int], name: str) -> Distributions:
+    with explained(name, lambda: requests.describe(some), halves=True):
+        return runner.distributions([requests.make(item) for item in some])
+
+
+def _same_size(names: tuple[str, str], reference: int, candidate: int) -> None:
+    if reference != candidate:
+        raise ModelError(
+            f"model {names[1]!r} has {candidate:,} entries in its vocabulary, its reference {names[0]!r} "
+            f"{reference:,}: a divergence is defined over one vocabulary only; compare their bits per byte (bpb_max)"
+        )
+
+
+def _check(values: Floats, requests: Requests, index: int, names: tuple[str, str]) -> None:
+    for name, column in zip(names, ("nll_p", "nll_q"), strict=True):
+        require_finite(values[:, COLUMNS.index(column)], requests, index, name)
+    bad = np.flatnonzero(~np.isfinite(values).all(1))
+    if len(bad):
+        raise NonFiniteError(
+            f"model {names[1]!r}: infinite divergence from {names[0]!r} at {requests.where(index, int(bad[0]))} "
+            f"({len(bad)} of {len(values)} targets there): it rules out a token that the reference does not"
+        )

@@ -1,0 +1,269 @@
+"""The one loop over what a model is asked: sorted, batched, halved where memory runs out, reported, kept and resumed.
+
+What a batch holds depends on the requests, the model and the device alone, also where an interrupted run goes on, so
+that the rounding of half precision is the same each time. A batch is halved only where memory does not suffice.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SAVE_SECONDS", "Job", "Progress", "explained", "run_batches"]
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.backends.base import Batching, Company, OutOfMemory
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.errors import EngineError, LmgateError
+
+Ints = NDArray[np.int64]
+# Seconds between two times that partial results are kept.
+SAVE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a measurement is.
+
+    Attributes:
+        model: Name of the model.
+        dataset: Name of the dataset.
+        done: Targets or texts so far.
+        of: Targets or texts there are.
+        tokens: Tokens read or generated in this run.
+        seconds: Time since it began.
+        so_far: What is known so far, in words.
+        total: Sum of what was measured so far.
+        resumed: Targets or texts that an earlier, interrupted run had done.
+    """
+
+    model: str
+    dataset: str
+    done: int
+    of: int
+    tokens: int
+    seconds: float
+    so_far: str = ""
+    total: float = 0.0
+    resumed: int = 0
+
+    @property
+    def line(self) -> str:
+        """In words, for people who wait: what is done, speed, time left."""
+        speed = self.tokens / self.seconds if self.seconds > 0 else 0.0
+        fresh = self.done - self.resumed
+        left = round(self.seconds * (self.of - self.done) / fresh) if fresh else 0
+        return f"{self.model} on {self.dataset}: {self.so_far}, {speed:,.0f} tokens/s, {timedelta(seconds=left)} left"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One measurement that runs: its names for messages, what an earlier run left, and who is told on the way.
+
+    Attributes:
+        model: Name of the model.
+        dataset: Name of the dataset.
+        batch_size: Requests per batch, or ``auto`` for as many tokens as the runner takes.
+        partial: What an interrupted run left; None to begin afresh.
+        keep: Given partial results now and then.
+        report: Told after each batch how far the measurement is.
+        remark: Told in one sentence what the session's summary should say of the model.
+        stop_when: Asked after each batch, with the sum so far, whether that decides already.
+    """
+
+    model: str
+    dataset: str
+    batch_size: int | str = "auto"
+    partial: Entry | None = None
+    keep: Callable[[Entry], None] = field(default=lambda _: None)
+    report: Callable[[Progress], None] = field(default=lambda _: None)
+    remark: Callable[[str], None] = field(default=lambda _: None)
+    stop_when: Callable[[float], bool] = field(default=lambda _: False)
+
+
+class Items(Protocol):
+    """What is to be run, by number: see `data.requests.Requests`."""
+
+    @property
+    def lengths(self) -> Ints: ...
+    @property
+    def order(self) -> Ints: ...
+    @property
+    def may_pad(self) -> bool: ...
+    @property
+    def describe(self) -> Callable[[Sequence[int]], str]: ...
+
+
+class Board(Protocol):
+    """Results as they come in.
+
+    Attributes:
+        done: Targets or texts so far.
+        of: Targets or texts there are.
+        tokens: Tokens read or generated.
+        total: The sum so far that `Job.stop_when` is asked about.
+        so_far: What is known so far, in words.
+        entry: What is kept of an unfinished measurement.
+    """
+
+    of: int
+    tokens: int
+
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> float: ...
+    @property
+    def so_far(self) -> str: ...
+    @property
+    def entry(self) -> Entry: ...
+
+    def is_done(self, item: int) -> bool:
+        """Whether an item needs not be run."""
+
+    def put(self, items: Sequence[int], results: Sequence[Any]) -> None:
+        """Take the results of some items.
+
+        Raises:
+            NonFiniteError: One is NaN or infinite.
+        """
+
+
+def run_batches(
+    items: Items, run: Callable[[Sequence[int]], Sequence[Any]], board: Board, batching: Batching, job: Job
+) -> bool:
+    """Run all items that the board does not have yet.
+
+    Args:
+        items: What there is to run.
+        run: Returns the results of some items.
+        board: Takes them.
+        batching: How the runner wants its requests.
+        job: The measurement.
+
+    Returns:
+        Whether all was run; False where `Job.stop_when` said that what there is decides.
+
+    Raises:
+        EngineError: Memory does not suffice for a single item, or the model failed.
+        LmgateError: Whatever else `run` and `board` raise of this package.
+    """
+    if batching.remark:
+        job.remark(batching.remark)
+    resumed, started = board.done, time.monotonic()
+    saved = started
+    batches = _Batches(items, batching, job.batch_size)
+    for batch in batches:
+        todo = [item for item in batch if not board.is_done(item)]
+        if not todo:
+            continue
+        board.put(todo, _halved(todo, run, items, batches, job.model))
+        now = time.monotonic()
+        job.report(
+            Progress(
+                job.model,
+                job.dataset,
+                board.done,
+                board.of,
+                board.tokens,
+                now - started,
+                board.so_far,
+                board.total,
+                resumed,
+            )
+        )
+        if board.done == board.of:
+            continue
+        if job.stop_when(board.total):
+            job.keep(board.entry)
+            return False
+        if now - saved >= SAVE_SECONDS:
+            job.keep(board.entry)
+            saved = now
+    return True
+
+
+@contextlib.contextmanager
+def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> Iterator[None]:
+    """Turn whatever a model raises into an error that names it and what it read.
+
+    Args:
+        model: Name of the model.
+        what: Says what it reads, as in ``a window of 512 tokens``.
+        halves: Let `OutOfMemory` through, for a caller that tries again with less.
+
+    Raises:
+        EngineError: The model failed, or ran out of memory.
+    """
+    try:
+        yield
+    except LmgateError:
+        raise
+    except OutOfMemory as error:
+        if halves:
+            raise
+        details = f" ({error.details})" if error.details else ""
+        raise EngineError(
+            f"model {model!r}: out of memory with {what()} alone on {error.where}; use shorter inputs (max_length), "
+            f"dtype: bfloat16, or a device with more memory{details}"
+        ) from error
+    except Exception as error:
+        raise EngineError(
+            f"model {model!r}: running {what()} failed: {type(error).__name__}: {error}; an input beyond the model's "
+            "context fails like this"
+        ) from error
+
+
+class _Batches:
+    """Items of like length together, as many as the budget holds; it may shrink on the way."""
+
+    def __init__(self, items: Items, batching: Batching, batch_size: int | str) -> None:
+        self._items, self._company = items, batching.company
+        self._most = batch_size if isinstance(batch_size, int) else None
+        # Items that the user counts are run however long they are.
+        self._budget = batching.tokens if self._most is None else self._most * max(1, int(items.lengths.max()))
+
+    def shrink(self, batch: Sequence[int], count: int) -> None:
+        """Learn that of these items only so many fit."""
+        self._budget = max(1, min(self._budget, count * int(self._items.lengths[list(batch)].max())))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        lengths, order = self._items.lengths, self._items.order
+        # The longest first, so that a batch that does not fit is met early. Models that count by the length of what
+        # they read keep the longest so far in mind: theirs come last.
+        if self._company is not Company.ANY:
+            order = order[::-1]
+        begin = 0
+        while begin < len(order):
+            size = min(self._most or self._budget, max(1, self._budget // max(1, int(lengths[order[begin]]))))
+            batch = order[begin : begin + (1 if self._company is Company.ALONE else size)]
+            if self._company is Company.EQUAL or not self._items.may_pad:
+                batch = batch[lengths[batch] == lengths[batch[0]]]
+            begin += len(batch)
+            yield batch.tolist()
+
+
+def _halved(
+    batch: Sequence[int], run: Callable[[Sequence[int]], Sequence[Any]], items: Items, batches: _Batches, model: str
+) -> list[Any]:
+    """Run a batch, in parts half as long as often as memory asks for; once halved, the parts stay so."""
+    results: list[Any] = []
+    size = len(batch)
+    while len(results) < len(batch):
+        part = batch[len(results) : len(results) + size]
+        with explained(model, functools.partial(items.describe, part)):
+            try:
+                results += run(part)
+            except OutOfMemory:
+                if len(part) == 1:
+                    raise
+                size = len(part) // 2
+                batches.shrink(batch, size)
+    return results

@@ -1,0 +1,178 @@
+"""`Measurement`: one kind of statistics of models on data, and what it gets to be made with."""
+
+from __future__ import annotations
+
+__all__ = ["AtLeast", "Bench", "Measurement", "addressed", "digest_of", "digest_of_text", "identity_of", "require"]
+
+import abc
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from pytest_lmgate.backends.base import Kind, Model, Offer, Runner
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.config.signature import Signature
+from pytest_lmgate.engine.loop import Job
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import METRICS, Statistics
+
+T = TypeVar("T")
+# What is measured of a text instead, where a metric of another kind of model is asked for.
+_OF_TEXT: Mapping[Kind, Statistics] = {"causal": "likelihoods", "masked": "pseudo-likelihoods"}
+_LACKING: Mapping[Offer, str] = {
+    "score": "gives no log-likelihoods of tokens",
+    "generate": "does not generate texts",
+    "compare": "does not give whole distributions over the vocabulary",
+}
+
+
+class AtLeast(NamedTuple):
+    """What is certain of a measurement that was stopped.
+
+    Attributes:
+        value: The score is at least this.
+        n: Tokens or other units that the score counts.
+    """
+
+    value: float
+    n: int
+
+
+class Bench(Protocol):
+    """What a measurement is made with."""
+
+    @property
+    def folder(self) -> Path:
+        """The cache's folder."""
+
+    def runner(self, model: Model) -> Runner:
+        """Return a model in memory."""
+
+    def fit_together(self, here: Model, other: Model) -> bool:
+        """Whether another model fits in memory beside one that is there."""
+
+    def job(self, model: str, dataset: str, batch_size: int | str) -> Job:
+        """Return how the measurement runs: what an interrupted run left, and who is told on the way."""
+
+
+class Measurement(abc.ABC, Generic[T]):
+    """One kind of statistics of one or two models on data, and how scores are made of them.
+
+    Attributes:
+        metric: Name of the score.
+        model: The model that is measured.
+        data: The data, which has a name for messages.
+    """
+
+    metric: str
+    model: Model
+    data: Any
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """All models that are measured."""
+        return (self.model,)
+
+    @property
+    @abc.abstractmethod
+    def fingerprint(self) -> Fingerprint:
+        """The address: everything that can change the statistics."""
+
+    @property
+    @abc.abstractmethod
+    def identity(self) -> dict[str, str]:
+        """Digests of what it is of, known before a model runs; two scores of one identity can be compared."""
+
+    @property
+    def signature(self) -> Signature | None:
+        """How it is measured; None where only the score knows."""
+        return None
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """What a comparison must share, as far as it is known before a model runs."""
+        how = {} if self.signature is None else {"protocol": self.signature.compared}
+        return {**self.identity, **how}
+
+    @abc.abstractmethod
+    def measure(self, bench: Bench) -> T | AtLeast:
+        """Run the models. Where it raises, only partial results are kept.
+
+        Raises:
+            LmgateError: It cannot be measured.
+        """
+
+    @abc.abstractmethod
+    def encode(self, statistics: T) -> Entry:
+        """Make of the statistics what is stored."""
+
+    @abc.abstractmethod
+    def decode(self, entry: Entry) -> T:
+        """Make statistics of what was stored.
+
+        Raises:
+            KeyError: The entry is of another kind; TypeError, ValueError or LmgateError likewise.
+        """
+
+    @abc.abstractmethod
+    def score(self, statistics: T) -> Score:
+        """Make a score of the statistics."""
+
+    def bound(self, found: AtLeast) -> Score:
+        """Make a score of what is certain of a measurement that stopped itself."""
+        raise NotImplementedError
+
+
+def require(model: Model, metric: str, offer: Offer, *kinds: Kind) -> None:
+    """Refuse a model for which a metric is undefined, or whose engine does not offer what it takes.
+
+    Raises:
+        ModelError: It is such a model.
+    """
+    if model.kind not in kinds:
+        if model.kind == "causal" and model.architecture == "unknown":
+            raise ModelError(
+                f"{metric} is undefined for {model.name!r}, taken for a causal model since its config lacks "
+                f"architectures: expected a {' or '.join(kinds)} model; where it is one, say so in config.json, "
+                'as in "architectures": ["BertForMaskedLM"]'
+            )
+        named = f" (architecture {model.architecture})" if model.architecture else ""
+        raise ModelError(
+            f"{metric} is undefined for the {model.kind} model {model.name!r}{named}: "
+            f"expected a {' or '.join(kinds)} model{_instead(metric, model.kind)}"
+        )
+    if offer not in model.offers:
+        raise ModelError(f"{metric} cannot be measured of the model {model.name!r}: its engine {_LACKING[offer]}")
+
+
+def addressed(kind: str, model: Model, **others: str) -> Fingerprint:
+    """Return the address of a measurement of one model: the model's ingredients and others."""
+    return Fingerprint.of(kind, {**model.ingredients, **others})
+
+
+def identity_of(model: Model) -> str:
+    """Return the digest of what a model is, wherever it runs; within a session where nothing tells what it is."""
+    return Fingerprint.of("model", model.runtime if model.content is None else model.content).address
+
+
+def digest_of(content: Any) -> str:
+    """Return the SHA-256 of texts and lists of texts."""
+    return digest_of_text(json.dumps(content, ensure_ascii=False))
+
+
+def digest_of_text(text: str) -> str:
+    """Return the SHA-256 of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _instead(metric: str, kind: Kind) -> str:
+    """Name the metric to use for this kind of model, if the text that was given has one."""
+    row = METRICS.get(metric)
+    if row is None or row.measures not in _OF_TEXT.values():
+        return ""
+    other = next((each for each in METRICS.values() if each.measures == _OF_TEXT.get(kind)), None)
+    return f"; use {other.markers[0]}, the {other.title}" if other else ""

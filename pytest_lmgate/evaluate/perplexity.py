@@ -1,0 +1,147 @@
+"""Perplexity, or bits per byte, of a causal model on a text."""
+
+from __future__ import annotations
+
+__all__ = ["CausalLikelihoods", "planned_windows"]
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from pytest_lmgate import __version__
+from pytest_lmgate.backends.base import Model
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.config.signature import Signature
+from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.protocols.windowing import Windowing
+from pytest_lmgate.data.tokens import Streams, TokenizerFacts, tokenize
+from pytest_lmgate.data.windows import WindowPlan, plan_windows, window_requests
+from pytest_lmgate.engine.scoring import score
+from pytest_lmgate.errors import DataError
+from pytest_lmgate.evaluate.likelihoods import TokenLikelihoods, digest_of_targets, targets_of_rows
+from pytest_lmgate.evaluate.measurement import AtLeast, Bench, addressed, require
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.table import METRICS
+from pytest_lmgate.spec.protocol import Protocol
+
+# Raise the number whenever the code that measures may give another result.
+_KIND = "token-nll/5"
+
+
+@dataclass(frozen=True)
+class CausalLikelihoods(TokenLikelihoods):
+    """NLLs of a text's tokens under a causal model.
+
+    Attributes:
+        metric: Name of the score.
+        model: A causal model.
+        data: Rows.
+        asked: How, and in which unit.
+        stop_above: Stop as soon as the value is certain to be above this; None to measure whole.
+    """
+
+    metric: str
+    model: Model
+    data: Corpus
+    asked: Protocol
+    stop_above: float | None = None
+
+    def __post_init__(self) -> None:
+        require(self.model, self.metric, "score", "causal")
+
+    @cached_property
+    def windowing(self) -> Windowing:
+        """The protocol with every number filled in."""
+        return self.asked.windowing(self.model.context, model=self.model.name)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Address of the NLLs, which do not depend on the unit."""
+        return addressed(_KIND, self.model, data=self.data.digest, protocol=self.windowing.signature)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The text."""
+        return {"data": self.data.digest}
+
+    def measure(self, bench: Bench) -> LikelihoodStatistics | AtLeast:
+        """Score every target of the plan, or so many that the value is certain to be above `stop_above`."""
+        runner = bench.runner(self.model)
+        streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
+        job = bench.job(self.model.name, self.data.name, self.model.batch_size)
+        sizes = {"token": int(plan.targets.sum()), "word": sum(streams.words), "char": sum(streams.chars)}
+        sizes["byte"] = sizes["bits_per_byte"] = sum(streams.utf8_bytes)
+        counted, limit = sizes[self.asked.unit], self.stop_above
+        if limit is not None and self._average == "token":
+            # NLLs are not negative, so a partial sum that is above the limit stays above it.
+            job = replace(job, stop_when=lambda nll: self._value(nll / counted) > limit)
+        found = score(runner, window_requests(streams, plan, self.data.name), job)
+        if not found.is_whole:
+            return AtLeast(self._value(found.total / counted), counted)
+        return LikelihoodStatistics(
+            nll=found.nll if found.is_double else found.nll.astype(np.float32),
+            window_targets=plan.targets,
+            window_document=plan.document,
+            words=np.array(streams.words, dtype=np.int64),
+            chars=np.array(streams.chars, dtype=np.int64),
+            utf8_bytes=np.array(streams.utf8_bytes, dtype=np.int64),
+            running_text=not self.windowing.by_document,
+            row_targets=targets_of_rows(plan, streams, self.data, by_document=self.windowing.by_document),
+            targets=digest_of_targets(streams.ids),
+        )
+
+    def bound(self, found: AtLeast) -> Score:
+        """Make the lower bound in the unit asked for, which its details say."""
+        counted = "byte" if self.asked.unit == "bits_per_byte" else self.asked.unit
+        details = {"at_least": True}
+        return Score(
+            found.value, metric=self.metric, n=found.n, unit=counted, signature=self.signature, details=details
+        )
+
+    def score(self, statistics: LikelihoodStatistics) -> Score:
+        """Make the perplexity in the unit asked for."""
+        return METRICS[self.metric].score(
+            statistics,
+            signature=self.signature,
+            unit=self.asked.unit,
+            average=self._average,
+            iid=self.windowing.convention.iid,
+            metric=self.metric,
+        )
+
+    @property
+    def _average(self) -> str:
+        return self.asked.average or self.windowing.average
+
+    @property
+    def signature(self) -> Signature:
+        """How the text is read, and what the value is per."""
+        own = ("average", self._average), ("unit", self.asked.unit), ("version", __version__)
+        return self.windowing.signature.plus(*own)
+
+    def _value(self, mean: float) -> float:
+        if self.asked.unit == "bits_per_byte":
+            return mean / math.log(2)
+        return math.exp(mean) if mean < 709 else math.inf
+
+
+def planned_windows(
+    corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, model: str
+) -> tuple[Streams, WindowPlan]:
+    """Tokenize a corpus and plan its windows.
+
+    Raises:
+        DataError: No target would be scored.
+        ModelError: The protocol needs a token that the tokenizer does not have.
+    """
+    streams = tokenize(corpus, windowing, tokenizer, model=model)
+    plan = plan_windows(windowing, streams.lengths, adds_bos=tokenizer.adds_bos)
+    if len(plan) == 0:
+        raise DataError(
+            f"dataset {corpus.name!r}: no target to score under {windowing.signature}: expected at least one row "
+            "of two tokens or more"
+        )
+    return streams, plan

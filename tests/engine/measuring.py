@@ -1,0 +1,112 @@
+"""The loop on models in memory: what a measurement does, without cache and files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.backends.hf.models.loading import LoadedModel, tokenizer_facts
+from pytest_lmgate.backends.hf.runner import TransformersRunner
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.data.masked import Piece, masked_requests
+from pytest_lmgate.data.pairs import Pair, pair_requests
+from pytest_lmgate.data.requests import Requests
+from pytest_lmgate.data.tokens import Streams
+from pytest_lmgate.data.windows import WindowPlan, window_requests
+from pytest_lmgate.engine import loop
+from pytest_lmgate.engine.comparing import ModelPair, compare
+from pytest_lmgate.engine.generation import generate
+from pytest_lmgate.engine.loop import Job
+from pytest_lmgate.engine.scoring import Scored, score
+
+Floats = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where interrupted work is kept.
+
+    Attributes:
+        known: What an earlier run measured, NaN where it did not; None to begin afresh.
+        save: Called with such an array now and then.
+        every: Seconds between two calls.
+    """
+
+    known: Floats | None = None
+    save: Callable[[Floats], None] = lambda _: None
+    every: float = loop.SAVE_SECONDS
+
+    def applied(self, job: Job) -> Job:
+        """Return a measurement that is kept here."""
+        partial = None if self.known is None else Entry({"measured": self.known})
+        return dataclasses.replace(job, partial=partial, keep=lambda entry: self.save(entry.arrays["measured"]))
+
+
+def scored(loaded: LoadedModel, requests: Requests, *, kept: Kept | None = None, **how: Any) -> Scored:
+    """Score requests; `how` is of `Job`."""
+    kept = kept or Kept()
+    job = kept.applied(Job(**{"model": loaded.name, "dataset": "d", **how}))
+    with mock.patch.object(loop, "SAVE_SECONDS", kept.every):
+        return score(TransformersRunner(loaded, None), requests, job)
+
+
+def measure_nll(loaded: LoadedModel, streams: Streams, plan: WindowPlan, *, dataset: str = "d", **how: Any) -> Floats:
+    """Score windows in the dtype that is kept."""
+    found = scored(loaded, window_requests(streams, plan, dataset), dataset=dataset, **how)
+    return found.nll if found.is_double else found.nll.astype(np.float32)
+
+
+def measure_pseudo_nll(loaded: LoadedModel, pieces: Sequence[Piece], *, dataset: str = "d", **how: Any) -> Floats:
+    """Score the tokens of pieces, each masked."""
+    tokenizer = tokenizer_facts(loaded.tokenizer)
+    return scored(loaded, masked_requests(pieces, tokenizer, dataset), dataset=dataset, **how).nll
+
+
+def measure_conditional_nll(loaded: LoadedModel, pairs: Sequence[Pair], *, dataset: str = "d", **how: Any) -> Floats:
+    """Score the targets of pairs."""
+    return scored(loaded, pair_requests(pairs, dataset), dataset=dataset, **how).nll
+
+
+def pair_of(p: LoadedModel, q: LoadedModel, **options: Any) -> ModelPair:
+    """Return the reference p and the candidate q, in memory."""
+    return ModelPair(("p", "q"), lambda: TransformersRunner(p, None), lambda: TransformersRunner(q, None), **options)
+
+
+def measure_divergence(
+    pair: ModelPair, streams: Streams, plan: WindowPlan, *, dataset: str = "d", kept: Kept | None = None, **how: Any
+) -> Floats:
+    """Compare two models."""
+    kept = kept or Kept()
+    job = kept.applied(Job(**{"model": "q against p", "dataset": dataset, **how}))
+    with mock.patch.object(loop, "SAVE_SECONDS", kept.every):
+        return compare(pair, window_requests(streams, plan, dataset), job)
+
+
+def generate_texts(
+    loaded: LoadedModel,
+    prompts: Sequence[Any],
+    settings: GenerationSettings,
+    *,
+    dataset: str,
+    context: int | None,
+    known: dict[int, str] | None = None,
+    save: Callable[[dict[int, str]], None] = lambda _: None,
+    every: float = loop.SAVE_SECONDS,
+    **how: Any,
+) -> list[str]:
+    """Write a text for each prompt."""
+    partial = Entry({}, {"texts": {str(row): text for row, text in (known or {}).items()}})
+    keep: Callable[[Entry], None] = lambda entry: save(  # noqa: E731
+        {int(row): text for row, text in entry.facts["texts"].items()}
+    )
+    job = Job(model=loaded.name, dataset=dataset, partial=partial, keep=keep, **how)
+    runner = TransformersRunner(loaded, context)
+    with mock.patch.object(loop, "SAVE_SECONDS", every):
+        return generate(runner, prompts, settings, job, context=context, has_encoder=loaded.is_encoder_decoder)
