@@ -17,10 +17,12 @@
     └── LmgateWarning
         └── CacheWarning       the cache could not be read or written; the gate was judged all the same
 
-Every message says what was expected, what came, where, and what to do next. Every error has one argument, its
-message, so that it survives pickling between processes. A message may hold names from any file: `harmless` takes out of
+Every message says what was expected, what came, where, and what to do next. Every error is made of its message
+alone, so that it survives pickling between processes. A message may hold names from any file: `harmless` takes out of
 it what a terminal or a CI's log would obey.
 """
+
+from __future__ import annotations
 
 __all__ = [
     "BaselineError",
@@ -37,12 +39,14 @@ __all__ = [
     "NonFiniteError",
     "OfflineError",
     "ProtocolError",
+    "about",
     "harmless",
     "harmless_line",
     "nearest",
 ]
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 
 
 class LmgateError(Exception):
@@ -57,6 +61,22 @@ class LmgateError(Exception):
 
 class ConfigError(LmgateError):
     """lmgate.yaml or a marker asks for something that does not exist or cannot be."""
+
+    argument: str
+    """The argument or the key that is wrong, as in ``limit`` or ``load.subfolder``; empty where it is none."""
+    detail: str
+    """What is wrong, for those who name the argument in their own way."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.argument, self.detail = "", str(self)
+
+    @classmethod
+    def of(cls, argument: str, message: str) -> ConfigError:
+        """Make an error about one argument, whose name the text begins with."""
+        error = cls(f"{argument}: {message}")
+        error.argument, error.detail = argument, harmless(message)
+        return error
 
 
 class ProtocolError(ConfigError):
@@ -105,6 +125,16 @@ class LmgateWarning(UserWarning):
 
 class CacheWarning(LmgateWarning):
     """The cache could not be read or written; the gate was judged all the same."""
+
+
+@contextlib.contextmanager
+def about(argument: str) -> Iterator[None]:
+    """Have a `ConfigError` from within name the argument whose value was looked at; its text stays as it is."""
+    try:
+        yield
+    except ConfigError as error:
+        error.argument = argument
+        raise
 
 
 def harmless(text: str) -> str:

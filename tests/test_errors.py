@@ -39,7 +39,9 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree_there_is() -> None:
 
 
 def test_every_name_of_the_module_is_public_and_sorted() -> None:
-    assert errors.__all__ == sorted([kind.__name__ for kind in CLASSES] + ["harmless", "harmless_line", "nearest"])
+    assert errors.__all__ == sorted(
+        [kind.__name__ for kind in CLASSES] + ["about", "harmless", "harmless_line", "nearest"]
+    )
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -50,6 +52,19 @@ def test_an_error_survives_the_way_between_processes(kind: type[Exception], mess
         got = pickle.loads(pickle.dumps(error, protocol))
         assert (type(got), str(got), got.args) == (kind, message, (message,))
     assert str(copy.deepcopy(error)) == message
+
+
+def test_an_error_of_an_argument_keeps_it_on_the_way_between_processes() -> None:
+    error = errors.ProtocolError.of("stride", "expected 8, got \x1b")
+    for each in (error, pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+        assert (type(each), str(each)) == (errors.ProtocolError, r"stride: expected 8, got \x1b")
+        assert (each.argument, each.detail) == ("stride", r"expected 8, got \x1b")
+
+
+def test_the_argument_that_was_looked_at_is_what_an_error_is_about_and_its_text_stays() -> None:
+    with pytest.raises(errors.ConfigError) as raised, errors.about("against"), errors.about("model"):
+        raise errors.ConfigError("model 'x' is not known")
+    assert (raised.value.argument, str(raised.value)) == ("against", "model 'x' is not known")
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -125,4 +140,4 @@ def test_the_error_module_imports_nothing_of_the_package() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
     }
-    assert imported == {"collections.abc", "difflib", "re", "unicodedata"}
+    assert imported == {"__future__", "collections.abc", "contextlib", "difflib", "re", "unicodedata"}

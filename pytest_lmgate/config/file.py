@@ -188,11 +188,10 @@ def _convert(data: object, kind: type[Any], lines: Lines, *keys: str) -> Any:
         where = lines.at([*keys, key], ".".join(keys) + inner)
         raise ConfigError(f"{where}: {message[:1].lower()}{message[1:]}{_quote(key, entry.get(key))}") from None
     except ConfigError as error:
-        # Said of one key it begins with the key: "dtype: expected one of", "load.subfolder: say path:".
-        named = re.match(r"(\w+(\.\w+)?): ", str(error))
-        inner_keys = named[1].split(".") if named and named[1].partition(".")[0] in entry else []
-        message = str(error)[named.end() :] if named and inner_keys else str(error)
-        raise ConfigError(f"{lines.at([*keys, *inner_keys])}: {message}") from None
+        inner_keys = error.argument.split(".")  # as in load.subfolder
+        if inner_keys[0] in entry:
+            raise ConfigError(f"{lines.at([*keys, *inner_keys])}: {error.detail}") from None
+        raise ConfigError(f"{lines.at(keys)}: {error}") from None
 
 
 def _quote(key: str, value: object) -> str:

@@ -45,28 +45,28 @@ class GenerationSettings:
             if value is None and key in ("top_k", "seed"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{key}: expected a whole number from {least}, got {value!r}")
+                raise ConfigError.of(key, f"expected a whole number from {least}, got {value!r}")
         for key, most in {"temperature": sys.float_info.max, "top_p": 1}.items():
             value = getattr(self, key)
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
                 bound = " up to 1" if most == 1 else ""
-                raise ConfigError(f"{key}: expected a positive number{bound}, got {value!r}")
+                raise ConfigError.of(key, f"expected a positive number{bound}, got {value!r}")
         sampling = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
         if given := [key for key, value in sampling.items() if value is not None]:
             if self.seed is None:
-                raise ConfigError(f"{', '.join(given)}: sampling needs a seed, or no two runs agree; say seed=1234")
+                raise ConfigError.of(", ".join(given), "sampling needs a seed, or no two runs agree; say seed=1234")
             if self.num_beams > 1:
-                raise ConfigError(f"num_beams: beam search does not sample; leave out {', '.join(given)} and seed")
+                raise ConfigError.of("num_beams", f"beam search does not sample; leave out {', '.join(given)} and seed")
         elif self.seed is not None:
-            raise ConfigError(
-                "seed: only sampling needs one; say temperature, top_p or top_k beside it, or leave it out"
+            raise ConfigError.of(
+                "seed", "only sampling needs one; say temperature, top_p or top_k beside it, or leave it out"
             )
         if any(not isinstance(text, str) or not text for text in self.stop):
-            raise ConfigError(f"stop: expected strings that are not empty, got {list(self.stop)!r}")
+            raise ConfigError.of("stop", f"expected strings that are not empty, got {list(self.stop)!r}")
         if self.truncate not in (None, "left"):
-            raise ConfigError(f"truncate: expected 'left' or nothing, got {self.truncate!r}")
+            raise ConfigError.of("truncate", f"expected 'left' or nothing, got {self.truncate!r}")
 
     @classmethod
     def of(cls, stop: str | Sequence[str] | None = None, **others: object) -> GenerationSettings:
@@ -78,7 +78,7 @@ class GenerationSettings:
         if isinstance(stop, str):
             stop = (stop,)
         if stop is not None and not isinstance(stop, list | tuple):
-            raise ConfigError(f"stop: expected a string or a list of strings, got {stop!r}")
+            raise ConfigError.of("stop", f"expected a string or a list of strings, got {stop!r}")
         return cls(stop=tuple(stop or ()), **others)  # type: ignore[arg-type]
 
     @property

@@ -99,7 +99,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             _exactly_one("path", self.path, "hub", self.hub)
         for key, instead in _BESIDE_LOAD.items():
             if self.backend is None and key in self.load:
-                raise ConfigError(f"load.{key}: say {instead}: beside load:, not inside it")
+                raise ConfigError.of(f"load.{key}", f"say {instead}: beside load:, not inside it")
         _check_running(self.dtype, self.device, self.batch_size)
 
     @property
@@ -159,11 +159,11 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         if self.prompt is not None and self.source is not None:
             raise ConfigError("prompt, source: give one; a source is the prompt {column}")
         if self.choices is not None and (self.question is None or self.answer is None):
-            raise ConfigError("choices: a multiple-choice dataset needs question: and answer: beside choices:")
+            raise ConfigError.of("choices", "a multiple-choice dataset needs question: and answer: beside choices:")
         if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit: expected a number of rows from 1, got {self.limit}")
+            raise ConfigError.of("limit", f"expected a number of rows from 1, got {self.limit}")
         if self.lines and (self.path is None or not self.path.endswith(TEXT_SUFFIXES)):
-            raise ConfigError("lines: only a text file is read by lines; the other formats have rows of their own")
+            raise ConfigError.of("lines", "only a text file is read by lines; the other formats have rows of their own")
         if self.hub is None and (self.name or self.revision):
             raise ConfigError("name, revision: only a hub id has them")
 
@@ -190,9 +190,10 @@ def check_device(device: str) -> None:
         ConfigError: It is not one of `DEVICES`, nor one of several, as in ``cuda:1``.
     """
     if device not in DEVICES and not re.fullmatch(r"(cuda|mps|xpu|cpu):\d+", device):
-        raise ConfigError(
-            f"device: expected one of {', '.join(DEVICES)}, or one of several as in cuda:1; got {device!r}"
-            f"{nearest(device, DEVICES, _DEVICE_SYNONYMS)}"
+        raise ConfigError.of(
+            "device",
+            f"expected one of {', '.join(DEVICES)}, or one of several as in cuda:1; got {device!r}"
+            f"{nearest(device, DEVICES, _DEVICE_SYNONYMS)}",
         )
 
 
@@ -204,8 +205,8 @@ def _exactly_one(first: str, a: object, second: str, b: object) -> None:
 def _check_running(dtype: str | None, device: str | None, batch_size: int | str | None) -> None:
     if dtype is not None and dtype not in DTYPES:
         hint = nearest(dtype, DTYPES, _DTYPE_SYNONYMS)
-        raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}; got {dtype!r}{hint}")
+        raise ConfigError.of("dtype", f"expected one of {', '.join(DTYPES)}; got {dtype!r}{hint}")
     if device is not None:
         check_device(device)
     if batch_size is not None and batch_size != "auto" and (not isinstance(batch_size, int) or batch_size < 1):
-        raise ConfigError(f"batch_size: expected auto or a whole number of windows from 1, got {batch_size!r}")
+        raise ConfigError.of("batch_size", f"expected auto or a whole number of windows from 1, got {batch_size!r}")

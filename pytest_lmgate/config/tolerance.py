@@ -41,24 +41,27 @@ class Tolerance:
         if isinstance(written, str):
             match = _PERCENT.fullmatch(written.strip())
             if match is None:
-                raise ConfigError(
-                    'tolerance: expected a percentage of the reference such as "1%", or a number without quotes in '
-                    f"the metric's own unit, got {written!r}"
+                raise ConfigError.of(
+                    "tolerance",
+                    'expected a percentage of the reference such as "1%", or a number without quotes in '
+                    f"the metric's own unit, got {written!r}",
                 )
             percent = float(match["number"])
             if not math.isfinite(percent):
-                raise ConfigError(f"tolerance: expected a finite percentage, got one of {len(written)} characters")
+                raise ConfigError.of("tolerance", f"expected a finite percentage, got one of {len(written)} characters")
             return cls(percent / 100, relative=True)
         if isinstance(written, bool) or not isinstance(written, int | float):
-            raise ConfigError(
-                f'tolerance: expected a percentage such as "1%" or a number, got {written!r} ({type(written).__name__})'
+            raise ConfigError.of(
+                "tolerance",
+                f'expected a percentage such as "1%" or a number, got {written!r} ({type(written).__name__})',
             )
         if isinstance(written, int) and abs(written) > sys.float_info.max:
-            raise ConfigError("tolerance: expected a finite size, got a whole number beyond the range of a float")
+            raise ConfigError.of("tolerance", "expected a finite size, got a whole number beyond the range of a float")
         if not math.isfinite(written) or written < 0:
-            raise ConfigError(
-                f"tolerance: expected a finite size that is not negative, got {written!r}; which way is worse is the "
-                "metric's own direction"
+            raise ConfigError.of(
+                "tolerance",
+                f"expected a finite size that is not negative, got {written!r}; which way is worse is the "
+                "metric's own direction",
             )
         return cls(float(written), relative=False)
 
@@ -75,9 +78,10 @@ class Tolerance:
         """
         largest = (1.0 if direction == "higher" else None) if self.relative else span
         if largest is not None and self.size >= largest:
-            raise ConfigError(
-                f"tolerance: expected less than {Tolerance(largest, self.relative)} for {metric}, got {self}: no "
-                "candidate can be worse than that, so the gate could never fail"
+            raise ConfigError.of(
+                "tolerance",
+                f"expected less than {Tolerance(largest, self.relative)} for {metric}, got {self}: no "
+                "candidate can be worse than that, so the gate could never fail",
             )
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.engine.loop import Progress
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import ConfigError, about
 from pytest_lmgate.evaluate.choices import ChoiceLikelihoods
 from pytest_lmgate.evaluate.conditional import ConditionalLikelihoods
 from pytest_lmgate.evaluate.divergence import Divergences
@@ -203,12 +203,14 @@ class Evaluator:
         Raises:
             ConfigError: Something of the kind, or a metric of the other direction.
         """
-        for model in (what.model, what.reference):
+        for argument, model in (("model", what.model), ("reference", what.reference)):
             named = model.model if isinstance(model, RevisedModel) else model
             if isinstance(named, str | Path):
-                self.resolver.model_spec(named)
+                with about(argument):
+                    self.resolver.model_spec(named)
         if isinstance(what.dataset, str | Path):
-            self.resolver.dataset_spec(what.dataset)
+            with about("dataset"):
+                self.resolver.dataset_spec(what.dataset)
         if isinstance(what.how, TextRequest):
             metric = text_metric(what.how, self.users_metrics)
             if direction is not None and metric.direction != direction:

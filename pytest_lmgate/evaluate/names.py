@@ -124,9 +124,10 @@ class Names:
             self._project.path(given)
             if "\n" not in given:
                 return
-        raise ConfigError(
-            f"{what}: expected a name of lmgate.yaml, a path or a hub id, got {len(given):,} characters that begin "
-            f"{given[:40]!r}" + ("; put texts in a list: [text]" if what == "dataset" else "")
+        raise ConfigError.of(
+            what,
+            f"expected a name of lmgate.yaml, a path or a hub id, got {len(given):,} characters that begin "
+            f"{given[:40]!r}" + ("; put texts in a list: [text]" if what == "dataset" else ""),
         )
 
     def _unknown(self, what: str, given: str) -> str:

@@ -77,6 +77,9 @@ class Comparison:
         bounds: The rule that made the bound which decides: ``tango``, ``hall``, ``student``, ``bootstrap``, or
             ``unchanged`` where two different models have the same score in every row.
         note: What to know of the rule.
+        against: The reference in words, as in ``model 'fp16'`` or ``baseline of 2026-01-31``.
+        clustered_by: What a cluster is: ``rows``, or ``blocks`` of a text without rows.
+        notes: What else differs between then and now, such as hardware and versions.
     """
 
     decision: Decision
@@ -99,6 +102,9 @@ class Comparison:
     reason: str = ""
     bounds: Rule | None = None
     note: str = ""
+    against: str = ""
+    clustered_by: str = "rows"
+    notes: tuple[str, ...] = ()
 
     def fails_build(self, *, strict: bool = False) -> bool:
         """Whether the build fails by it; see the function of this name."""
@@ -196,7 +202,7 @@ def compare_means(
         ConfigError: `confidence` is not a level.
     """
     if not 0.5 < confidence < 1:
-        raise ConfigError(f"confidence: expected a one-sided level above 0.5 and below 1, got {confidence!r}")
+        raise ConfigError.of("confidence", f"expected a one-sided level above 0.5 and below 1, got {confidence!r}")
     _require_pairs(candidate, reference, counts)
     means = [float(sums.sum()) / int(counts.sum()) for sums in (candidate, reference)]
     values = scale.value(means[0]), scale.value(means[1])

@@ -10,23 +10,9 @@ __all__ = ["CorrectedDecision", "correct_family", "correct_verdicts", "holm"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from pytest_lmgate.gates.comparison import Decision
+from pytest_lmgate.gates.comparison import Comparison, Decision
 from pytest_lmgate.gates.verdict import Verdict
-
-
-class Tested(Protocol):
-    """What a family needs of a member: a `Comparison`, or the `Change` that travels with a verdict."""
-
-    @property
-    def decision(self) -> Decision: ...
-    @property
-    def p_pass(self) -> float | None: ...
-    @property
-    def p_fail(self) -> float | None: ...
-    @property
-    def confidence(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +48,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def correct_family(comparisons: Sequence[Tested]) -> list[CorrectedDecision]:
+def correct_family(comparisons: Sequence[Comparison]) -> list[CorrectedDecision]:
     """Judge a family of comparisons anew, so that each kind of wrong verdict has one chance in the whole family.
 
     A comparison tests two hypotheses: "at least the tolerance", whose rejection is PASS, and "at most the tolerance",
@@ -101,17 +87,14 @@ def correct_verdicts(verdicts: Sequence[Verdict], *, strict: bool) -> list[Verdi
         strict: Whether every inconclusive gate fails the build. A gate that failed it still does: FAIL was measured
             beyond the tolerance.
     """
-    changes = [verdict.change for verdict in verdicts if verdict.change is not None]
-    decided = iter(correct_family(changes))
+    decided = iter(correct_family([verdict.comparison for verdict in verdicts if verdict.comparison is not None]))
     after = []
     for verdict in verdicts:
-        if verdict.change is None:
-            after.append(verdict)
-            continue
-        decision = next(decided).decision
-        blocking = verdict.failed or (strict and decision == "inconclusive")
-        change = replace(verdict.change, corrected=decision != verdict.change.decision)
-        after.append(replace(verdict, verdict=decision, blocking=blocking, change=change))
+        if verdict.comparison is not None:
+            decision = next(decided).decision
+            blocking = verdict.failed or (strict and decision == "inconclusive")
+            verdict = replace(verdict, verdict=decision, blocking=blocking)
+        after.append(verdict)
     return after
 
 

@@ -9,8 +9,9 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from pytest_lmgate.gates.change import Change
-from pytest_lmgate.gates.comparison import needed
+import msgspec
+
+from pytest_lmgate.gates.comparison import Comparison, needed
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.student import normal_quantile
 
@@ -69,7 +70,7 @@ class Verdict:
         iid: Whether the protocol's own program prints errors that take tokens as independent.
         details: Of a metric of two models, everything that was found, by name.
         blocking: Whether an inconclusive verdict fails the build.
-        change: Against a reference, where the gate has one.
+        comparison: Against a reference, where the gate has one; its decision is that before Holm's correction.
         bounded: Of a limit gate with a confidence, the bounds that were judged.
         arguments: Of the command line, those that decide what is measured.
     """
@@ -98,7 +99,7 @@ class Verdict:
     iid: bool = False
     details: tuple[tuple[str, float | int | str | None], ...] = ()
     blocking: bool = False
-    change: Change | None = None
+    comparison: Comparison | None = None
     bounded: Bounded | None = None
     arguments: tuple[str, ...] = ()
 
@@ -112,6 +113,11 @@ class Verdict:
         """Whether the build fails by it."""
         return self.verdict in ("fail", "error") or self.blocking
 
+    @property
+    def is_corrected(self) -> bool:
+        """Whether the verdict is other than the comparison's, by Holm's correction for many gates."""
+        return self.comparison is not None and self.comparison.decision != self.verdict
+
     def to_json(self) -> str:
         """Return one line of JSON, in Python's dialect: an interval may end at ``Infinity``."""
         return json.dumps(asdict(self))
@@ -119,17 +125,7 @@ class Verdict:
     @classmethod
     def from_json(cls, text: str) -> Verdict:
         """Read what `to_json` wrote."""
-        data = json.loads(text)
-        if data["interval"] is not None:
-            data["interval"] = tuple(data["interval"])
-        data["details"] = tuple((name, value) for name, value in data["details"])
-        data["arguments"] = tuple(data["arguments"])
-        data["worst"] = tuple(tuple(row) for row in data["worst"])
-        if data["change"] is not None:
-            data["change"] = Change(**{**data["change"], "notes": tuple(data["change"]["notes"])})
-        if data["bounded"] is not None:
-            data["bounded"] = Bounded(**data["bounded"])
-        return cls(**data)
+        return msgspec.convert(json.loads(text), cls)
 
 
 def judge_limit(score: Score, limit: float) -> Outcome:

@@ -6,7 +6,7 @@ the value never takes part in a comparison.
 
 from __future__ import annotations
 
-__all__ = ["Score"]
+__all__ = ["Score", "distinct"]
 
 import math
 from collections.abc import Mapping
@@ -127,6 +127,15 @@ class Score(float):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (float(self), {**vars(self), "sample": None})
+
+
+def distinct(a: float, b: float) -> tuple[str, str]:
+    """Format two numbers with as many digits as it takes to see that they differ, if they do."""
+    for digits in range(6, 18):
+        left, right = f"{a:.{digits}g}", f"{b:.{digits}g}"
+        if left != right or a == b:
+            break
+    return left, right
 
 
 def _rebuild(value: float, attributes: dict[str, Any]) -> Score:

@@ -16,15 +16,17 @@ import pytest
 
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.closing import Closing, close, show_summary
 from pytest_lmgate.plugin.ledger import ENTRIES, NOT_KEPT, REMARKS, XFAILED_BY_BODY, Ledger
-from pytest_lmgate.plugin.selection import Collected, only_lists, was_stopped
+from pytest_lmgate.plugin.places import judged_by_others
+from pytest_lmgate.plugin.selection import Collected, only_lists, passed
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
+from pytest_lmgate.plugin.travel import make_plain
 from pytest_lmgate.plugin.typos import mistyped
+from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, misnamed
 
 if TYPE_CHECKING:
-    from pytest_lmgate.gates.verdict import Verdict
     from pytest_lmgate.plugin.session import GateSession
-    from pytest_lmgate.plugin.yaml_items import GateFile
 
 _MEANT_NOT_TO_RUN = (pytest.skip.Exception, pytest.xfail.Exception)
 
@@ -45,9 +47,7 @@ class GateHooks:
         self._run = uuid.uuid4().hex if self._worker is None else str(self._worker["lmgate_run"])
         self._handover: Path | None = None  # controller: where workers write what they expect
         self._unread: list[str] = []  # what is wrong with the gates of lmgate.yaml
-        self._verdicts: Sequence[Verdict] = ()  # controller: as they are shown
-        self._notes: list[str] = []  # controller: what else there is to say
-        self._problems: list[str] = []  # controller: what fails the session although every test passed
+        self._closing: Closing | None = None  # controller: what the summary shows
 
     @classmethod
     def of(cls, config: pytest.Config) -> GateHooks:
@@ -71,20 +71,14 @@ class GateHooks:
         if self._config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
             return
         if self._project_file.is_file():
-            from pytest_lmgate.plugin.yaml_items import add_to_testpaths
-
             add_to_testpaths(self._config)
         elif (wrong := self._config.rootpath / WRONG_NAME).is_file():
-            from pytest_lmgate.plugin.yaml_items import misnamed
-
             self._unread += misnamed(wrong)
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> GateFile | None:
         """Collect the gates of lmgate.yaml."""
         if file_path.name not in (self._project_file.name, WRONG_NAME):
             return None
-        from pytest_lmgate.plugin.yaml_items import gate_file
-
         return gate_file(file_path, parent, self._markers, self._unread)
 
     @functools.cached_property
@@ -197,8 +191,6 @@ class GateHooks:
         if self._worker is None:
             self._ledger.receive(report)
         else:
-            from pytest_lmgate.plugin.travel import make_plain
-
             make_plain(report)
 
     def pytest_internalerror(self) -> None:
@@ -232,48 +224,22 @@ class GateHooks:
         if self._handover is not None:
             self._ledger.take_over(self._handover)
             self._handover.unlink(missing_ok=True)
-        ended = session.exitstatus
-        would_pass = ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        problems = ["a worker of xdist broke: the session fails by it"] * (self._broke and would_pass)
-        # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
-        if (would_pass or not was_stopped(session)) and not self._config.getoption("setuponly", False):
-            problems += [f"{discrepancy}: the session fails by it" for discrepancy in self._ledger.discrepancies()]
-        if self._ledger.expected or self._ledger.entries or options.update(self._config):
-            from pytest_lmgate.plugin.upkeep import keep_baseline
-
-            self._notes, unwritten = keep_baseline(self._ledger, session)
-            problems += unwritten
-        if self._ledger.verdicts():
-            from pytest_lmgate.plugin.rendering import corrected
-
-            self._verdicts, notes, blocked = corrected(
-                self._ledger.verdicts(), self._config, self._ledger.expected_to_fail
-            )
-            self._notes += notes
-            problems += blocked
-        self._notes += self._ledger.remarks
-        if self._ledger.not_kept:
-            from pytest_lmgate.plugin.rendering import not_kept_note
-
-            self._notes.append(not_kept_note(self._ledger.not_kept))
-        if reports := options.reports(self._config):
-            from pytest_lmgate.plugin.rendering import write_reports
-
-            problems += write_reports(self._verdicts, reports, self._config)
+        ended, would_pass = session.exitstatus, passed(session)
+        self._closing = close(self._ledger, session)
+        if self._broke and would_pass:
+            self._closing.problems.insert(0, "a worker of xdist broke: the session fails by it")
+        problems = self._closing.problems
         # Too late to change testsfailed, but pytest returns this status.
         if would_pass and problems:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR if self._broke else pytest.ExitCode.TESTS_FAILED
-        self._problems = problems
         terminal = self._config.pluginmanager.hasplugin("terminalreporter")
         if not terminal or ended == pytest.ExitCode.INTERNAL_ERROR:  # there will be no summary
             sys.stderr.writelines(f"ERROR: {problem}\n" for problem in problems)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the verdicts."""
-        if self._worker is None and (self._verdicts or self._problems or self._notes):
-            from pytest_lmgate.plugin.rendering import show_summary
-
-            show_summary(terminalreporter, self._verdicts, self._notes, self._problems)
+        if self._closing is not None and any(vars(self._closing).values()):
+            show_summary(terminalreporter, self._closing)
 
     def _read(self, gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> dict[str, int]:
         """Return how many gates each test carries, by node id.
@@ -281,8 +247,6 @@ class GateHooks:
         Raises:
             pytest.UsageError: A gate is not what it should be; all that are not are named.
         """
-        from pytest_lmgate.plugin.places import judged_by_others
-
         others = judged_by_others(self._config, [*gated, *measuring])
         problems, expected = list(others.values()), {}
         if ours := [item for item in gated if item not in others]:

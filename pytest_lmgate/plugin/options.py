@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-REPORT_TYPES = ("json",)
+from pytest_lmgate.report.formats import FORMATS
+
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
@@ -158,8 +159,8 @@ def reports(config: pytest.Config) -> list[tuple[str, str]]:
     found = []
     for report in given or config.getini("lmgate_report") or from_environment:
         kind, _, destination = report.partition(":")
-        if not destination or kind not in REPORT_TYPES:
-            known = ", ".join(REPORT_TYPES)
+        if not destination or kind not in FORMATS:
+            known = ", ".join(FORMATS)
             raise pytest.UsageError(f"--lmgate-report: expected TYPE:DEST with TYPE one of {known}; got {report!r}")
         found.append((kind, destination))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Collected", "asks_for_all", "only_lists", "was_stopped"]
+__all__ = ["Collected", "asks_for_all", "only_lists", "passed", "was_stopped"]
 
 from collections.abc import Sequence
 
@@ -33,6 +33,11 @@ def only_lists(config: pytest.Config) -> bool:
     """Whether the session shows what there is and runs nothing."""
     lists = ("collectonly", "showfixtures", "show_fixtures_per_test")
     return any(getattr(config.option, name, False) for name in lists)
+
+
+def passed(session: pytest.Session) -> bool:
+    """Whether pytest would end the session with success, or for want of tests."""
+    return session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def was_stopped(session: pytest.Session) -> bool:

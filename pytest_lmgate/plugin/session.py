@@ -19,20 +19,21 @@ from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import BaselineError, CacheWarning, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.judge.baselines import Baselines
+from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.baselines import Baselines
-from pytest_lmgate.plugin.judging import Judge
 from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.progress import ProgressLine
 from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
 from pytest_lmgate.plugin.users_metrics import users_metrics
-from pytest_lmgate.plugin.yaml_items import GateItem, gate_id, message_of
+from pytest_lmgate.plugin.yaml_items import GateItem, entry_of
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.junit import properties
 from pytest_lmgate.spec.gates import Gate, NoRegression
 from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
+from pytest_lmgate.spec.yaml_gates import YamlGate
 
 if TYPE_CHECKING:
     from _pytest.outcomes import Failed as _Failed
@@ -91,10 +92,11 @@ class GateSession:
             users_metrics=users_metrics(config),
         )
         self._follows_gate_of_yaml = False
-        self._baselines: Baselines | None = None
+        path, update = options.baseline_file(config), options.update(config)
+        self._baselines = Baselines(path, update, self._options.arguments)
         self.by_baseline: list[str] = []
         """Gates that go by the committed baseline, by id."""
-        self._judge = Judge(self._evaluator, self._options, self._progress, self._baseline)
+        self._judge = Judge(self._evaluator, self._options, self._baselines)
 
     def begin(self, item: pytest.Item) -> None:
         """Note that a test begins: no measurement that is not kept outlives code of the user's.
@@ -120,12 +122,6 @@ class GateSession:
         remarks, self._remarks[:] = list(dict.fromkeys(self._remarks)), []
         return remarks
 
-    def _baseline(self) -> Baselines:
-        if self._baselines is None:
-            path = options.baseline_file(self._config)
-            self._baselines = Baselines(path, options.update(self._config), self._options.arguments)
-        return self._baselines
-
     def collect(self, items: Sequence[pytest.Item], markers: Collection[str]) -> dict[str, int]:
         """Read the markers of `items`.
 
@@ -139,25 +135,25 @@ class GateSession:
         expected = {}
         for item in items:
             gates: dict[str, Gate | NoRegression] = {}
-            for mark in reversed(list(item.iter_markers())):
-                if mark.name not in markers:
-                    continue
+            for mark in reversed([mark for mark in item.iter_markers() if mark.name in markers]):
+                entry = entry_of(item, mark)
                 try:
-                    gate = parse_marker(mark.name, mark.args, mark.kwargs)
-                    self._check(gate)
-                    if isinstance(gate, NoRegression) and gate.reference is None and not self._has_baseline(problems):
-                        continue
-                    ask_for_fixtures(item, gate)
-                except LmgateError as error:
-                    problems.append(message_of(item, mark.name, error))
+                    gate = self._read(item, mark, entry)
+                except BaselineError as error:  # no fault of the gates that are judged by it, and said once
+                    problems.append(str(error))
                     continue
-                identity = base = gate_id(item, _test_id(item), gate.label)
+                except LmgateError as error:
+                    where = f"{item.nodeid}: @pytest.mark.{mark.name}"
+                    problems.append(entry.problem(error) if entry else f"{where}: {error}")
+                    continue
+                test = _test_id(item)
+                identity = base = test if entry else f"{test}::{gate.label}"
                 count = 1
                 while identity in gates:
                     count += 1
                     identity = f"{base}#{count}"
                 gates[identity] = gate
-                if isinstance(gate, NoRegression) and gate.reference is None:
+                if gate.uses_baseline:
                     self.by_baseline.append(identity)
             item.stash[_GATES] = gates
             expected[item.nodeid] = len(gates)
@@ -167,20 +163,13 @@ class GateSession:
             raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
         return expected
 
-    def _has_baseline(self, problems: list[str]) -> bool:
-        """Read the baseline file; what is wrong with it is no fault of the gates that go by it, and said once."""
-        try:
-            self._baseline()
-        except BaselineError as error:
-            problems.append(str(error))
-            return False
-        return True
-
-    def _check(self, gate: Gate | NoRegression) -> None:
-        """Find at collection what needs no measurement."""
-        self._evaluator.check(gate.evaluation, gate.direction)
-        if isinstance(gate, NoRegression) and gate.reference is not None:
-            self._evaluator.check(gate.reference, gate.direction)
+    def _read(self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None) -> Gate | NoRegression:
+        gate = entry.gate if entry else parse_marker(mark.name, mark.args, mark.kwargs)
+        self._judge.check(gate)
+        if gate.uses_baseline:
+            self._baselines.read()
+        ask_for_fixtures(item, gate)
+        return gate
 
     def measure(self, item: pytest.Item) -> None:
         """Measure and judge every gate of a test; called in its setup phase.
@@ -196,7 +185,8 @@ class GateSession:
         with self._evaluator.sharing():
             for identity, gate in item.stash[_GATES].items():
                 try:
-                    verdict, error = self._judge.judge(identity, _test_id(item), gate, lambda x: value_of(x, item))
+                    with self._progress:
+                        verdict, error = self._judge.judge(gate, identity, _test_id(item), lambda x: value_of(x, item))
                     if isinstance(error, SkipTest):
                         raise error
                 except _SKIPS as outcome:  # by a function that a gate measures
@@ -230,7 +220,7 @@ class GateSession:
             raise LmgateError(f"not measured, as the test could not be set up: {reason}")
 
         gates = item.stash[_GATES].items()
-        verdicts = [self._judge.judge(identity, _test_id(item), gate, refuse)[0] for identity, gate in gates]
+        verdicts = [self._judge.judge(gate, identity, _test_id(item), refuse)[0] for identity, gate in gates]
         item.stash[_VERDICTS] = verdicts
         _attach(item, verdicts)
 

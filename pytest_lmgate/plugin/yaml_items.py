@@ -6,7 +6,7 @@ parsed only if the word ``gates`` stands in it as a key.
 
 from __future__ import annotations
 
-__all__ = ["GateFile", "GateItem", "add_to_testpaths", "gate_file", "gate_id", "message_of", "misnamed"]
+__all__ = ["GateFile", "GateItem", "add_to_testpaths", "entry_of", "gate_file", "misnamed"]
 
 import re
 from collections.abc import Iterator
@@ -60,33 +60,33 @@ class GateFile(pytest.File):
             )
             return
         names: set[str] = set()
-        counts: dict[str, int] = {}
+        counts = {gate.gate.label: 1 for gate in gates}
         for gate in gates:
-            name, count = gate.label, counts.get(gate.label, 1)
+            name = label = gate.gate.label
             while name in names:
-                count += 1
-                name = f"{gate.label[:-1]}#{count}]"  # pytest takes an id with brackets to end in one
+                counts[label] += 1
+                name = f"{label[:-1]}#{counts[label]}]"  # pytest takes an id with brackets to end in one
             names.add(name)
-            counts[gate.label] = count
             # The id as text: pytest takes it apart at the brackets as it does later for --lf, but not the name alone.
-            item: GateItem = GateItem.from_parent(self, name=name, nodeid=f"{self.nodeid}::{name}", gate=gate)
+            item: GateItem = GateItem.from_parent(self, name=name, nodeid=f"{self.nodeid}::{name}", entry=gate)
             yield item
 
 
 class GateItem(pytest.Item):
     """A gate of lmgate.yaml; it has no body."""
 
-    def __init__(self, *, gate: YamlGate, **kwargs: Any) -> None:
+    def __init__(self, *, entry: YamlGate, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.gate = gate
-        self.add_marker(getattr(pytest.mark, gate.marker)(**gate.arguments))
+        marker = getattr(pytest.mark, entry.marker)(**entry.arguments)
+        self.entry, self.mark = entry, marker.mark
+        self.add_marker(marker)
 
     def runtest(self) -> None:
         """Do nothing: the hooks have measured and judged."""
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return file, line from 0, and name."""
-        return self.path, self.gate.line - 1, self.name
+        return self.path, self.entry.line - 1, self.name
 
 
 def gate_file(
@@ -125,16 +125,9 @@ def add_to_testpaths(config: pytest.Config) -> None:
         config.args.append(str(file))
 
 
-def gate_id(item: pytest.Item, test: str, label: str) -> str:
-    """Return the id of a gate of a test: a gate of lmgate.yaml is the test itself."""
-    return test if isinstance(item, GateItem) and label == item.gate.label else f"{test}::{label}"
-
-
-def message_of(item: pytest.Item, marker: str, error: Exception) -> str:
-    """Return what is wrong with a marker of a test, and where it stands."""
-    if isinstance(item, GateItem) and marker == item.gate.marker:
-        return item.gate.problem(str(error))
-    return f"{item.nodeid}: @pytest.mark.{marker}: {error}"
+def entry_of(item: pytest.Item, mark: pytest.Mark) -> YamlGate | None:
+    """Return the entry of lmgate.yaml that a mark was made of; None for other marks."""
+    return item.entry if isinstance(item, GateItem) and mark is item.mark else None
 
 
 def _mentions_gates(file: Path) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["conclusion", "degradation", "distinct", "explain", "limit_conclusion", "number"]
+__all__ = ["conclusion", "degradation", "explain", "number"]
 
 import math
 import shlex
 import shutil
 from collections.abc import Sequence
 
-from pytest_lmgate.gates.change import Change
+from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Bounded, Verdict
+from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.report.divergence import divergence_lines
 from pytest_lmgate.report.excerpt import excerpt, printable
@@ -24,13 +25,13 @@ def explain(verdict: Verdict) -> str:
 def _lines(verdict: Verdict) -> list[str]:
     name = METRICS[verdict.metric].title if verdict.metric in METRICS else verdict.metric
     if verdict.value is None:
+        done = "judged" if verdict.marker == "no_regression" else "measured"
         return [
-            f"{verdict.marker}: {name} of {verdict.model!r} on {verdict.dataset!r} could not be "
-            + ("judged" if verdict.marker == "no_regression" else "measured"),
+            f"{verdict.marker}: {name} of {verdict.model!r} on {verdict.dataset!r} could not be {done}",
             f"  {verdict.message}",
         ]
-    if verdict.change is not None:
-        return _compared(verdict, verdict.change, name)
+    if verdict.comparison is not None:
+        return _compared(verdict, verdict.comparison, name)
     assert verdict.limit is not None
     value, limit = distinct(verdict.value, verdict.limit)
     at_least = "at least " if verdict.at_least else ""
@@ -44,7 +45,7 @@ def _lines(verdict: Verdict) -> list[str]:
         f"{verdict.marker}: {name} {at_least}{value}{interval} of {_models(verdict)} on {verdict.dataset!r} "
         f"is {relation} the limit {limit}",
         _line("by", f"{at_least}{excess:+.4g}" + (f" ({excess / abs(verdict.limit):+.2%})" if verdict.limit else "")),
-        *([] if verdict.bounded is None else [_line("verdict", limit_conclusion(verdict, verdict.bounded))]),
+        *([] if verdict.bounded is None else [_line("verdict", conclusion(verdict))]),
         *_how_measured(verdict),
         *_two_models(verdict),
     ]
@@ -59,39 +60,43 @@ def _models(verdict: Verdict) -> str:
 
 
 def _two_models(verdict: Verdict) -> list[str]:
-    """Some of what was found of two models."""
     if not verdict.details:
         return []
     found = divergence_lines(dict(verdict.details), iid=verdict.iid)
     return [_line(key, line) for key, line in zip(("perplexity", "KL", "tokens"), found, strict=True)]
 
 
-def _compared(verdict: Verdict, change: Change, name: str) -> list[str]:
-    """A candidate against a reference."""
+def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
     assert verdict.value is not None
-    value, reference = distinct(verdict.value, change.reference)
-    worse = f"{_size(change, abs(change.degradation))} {'worse' if change.degradation > 0 else 'better'}"
-    relation = "the same as" if change.degradation == 0 else f"{worse} than"
+    value, reference = distinct(verdict.value, found.reference)
+    worse = f"{_size(found, abs(found.degradation))} {'worse' if found.degradation > 0 else 'better'}"
+    relation = "the same as" if found.degradation == 0 else f"{worse} than"
     lines = [
         f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
-        f"{reference} of the {change.against}: {verdict.verdict.upper()} at a tolerance of {change.tolerance}",
-        _line("degraded", degradation(change)),
-        _line("verdict", conclusion(verdict, change)),
+        f"{reference} of the {found.against}: {verdict.verdict.upper()} at a tolerance of {found.tolerance}",
+        _line("degraded", degradation(found)),
+        _line("verdict", conclusion(verdict)),
     ]
-    if change.bounds is not None:
-        lines.append(_line("bounds", f"{change.bounds}, {_judged_between(change.clusters, change.clustered_by)}"))
-    if change.note:
-        lines.append(_line("note", change.note))
-    if change.detectable is not None:
-        lines.append(_line("power", f"the smallest change this gate can see is {_size(change, change.detectable)}"))
-    if change.p_value is not None:
-        lines.append(_line("bootstrap", f"p = {change.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"))
-    lines += [_line("note", note) for note in change.notes]
+    if found.bounds is not None:
+        lines.append(_line("bounds", f"{found.bounds}, {_judged_between(found.clusters, found.clustered_by)}"))
+    if found.note:
+        lines.append(_line("note", found.note))
+    if found.detectable is not None:
+        lines.append(_line("power", f"the smallest change this gate can see is {_size(found, found.detectable)}"))
+    if found.p_value is not None:
+        lines.append(_line("bootstrap", f"p = {found.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"))
+    lines += [_line("note", note) for note in found.notes]
     return lines + _how_measured(verdict) + _worst(verdict)
 
 
-def limit_conclusion(verdict: Verdict, bounded: Bounded) -> str:
-    """Return in words why a limit gate with a confidence has its verdict."""
+def conclusion(verdict: Verdict) -> str:
+    """Return in words why bounds led to the verdict, and what would settle it; empty where a value was judged."""
+    if verdict.comparison is not None:
+        return _of_comparison(verdict, verdict.comparison)
+    return "" if verdict.bounded is None else _of_bounds(verdict, verdict.bounded)
+
+
+def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
     level = f"{100 * bounded.confidence:.15g} %"
     if bounded.lower is None or bounded.upper is None:
         return f"INCONCLUSIVE: there is no interval with {_judged_between(bounded.clusters, bounded.clustered_by)}"
@@ -111,13 +116,13 @@ def _judged_between(clusters: int, clustered_by: str) -> str:
     return f"{clusters} {clustered_by.removesuffix('s') if clusters == 1 else clustered_by}"
 
 
-def degradation(change: Change) -> str:
+def degradation(found: Comparison) -> str:
     """Return the change with its one-sided bounds, as in ``+0.65 % [+0.52, +0.78]``; plus is worse."""
-    if change.lower is None or change.upper is None:
-        return f"{_signed(change, change.degradation)} (no bounds)"
-    scale, unit = (100, " %") if change.relative else (1, "")
-    shown = [scale * value for value in (change.degradation, change.lower, change.upper)]
-    decimals = _decimals(shown, scale * change.size)
+    if found.lower is None or found.upper is None:
+        return f"{_size(found, found.degradation, '+.4g')} (no bounds)"
+    scale, unit = (100, " %") if found.tolerance.relative else (1, "")
+    shown = [scale * value for value in (found.degradation, found.lower, found.upper)]
+    decimals = _decimals(shown, scale * found.tolerance.size)
     measured, lower, upper = (
         f"{value + 0:+.4g}" if decimals is None else f"{value + 0:+.{decimals}f}" for value in shown
     )
@@ -138,34 +143,29 @@ def _decimals(shown: Sequence[float], tolerance: float) -> int | None:
     return None
 
 
-def conclusion(verdict: Verdict, change: Change) -> str:
-    """Return in words why the verdict is what it is, and what would settle it."""
-    level = f"{100 * change.confidence:.15g} %"
+def _of_comparison(verdict: Verdict, found: Comparison) -> str:
+    level = f"{100 * found.confidence:.15g} %"
     if verdict.verdict == "pass":
-        return change.reason or f"the upper bound is within the tolerance, at {level}"
+        return found.reason or f"the upper bound is within the tolerance, at {level}"
     if verdict.verdict == "fail":
         return f"the lower bound is beyond the tolerance, at {level}"
     build = "the build fails" if verdict.blocking else "the build goes on"
-    side = "beyond" if change.degradation > change.size else "within"
+    side = "beyond" if found.degradation > found.tolerance.size else "within"
     text = f"the data cannot tell, at {level}; {build}, as what was measured is {side} the tolerance"
-    if change.degradation <= change.size and verdict.blocking:
+    if found.degradation <= found.tolerance.size and verdict.blocking:
         text = f"the data cannot tell, at {level}; the build fails by --lmgate-strict"
-    if change.corrected:
-        text += f"; it is {change.decision.upper()} alone, before Holm's correction"
-    if change.needed is not None and change.degradation == 0 and change.bounds in ("tango", "unchanged"):
-        shown = _size(change, change.size)
-        text += f"; it needs {change.needed:,} {verdict.unit}s without a change to show less than {shown}"
-    elif change.needed is not None:
-        text += f"; about {change.needed:,} {verdict.unit}s would settle it"
-    return f"{text}; {change.reason}" if change.reason else text
+    if verdict.is_corrected:
+        text += f"; it is {found.decision.upper()} alone, before Holm's correction"
+    if found.needed is not None and found.degradation == 0 and found.bounds in ("tango", "unchanged"):
+        shown = _size(found, found.tolerance.size)
+        text += f"; it needs {found.needed:,} {verdict.unit}s without a change to show less than {shown}"
+    elif found.needed is not None:
+        text += f"; about {found.needed:,} {verdict.unit}s would settle it"
+    return f"{text}; {found.reason}" if found.reason else text
 
 
-def _size(change: Change, value: float) -> str:
-    return f"{100 * value:.4g} %" if change.relative else f"{value:.4g}"
-
-
-def _signed(change: Change, value: float) -> str:
-    return f"{100 * value:+.4g} %" if change.relative else f"{value:+.4g}"
+def _size(found: Comparison, value: float, form: str = ".4g") -> str:
+    return f"{100 * value:{form}} %" if found.tolerance.relative else f"{value:{form}}"
 
 
 def _how_measured(verdict: Verdict) -> list[str]:
@@ -178,30 +178,17 @@ def _how_measured(verdict: Verdict) -> list[str]:
 
 
 def _worst(verdict: Verdict) -> list[str]:
+    """One line for the reference and one for the output of each row, cut to the terminal."""
     if not verdict.worst:
         return []
-    return [_line("worst rows", "row (from 0), score, reference, output"), *_worst_rows(verdict)]
-
-
-def _worst_rows(verdict: Verdict) -> list[str]:
-    """One line for the reference and one for the output of each row, cut to the terminal."""
     digits = max(len(f"{row:,}") for row, *_ in verdict.worst)
-    lines = []
+    lines = [_line("worst rows", "row (from 0), score, reference, output")]
     for row, score, reference, output in verdict.worst:
         begin = f"    {row:{digits},}  {score:8.4g}  "
         width = max(20, shutil.get_terminal_size().columns - len(begin))
         lines.append(begin + (excerpt(reference, width) or "(empty)"))
         lines.append(" " * len(begin) + (excerpt(output, width) or "(empty)"))
     return lines
-
-
-def distinct(a: float, b: float) -> tuple[str, str]:
-    """Format two numbers with as many digits as it takes to see that they differ, if they do."""
-    for digits in range(6, 18):
-        left, right = f"{a:.{digits}g}", f"{b:.{digits}g}"
-        if left != right or a == b:
-            break
-    return left, right
 
 
 def number(value: float) -> str:

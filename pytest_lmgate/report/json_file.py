@@ -18,6 +18,11 @@ _KEYS = (
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
     "signature", "fingerprint", "cached", "seconds",
 )  # fmt: skip
+_OF_A_COMPARISON = (
+    "against", "decision", "reference", "degradation", "tolerance", "size", "relative", "confidence", "clusters",
+    "lower", "upper", "p_pass", "p_fail", "p_value", "detectable", "needed", "reason", "notes", "corrected", "bounds",
+    "clustered_by", "note",
+)  # fmt: skip
 _PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
 
 
@@ -32,8 +37,11 @@ def _gate(verdict: Verdict) -> dict[str, Any]:
     gate = {key: _finite(getattr(verdict, key)) for key in _KEYS}
     if verdict.message:
         gate["message"] = verdict.message
-    if verdict.change is not None:
-        gate["comparison"] = {key: _finite(value) for key, value in asdict(verdict.change).items()}
+    if verdict.comparison is not None:
+        tolerance = verdict.comparison.tolerance
+        facts = vars(verdict.comparison) | vars(tolerance)
+        facts |= {"tolerance": str(tolerance), "corrected": verdict.is_corrected}
+        gate["comparison"] = {key: _finite(facts[key]) for key in _OF_A_COMPARISON}
     if verdict.bounded is not None:
         gate["bounded"] = {key: _finite(value) for key, value in asdict(verdict.bounded).items()}
     if verdict.details:

@@ -7,7 +7,7 @@ __all__ = ["properties"]
 from pytest_lmgate.gates.verdict import Verdict
 
 _KEYS = ("verdict", "value", "limit", "stderr", "n", "unit", "signature", "message")
-_OF_A_CHANGE = ("reference", "degradation", "lower", "upper", "tolerance", "confidence")
+_OF_A_COMPARISON = ("reference", "degradation", "lower", "upper", "tolerance", "confidence")
 
 
 def properties(verdict: Verdict) -> dict[str, str | float]:
@@ -16,6 +16,7 @@ def properties(verdict: Verdict) -> dict[str, str | float]:
     A comparison has besides its reference, the degradation with its one-sided bounds, and the tolerance.
     """
     found = {key: getattr(verdict, key) for key in _KEYS}
-    if verdict.change is not None:
-        found |= {key: getattr(verdict.change, key) for key in _OF_A_CHANGE}
+    if verdict.comparison is not None:
+        found |= {key: getattr(verdict.comparison, key) for key in _OF_A_COMPARISON}
+        found["tolerance"] = str(verdict.comparison.tolerance)
     return {key: value for key, value in found.items() if value is not None and value != ""}

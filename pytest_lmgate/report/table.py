@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["summary_lines"]
+__all__ = ["not_kept_note", "summary_lines"]
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_lmgate.gates.verdict import Verdict
-from pytest_lmgate.report.explanation import conclusion, degradation, distinct, limit_conclusion, number
+from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.explanation import conclusion, degradation, number
 
 _FEW = 30
 _LIMITED = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
@@ -18,55 +19,62 @@ _COMPARED = ("verdict", "gate", "degraded by", "tolerance", "value", "reference"
 def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     """Return lines with the outcome each is coloured by; each table begins with its header, the last has the counts."""
     labels = Counter(verdict.label for verdict in verdicts)
-    limited = [verdict for verdict in verdicts if verdict.change is None]
-    compared = [verdict for verdict in verdicts if verdict.change is not None]
+    # A gate is named with its test only where its label alone does not tell it from the others.
+    names = [verdict.label if labels[verdict.label] == 1 else verdict.id for verdict in verdicts]
     lines: list[tuple[str, str]] = []
-    for header, group in ((_LIMITED, limited), (_COMPARED, compared)):
-        rows = [_row(verdict, unique=labels[verdict.label] == 1) for verdict in group]
-        widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-        lines += [("", "")] * bool(lines and group)
-        lines += [("", _aligned(header, widths))] * bool(group)
-        lines += [(verdict.verdict, _aligned(row, widths)) for verdict, row in zip(group, rows, strict=True)]
+    for header, is_compared in ((_LIMITED, False), (_COMPARED, True)):
+        group = [
+            (v, name) for v, name in zip(verdicts, names, strict=True) if (v.comparison is not None) == is_compared
+        ]
+        rows = [_row(verdict, name) for verdict, name in group]
+        if not rows:
+            continue
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        lines += [("", "")] * bool(lines) + [("", _aligned(header, widths))]
+        lines += [(verdict.verdict, _aligned(row, widths)) for (verdict, _), row in zip(group, rows, strict=True)]
     lines += [
-        ("inconclusive", text) for verdict in verdicts for text in _open(verdict, unique=labels[verdict.label] == 1)
+        ("inconclusive", f"{name}: {why}")  # which may not have failed its test
+        for verdict, name in zip(verdicts, names, strict=True)
+        if verdict.verdict == "inconclusive" and (why := conclusion(verdict))
     ]
     lines += [("inconclusive", text) for text in _few_rows(verdicts)]
-    lines += [("", text) for text in _elsewhere(compared)]
+    lines += [("", text) for text in _elsewhere(verdicts)]
     counts = Counter(verdict.verdict for verdict in verdicts)
     text = ", ".join(
         f"{counts[outcome]} {outcome}" for outcome in ("pass", "fail", "inconclusive", "error") if counts[outcome]
     )
-    return [*lines, ("", f"{len(verdicts)} gate{'s' * (len(verdicts) != 1)}: {text}")]
+    return [*lines, ("", f"{_gates(len(verdicts))}: {text}")]
 
 
-def _row(verdict: Verdict, *, unique: bool) -> tuple[str, ...]:
-    """Return the cells of a gate, which is named with its test only where its label alone does not tell."""
-    name = _name(verdict, unique=unique)
+def not_kept_note(reasons: Mapping[str, str]) -> str:
+    """Say in one line which models are measured again in each session, why, and how to keep their measurements."""
+    named = [f"{model} ({reason})" for model, reason in sorted(reasons.items())]
+    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
+    return (
+        f"not kept, measured again in each session: {', '.join(named[:2])}{more}; to keep the measurements, give the "
+        'model a revision that you change with its code: lmgate.model(..., revision="1"), or revision: in lmgate.yaml'
+    )
+
+
+def _row(verdict: Verdict, name: str) -> tuple[str, ...]:
     scored = "-" if verdict.n is None else f"{verdict.n:,} {verdict.unit}s"
     seconds = "cached" if verdict.cached else f"{verdict.seconds:.1f}"
-    if (change := verdict.change) is not None:
-        value, reference = number(change.reference), number(change.reference)
-        if verdict.value is not None and change.degradation != 0:  # else they differ by the order of adding, if at all
-            value, reference = distinct(verdict.value, change.reference)
-        return verdict.verdict.upper(), name, degradation(change), change.tolerance, value, reference, scored, seconds
-    value, limit = _cell(verdict.value), _cell(verdict.limit)
+    if (found := verdict.comparison) is not None:
+        value = reference = number(found.reference)
+        if verdict.value is not None and found.degradation != 0:  # else they differ by the order of adding, if at all
+            value, reference = distinct(verdict.value, found.reference)
+        judged = degradation(found), str(found.tolerance), value, reference
+        return verdict.verdict.upper(), name, *judged, scored, seconds
+    value, limit = ("-" if each is None else number(each) for each in (verdict.value, verdict.limit))
     if verdict.value is not None and verdict.limit is not None:
         value, limit = distinct(verdict.value, verdict.limit)
     interval = "-"
     if verdict.interval is not None:
         interval = f"[{number(verdict.interval[0])}, {number(verdict.interval[1])}]"
     value = f">= {value}" if verdict.at_least else value
-    if verdict.marker == "no_regression" and verdict.verdict == "pass":  # and without a change: it was not judged
+    if verdict.marker == "no_regression" and verdict.verdict == "pass":  # and without a comparison: it was not judged
         limit = "new baseline"
     return verdict.verdict.upper(), name, value, interval, limit, scored, seconds
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else number(value)
-
-
-def _name(verdict: Verdict, *, unique: bool) -> str:
-    return verdict.label if unique else verdict.id
 
 
 def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
@@ -75,35 +83,30 @@ def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
     tested = [
         found
         for verdict in verdicts
-        if (found := verdict.change or verdict.bounded) is not None
+        if (found := verdict.comparison or verdict.bounded) is not None
         and (verdict.verdict == "inconclusive" or found.bounds is not None)
     ]
     few = [each.clusters for each in tested if each.clustered_by == "rows" and each.clusters < _FEW]
     if not few:
         return []
-    gates = f"{len(few)} gate{'s rest' if len(few) != 1 else ' rests'}"
-    return [f"few rows: {gates} on fewer than {_FEW} (the fewest: {min(few)}), which show only large changes"]
+    rest = "rest" if len(few) != 1 else "rests"
+    fewest = f"fewer than {_FEW} (the fewest: {min(few)})"
+    return [f"few rows: {_gates(len(few))} {rest} on {fewest}, which show only large changes"]
 
 
-def _elsewhere(compared: Sequence[Verdict]) -> list[str]:
-    """What differs between then and now, once for all gates of which the same does."""
-    found = Counter(verdict.change.notes for verdict in compared if verdict.change is not None and verdict.change.notes)
-    old = Counter(verdict.change.note for verdict in compared if verdict.change is not None and verdict.change.note)
-    return [f"{count} gate{'s' * (count != 1)}: {note}" for note, count in old.items()] + [
-        f"baseline of {count} gate{'s' * (count != 1)} measured elsewhere: {'; '.join(notes)}"
-        for notes, count in found.items()
+def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say what differs between then and now, once for all gates of which the same does."""
+    compared = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
+    old = Counter(found.note for found in compared if found.note)
+    moved = Counter(found.notes for found in compared if found.notes)
+    lines = [f"{_gates(count)}: {note}" for note, count in old.items()]
+    return lines + [
+        f"baseline of {_gates(count)} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
     ]
 
 
-def _open(verdict: Verdict, *, unique: bool) -> list[str]:
-    """What there is to say of an inconclusive gate, which may not have failed its test."""
-    if verdict.verdict != "inconclusive":
-        return []
-    if verdict.bounded is not None:
-        return [f"{_name(verdict, unique=unique)}: {limit_conclusion(verdict, verdict.bounded)}"]
-    if verdict.change is None:
-        return []
-    return [f"{_name(verdict, unique=unique)}: {conclusion(verdict, verdict.change)}"]
+def _gates(count: int) -> str:
+    return f"{count} gate{'s' * (count != 1)}"
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -108,6 +108,8 @@ class Gate:
     limit: float
     confidence: float | None = None
 
+    uses_baseline = False
+
     @property
     def direction(self) -> str:
         """``lower`` where smaller values pass, else ``higher``."""
@@ -139,6 +141,11 @@ class NoRegression:
     direction: str | None
 
     marker = NO_REGRESSION
+
+    @property
+    def uses_baseline(self) -> bool:
+        """Whether the gate is judged by the committed baseline."""
+        return self.against is None
 
     @property
     def reference(self) -> EvaluationSpec | None:

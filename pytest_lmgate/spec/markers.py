@@ -37,12 +37,14 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     arguments = _bound(marker, arguments_of(row, limit=True), args, kwargs)
     limit, confidence = arguments.pop("limit"), arguments.pop("confidence", None)
     if isinstance(limit, bool) or not isinstance(limit, int | float):
-        raise ConfigError(f"limit: expected a number, got {limit!r}")
+        raise ConfigError.of("limit", f"expected a number, got {limit!r}")
     if not row.lowest <= limit <= sys.float_info.max:
         which = "a positive finite number" if row.lowest > 0 else "a finite number" + " from 0" * (row.lowest == 0)
-        raise ConfigError(f"limit: expected {which}, got {limit!r}: nothing could be judged by it")
+        raise ConfigError.of("limit", f"expected {which}, got {limit!r}: nothing could be judged by it")
     if row.scale is not None and limit > row.scale:
-        raise ConfigError(f"limit: {marker} is on a scale from 0 to {row.scale}, got {limit!r}: nothing could reach it")
+        raise ConfigError.of(
+            "limit", f"{marker} is on a scale from 0 to {row.scale}, got {limit!r}: nothing could reach it"
+        )
     what = _evaluation(row, arguments)
     if confidence is not None:
         _check_confidence(confidence, what)
@@ -66,20 +68,16 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
     row = METRICS.get(metric, USERS_METRIC)
     if not row.is_number:
         known = ", ".join(each.name for each in (*METRICS.values(), USERS_METRIC) if each.is_number)
-        raise ConfigError(f"metric: {metric!r} is many numbers, not one; expected one of {known}")
+        raise ConfigError.of("metric", f"{metric!r} is many numbers, not one; expected one of {known}")
     parameters = arguments_of_no_regression(row, against=_BASELINE, confidence=_CONFIDENCE)
-    try:
-        arguments = _bound(NO_REGRESSION, parameters, args, kwargs)
-    except ConfigError as error:
-        if not metric or metric in _RESERVED:
-            raise
-        raise ConfigError(
-            f"{error}; the metric {metric!r} is taken for a registered one, since pytest-lmgate has none of that name"
-        ) from None
+    hint = ""
+    if metric and metric not in _RESERVED:
+        hint = f"; the metric {metric!r} is taken for a registered one, since pytest-lmgate has none of that name"
+    arguments = _bound(NO_REGRESSION, parameters, args, kwargs, hint)
     tolerance = Tolerance.parse(arguments.pop("tolerance"))
     against, confidence = arguments.pop("against", _BASELINE), arguments.pop("confidence", _CONFIDENCE)
     if against is None or isinstance(against, int | float) or (isinstance(against, str) and not against):
-        raise ConfigError(f'against: expected "{_BASELINE}", the name of a model or a model, got {against!r}')
+        raise ConfigError.of("against", f'expected "{_BASELINE}", the name of a model or a model, got {against!r}')
     if row is not USERS_METRIC:
         del arguments["metric"]
     if row.direction is not None:
@@ -91,47 +89,48 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
 
 def _check_confidence(confidence: object, what: EvaluationSpec) -> None:
     if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0.5 < confidence < 1:
-        raise ConfigError(f"confidence: expected a one-sided level above 0.5 and below 1, got {confidence!r}")
+        raise ConfigError.of("confidence", f"expected a one-sided level above 0.5 and below 1, got {confidence!r}")
     if isinstance(what.how, DivergenceRequest) and what.how.statistic != "mean":
-        raise ConfigError(
-            f"statistic: expected 'mean', got {what.how.statistic!r}, which is no mean and has no noise to judge by"
+        raise ConfigError.of(
+            "statistic", f"expected 'mean', got {what.how.statistic!r}, which is no mean and has no noise to judge by"
         )
 
 
 def _bound(
-    name: str, parameters: Sequence[inspect.Parameter], args: Sequence[Any], kwargs: Mapping[str, Any]
+    name: str, parameters: Sequence[inspect.Parameter], args: Sequence[Any], kwargs: Mapping[str, Any], hint: str = ""
 ) -> dict[str, Any]:
     signature = inspect.Signature(parameters)
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
-        unknown = [key for key in kwargs if key not in signature.parameters]
+        expected = f"expected {name}({', '.join(signature.parameters)}){hint}"
         # A wrong name is told before what is missing, for which it may stand.
-        wrong = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else str(error)
-        hint = nearest(unknown[0], signature.parameters) if unknown else ""
-        raise ConfigError(f"{wrong}{hint}; expected {name}({', '.join(signature.parameters)})") from None
+        if unknown := next((key for key in kwargs if key not in signature.parameters), None):
+            near = nearest(unknown, signature.parameters)
+            raise ConfigError.of(unknown, f"unknown argument{near}; {expected}") from None
+        raise ConfigError(f"{error}; {expected}") from None
 
 
 def _evaluation(row: Metric, arguments: dict[str, Any]) -> EvaluationSpec:
     """Make of bound arguments what to measure."""
     name = arguments.pop("metric") if row is USERS_METRIC else row.name
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"metric: expected the name of a registered metric, got {name!r}")
+        raise ConfigError.of("metric", f"expected the name of a registered metric, got {name!r}")
     if row is USERS_METRIC and name in _RESERVED:
-        raise ConfigError(f"metric: {name!r} has markers and a fixture of its own; use these")
+        raise ConfigError.of("metric", f"{name!r} has markers and a fixture of its own; use these")
     model, dataset = arguments.pop("model", None), arguments.pop("dataset", None)
     if "predictions" in arguments:
         if model is not None or dataset is not None:
-            raise ConfigError("predictions: give texts, or a model and a dataset, not both")
+            raise ConfigError.of("predictions", "give texts, or a model and a dataset, not both")
         if generation := [key for key in GENERATION if key in arguments]:
             raise ConfigError(f"{', '.join(generation)}: of a model that generates; the predictions are there already")
     else:
         if "references" in arguments:
-            raise ConfigError("references: go with predictions; a dataset names the columns that hold its own")
+            raise ConfigError.of("references", "go with predictions; a dataset names the columns that hold its own")
         for key, value in (("model", model), ("dataset", dataset)):
             if value is None or isinstance(value, int | float) or (isinstance(value, str) and not value):
-                raise ConfigError(
-                    f"{key}: expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...), got {value!r}"
+                raise ConfigError.of(
+                    key, f"expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...), got {value!r}"
                 )
     how = _REQUESTS[row.measures](name, {**dict(row.fixed), **arguments})
     return EvaluationSpec(name, model, dataset, how)

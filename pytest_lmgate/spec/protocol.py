@@ -53,36 +53,38 @@ class Protocol:
         _whole_number("max_length", self.max_length, at_least=2)
         _whole_number("stride", self.stride, at_least=1)
         if not isinstance(self.allow_beyond_context, bool):
-            raise ProtocolError(f"allow_beyond_context: expected true or false, got {self.allow_beyond_context!r}")
+            raise ProtocolError.of("allow_beyond_context", f"expected true or false, got {self.allow_beyond_context!r}")
         if self.add_bos_token is not None and not isinstance(self.add_bos_token, bool):
-            raise ProtocolError(f"add_bos_token: expected true, false or None, got {self.add_bos_token!r}")
+            raise ProtocolError.of("add_bos_token", f"expected true, false or None, got {self.add_bos_token!r}")
         convention = self.convention
         if self.stride is not None and not convention.has_stride:
-            raise ProtocolError(f"stride: protocol {self.name!r} has none; remove it, or use protocol='sliding'")
+            raise ProtocolError.of("stride", f"protocol {self.name!r} has none; remove it, or use protocol='sliding'")
         if self.add_bos_token is not False and not convention.has_add_bos_token:
             having = [each.name for each in PROTOCOLS.values() if each.has_add_bos_token]
-            raise ProtocolError(f"add_bos_token: only protocol {_either(having)} has it, not {self.name!r}")
+            raise ProtocolError.of("add_bos_token", f"only protocol {_either(having)} has it, not {self.name!r}")
         if self.average is not None and self.average not in convention.averages:
-            raise ProtocolError(
-                f"average: protocol {self.name!r} is defined with average={convention.averages[0]!r} only"
+            raise ProtocolError.of(
+                "average", f"protocol {self.name!r} is defined with average={convention.averages[0]!r} only"
             )
         if self.unit != "token":
             if not convention.whole_text:
                 others = [each.name for each in PROTOCOLS.values() if each.whole_text]
-                raise ProtocolError(
-                    f"unit: {self.unit!r} counts the whole text, of which protocol {self.name!r} leaves part unscored; "
-                    f"use unit='token', or protocol {_either(others)}"
+                raise ProtocolError.of(
+                    "unit",
+                    f"{self.unit!r} counts the whole text, of which protocol {self.name!r} leaves part unscored; "
+                    f"use unit='token', or protocol {_either(others)}",
                 )
             if self.average == "window":
-                raise ProtocolError(f"unit: average='window' is defined per token only, not per {self.unit!r}")
+                raise ProtocolError.of("unit", f"average='window' is defined per token only, not per {self.unit!r}")
         if self.max_length is not None and self.max_length < convention.least_length:
-            raise ProtocolError(
-                f"max_length: protocol {self.name!r} scores nothing in fewer than {convention.least_length} tokens, "
-                f"got {self.max_length}"
+            raise ProtocolError.of(
+                "max_length",
+                f"protocol {self.name!r} scores nothing in fewer than {convention.least_length} tokens, "
+                f"got {self.max_length}",
             )
         if self.max_length is not None and self.stride is not None and self.stride > self.max_length:
-            raise ProtocolError(
-                f"stride: at most max_length={self.max_length} (else tokens are skipped), got {self.stride}"
+            raise ProtocolError.of(
+                "stride", f"at most max_length={self.max_length} (else tokens are skipped), got {self.stride}"
             )
 
     @property
@@ -103,18 +105,20 @@ class Protocol:
         convention = self.convention
         length = self.max_length or convention.max_length or context
         if length is None:
-            raise ProtocolError(
-                f"max_length: the model {model!r} names no context length of its own; say max_length=1024, for example"
+            raise ProtocolError.of(
+                "max_length",
+                f"the model {model!r} names no context length of its own; say max_length=1024, for example",
             )
         if context is not None and length > context and not self.allow_beyond_context:
             default = "" if self.max_length else f" (the default of protocol {self.name!r})"
-            raise ProtocolError(
-                f"max_length: {length}{default} is longer than the context of the model {model!r}, {context} tokens; "
-                f"say max_length={context} or less, or allow_beyond_context=True to measure it all the same"
+            raise ProtocolError.of(
+                "max_length",
+                f"{length}{default} is longer than the context of the model {model!r}, {context} tokens; "
+                f"say max_length={context} or less, or allow_beyond_context=True to measure it all the same",
             )
         stride = self.stride or (max(1, length // 2) if convention.has_stride else length)
         if stride > length:
-            raise ProtocolError(f"stride: at most max_length={length} (else tokens are skipped), got {stride}")
+            raise ProtocolError.of("stride", f"at most max_length={length} (else tokens are skipped), got {stride}")
         # Sliding windows without overlap are another protocol's windows: one address for both.
         name = convention.without_overlap if convention.without_overlap and stride == length else self.name
         return Windowing(name, length, stride, self.add_bos_token)
@@ -123,7 +127,7 @@ class Protocol:
 def _one_of(key: str, value: object, valid: Iterable[str]) -> None:
     names = list(valid)
     if value not in names:
-        raise ProtocolError(f"{key}: expected one of {', '.join(names)}; got {value!r}{nearest(str(value), names)}")
+        raise ProtocolError.of(key, f"expected one of {', '.join(names)}; got {value!r}{nearest(str(value), names)}")
 
 
 def _either(names: list[str]) -> str:
@@ -136,4 +140,4 @@ def _whole_number(key: str, value: object, *, at_least: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ProtocolError(f"{key}: expected a whole number of tokens, {at_least} or more; got {value!r}")
+        raise ProtocolError.of(key, f"expected a whole number of tokens, {at_least} or more; got {value!r}")

@@ -51,9 +51,10 @@ class ChoiceRequest:
 
     def __post_init__(self) -> None:
         if self.variant not in CHOICE_VARIANTS:
-            raise ConfigError(
-                f"variant: expected one of {', '.join(CHOICE_VARIANTS)}; got {self.variant!r}"
-                f"{nearest(str(self.variant), CHOICE_VARIANTS)}"
+            raise ConfigError.of(
+                "variant",
+                f"expected one of {', '.join(CHOICE_VARIANTS)}; got {self.variant!r}"
+                f"{nearest(str(self.variant), CHOICE_VARIANTS)}",
             )
         _check_length(self.max_length)
 
@@ -96,17 +97,19 @@ class DivergenceRequest:
     def __post_init__(self) -> None:
         given = self.reference
         if given is None or isinstance(given, int | float) or (isinstance(given, str) and not given):
-            raise ConfigError(
-                "reference: expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...) of the model to "
-                f"compare with, got {given!r}"
+            raise ConfigError.of(
+                "reference",
+                "expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...) of the model to "
+                f"compare with, got {given!r}",
             )
         if self.statistic not in KL_STATISTICS:
-            raise ConfigError(
-                f"statistic: expected one of {', '.join(KL_STATISTICS)}; got {self.statistic!r}"
-                f"{nearest(str(self.statistic), KL_STATISTICS)}"
+            raise ConfigError.of(
+                "statistic",
+                f"expected one of {', '.join(KL_STATISTICS)}; got {self.statistic!r}"
+                f"{nearest(str(self.statistic), KL_STATISTICS)}",
             )
 
 
 def _check_length(length: object) -> None:
     if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 2):
-        raise ConfigError(f"max_length: expected a whole number of tokens, 2 or more; got {length!r}")
+        raise ConfigError.of("max_length", f"expected a whole number of tokens, 2 or more; got {length!r}")

@@ -222,6 +222,6 @@ def test_wrong_arguments_are_named_at_collection(project: Project) -> None:
     )
     outcome = project.run().expect(4).is_silent_on("Traceback", "INTERNALERROR")
     outcome.says("test_percent: @pytest.mark.accuracy_min: limit: accuracy_min is on a scale from 0 to 1, got 75")
-    outcome.says("got 'acc_nrom' (did you mean 'acc_norm'?)", "unexpected keyword argument 'max_new_tokens'")
+    outcome.says("got 'acc_nrom' (did you mean 'acc_norm'?)", "max_new_tokens: unknown argument")
     project.write(lmgate_yaml="datasets: {quiz: {path: quiz.jsonl, choices: options}}")
     project.run().expect(4).says("a multiple-choice dataset needs question: and answer: beside choices:")

@@ -250,8 +250,8 @@ def test_models_in_memory_and_fixtures_serve_as_either(two: Project, pair: Path)
         ('"noisy", "float", "words", 1, statistic="medain"', "(did you mean 'median'?)"),
         ('"noisy", "flaot", "words", 1', "model 'flaot' is not known (did you mean 'float'?)"),
         ('"noisy", None, "words", 1', "reference: expected a name of lmgate.yaml"),
-        ('"noisy", "float", "words", 1, unit="word"', "got an unexpected keyword argument 'unit'"),
-        ('"noisy", "float", "words", 1, refrence="x"', "got an unexpected keyword argument 'refrence'"),
+        ('"noisy", "float", "words", 1, unit="word"', "unit: unknown argument"),
+        ('"noisy", "float", "words", 1, refrence="x"', "refrence: unknown argument"),
     ],
 )
 def test_a_wrong_argument_is_a_usage_error(two: Project, arguments: str, message: str) -> None:

@@ -105,9 +105,7 @@ def test_wrong_arguments_are_named_at_collection(project: Project) -> None:
         """
     )
     outcome = project.run().expect(4).is_silent_on("Traceback", "INTERNALERROR")
-    outcome.says(
-        "unexpected keyword argument 'strid'; expected pppl_max(model, dataset, limit, max_length, confidence)"
-    )
+    outcome.says("strid: unknown argument; expected pppl_max(model, dataset, limit, max_length, confidence)")
     outcome.says("max_length: expected a whole number of tokens, 2 or more; got 1")
 
 

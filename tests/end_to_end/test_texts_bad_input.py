@@ -197,7 +197,7 @@ WRONG_MARKS = {
     "stop": ('bleu_min("counter", "chains", 20, stop=[""])', "stop: expected strings that are not empty"),
     "truncate": ('bleu_min("counter", "chains", 20, truncate="right")', "truncate: expected 'left' or nothing"),
     "direction": ('bleu_max("counter", "chains", 20)', "'bleu_max' not found in `markers` configuration option"),
-    "texts": ('bleu_min(20, predictions=["a"], references=[["a"]])', "unexpected keyword argument 'predictions'"),
+    "texts": ('bleu_min(20, predictions=["a"], references=[["a"]])', "predictions: unknown argument"),
 }
 
 

@@ -98,7 +98,7 @@ def test_what_is_asked_wrongly_of_a_users_metric_is_named_at_collection(project:
             "higher values of 'length_ratio' are better: use metric_min",
             "got 'lenght_ratio' (did you mean 'length_ratio'?)",
             "metric: 'accuracy' has markers and a fixture of its own; use these",
-            "unexpected keyword argument 'tokenize'",
+            "tokenize: unknown argument",
         )
 
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_lmgate.gates.change import Change
+from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Bounded, Verdict
-from pytest_lmgate.report.explanation import degradation, distinct, explain
+from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.explanation import degradation, explain
 
 
 def test_a_failure_says_all_there_is_to_know(failed: Verdict) -> None:
@@ -113,16 +115,17 @@ def test_two_numbers_are_shown_with_the_digits_that_tell_them_apart(a: float, b:
     assert distinct(a, b) == texts
 
 
-def _change(degradation: float, lower: float | None, upper: float | None, size: float, *, relative: bool) -> Change:
-    return Change(
+def _change(degradation: float, lower: float | None, upper: float | None, size: float, *, relative: bool) -> Comparison:
+    return Comparison(
         against="model 'fp16'",
         decision="inconclusive",
+        candidate=16.0,
         reference=16.0,
+        change=degradation,
         degradation=degradation,
-        tolerance="",
-        size=size,
-        relative=relative,
+        tolerance=Tolerance(size, relative),
         confidence=0.95,
+        n=9,
         clusters=9,
         lower=lower,
         upper=upper,
@@ -143,7 +146,7 @@ def _change(degradation: float, lower: float | None, upper: float | None, size: 
     ],
 )
 def test_a_degradation_shows_two_digits_of_its_noise_and_more_where_the_tolerance_is_near(
-    change: Change, shown: str
+    change: Comparison, shown: str
 ) -> None:
     assert degradation(change) == shown
 
@@ -204,7 +207,7 @@ def test_a_limit_gate_without_an_interval_says_what_there_is(failed: Verdict) ->
 
 def test_two_models_that_agree_in_every_row_need_so_many_rows(failed: Verdict) -> None:
     change = replace(_change(0.0, -0.12, 0.12, 0.05, relative=False), bounds="tango", clusters=20, needed=52)
-    verdict = replace(failed, verdict="inconclusive", value=16.0, unit="row", n=20, change=change)
+    verdict = replace(failed, verdict="inconclusive", value=16.0, unit="row", n=20, comparison=change)
     text = explain(verdict)
     assert "it needs 52 rows without a change to show less than 0.05" in text
     assert "\n  bounds     tango, 20 rows\n" in text
@@ -213,7 +216,7 @@ def test_two_models_that_agree_in_every_row_need_so_many_rows(failed: Verdict) -
 
 def test_the_same_measurement_twice_says_so(failed: Verdict) -> None:
     change = replace(_change(0.0, 0.0, 0.0, 0.0, relative=True), reason="the same measurement twice")
-    text = explain(replace(failed, verdict="pass", value=16.0, change=change))
+    text = explain(replace(failed, verdict="pass", value=16.0, comparison=change))
     assert "\n  degraded   +0 % [+0, +0]\n  verdict    the same measurement twice\n" in text
 
 

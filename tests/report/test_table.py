@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.gates.change import Change
+from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Bounded, Verdict
 from pytest_lmgate.report.table import summary_lines
 
@@ -71,21 +72,22 @@ def test_columns_are_as_wide_as_their_longest_text(failed: Verdict) -> None:
 
 
 def _compared(verdict: Verdict, clusters: int, **more: Any) -> Verdict:
-    change = Change(
+    comparison = Comparison(
         against="model 'fp16'",
         decision="pass",
+        candidate=16.0,
         reference=16.0,
+        change=0.0,
         degradation=0.0,
-        tolerance="1%",
-        size=0.01,
-        relative=True,
+        tolerance=Tolerance(0.01, relative=True),
         confidence=0.95,
+        n=283287,
         clusters=clusters,
         lower=-0.001,
         upper=0.001,
         **{"bounds": "hall", **more},
     )
-    return replace(verdict, change=change)
+    return replace(verdict, comparison=comparison)
 
 
 def _few(*verdicts: Verdict) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import BaselineError, ConfigError, LmgateError, about
 from pytest_lmgate.spec.yaml_gates import YamlGate, read_gates
 
 MARKERS = ("ppl_max", "bpb_max", "rouge_min", "metric_min", "no_regression")
@@ -38,7 +39,7 @@ def test_gates_are_read_in_order_with_their_labels_keys_and_lines(tmp_path: Path
         """,
     )
     assert problems == []
-    assert [(gate.marker, gate.label, gate.key, gate.line) for gate in gates] == [
+    assert [(gate.marker, gate.gate.label, gate.key, gate.line) for gate in gates] == [
         ("ppl_max", "ppl_max[int8-wikitext2]", "gates[0].ppl_max", 5),
         ("no_regression", "no_regression:ppl[int8-wikitext2-vs-fp16]", "gates[1].no_regression", 6),
         ("rouge_min", "rouge_min:rouge2[int8-news]", "gates[2].rouge_min", 7),
@@ -152,19 +153,30 @@ def test_a_wrong_entry_is_named_by_line_and_key_with_what_was_expected(
     assert message in problem
 
 
+def _about(argument: str, message: str) -> ConfigError:
+    error = ConfigError(message)
+    with contextlib.suppress(ConfigError), about(argument):
+        raise error
+    return error
+
+
 @pytest.mark.parametrize(
-    ("message", "where"),
+    ("error", "where"),
     [
-        ("model 'int8' is not known; there are none", "3: gates[0].no_regression.model: model 'int8' is not known; "),
-        ("model 'fp61' is not known; there are none", "5: gates[0].no_regression.against: model 'fp61' is not known; "),
-        ("model 'int' is not known (did you mean 'int8'?)", "7: gates[0].no_regression.reference: model 'int' is not "),
-        ("confidence: too sure", "2: gates[0].no_regression: confidence: too sure"),
-        ("the model is a fool", "2: gates[0].no_regression: the model is a fool"),
-        ("metric: of no use", "6: gates[0].no_regression.metric: of no use"),
+        (ConfigError.of("model", "not known"), "3: gates[0].no_regression.model: not known"),
+        (
+            _about("against", "model 'fp61' is not known"),
+            "5: gates[0].no_regression.against: model 'fp61' is not known",
+        ),
+        (_about("reference", "model: too long"), "7: gates[0].no_regression.reference: model: too long"),
+        (ConfigError.of("confidence", "too sure"), "2: gates[0].no_regression: confidence: too sure"),
+        (ConfigError("model: a fool"), "2: gates[0].no_regression: model: a fool"),
+        (BaselineError("metric: it differs"), "2: gates[0].no_regression: metric: it differs"),
+        (ConfigError.of("metric", "of no use"), "6: gates[0].no_regression.metric: of no use"),
     ],
 )
-def test_what_is_found_wrong_later_is_placed_by_the_argument_it_speaks_of(
-    tmp_path: Path, message: str, where: str
+def test_an_error_is_placed_by_the_argument_that_it_carries_not_by_its_words(
+    tmp_path: Path, error: LmgateError, where: str
 ) -> None:
     gates, _ = _read(
         tmp_path,
@@ -179,4 +191,4 @@ def test_what_is_found_wrong_later_is_placed_by_the_argument_it_speaks_of(
               tolerance: 1%
         """,
     )
-    assert gates[0].problem(message).startswith(f"{tmp_path / 'lmgate.yaml'}:{where}")
+    assert gates[0].problem(error) == f"{tmp_path / 'lmgate.yaml'}:{where}"

@@ -56,7 +56,8 @@ def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
     own = sorted(row.name for row in METRICS.values() if row.is_number)
     close = metric_called(name)
     near = f" (did you mean {close!r}?)" if close else nearest(name, [*metrics, *own])
-    raise ConfigError(
-        f"metric: expected a registered metric, got {name!r}{near}; registered are {known}; those of pytest-lmgate are "
-        f"{', '.join(own)}"
+    raise ConfigError.of(
+        "metric",
+        f"expected a registered metric, got {name!r}{near}; registered are {known}; those of pytest-lmgate are "
+        f"{', '.join(own)}",
     )

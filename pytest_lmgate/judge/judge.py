@@ -11,17 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.errors import ComparisonError, LmgateError, harmless
+from pytest_lmgate.errors import ComparisonError, LmgateError, about, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.gates.change import Change
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.paired import compare, differences
 from pytest_lmgate.gates.verdict import Verdict, judge_bounds, judge_limit
+from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.plugin.baselines import Baselines
-from pytest_lmgate.plugin.progress import ProgressLine
-from pytest_lmgate.spec.gates import EvaluationSpec, Gate, NoRegression
+from pytest_lmgate.spec.gates import Gate, NoRegression
 
 _ANEW = "; where that is meant, measure the baseline anew: --lmgate-update"
 Resolve = Callable[[Any], Any]
@@ -33,30 +31,37 @@ class Judge:
     Args:
         evaluator: Of the session.
         options: Of the session.
-        progress: Shows how far a measurement is.
-        baselines: Of the session; called for the first gate that goes by them.
+        baselines: The committed baseline; read for the first gate that is judged by it.
     """
 
-    def __init__(
-        self, evaluator: Evaluator, options: Options, progress: ProgressLine, baselines: Callable[[], Baselines]
-    ) -> None:
-        self._evaluator, self._options, self._progress, self._baselines = evaluator, options, progress, baselines
+    def __init__(self, evaluator: Evaluator, options: Options, baselines: Baselines) -> None:
+        self._evaluator, self._options, self._baselines = evaluator, options, baselines
         self.entries: dict[str, str] = {}
         """Entries for the baseline file, in JSON, by gate."""
 
+    def check(self, gate: Gate | NoRegression) -> None:
+        """Find what is wrong with a gate before anything is measured.
+
+        Raises:
+            ConfigError: A name, a metric or an option is not known.
+        """
+        self._evaluator.check(gate.evaluation, gate.direction)
+        if isinstance(gate, NoRegression) and gate.reference is not None:
+            with about("against"):
+                self._evaluator.check(gate.reference, gate.direction)
+
     def judge(
-        self, identity: str, test: str, gate: Gate | NoRegression, resolve: Resolve
+        self, gate: Gate | NoRegression, identity: str, test: str, resolve: Resolve = lambda given: given
     ) -> tuple[Verdict, Exception | None]:
         """Return a gate's verdict, and the exception that made it an error where that is not one of ours.
 
         Args:
-            identity: Id of the gate.
-            test: Id of the test that carries it.
             gate: The gate.
-            resolve: Gives for a reference to a fixture what the fixture returned, and all else back.
+            identity: Id of the gate.
+            test: Id of the test that carries it; of a gate of lmgate.yaml its own.
+            resolve: Returns for a reference to a fixture what the fixture returned, and all else as it is.
         """
-        what = gate.evaluation
-        started = time.monotonic()
+        what, started, looked_up = gate.evaluation, time.monotonic(), len(self._evaluator.lookups)
         blank = Verdict(
             id=identity,
             test=test,
@@ -69,13 +74,13 @@ class Judge:
             limit=gate.limit if isinstance(gate, Gate) else None,
             arguments=self._options.arguments,
         )
-        looked_up = len(self._evaluator.lookups)
         try:
-            with self._progress:
-                if isinstance(gate, Gate):
-                    verdict = self._by_limit(blank, gate, resolve)
-                else:
-                    verdict = self._by_reference(blank, gate, resolve)
+            if isinstance(gate, Gate):
+                verdict = self._by_limit(blank, gate, resolve)
+            elif gate.reference is None:
+                verdict = self._by_baseline(blank, gate, resolve)
+            else:
+                verdict = self._by_reference(blank, gate, resolve)
         except LmgateError as error:
             return replace(blank, message=str(error), seconds=time.monotonic() - started), None
         except Exception as error:
@@ -86,13 +91,15 @@ class Judge:
     def _by_limit(self, blank: Verdict, gate: Gate, resolve: Resolve) -> Verdict:
         # A sum that proves the value to be above the limit says nothing of its bounds.
         stop_above = gate.limit if self._options.fail_fast and gate.confidence is None else None
-        score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve), stop_above=stop_above)
-        outcome, bounded = judge_limit(score, gate.limit), None
-        blocking = False
+        score = self._evaluator.evaluate(gate.evaluation.resolved(resolve), stop_above=stop_above)
+        outcome, bounded, blocking = judge_limit(score, gate.limit), None, False
         if gate.confidence is not None:
-            blocking = outcome == "fail" or self._options.strict
+            fails_if_open = outcome == "fail" or self._options.strict
             outcome, bounded = judge_bounds(score, gate.limit, gate.confidence)
-            blocking &= outcome == "inconclusive"
+            blocking = fails_if_open and outcome == "inconclusive"
+        details: dict[str, Any] = {}
+        if gate.evaluation.reference is not None:
+            details = {**score.details, "reference": gate.evaluation.reference_name}  # as the user wrote it
         return replace(
             _measured(blank, score),
             verdict=outcome,
@@ -100,26 +107,24 @@ class Judge:
             blocking=blocking,
             at_least=bool(score.details.get("at_least")),
             message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
-            details=_details(gate.evaluation, score),
+            details=tuple(details.items()),
             worst=_worst(score) if outcome == "fail" or blocking else (),
         )
 
     def _by_reference(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
-        if gate.reference is None:
-            return self._by_baseline(blank, gate, resolve)
-        score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
-        reference = self._evaluator.evaluate(_resolved(gate.reference, resolve))
+        assert gate.reference is not None
+        score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
+        reference = self._evaluator.evaluate(gate.reference.resolved(resolve))
         against = f"model {gate.reference.model_name!r}"
         same = bool(score.content) and score.content == reference.content
         found = _compared(gate, _sample(score), _sample(reference), against, same=same)
-        verdict = self._judged(blank, score, found, against)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
-        return replace(verdict, seconds=seconds, cached=cached)
+        return replace(self._judged(blank, score, found), seconds=seconds, cached=cached)
 
     def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
-        baselines = self._baselines()
+        baselines, what = self._baselines, gate.evaluation.resolved(resolve)
         if baselines.is_updated(blank.id):
-            score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
+            score = self._evaluator.evaluate(what)
             if gate.tolerance.relative and not score > 0:
                 raise ComparisonError(
                     f"a tolerance in percent needs a baseline above 0, got {float(score):g}: nothing could be judged "
@@ -130,33 +135,32 @@ class Judge:
         entry = baselines.require(blank.id, blank.test)
         against = " ".join(["baseline of", entry.provenance.date, entry.provenance.commit]).rstrip()
         with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, against)):
-            score = self._evaluator.evaluate(_resolved(gate.evaluation, resolve))
+            score = self._evaluator.evaluate(what)
         candidate = _sample(score).merged()
         reference = baselines.reference(entry, score, candidate)
+        same = bool(score.content) and score.content == entry.content
         try:
-            same = bool(score.content) and score.content == entry.content
             found = _compared(gate, candidate, reference, against, same=same)
         except ComparisonError as error:
             raise type(error)(f"{error}{_ANEW}") from None
-        return self._judged(blank, score, found, against, baselines.notes(entry, score))
+        return self._judged(blank, score, replace(found, notes=baselines.notes(entry, score)))
 
-    def _judged(
-        self, blank: Verdict, score: Score, found: Comparison, against: str, notes: tuple[str, ...] = ()
-    ) -> Verdict:
+    def _judged(self, blank: Verdict, score: Score, found: Comparison) -> Verdict:
         fails = found.fails_build(strict=self._options.strict)
         if found.needed is not None:  # what is compared may be counted otherwise than what is scored: tokens, bytes
             found = replace(found, needed=math.ceil(found.needed * score.n / found.n))
+        worse = found.tolerance.size * (abs(found.reference) if found.tolerance.relative else 1)
         return replace(
             _measured(blank, score),
             verdict=found.decision,
             blocking=fails,
-            limit=_limit(found, score.direction),
-            change=Change.of(found, against=against, notes=notes, clustered_by=_sample(score).clustered_by),
+            limit=found.reference + worse if score.direction == "lower" else found.reference - worse,
+            comparison=found,
             worst=_worst(score) if fails else (),
         )
 
     def _explained(self, begin: int) -> str:
-        """What the cache said of the lookups since `begin`."""
+        """Return what the cache said of the lookups since `begin`."""
         if not self._options.explain_cache:
             return ""
         if len(self._evaluator.lookups) == begin:
@@ -165,17 +169,6 @@ class Judge:
             "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
             for lookup in self._evaluator.lookups[begin:]
         )
-
-
-def _details(what: EvaluationSpec, score: Score) -> tuple[tuple[str, Any], ...]:
-    """Of a metric of two models, what was found, with the reference as the user wrote it."""
-    if what.reference is None:
-        return ()
-    return tuple({**score.details, "reference": what.reference_name}.items())
-
-
-def _resolved(what: EvaluationSpec, resolve: Resolve) -> EvaluationSpec:
-    return what.resolved(resolve)
 
 
 def _measured(blank: Verdict, score: Score) -> Verdict:
@@ -202,34 +195,19 @@ def _sample(score: Score) -> Sample:
 
 def _compared(gate: NoRegression, candidate: Sample, reference: Sample, against: str, *, same: bool) -> Comparison:
     try:
-        return compare(candidate, reference, tolerance=gate.tolerance, confidence=gate.confidence, same=same)
+        found = compare(candidate, reference, tolerance=gate.tolerance, confidence=gate.confidence, same=same)
     except ComparisonError as error:
         raise ComparisonError(f"cannot be compared with {against}: {error}") from None
+    return replace(found, against=against, clustered_by=candidate.clustered_by)
 
 
 def _require_same(known: Mapping[str, str], identity: Mapping[str, str], against: str) -> None:
-    """Refuse a measurement that no baseline of that identity can be compared with, before a model runs for it.
-
-    Args:
-        known: Parts of the identity of what is to be measured.
-        identity: Of the baseline.
-        against: The baseline in words.
-
-    Raises:
-        ComparisonError: A part differs that both have.
-    """
+    """Refuse, before a model runs, a measurement that differs from the baseline in a part that is already known."""
     both = known.keys() & identity.keys()
     if found := differences({part: known[part] for part in both}, {part: identity[part] for part in both}):
         raise ComparisonError(f"cannot be compared with {against}: {'; '.join(found)}{_ANEW}")
 
 
-def _limit(found: Comparison, direction: str) -> float:
-    """The worst value that is still within the tolerance."""
-    worse = found.tolerance.size * (abs(found.reference) if found.tolerance.relative else 1)
-    return found.reference + worse if direction == "lower" else found.reference - worse
-
-
 def _worst(score: Score) -> tuple[tuple[int, float, str, str], ...]:
-    """The worst rows of a metric of texts: number, score, references, output."""
     worst = score.details.get("worst", ())
     return tuple((each.row, each.score, " | ".join(each.references), each.prediction) for each in worst)

@@ -18,12 +18,7 @@ _PACKAGES = ("pytest-lmgate", "torch", "transformers", "tokenizers", "sacrebleu"
 
 
 def provenance(folder: Path, device: str) -> Provenance:
-    """Return what there is to say of a measurement made now.
-
-    Args:
-        folder: In the repository.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; empty for a function.
-    """
+    """Return the provenance of a measurement made now on `device` (empty for a function), in a repository."""
     return Provenance(
         date=datetime.now(timezone.utc).date().isoformat(),
         commit=_commit(folder),
@@ -45,7 +40,7 @@ def changed_since(then: Provenance, now: Provenance) -> tuple[str, ...]:
 
 @functools.cache
 def _commit(folder: Path) -> str:
-    """The commit checked out, ``+`` behind it where tracked files were changed; empty outside a repository."""
+    """Return the commit checked out, with ``+`` where tracked files were changed; empty outside a repository."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
@@ -63,7 +58,7 @@ def _hardware(device: str) -> str:
 
 @functools.cache
 def _processor() -> str:
-    """The processor's model, where the system says it; else its architecture."""
+    """Return the processor's model, where the system says it; else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

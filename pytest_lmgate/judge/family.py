@@ -1,0 +1,36 @@
+"""The verdicts of a session together: Holm's correction of its no_regression gates, and what to say of it."""
+
+from __future__ import annotations
+
+__all__ = ["corrected"]
+
+from collections.abc import Collection, Sequence
+
+from pytest_lmgate.gates.holm import correct_verdicts
+from pytest_lmgate.gates.verdict import Verdict
+
+
+def corrected(
+    verdicts: Sequence[Verdict], *, strict: bool, expected_to_fail: Collection[str] = ()
+) -> tuple[list[Verdict], list[str], list[str]]:
+    """Correct the verdicts of the no_regression gates for how many they are.
+
+    Args:
+        verdicts: Of all gates of the session.
+        strict: Whether an inconclusive gate fails the session.
+        expected_to_fail: Ids of gates that do not fail the session: those of xfail tests.
+
+    Returns:
+        The verdicts, a line about them, and what fails the session although its test passed: in strict mode a gate that
+        is inconclusive only by the correction.
+    """
+    after = correct_verdicts(verdicts, strict=strict)
+    problems = [
+        f"{new.id}: inconclusive after Holm's correction, which --lmgate-strict does not let pass"
+        for old, new in zip(verdicts, after, strict=True)
+        if new.failed and not old.failed and new.id not in expected_to_fail
+    ]
+    tested = sum(verdict.comparison is not None and verdict.comparison.p_pass is not None for verdict in after)
+    turned = sum(verdict.is_corrected for verdict in after)
+    note = f"Holm: verdicts hold for {tested} no_regression gates together; {turned} inconclusive by the correction"
+    return after, [note] * bool(tested), problems

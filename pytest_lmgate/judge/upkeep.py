@@ -1,0 +1,130 @@
+"""The baseline file at the end of a session: what was measured anew is written, what no gate uses is named.
+
+Only one process of a session writes the file, after all gates were judged.
+"""
+
+from __future__ import annotations
+
+__all__ = ["keep_baseline", "unused", "update_file"]
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock
+
+from pytest_lmgate.cache.files import remove_leftovers, write_durably
+from pytest_lmgate.errors import BaselineError
+from pytest_lmgate.gates.baseline import BaselineEntry, format_baseline
+from pytest_lmgate.gates.paired import differences
+from pytest_lmgate.judge.baselines import read_baseline
+from pytest_lmgate.metrics.score import distinct
+
+
+def keep_baseline(
+    path: Path, update: str, new: Mapping[str, str], *, used: Sequence[str] | None, unknown: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Write the entries of gates that ran, or name those that no gate uses.
+
+    Args:
+        path: Of the file.
+        update: ``all``, ``new``, or empty where nothing is written.
+        new: Entries in JSON, by gate.
+        used: After a full run, every gate that goes by the baseline; None after any other run.
+        unknown: Files and folders that could not be collected, of whose entries nothing is said.
+
+    Returns:
+        What to say, and what went wrong.
+    """
+    try:
+        if update:
+            return update_file(path, new, used=used if update == "all" else None, unknown=unknown), []
+        names = [] if used is None else unused(path, used, unknown)
+        return [f"baseline {path.name}: no gate uses {name}; remove it by --lmgate-update" for name in names], []
+    except (BaselineError, OSError) as error:
+        return [], [f"the baseline was not written: {error}"]
+
+
+def update_file(
+    path: Path, new: Mapping[str, str], *, used: Sequence[str] | None, unknown: Sequence[str] = ()
+) -> list[str]:
+    """Write the entries of gates that ran into the file; all others stay as they are.
+
+    Args:
+        path: Of the file; a link stays one, and the file it leads to is written.
+        new: Entries in JSON, by gate.
+        used: After a full run, every gate that goes by the baseline: entries of others are removed. None after any
+            other run.
+        unknown: Files and folders that could not be collected, whose entries stay.
+
+    Returns:
+        What was done, in lines.
+
+    Raises:
+        BaselineError: The file there is not one.
+        OSError: It cannot be written.
+    """
+    # Two sessions at once: each reads what the other wrote.
+    target = path.resolve()
+    lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
+    with FileLock(lock):
+        remove_leftovers(target)
+        before = read_baseline(path)
+        measured = {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
+        entries = before | {name: _dated(before.get(name), entry) for name, entry in measured.items()}
+        gone = [] if used is None else _without_gate(before, [*used, *new], unknown)
+        after = {name: entry for name, entry in entries.items() if name not in gone}
+        if after != before:
+            write_durably(target, format_baseline(after).encode())
+    return _told(path.name, before, after, list(new), gone)
+
+
+def unused(path: Path, used: Iterable[str], unknown: Sequence[str]) -> list[str]:
+    """Return the entries that no gate of a full run uses; nothing is said of what is in `unknown` files and folders."""
+    try:
+        return _without_gate(read_baseline(path), used, unknown)
+    except BaselineError:
+        return []  # said where a gate wanted it
+
+
+def _without_gate(entries: Mapping[str, BaselineEntry], used: Iterable[str], unknown: Sequence[str]) -> list[str]:
+    known = set(used)
+    return [name for name in entries if name not in known and not name.startswith(tuple(unknown))]
+
+
+def _dated(old: BaselineEntry | None, new: BaselineEntry) -> BaselineEntry:
+    """Return the new entry, or the old one where only date and commit are others: a diff is to show changes."""
+    if old is None:
+        return new
+    then, now = old.provenance, new.provenance
+    # Of a measurement from the cache the accelerator's name is not known.
+    same = msgspec.structs.replace(now, date=then.date, commit=then.commit, hardware=now.hardware or then.hardware)
+    return old if msgspec.structs.replace(new, provenance=same) == old else new
+
+
+def _told(
+    file: str,
+    before: Mapping[str, BaselineEntry],
+    after: Mapping[str, BaselineEntry],
+    measured: Sequence[str],
+    gone: Sequence[str],
+) -> list[str]:
+    added = [name for name in measured if name not in before]
+    same = [name for name in measured if name in before and before[name] == after[name]]
+    changed = [name for name in measured if name not in added and name not in same]
+    counts = {"new": added, "changed": changed, "unchanged": same, "removed": gone}
+    text = ", ".join(f"{len(names)} {word}" for word, names in counts.items() if names) or "nothing to write"
+    return [
+        f"baseline {file}: {text}{'; commit it' if after != before else ''}",
+        *(f"  {name}: {_change(before[name], after[name])}" for name in changed),
+        *(f"  {name}: removed, no gate uses it" for name in gone),
+    ]
+
+
+def _change(before: BaselineEntry, after: BaselineEntry) -> str:
+    old, new = distinct(before.value, after.value)
+    if before.identity != after.identity:
+        return f"{old} -> {new}, of {'; '.join(differences(after.identity, before.identity))}"
+    return f"{old} -> {new}" if before.clusters != after.clusters else f"{new}, measured elsewhere"

@@ -1,0 +1,105 @@
+"""The end of a session, in the controller: lost verdicts, the baseline file, the summary and the report files."""
+
+from __future__ import annotations
+
+__all__ = ["Closing", "close", "show_summary"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.ledger import Ledger
+from pytest_lmgate.plugin.selection import asks_for_all, passed, was_stopped
+
+if TYPE_CHECKING:
+    from pytest_lmgate.gates.verdict import Verdict
+
+_COLOURS = {"pass": {"green": True}, "fail": {"red": True}, "error": {"red": True}, "inconclusive": {"yellow": True}}
+
+
+@dataclass
+class Closing:
+    """What the summary shows.
+
+    Attributes:
+        verdicts: As they are shown.
+        notes: What else there is to say.
+        problems: What fails the session although every test passed.
+    """
+
+    verdicts: Sequence[Verdict] = ()
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def close(ledger: Ledger, session: pytest.Session) -> Closing:
+    """Find what was lost, write the baseline and the reports. Sessions without gates import and read nothing."""
+    config, closing = session.config, Closing()
+    # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
+    if (passed(session) or not was_stopped(session)) and not config.getoption("setuponly", False):
+        closing.problems += [f"{discrepancy}: the session fails by it" for discrepancy in ledger.discrepancies()]
+    _keep_baseline(closing, ledger, session)
+    if received := ledger.verdicts():
+        from pytest_lmgate.gates.verdict import Verdict
+
+        closing.verdicts = [Verdict.from_json(text) for text in received]
+        if options.flag(config, "holm"):
+            from pytest_lmgate.judge.family import corrected
+
+            closing.verdicts, notes, blocked = corrected(
+                closing.verdicts, strict=options.flag(config, "strict"), expected_to_fail=ledger.expected_to_fail
+            )
+            closing.notes += notes
+            closing.problems += blocked
+    closing.notes += ledger.remarks
+    if ledger.not_kept:
+        from pytest_lmgate.report.table import not_kept_note
+
+        closing.notes.append(not_kept_note(ledger.not_kept))
+    if reports := options.reports(config):
+        from pytest_lmgate.report.formats import write_reports
+
+        closing.problems += write_reports(closing.verdicts, reports, config.invocation_params.dir)
+    return closing
+
+
+def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
+    """Print one line per gate, what the cache said where asked, and what else fails the session."""
+    from pytest_lmgate.report.excerpt import printable
+    from pytest_lmgate.report.table import summary_lines
+
+    terminal.write_sep("=", "lmgate")  # unlike section(), it ends the line of dots first
+    if closing.verdicts:
+        for outcome, line in summary_lines(closing.verdicts):
+            terminal.write_line(printable(line), **_COLOURS.get(outcome, {}))
+    for verdict in closing.verdicts:
+        if verdict.cache:
+            terminal.write_line(printable(f"cache {verdict.id}: {verdict.cache}"))
+    for note in closing.notes:
+        terminal.write_line(printable(note))
+    for problem in closing.problems:
+        terminal.write_line(printable(f"ERROR: {problem}"), red=True)
+
+
+def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) -> None:
+    config = session.config
+    if not (ledger.expected or ledger.entries or options.update(config)):
+        return
+    path, update = options.baseline_file(config), options.update(config)
+    full = not ledger.deselected and not was_stopped(session) and asks_for_all(config)
+    # The last gate that went by the baseline may be gone: then nobody but the file knows of its entry.
+    to_look_at = {
+        "all": session.testscollected > 0,
+        "new": bool(ledger.by_baseline),
+        "": bool(ledger.expected) and path.exists(),
+    }
+    if ledger.entries or (full and to_look_at[update]):
+        from pytest_lmgate.judge.upkeep import keep_baseline
+
+        used = ledger.used if full else None
+        notes, problems = keep_baseline(path, update, ledger.entries, used=used, unknown=ledger.uncollected)
+        closing.notes += notes
+        closing.problems += problems
