@@ -1,0 +1,197 @@
+"""From gates to verdicts without pytest: with functions for models, and once with a checkpoint named in lmgate.yaml."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.config.file import load_project
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.judge.baselines import Baselines
+from pytest_lmgate.judge.family import corrected
+from pytest_lmgate.judge.judge import Judge
+from pytest_lmgate.judge.upkeep import update_file
+from pytest_lmgate.metrics.table import MARKERS
+from pytest_lmgate.spec.markers import parse_marker
+from pytest_lmgate.spec.yaml_gates import read_gates
+from tests.models.tiny import tiny_llama, word_level
+
+ROWS = 20
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    rows = [{"question": f"say {row}", "answer": str(row)} for row in range(ROWS)]
+    (tmp_path / "quiz.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "lmgate.yaml").write_text(
+        'datasets:\n  quiz: {path: quiz.jsonl, prompt: "{question}", references: [answer]}\n'
+    )
+    return tmp_path
+
+
+def copier(prompts: list[str]) -> list[str]:
+    return [prompt.removeprefix("say ") for prompt in prompts]
+
+
+def forgetful(prompts: list[str]) -> list[str]:
+    return [text if row % 2 else "" for row, text in enumerate(copier(prompts))]
+
+
+def judge_in(project: Path, update: str = "", **options: Any) -> Judge:
+    made = Options(**{"cache": project / ".lmgate_cache", **options})
+    return Judge(Evaluator(load_project(project), made), made, Baselines(project / "lmgate-baseline.json", update))
+
+
+def judged(judge: Judge, marker: str, *args: Any, **kwargs: Any) -> Verdict:
+    gate = parse_marker(marker, args, kwargs)
+    verdict, unexpected = judge.judge(gate, gate.label, gate.label)
+    assert unexpected is None
+    return verdict
+
+
+@pytest.mark.torch
+def test_the_gates_of_a_file_are_judged_in_a_dozen_lines(project: Path) -> None:
+    tokenizer = word_level(["<s>", "a", "b", "c"], bos_token="<s>", unk_token="<s>")
+    tokenizer.save_pretrained(project / "die")
+    die = tiny_llama(len(tokenizer), max_position_embeddings=16, tie_word_embeddings=False)
+    die.lm_head.weight.data.zero_()
+    die.save_pretrained(project / "die")
+    (project / "text.txt").write_text("a b c b a c " * 20)
+    (project / "lmgate.yaml").write_text(
+        """
+        models: {die: {path: die}}
+        datasets: {text: {path: text.txt}}
+        gates:
+          - ppl_max: {model: die, dataset: text, limit: 4.001}
+          - ppl_max: {model: die, dataset: text, limit: 3.999, stride: 16}
+          - no_regression: {metric: ppl, model: die, dataset: text, against: die, tolerance: 1%}
+          - no_regression: {metric: bpb, model: die, dataset: text, tolerance: 1%}
+        """
+    )
+
+    loaded = load_project(project)
+    options = Options(cache=project / ".lmgate_cache")
+    judge = Judge(Evaluator(loaded, options), options, Baselines(project / "lmgate-baseline.json"))
+    assert loaded.file is not None
+    entries, problems = read_gates(loaded.file, [*MARKERS, "no_regression"])
+    assert problems == []
+    for entry in entries:
+        judge.check(entry.gate)
+    verdicts = [judge.judge(entry.gate, f"lmgate.yaml::{entry.gate.label}", entry.key)[0] for entry in entries]
+
+    assert [verdict.verdict for verdict in verdicts] == ["pass", "fail", "pass", "error"]
+    assert verdicts[0].value == pytest.approx(4)
+    assert verdicts[2].comparison is not None
+    assert verdicts[2].comparison.reason == "the same measurement twice"
+    assert "no baseline: " in verdicts[3].message
+
+
+def test_a_value_is_judged_by_its_limit_with_the_worst_rows_of_a_failure(project: Path) -> None:
+    judge = judge_in(project)
+    assert judged(judge, "exact_min", copier, "quiz", 1.0).verdict == "pass"
+    failed = judged(judge, "exact_min", forgetful, "quiz", 0.6)
+    assert (failed.verdict, failed.value, failed.limit, failed.n) == ("fail", 0.5, 0.6, ROWS)
+    assert failed.worst[0] == (0, 0.0, "0", "")
+
+
+def test_an_open_limit_gate_fails_the_build_by_its_value_or_in_strict_mode(project: Path) -> None:
+    near = judged(judge_in(project), "exact_min", forgetful, "quiz", 0.45, confidence=0.95)
+    assert (near.verdict, near.blocking, near.failed) == ("inconclusive", False, False)
+    assert judged(judge_in(project, strict=True), "exact_min", forgetful, "quiz", 0.45, confidence=0.95).failed
+    assert judged(judge_in(project), "exact_min", forgetful, "quiz", 0.55, confidence=0.95).failed
+
+
+def test_a_comparison_travels_with_its_verdict_as_it_is(project: Path) -> None:
+    found = judged(judge_in(project), "no_regression", "exact", forgetful, "quiz", 0.05, against=copier)
+    assert (found.verdict, found.limit) == ("fail", pytest.approx(0.95))
+    assert found.comparison is not None
+    assert (found.comparison.against, found.comparison.clustered_by) == ("model 'in-memory function'", "rows")
+    assert (found.comparison.candidate, found.comparison.reference) == (0.5, 1.0)
+    assert Verdict.from_json(found.to_json()) == found
+
+
+def test_a_baseline_is_written_and_the_next_session_judges_by_it(project: Path) -> None:
+    arguments = ("no_regression", "exact", copier, "quiz", 0.2)
+    assert "does not exist; make one" in judged(judge_in(project), *arguments).message
+
+    writing = judge_in(project, update="new")
+    assert judged(writing, *arguments).message == "the baseline is measured anew"
+    file = project / "lmgate-baseline.json"
+    assert update_file(file, writing.entries, used=None) == [f"baseline {file.name}: 1 new; commit it"]
+
+    same = judged(judge_in(project), *arguments)
+    assert (same.verdict, same.comparison is not None and same.comparison.degradation) == ("pass", 0)
+    worse = judged(judge_in(project), "no_regression", "exact", forgetful, "quiz", 0.2)
+    assert worse.verdict == "fail"
+    assert worse.comparison is not None
+    assert worse.comparison.against.startswith("baseline of 20")
+
+
+def test_a_baseline_of_other_data_is_refused_before_a_model_writes(project: Path) -> None:
+    writing = judge_in(project, update="all")
+    judged(writing, "no_regression", "exact", copier, "quiz", 0.05)
+    update_file(project / "lmgate-baseline.json", writing.entries, used=None)
+    with (project / "quiz.jsonl").open("a") as file:
+        file.write('{"question": "say 20", "answer": "20"}\n')
+
+    def never(prompts: list[str]) -> list[str]:
+        raise AssertionError("a model wrote")
+
+    verdict = judged(judge_in(project), "no_regression", "exact", never, "quiz", 0.05)
+    assert verdict.verdict == "error"
+    assert "the data differs" in verdict.message
+    assert verdict.message.endswith("measure the baseline anew: --lmgate-update")
+
+
+def test_an_exception_of_the_user_is_an_error_that_comes_back(project: Path) -> None:
+    def broken(prompts: list[str]) -> list[str]:
+        raise RuntimeError("out of order")
+
+    gate = parse_marker("exact_min", (broken, "quiz", 0.5), {})
+    verdict, unexpected = judge_in(project).judge(gate, "gate", "test")
+    assert (verdict.verdict, verdict.message) == ("error", "RuntimeError: out of order")
+    assert isinstance(unexpected, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument"),
+    [
+        (("ppl", "int8", "quiz", "1%"), "model"),
+        (("ppl", "./die", "quizz", "1%"), "dataset"),
+        (("metric", "x"), ""),
+    ],
+)
+def test_an_unknown_name_is_an_error_about_its_argument(
+    project: Path, arguments: tuple[Any, ...], argument: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        judge_in(project).check(parse_marker("no_regression", arguments, {}))
+    assert raised.value.argument == argument
+
+
+def test_an_unknown_reference_is_an_error_about_against_although_it_is_called_a_model(project: Path) -> None:
+    gate = parse_marker("no_regression", ("ppl", "./die", "quiz", "1%"), {"against": "fp61"})
+    with pytest.raises(ConfigError, match=r"^model 'fp61' is not known") as raised:
+        judge_in(project).check(gate)
+    assert raised.value.argument == "against"
+
+
+def test_a_correction_for_many_gates_says_what_it_turned_and_fails_a_strict_session(project: Path) -> None:
+    def slightly(prompts: list[str]) -> list[str]:
+        return ["" if row == 3 else text for row, text in enumerate(copier(prompts))]
+
+    verdicts = [judged(judge_in(project), "no_regression", "exact", slightly, "quiz", 0.2, against=copier)]
+    assert [verdict.verdict for verdict in verdicts] == ["pass"]
+    family = verdicts * 8
+    after, notes, problems = corrected(family, strict=True)
+    assert {(verdict.verdict, verdict.is_corrected) for verdict in after} == {("inconclusive", True)}
+    assert notes == ["Holm: verdicts hold for 8 no_regression gates together; 8 inconclusive by the correction"]
+    assert len(problems) == 8
+    assert corrected(family, strict=True, expected_to_fail=[verdicts[0].id])[2] == []
+    assert corrected(family, strict=False)[2] == []
