@@ -25,7 +25,8 @@ from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.gates.comparison import Comparison, compare_means
+from pytest_lmgate.gates.comparison import Comparison
+from pytest_lmgate.gates.means import compare_means
 from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.sample import Scale
 from pytest_lmgate.spec.gates import EvaluationSpec

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.comparison import compare_means
+from pytest_lmgate.gates.means import compare_means
 from pytest_lmgate.gates.paired import compare
 from pytest_lmgate.metrics.sample import Sample, Scale
 

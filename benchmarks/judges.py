@@ -18,7 +18,7 @@ from pairs import CONFIDENCE, LIMIT, TOLERANCE, Floats, Pairs
 from scipy.special import ndtri, stdtrit
 
 from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.comparison import compare_means
+from pytest_lmgate.gates.means import compare_means
 from pytest_lmgate.metrics.sample import Scale
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.comparison import compare_means
+from pytest_lmgate.gates.means import compare_means
 from pytest_lmgate.metrics.clusters import BLOCKS, TargetLayout
 from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.sample import Scale

@@ -52,36 +52,20 @@ _SAME = 1e-9
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where and when a baseline was measured.
+    """Where and when a baseline was measured."""
 
-    Attributes:
-        date: Day, UTC, ISO 8601.
-        commit: Commit of the repository, with ``+`` where files were changed; empty where there is none.
-        device: ``cpu``, ``cuda``, ``mps``; empty for a function.
-        hardware: Processor or accelerator.
-        versions: Of the libraries that compute.
-    """
-
-    date: str
-    commit: str
-    device: str
+    date: str  # day, UTC, ISO 8601
+    commit: str  # with + where files were changed; empty outside a repository
+    device: str  # as in cuda; empty for a function
     hardware: str
     versions: dict[str, str]
 
 
 class BaselineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One gate's baseline.
+    """One gate's baseline: the score, and enough of its sample to pair a later one with it.
 
     Attributes:
-        metric: Name of the metric.
-        model: Model as the user wrote it.
-        dataset: Dataset likewise.
-        value: The metric's value.
-        n: Targets or rows.
-        unit: What `n` counts.
-        signature: How the number was made.
         identity: Digests of the data and the targets, and the protocol: what must be the same to compare.
-        provenance: Where and when.
         clusters: Of each cluster its count and its sums.
         content: Digest of the model, wherever it runs; empty for functions, and in entries of schema 1.
         outcomes: Where rows are right or wrong, a bit for each row in hexadecimal, the first row first; empty for other
@@ -140,11 +124,7 @@ def _bits(outcomes: Outcomes | None) -> str:
 
 
 def _outcomes(entry: BaselineEntry, candidate: Sample) -> Outcomes | None:
-    """Return which rows were right.
-
-    Raises:
-        BaselineError: The bits are not as many as the rows, or do not add up to the entry's clusters.
-    """
+    """Return which rows were right; bits that do not fit the rows or the clusters are an error."""
     if candidate.outcomes is None or not entry.outcomes:
         return None
     try:
@@ -201,11 +181,7 @@ def require_same(entry: BaselineEntry, score: Score) -> None:
 
 
 def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
-    """Read the file's text.
-
-    Args:
-        text: Of the file.
-        where: Its name, for messages.
+    """Read the text of the file `where`.
 
     Raises:
         BaselineError: It is cut short, holds a merge conflict, a key twice or a value of the wrong type; the message

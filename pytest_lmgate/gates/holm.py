@@ -17,13 +17,7 @@ from pytest_lmgate.gates.verdict import Verdict
 
 @dataclass(frozen=True)
 class CorrectedDecision:
-    """One gate's verdict as a member of its family.
-
-    Attributes:
-        decision: ``pass``, ``fail`` or ``inconclusive``.
-        p_pass: Holm's adjusted p-value of "the degradation is at least the tolerance"; None where there was no test.
-        p_fail: Likewise of "the degradation is at most the tolerance".
-    """
+    """One gate's verdict as a member of its family, with Holm's adjusted p-values; None where there was no test."""
 
     decision: Decision
     p_pass: float | None
@@ -61,31 +55,26 @@ def correct_family(comparisons: Sequence[Comparison]) -> list[CorrectedDecision]
     Args:
         comparisons: The family: every no_regression gate of a session.
     """
-    tested = {
-        index: (one.p_pass, one.p_fail)
-        for index, one in enumerate(comparisons)
-        if one.p_pass is not None and one.p_fail is not None
-    }
-    if not tested:
-        return [CorrectedDecision(one.decision, None, None) for one in comparisons]
-    p_pass = dict(zip(tested, holm([p for p, _ in tested.values()]), strict=True))
-    p_fail = dict(zip(tested, holm([p for _, p in tested.values()]), strict=True))
-    confidence = max(comparisons[index].confidence for index in tested)
-    return [
-        CorrectedDecision(_decide(p_pass[index], p_fail[index], confidence), p_pass[index], p_fail[index])
-        if index in tested
-        else CorrectedDecision(one.decision, None, None)
-        for index, one in enumerate(comparisons)
-    ]
+    p_pass = iter(holm([one.p_pass for one in comparisons if one.p_pass is not None]))
+    p_fail = iter(holm([one.p_fail for one in comparisons if one.p_fail is not None]))
+    confidence = max((one.confidence for one in comparisons if one.p_pass is not None), default=0.0)
+    level = round(1 - confidence, 12)  # 0.05, where 1 - 0.95 is a little more
+    corrected = []
+    for one in comparisons:
+        if one.p_pass is None:
+            corrected.append(CorrectedDecision(one.decision, None, None))
+            continue
+        passes, fails = next(p_pass), next(p_fail)
+        decision: Decision = "pass" if passes <= level else "fail" if fails <= level else "inconclusive"
+        corrected.append(CorrectedDecision(decision, passes, fails))
+    return corrected
 
 
 def correct_verdicts(verdicts: Sequence[Verdict], *, strict: bool) -> list[Verdict]:
-    """Return verdicts of a session with those of its comparisons corrected; all others stay.
+    """Return the verdicts of a session with those of its comparisons corrected; all others stay.
 
-    Args:
-        verdicts: Of the session.
-        strict: Whether every inconclusive gate fails the build. A gate that failed it still does: FAIL was measured
-            beyond the tolerance.
+    A gate that failed the build still does: FAIL was measured beyond the tolerance. If `strict`, so does every
+    inconclusive gate.
     """
     decided = iter(correct_family([verdict.comparison for verdict in verdicts if verdict.comparison is not None]))
     after = []
@@ -96,10 +85,3 @@ def correct_verdicts(verdicts: Sequence[Verdict], *, strict: bool) -> list[Verdi
             verdict = replace(verdict, verdict=decision, blocking=blocking)
         after.append(verdict)
     return after
-
-
-def _decide(p_pass: float, p_fail: float, confidence: float) -> Decision:
-    level = round(1 - confidence, 12)  # 0.05, where 1 - 0.95 is a little more
-    if p_pass <= level:
-        return "pass"
-    return "fail" if p_fail <= level else "inconclusive"

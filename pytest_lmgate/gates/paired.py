@@ -17,19 +17,11 @@ import numpy as np
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ComparisonError, MetricInputError
-from pytest_lmgate.gates.comparison import (
-    POWER,
-    Comparison,
-    blank_comparison,
-    compare_means,
-    decide,
-    decisive,
-    needed,
-)
+from pytest_lmgate.gates.comparison import Comparison, Tested, blank_comparison, judged
+from pytest_lmgate.gates.means import compare_means
 from pytest_lmgate.gates.rows import compare_outcomes, compare_unchanged
 from pytest_lmgate.metrics.proportion import MOST_OUTCOMES
 from pytest_lmgate.metrics.sample import Floats, Sample
-from pytest_lmgate.metrics.student import t_quantile
 from pytest_lmgate.metrics.texts.paired import paired_bootstrap
 from pytest_lmgate.metrics.texts.resamples import Resamples
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
@@ -75,7 +67,17 @@ def compare(
         if not _same_clusters(former, reference):
             raise ComparisonError("expected the same clusters of targets or rows on both sides, got others")
         candidate, old = former, True
-    blank = _required(candidate, reference, tolerance, confidence)
+    for name, sample in (("candidate", candidate), ("reference", reference)):
+        if bad := int((~np.isfinite(sample.sums)).sum()):
+            raise MetricInputError(f"{name}: expected finite sums, got {bad} NaN or infinite")
+    blank = blank_comparison(
+        (candidate.value(), reference.value()),
+        candidate.direction,
+        tolerance=tolerance,
+        confidence=confidence,
+        n=int(candidate.counts.sum()),
+        clusters=candidate.clusters,
+    )
     if bool((candidate.sums == reference.sums).all()) and _same_outcomes(candidate, reference):
         if same:
             return replace(blank, decision="pass", lower=0.0, upper=0.0, reason="the same measurement twice")
@@ -85,7 +87,7 @@ def compare(
         return compare_outcomes(candidate.outcomes, reference.outcomes, tolerance=tolerance, confidence=confidence)
     if candidate.scale is not None:
         old |= candidate.outcomes is not None and candidate.outcomes.n <= MOST_OUTCOMES
-        judged = compare_means(
+        by_mean = compare_means(
             candidate.sums[:, 0],
             reference.sums[:, 0],
             candidate.counts,
@@ -94,7 +96,7 @@ def compare(
             confidence=confidence,
             skewed=not old,
         )
-        return replace(judged, note=OLD_RULE) if old else judged
+        return replace(by_mean, note=OLD_RULE) if old else by_mean
     assert candidate.metric is not None
     return _bootstrapped(candidate.metric, candidate, reference, blank)
 
@@ -122,25 +124,6 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
     return sorted(found)
 
 
-def _required(candidate: Sample, reference: Sample, tolerance: Tolerance, confidence: float) -> Comparison:
-    """Return the comparison before it is judged.
-
-    Raises:
-        MetricInputError: Of finite statistics only; see `blank_comparison`.
-    """
-    for name, sample in (("candidate", candidate), ("reference", reference)):
-        if bad := int((~np.isfinite(sample.sums)).sum()):
-            raise MetricInputError(f"{name}: expected finite sums, got {bad} NaN or infinite")
-    return blank_comparison(
-        (candidate.value(), reference.value()),
-        candidate.direction,
-        tolerance=tolerance,
-        confidence=confidence,
-        n=int(candidate.counts.sum()),
-        clusters=candidate.clusters,
-    )
-
-
 def _bootstrapped(metric: TextMetric, candidate: Sample, reference: Sample, found: Comparison) -> Comparison:
     if found.clusters < 2:
         return found
@@ -151,26 +134,10 @@ def _bootstrapped(metric: TextMetric, candidate: Sample, reference: Sample, foun
     sign = 1 if metric.direction == "lower" else -1
     drawn = np.sort(0.0 + sign * (_ratios(changes, resampled.baselines) if tolerance.relative else changes))
     noise = Resamples(drawn, found.degradation, len(candidate.counts))
-    bounds = noise.bounds(found.confidence)
-    p_pass, p_fail = noise.p_values(tolerance.size)
-    more = 1 + t_quantile(POWER, noise.df) / t_quantile(found.confidence, noise.df)
-    above, below = bounds.upper - found.degradation, found.degradation - bounds.lower
-    beyond = found.degradation - tolerance.size
-    decision = decide(bounds.lower, bounds.upper, tolerance)
-    is_open = decision == "inconclusive" and noise.is_finite
-    return replace(
-        found,
-        decision=decision,
-        lower=bounds.lower,
-        upper=bounds.upper,
-        df=noise.df,
-        p_pass=p_pass,
-        p_fail=p_fail,
-        p_value=resampled.p_value if noise.stderr else None,
-        detectable=more * max(above, below) if noise.is_finite else None,
-        needed=needed(found.n, more * (below if beyond > 0 else above), abs(beyond)) if is_open else None,
-        bounds=decisive(bounds, beyond=beyond > 0),
-    )
+    found = replace(found, p_value=resampled.p_value if noise.stderr else None)
+    tested = Tested(found.degradation, tolerance.size)
+    bounds, p_values = noise.bounds(found.confidence), noise.p_values(tolerance.size)
+    return judged(found, tested, bounds, noise.df, p_values, finite=noise.is_finite)
 
 
 def _ratios(differences: Floats, baselines: Floats) -> Floats:

@@ -65,15 +65,7 @@ def compare_unchanged(found: Comparison, span: float) -> Comparison:
 
 
 def _judged(found: Comparison, changes: Changes, unit: float, df: float | None, rule: Rule) -> Comparison:
-    """Judge changed rows.
-
-    Args:
-        found: The comparison, not yet judged.
-        changes: Rows that changed.
-        unit: The share of rows that a degradation of 1 stands for.
-        df: Degrees of freedom of Student's t where rows come in clusters; None for the normal distribution.
-        rule: Name of the rule.
-    """
+    """Judge changed rows; `unit` is the share of rows that a degradation of 1 stands for. Without `df` z is normal."""
     z, size = score_quantile(found.confidence, df), found.tolerance.size * unit
     lower, upper = (bound / unit for bound in tango_bounds(changes, z))
     score = tango_z(changes, size) if size < 1 else -math.inf
@@ -94,7 +86,7 @@ def _judged(found: Comparison, changes: Changes, unit: float, df: float | None, 
 
 
 def _needed(changes: Changes, size: float, score: float, z: float, more: float, rows: int) -> int | None:
-    """Rows that would decide: the score grows as their square root."""
+    """Return the rows that would decide: the score grows as their square root."""
     if changes.lost + changes.gained == 0:
         # Not for a power of 80 %: without a change in any of them, so many rows do show it.
         return math.ceil(rows_without_change(size, z) * rows / changes.n) if size > _SMALLEST else None

@@ -20,17 +20,7 @@ Outcome = Literal["pass", "fail", "inconclusive", "error"]
 
 @dataclass(frozen=True)
 class Bounded:
-    """What a limit gate with a confidence judges by: bounds of the value, not the value.
-
-    Attributes:
-        confidence: One-sided level of each bound.
-        lower: Lower bound, or None where there is no interval.
-        upper: Upper bound, or None where there is no interval.
-        bounds: The rule that made the bound which decides, as in ``wilson`` or ``hall``.
-        clusters: What the noise is judged between.
-        clustered_by: What a cluster is: ``rows``, or ``blocks`` of a text without rows.
-        needed: Where inconclusive, targets or rows that would decide, an order of magnitude.
-    """
+    """What a limit gate with a confidence judges by: bounds of the value, not the value; names as in `Comparison`."""
 
     confidence: float
     lower: float | None = None
@@ -48,31 +38,19 @@ class Verdict:
     Attributes:
         id: Stable id of the gate.
         test: Node id of the test that carries it.
-        marker: Name of the marker.
-        metric: Name of the metric.
-        model: Model as the user wrote it.
-        dataset: Dataset likewise.
-        verdict: ``pass``, ``fail``, ``inconclusive`` or ``error``.
-        value: Measured value, or None where it could not be measured.
+        model: Model as the user wrote it, as `dataset` is the dataset.
+        value: Measured value, or None where it could not be measured; `stderr`, `interval` (95 %), `n`, `unit`,
+            `signature`, `iid`, `fingerprint`, `cached` and `seconds` are the score's.
         limit: Limit it was judged by; of a comparison the worst value within the tolerance, None where there was none.
-        stderr: Standard error of the value.
-        interval: 95 % interval of the value.
-        n: Targets or rows.
-        unit: What `n` counts.
-        signature: How to reproduce the number.
-        fingerprint: Address of the measurement.
-        cached: Whether it came from the cache.
-        seconds: Time of measuring or looking up.
         at_least: Whether the value is only a lower bound, from a measurement stopped early.
         message: What went wrong, for an error.
         cache: What the cache said, where that was asked for.
         worst: Of a failed metric of texts, the worst rows: their number from 0, score, references and output.
-        iid: Whether the protocol's own program prints errors that take tokens as independent.
         details: Of a metric of two models, everything that was found, by name.
         blocking: Whether an inconclusive verdict fails the build.
         comparison: Against a reference, where the gate has one; its decision is that before Holm's correction.
         bounded: Of a limit gate with a confidence, the bounds that were judged.
-        arguments: Of the command line, those that decide what is measured.
+        arguments: Arguments of the command line that decide what is measured.
     """
 
     id: str
@@ -141,16 +119,7 @@ def judge_limit(score: Score, limit: float) -> Outcome:
 
 
 def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome, Bounded]:
-    """Compare the bounds of a score with a limit: pass if both are within it, fail if both are beyond it.
-
-    Args:
-        score: What was measured.
-        limit: The worst value that passes.
-        confidence: One-sided level of each bound.
-
-    Returns:
-        The outcome, and the bounds it rests on.
-    """
+    """Compare the bounds of a score, each at `confidence`, with a limit: pass if both are within it, fail if beyond."""
     blank = Bounded(confidence)
     measured = judge_limit(score, limit)
     if measured == "error" or score.sample is None:
@@ -161,8 +130,7 @@ def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome
     if bounds is None:
         return "inconclusive", blank
     worse, better = ("upper", "lower") if score.direction == "lower" else ("lower", "upper")
-    beyond = measured == "fail"
-    decisive = better if beyond else worse
+    decisive = better if measured == "fail" else worse
     found = replace(blank, lower=bounds.lower, upper=bounds.upper, bounds=getattr(bounds, f"{decisive}_rule"))
     side = getattr(bounds, decisive)
     if judge_limit(Score(side, direction=score.direction), limit) == measured:

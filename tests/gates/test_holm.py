@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.comparison import Comparison, compare_means
+from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.holm import CorrectedDecision, correct_family, holm
+from pytest_lmgate.gates.means import compare_means
 from pytest_lmgate.gates.paired import compare
 from pytest_lmgate.metrics.sample import Sample, Scale
 

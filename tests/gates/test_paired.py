@@ -11,8 +11,8 @@ import scipy.stats
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.errors import ComparisonError, MetricInputError
-from pytest_lmgate.gates.comparison import compare_means
 from pytest_lmgate.gates.holm import correct_family
+from pytest_lmgate.gates.means import compare_means
 from pytest_lmgate.gates.paired import compare, differences
 from pytest_lmgate.metrics import texts
 from pytest_lmgate.metrics.sample import Sample, Scale
