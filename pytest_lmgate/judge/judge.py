@@ -122,9 +122,9 @@ class Judge:
         return replace(self._judged(blank, score, found), seconds=seconds, cached=cached)
 
     def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
-        baselines, what = self._baselines, gate.evaluation.resolved(resolve)
+        baselines = self._baselines
         if baselines.is_updated(blank.id):
-            score = self._evaluator.evaluate(what)
+            score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
             if gate.tolerance.relative and not score > 0:
                 raise ComparisonError(
                     f"a tolerance in percent needs a baseline above 0, got {float(score):g}: nothing could be judged "
@@ -135,7 +135,7 @@ class Judge:
         entry = baselines.require(blank.id, blank.test)
         against = " ".join(["baseline of", entry.provenance.date, entry.provenance.commit]).rstrip()
         with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, against)):
-            score = self._evaluator.evaluate(what)
+            score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
         candidate = _sample(score).merged()
         reference = baselines.reference(entry, score, candidate)
         same = bool(score.content) and score.content == entry.content

@@ -17,7 +17,7 @@ import pytest
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.closing import Closing, close, show_summary
-from pytest_lmgate.plugin.ledger import ENTRIES, NOT_KEPT, REMARKS, XFAILED_BY_BODY, Ledger
+from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.places import judged_by_others
 from pytest_lmgate.plugin.selection import Collected, only_lists, passed
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
@@ -161,19 +161,16 @@ class GateHooks:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Give a report the entries for the baseline file and remarks for the summary: the controller writes both."""
-        report = yield
-        if call.excinfo is not None and call.excinfo.errisinstance(pytest.xfail.Exception):
-            setattr(report, XFAILED_BY_BODY, True)
-        if self._session is not None and self._session.not_kept:
-            setattr(report, NOT_KEPT, self._session.not_kept)
-        if report.when == "setup" and item.nodeid in self._ledger.expected:
-            if call.excinfo is not None and not call.excinfo.errisinstance(_MEANT_NOT_TO_RUN):
-                self.session().give_up(item, call.excinfo.exconly())
-                report.user_properties = list(item.user_properties)
-            if new := self.session().entries(item):
-                setattr(report, ENTRIES, new)
-        if self._session is not None and (remarks := self._session.take_remarks()):
-            setattr(report, REMARKS, remarks)
+        report, failure = (yield), call.excinfo
+        is_gated_setup = report.when == "setup" and item.nodeid in self._ledger.expected
+        if is_gated_setup and failure is not None and not failure.errisinstance(_MEANT_NOT_TO_RUN):
+            self.session().give_up(item, failure.exconly())
+            report.user_properties = list(item.user_properties)
+        extras = {} if self._session is None else self._session.take_extras(item if is_gated_setup else None)
+        if failure is not None and failure.errisinstance(pytest.xfail.Exception):
+            extras["xfailed_by_body"] = True
+        if extras:
+            setattr(report, EXTRAS, extras)
         return report
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:

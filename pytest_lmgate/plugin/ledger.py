@@ -18,43 +18,29 @@ import pytest
 
 PROPERTY = "lmgate:verdicts"
 """Property in which a test's verdicts travel to the controller, in JSON; nobody is shown it."""
-ENTRIES = "lmgate_entries"
-"""Attribute of a report: entries for the baseline file. Not a property, which JUnit's XML would hold."""
-REMARKS = "lmgate_remarks"
-"""Attribute of a report: sentences for the summary about the measurements made in it."""
-XFAILED_BY_BODY = "lmgate_xfailed_by_body"
-"""Attribute of a report of a test that called ``pytest.xfail``, which says nothing of its gates, unlike the mark."""
-NOT_KEPT = "lmgate_not_kept"
-"""Attribute of a report: models whose measurements were not kept, by name, with the reason."""
+EXTRAS = "lmgate"
+"""Attribute of a report: a mapping with what else travels. Not a property, which JUnit's XML would hold.
+
+``entries`` for the baseline file; ``remarks`` for the summary; ``not_kept``, models with the reason; and
+``xfailed_by_body`` if the test called ``pytest.xfail``, which says nothing of its gates, unlike the mark.
+"""
 _HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected")
 
 
 class Ledger:
-    """Expected and received verdicts, as they travel: JSON text, decoded only when rendered.
-
-    Attributes:
-        expected: How many gates each test carries, by node id.
-        measuring: Tests that measure by a fixture: they have no verdict, but must be heard of.
-        problem: Why the markers could not be read, if they could not.
-        by_baseline: Gates that go by the committed baseline, by id.
-        deselected: Whether any test was deselected.
-        uncollected: Files and folders that were skipped or failed at collection: nobody knows which gates they have.
-        entries: For the baseline file, in JSON, by gate.
-        remarks: Sentences for the summary, each once.
-        not_kept: Models whose measurements were not kept, by name, with the reason.
-    """
+    """Expected and received verdicts, as they travel: JSON text, decoded only when rendered."""
 
     def __init__(self) -> None:
         """Open an empty ledger."""
-        self.expected: dict[str, int] = {}
-        self.measuring: list[str] = []
-        self.problem = ""
-        self.by_baseline: list[str] = []
+        self.expected: dict[str, int] = {}  # how many gates each test carries, by node id
+        self.measuring: list[str] = []  # tests that measure by a fixture: without a verdict, but their end must come
+        self.problem = ""  # why the markers could not be read
+        self.by_baseline: list[str] = []  # gates that go by the committed baseline, by id
         self.deselected = False
-        self.uncollected: list[str] = []
-        self.entries: dict[str, str] = {}
-        self.remarks: dict[str, None] = {}
-        self.not_kept: dict[str, str] = {}
+        self.uncollected: list[str] = []  # files and folders skipped or failed at collection: their gates are unknown
+        self.entries: dict[str, str] = {}  # for the baseline file, in JSON, by gate
+        self.remarks: dict[str, None] = {}  # sentences for the summary, each once
+        self.not_kept: dict[str, str] = {}  # models whose measurements were not kept, with the reason
         self._verdicts: dict[str, dict[str, str]] = {}
         self._ended: set[str] = set()
         self._ended_otherwise: set[str] = set()
@@ -64,9 +50,10 @@ class Ledger:
     def receive(self, report: pytest.TestReport) -> None:
         """Note a report; the last one of a test has all its verdicts."""
         self._take_verdicts(report)
-        self.entries |= getattr(report, ENTRIES, {})
-        self.remarks |= dict.fromkeys(getattr(report, REMARKS, ()))
-        self.not_kept |= getattr(report, NOT_KEPT, {})
+        extras = getattr(report, EXTRAS, {})
+        self.entries |= extras.get("entries", {})
+        self.remarks |= dict.fromkeys(extras.get("remarks", ()))
+        self.not_kept |= extras.get("not_kept", {})
         is_part = hasattr(report, "context")  # a subtest, whose end is not the test's
         if report.when != "setup" and not is_part:
             self._ended.add(report.nodeid)
@@ -74,7 +61,7 @@ class Ledger:
             self._ended_otherwise.add(report.nodeid)
         if is_part:
             return
-        if hasattr(report, "wasxfail") and not hasattr(report, XFAILED_BY_BODY):
+        if hasattr(report, "wasxfail") and "xfailed_by_body" not in extras:
             self._expected_to_fail.add(report.nodeid)
         if report.outcome not in ("passed", "skipped") or hasattr(report, "wasxfail"):
             self._shown_as_failed.add(report.nodeid)
@@ -84,15 +71,11 @@ class Ledger:
 
         Properties are anybody's: whatever does not hold verdicts stays, even if it has no name or ours.
         """
-        given = list(getattr(report, "user_properties", None) or ())
-        others = []
-        for each in given:
-            if (verdicts := _verdicts_in(each)) is None:
-                others.append(each)
-            else:
+        found = [(each, _verdicts_in(each)) for each in getattr(report, "user_properties", None) or ()]
+        for _, verdicts in found:
+            if verdicts is not None:
                 self._verdicts[report.nodeid] = verdicts
-        if len(others) < len(given):
-            report.user_properties = others
+                report.user_properties = [each for each, verdicts in found if verdicts is None]
 
     @property
     def used(self) -> list[str]:

@@ -108,19 +108,13 @@ class GateSession:
             self._evaluator.forget(share=True)
         self._follows_gate_of_yaml = is_yaml
 
-    @property
-    def not_kept(self) -> dict[str, str]:
-        """Models of which nothing was kept so far, by name, with the reason."""
-        return dict(self._evaluator.not_kept)
-
-    def entries(self, item: pytest.Item) -> dict[str, str]:
-        """Return the entries for the baseline file that a test's gates measured, in JSON, by gate."""
-        return {name: self._judge.entries[name] for name in item.stash.get(_GATES, {}) if name in self._judge.entries}
-
-    def take_remarks(self) -> list[str]:
-        """Return what the summary should say of the measurements made since the last call."""
+    def take_extras(self, item: pytest.Item | None) -> dict[str, Any]:
+        """Return what a report carries beside verdicts (see `EXTRAS`), with the entries of the test `item` if any."""
+        gates = {} if item is None else item.stash.get(_GATES, {})
+        entries = {name: self._judge.entries[name] for name in gates if name in self._judge.entries}
         remarks, self._remarks[:] = list(dict.fromkeys(self._remarks)), []
-        return remarks
+        extras = {"entries": entries, "remarks": remarks, "not_kept": dict(self._evaluator.not_kept)}
+        return {key: value for key, value in extras.items() if value}
 
     def collect(self, items: Sequence[pytest.Item], markers: Collection[str]) -> dict[str, int]:
         """Read the markers of `items`.

@@ -26,9 +26,8 @@ class EvaluationSpec:
     """What to measure; no limit in it.
 
     Attributes:
-        metric: Name of the metric.
         model: Name, path, hub id, fixture reference, or a pair in memory.
-        dataset: Likewise, or rows.
+        dataset: Name, path, hub id, fixture reference, or rows.
         how: Protocol of a perplexity, or how to measure something else.
     """
 
@@ -97,8 +96,6 @@ class Gate:
     """A measurement and the value that still passes.
 
     Attributes:
-        marker: Name of the marker.
-        evaluation: What to measure.
         limit: Finite; must be positive, except for metrics that can be zero or negative.
         confidence: One-sided level at which a bound of the value must be within the limit; None to judge the value.
     """

@@ -20,7 +20,7 @@ from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC, Metric, 
 from pytest_lmgate.spec.arguments import GENERATION, NO_REGRESSION, TEXTS, arguments_of, arguments_of_no_regression
 from pytest_lmgate.spec.gates import EvaluationSpec, Gate, How, NoRegression
 from pytest_lmgate.spec.protocol import Protocol
-from pytest_lmgate.spec.requests import ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
+from pytest_lmgate.spec.requests import ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest, is_no_name
 
 _BASELINE, _CONFIDENCE = "baseline", 0.95
 
@@ -76,7 +76,7 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
     arguments = _bound(NO_REGRESSION, parameters, args, kwargs, hint)
     tolerance = Tolerance.parse(arguments.pop("tolerance"))
     against, confidence = arguments.pop("against", _BASELINE), arguments.pop("confidence", _CONFIDENCE)
-    if against is None or isinstance(against, int | float) or (isinstance(against, str) and not against):
+    if is_no_name(against):
         raise ConfigError.of("against", f'expected "{_BASELINE}", the name of a model or a model, got {against!r}')
     if row is not USERS_METRIC:
         del arguments["metric"]
@@ -112,7 +112,6 @@ def _bound(
 
 
 def _evaluation(row: Metric, arguments: dict[str, Any]) -> EvaluationSpec:
-    """Make of bound arguments what to measure."""
     name = arguments.pop("metric") if row is USERS_METRIC else row.name
     if not isinstance(name, str) or not name:
         raise ConfigError.of("metric", f"expected the name of a registered metric, got {name!r}")
@@ -128,7 +127,7 @@ def _evaluation(row: Metric, arguments: dict[str, Any]) -> EvaluationSpec:
         if "references" in arguments:
             raise ConfigError.of("references", "go with predictions; a dataset names the columns that hold its own")
         for key, value in (("model", model), ("dataset", dataset)):
-            if value is None or isinstance(value, int | float) or (isinstance(value, str) and not value):
+            if is_no_name(value):
                 raise ConfigError.of(
                     key, f"expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...), got {value!r}"
                 )

@@ -6,7 +6,7 @@ With the model's context it becomes a `Windowing`. What a protocol's name stands
 
 from __future__ import annotations
 
-__all__ = ["AVERAGES", "UNITS", "Protocol"]
+__all__ = ["AVERAGES", "UNITS", "Protocol", "one_of", "whole_number"]
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,12 +46,12 @@ class Protocol:
     add_bos_token: bool | None = False
 
     def __post_init__(self) -> None:
-        _one_of("protocol", self.name, PROTOCOLS)
-        _one_of("unit", self.unit, UNITS)
+        one_of("protocol", self.name, PROTOCOLS)
+        one_of("unit", self.unit, UNITS)
         if self.average is not None:
-            _one_of("average", self.average, AVERAGES)
-        _whole_number("max_length", self.max_length, at_least=2)
-        _whole_number("stride", self.stride, at_least=1)
+            one_of("average", self.average, AVERAGES)
+        whole_number("max_length", self.max_length, at_least=2)
+        whole_number("stride", self.stride, at_least=1)
         if not isinstance(self.allow_beyond_context, bool):
             raise ProtocolError.of("allow_beyond_context", f"expected true or false, got {self.allow_beyond_context!r}")
         if self.add_bos_token is not None and not isinstance(self.add_bos_token, bool):
@@ -124,7 +124,8 @@ class Protocol:
         return Windowing(name, length, stride, self.add_bos_token)
 
 
-def _one_of(key: str, value: object, valid: Iterable[str]) -> None:
+def one_of(key: str, value: object, valid: Iterable[str]) -> None:
+    """Refuse a value that is none of the `valid` names."""
     names = list(valid)
     if value not in names:
         raise ProtocolError.of(key, f"expected one of {', '.join(names)}; got {value!r}{nearest(str(value), names)}")
@@ -136,8 +137,7 @@ def _either(names: list[str]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _whole_number(key: str, value: object, *, at_least: int) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+def whole_number(key: str, value: object, *, at_least: int) -> None:
+    """Refuse what is neither None nor a whole number of at least `at_least` tokens."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < at_least):
         raise ProtocolError.of(key, f"expected a whole number of tokens, {at_least} or more; got {value!r}")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["ChoiceRequest", "DivergenceRequest", "MaskedRequest", "TextRequest"]
+__all__ = ["ChoiceRequest", "DivergenceRequest", "MaskedRequest", "TextRequest", "is_no_name"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.accuracy import CHOICE_VARIANTS
 from pytest_lmgate.metrics.divergence import KL_STATISTICS
-from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.spec.protocol import Protocol, one_of, whole_number
 
 
 @dataclass(frozen=True)
 class TextRequest:
-    """A metric of texts, which a model generates or which are given.
+    """A metric of texts, which a model generates or which are given as predictions with their references, row by row.
 
     Attributes:
-        metric: ``bleu``, ``chrf``, ``ter``, ``rouge``, ``exact``, or the name of a user's.
         options: The metric's own, those that were said.
-        generation: How to generate.
-        predictions: Texts that are there already, one per row.
-        references: References of each of them.
     """
 
     metric: str
@@ -50,13 +46,8 @@ class ChoiceRequest:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        if self.variant not in CHOICE_VARIANTS:
-            raise ConfigError.of(
-                "variant",
-                f"expected one of {', '.join(CHOICE_VARIANTS)}; got {self.variant!r}"
-                f"{nearest(str(self.variant), CHOICE_VARIANTS)}",
-            )
-        _check_length(self.max_length)
+        one_of("variant", self.variant, CHOICE_VARIANTS)
+        whole_number("max_length", self.max_length, at_least=2)
 
 
 @dataclass(frozen=True)
@@ -74,17 +65,12 @@ class MaskedRequest:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        _check_length(self.max_length)
+        whole_number("max_length", self.max_length, at_least=2)
 
 
 @dataclass(frozen=True)
 class DivergenceRequest:
-    """A model beside its reference, on the same tokens.
-
-    Attributes:
-        reference: Name, path, hub id, fixture reference, or a pair in memory.
-        protocol: How the text is read.
-        statistic: Of the KL divergence per token: one of `KL_STATISTICS`.
+    """A model beside its reference, given as models are, on the same tokens; the statistic is one of `KL_STATISTICS`.
 
     Raises:
         ConfigError: No reference, or an unknown statistic.
@@ -95,21 +81,15 @@ class DivergenceRequest:
     statistic: str = "mean"
 
     def __post_init__(self) -> None:
-        given = self.reference
-        if given is None or isinstance(given, int | float) or (isinstance(given, str) and not given):
+        if is_no_name(self.reference):
             raise ConfigError.of(
                 "reference",
                 "expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...) of the model to "
-                f"compare with, got {given!r}",
+                f"compare with, got {self.reference!r}",
             )
-        if self.statistic not in KL_STATISTICS:
-            raise ConfigError.of(
-                "statistic",
-                f"expected one of {', '.join(KL_STATISTICS)}; got {self.statistic!r}"
-                f"{nearest(str(self.statistic), KL_STATISTICS)}",
-            )
+        one_of("statistic", self.statistic, KL_STATISTICS)
 
 
-def _check_length(length: object) -> None:
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 2):
-        raise ConfigError.of("max_length", f"expected a whole number of tokens, 2 or more; got {length!r}")
+def is_no_name(given: object) -> bool:
+    """Return whether something given for a model or a dataset can be neither: nothing, a number or an empty text."""
+    return given is None or isinstance(given, int | float) or (isinstance(given, str) and not given)

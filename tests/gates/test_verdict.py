@@ -13,6 +13,8 @@ import scipy.stats
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Bounded, Verdict, judge_bounds, judge_limit
 from pytest_lmgate.metrics.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
@@ -125,6 +127,26 @@ def test_no_bound_is_asked_of_what_is_not_finite(value: float) -> None:
 
 _FLOATS = st.floats(allow_nan=False)
 _TEXTS = st.text(max_size=20)
+_PERHAPS = st.none() | _FLOATS
+_COMPARISONS = st.builds(
+    Comparison,
+    decision=st.sampled_from(["pass", "fail", "inconclusive"]),
+    candidate=_FLOATS,
+    reference=_FLOATS,
+    change=_FLOATS,
+    degradation=_FLOATS,
+    tolerance=st.builds(Tolerance, _FLOATS, st.booleans()),
+    confidence=_FLOATS,
+    n=st.integers(0),
+    clusters=st.integers(0),
+    lower=_PERHAPS,
+    p_pass=_PERHAPS,
+    needed=st.none() | st.integers(0),
+    reason=_TEXTS,
+    bounds=st.none() | st.sampled_from(["hall", "tango", "bootstrap"]),
+    against=_TEXTS,
+    notes=st.lists(_TEXTS, max_size=2).map(tuple),
+)
 _VERDICTS = st.builds(
     Verdict,
     id=_TEXTS,
@@ -148,6 +170,9 @@ _VERDICTS = st.builds(
     message=_TEXTS,
     cache=_TEXTS,
     worst=st.lists(st.tuples(st.integers(0), _FLOATS, _TEXTS, _TEXTS), max_size=3).map(tuple),
+    details=st.lists(st.tuples(_TEXTS, _PERHAPS | st.integers() | _TEXTS), max_size=2).map(tuple),
+    arguments=st.lists(_TEXTS, max_size=2).map(tuple),
+    comparison=st.none() | _COMPARISONS,
     bounded=st.none()
     | st.builds(
         Bounded, confidence=_FLOATS, lower=st.none() | _FLOATS, bounds=_TEXTS, needed=st.none() | st.integers(0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.plugin.ledger import ENTRIES, PROPERTY, Ledger
+from pytest_lmgate.plugin.ledger import EXTRAS, PROPERTY, Ledger
 
 TEST = "test_a.py::test_one"
 
@@ -88,7 +88,10 @@ def test_the_end_of_a_subtest_is_not_the_end_of_its_test() -> None:
 
 
 def test_entries_for_the_baseline_are_collected() -> None:
-    made = ledger(report("setup", **{ENTRIES: {"g": "{}"}}), report("setup", test="other", **{ENTRIES: {"h": "[]"}}))
+    made = ledger(
+        report("setup", **{EXTRAS: {"entries": {"g": "{}"}}}),
+        report("setup", test="other", **{EXTRAS: {"entries": {"h": "[]"}}}),
+    )
     assert made.entries == {"g": "{}", "h": "[]"}
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Verdict
 
 
@@ -58,3 +60,26 @@ def unmeasured(failed: Verdict) -> Verdict:
         message="model 'gone': no such folder: models/gone; check models.gone.path",
         seconds=0.04,
     )
+
+
+@pytest.fixture
+def compared(failed: Verdict) -> Verdict:
+    comparison = Comparison(
+        decision="fail",
+        candidate=18.15,
+        reference=16.5,
+        change=0.1,
+        degradation=0.1,
+        tolerance=Tolerance(0.01, relative=True),
+        confidence=0.95,
+        n=283287,
+        clusters=40,
+        lower=0.09,
+        upper=0.11,
+        p_pass=1.0,
+        p_fail=0.0001,
+        bounds="hall",
+        against="model 'fp16'",
+        notes=("device: cpu then, cuda now",),
+    )
+    return replace(failed, marker="no_regression", comparison=comparison)

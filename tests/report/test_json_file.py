@@ -56,6 +56,34 @@ def test_a_report_has_the_schema_that_others_read(failed: Verdict) -> None:
     }
 
 
+def test_a_comparison_has_the_keys_that_others_read(compared: Verdict) -> None:
+    assert _read(compared)["gates"][0]["comparison"] == {
+        "against": "model 'fp16'",
+        "decision": "fail",
+        "reference": 16.5,
+        "degradation": 0.1,
+        "tolerance": "1%",
+        "size": 0.01,
+        "relative": True,
+        "confidence": 0.95,
+        "clusters": 40,
+        "lower": 0.09,
+        "upper": 0.11,
+        "p_pass": 1.0,
+        "p_fail": 0.0001,
+        "p_value": None,
+        "detectable": None,
+        "needed": None,
+        "reason": "",
+        "notes": ["device: cpu then, cuda now"],
+        "corrected": False,
+        "bounds": "hall",
+        "clustered_by": "rows",
+        "note": "",
+    }
+    assert _read(replace(compared, verdict="inconclusive"))["gates"][0]["comparison"]["corrected"] is True
+
+
 def test_gates_stand_in_their_order_and_what_is_not_known_is_null(
     passed: Verdict, stopped: Verdict, unmeasured: Verdict
 ) -> None:
