@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["conclusion", "degradation", "explain", "number"]
+__all__ = ["conclusion", "degradation", "explain", "interval", "number"]
 
 import math
 import shlex
@@ -35,35 +35,27 @@ def _lines(verdict: Verdict) -> list[str]:
     assert verdict.limit is not None
     value, limit = distinct(verdict.value, verdict.limit)
     at_least = "at least " if verdict.at_least else ""
-    interval = ""
-    if verdict.interval is not None:
-        interval = f" [{number(verdict.interval[0])}, {number(verdict.interval[1])}]"
+    noise = "" if verdict.interval is None else f" {interval(*verdict.interval)}"
     outside = verdict.value > verdict.limit if verdict.marker.endswith("_max") else verdict.value < verdict.limit
     relation = ("above" if verdict.value > verdict.limit else "below") if outside else "within"
     excess = verdict.value - verdict.limit
-    lines = [
-        f"{verdict.marker}: {name} {at_least}{value}{interval} of {_models(verdict)} on {verdict.dataset!r} "
+    share = f" ({excess / abs(verdict.limit):+.2%})" if verdict.limit else ""
+    details = dict(verdict.details)
+    against = f" against {details['reference']!r}" if details else ""
+    figures = divergence_lines(details, iid=verdict.iid) if details else ["", "", ""]
+    stopped = "stopped early by --lmgate-fail-fast: the sum so far already proves it"
+    return [
+        f"{verdict.marker}: {name} {at_least}{value}{noise} of {verdict.model!r}{against} on {verdict.dataset!r} "
         f"is {relation} the limit {limit}",
-        _line("by", f"{at_least}{excess:+.4g}" + (f" ({excess / abs(verdict.limit):+.2%})" if verdict.limit else "")),
-        *([] if verdict.bounded is None else [_line("verdict", conclusion(verdict))]),
-        *_how_measured(verdict),
-        *_two_models(verdict),
+        *_facts(
+            ("by", f"{at_least}{excess:+.4g}{share}"),
+            ("verdict", conclusion(verdict)),
+            *_how_measured(verdict),
+            *zip(("perplexity", "KL", "tokens"), figures, strict=True),
+            ("note", stopped if verdict.at_least else ""),
+        ),
+        *_worst(verdict),
     ]
-    if verdict.at_least:
-        lines.append(_line("note", "stopped early by --lmgate-fail-fast: the sum so far already proves it"))
-    return lines + _worst(verdict)
-
-
-def _models(verdict: Verdict) -> str:
-    reference = dict(verdict.details).get("reference")
-    return repr(verdict.model) if reference is None else f"{verdict.model!r} against {reference!r}"
-
-
-def _two_models(verdict: Verdict) -> list[str]:
-    if not verdict.details:
-        return []
-    found = divergence_lines(dict(verdict.details), iid=verdict.iid)
-    return [_line(key, line) for key, line in zip(("perplexity", "KL", "tokens"), found, strict=True)]
 
 
 def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
@@ -71,22 +63,26 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
     value, reference = distinct(verdict.value, found.reference)
     worse = f"{_size(found, abs(found.degradation))} {'worse' if found.degradation > 0 else 'better'}"
     relation = "the same as" if found.degradation == 0 else f"{worse} than"
-    lines = [
+    bounds = f"{found.bounds}, {_judged_between(found.clusters, found.clustered_by)}"
+    p_value = "" if found.p_value is None else f"p = {found.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"
+    power = ""
+    if found.detectable is not None:
+        power = f"the smallest change this gate can see is {_size(found, found.detectable)}"
+    return [
         f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
         f"{reference} of the {found.against}: {verdict.verdict.upper()} at a tolerance of {found.tolerance}",
-        _line("degraded", degradation(found)),
-        _line("verdict", conclusion(verdict)),
+        *_facts(
+            ("degraded", degradation(found)),
+            ("verdict", conclusion(verdict)),
+            ("bounds", bounds if found.bounds else ""),
+            ("note", found.note),
+            ("power", power),
+            ("bootstrap", p_value),
+            *(("note", note) for note in found.notes),
+            *_how_measured(verdict),
+        ),
+        *_worst(verdict),
     ]
-    if found.bounds is not None:
-        lines.append(_line("bounds", f"{found.bounds}, {_judged_between(found.clusters, found.clustered_by)}"))
-    if found.note:
-        lines.append(_line("note", found.note))
-    if found.detectable is not None:
-        lines.append(_line("power", f"the smallest change this gate can see is {_size(found, found.detectable)}"))
-    if found.p_value is not None:
-        lines.append(_line("bootstrap", f"p = {found.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"))
-    lines += [_line("note", note) for note in found.notes]
-    return lines + _how_measured(verdict) + _worst(verdict)
 
 
 def conclusion(verdict: Verdict) -> str:
@@ -100,15 +96,13 @@ def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
     level = f"{100 * bounded.confidence:.15g} %"
     if bounded.lower is None or bounded.upper is None:
         return f"INCONCLUSIVE: there is no interval with {_judged_between(bounded.clusters, bounded.clustered_by)}"
-    interval = (
-        f"one-sided {level} bounds [{number(bounded.lower)}, {number(bounded.upper)}] ({bounded.bounds}, "
-        f"{_judged_between(bounded.clusters, bounded.clustered_by)})"
-    )
+    between = _judged_between(bounded.clusters, bounded.clustered_by)
+    bounds = f"one-sided {level} bounds {interval(bounded.lower, bounded.upper)} ({bounded.bounds}, {between})"
     if verdict.verdict in ("pass", "fail"):
         side = "within" if verdict.verdict == "pass" else "beyond"
-        return f"{verdict.verdict.upper()}: the value is {side} the limit, and so is its bound; {interval}"
+        return f"{verdict.verdict.upper()}: the value is {side} the limit, and so is its bound; {bounds}"
     build = "the build fails" if verdict.blocking else "the build goes on"
-    text = f"INCONCLUSIVE: the limit lies between the {interval}; {build}"
+    text = f"INCONCLUSIVE: the limit lies between the {bounds}; {build}"
     return f"{text}; about {bounded.needed:,} {verdict.unit}s would settle it" if bounded.needed else text
 
 
@@ -168,12 +162,12 @@ def _size(found: Comparison, value: float, form: str = ".4g") -> str:
     return f"{100 * value:{form}} %" if found.tolerance.relative else f"{value:{form}}"
 
 
-def _how_measured(verdict: Verdict) -> list[str]:
+def _how_measured(verdict: Verdict) -> list[tuple[str, str]]:
     return [
-        _line("signature", verdict.signature),
-        _line("targets", _targets(verdict)),
-        _line("measured", _provenance(verdict)),
-        _line("reproduce", shlex.join(["pytest", verdict.test, "--lmgate-refresh", *verdict.arguments])),
+        ("signature", verdict.signature),
+        ("targets", _targets(verdict)),
+        ("measured", _provenance(verdict)),
+        ("reproduce", shlex.join(["pytest", verdict.test, "--lmgate-refresh", *verdict.arguments])),
     ]
 
 
@@ -182,7 +176,7 @@ def _worst(verdict: Verdict) -> list[str]:
     if not verdict.worst:
         return []
     digits = max(len(f"{row:,}") for row, *_ in verdict.worst)
-    lines = [_line("worst rows", "row (from 0), score, reference, output")]
+    lines = _facts(("worst rows", "row (from 0), score, reference, output"))
     for row, score, reference, output in verdict.worst:
         begin = f"    {row:{digits},}  {score:8.4g}  "
         width = max(20, shutil.get_terminal_size().columns - len(begin))
@@ -196,8 +190,14 @@ def number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _line(key: str, text: str) -> str:
-    return f"  {key:<10} {text}"
+def interval(low: float, high: float) -> str:
+    """Return both ends in six digits each, as in ``[17.25, 19.0625]``."""
+    return f"[{number(low)}, {number(high)}]"
+
+
+def _facts(*pairs: tuple[str, str]) -> list[str]:
+    """Return a line for each key with a text."""
+    return [f"  {key:<10} {text}" for key, text in pairs if text]
 
 
 def _targets(verdict: Verdict) -> str:

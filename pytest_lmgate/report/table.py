@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.metrics.score import distinct
-from pytest_lmgate.report.explanation import conclusion, degradation, number
+from pytest_lmgate.report.explanation import conclusion, degradation, interval, number
 
 _FEW = 30
 _LIMITED = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
@@ -68,13 +68,11 @@ def _row(verdict: Verdict, name: str) -> tuple[str, ...]:
     value, limit = ("-" if each is None else number(each) for each in (verdict.value, verdict.limit))
     if verdict.value is not None and verdict.limit is not None:
         value, limit = distinct(verdict.value, verdict.limit)
-    interval = "-"
-    if verdict.interval is not None:
-        interval = f"[{number(verdict.interval[0])}, {number(verdict.interval[1])}]"
+    noise = "-" if verdict.interval is None else interval(*verdict.interval)
     value = f">= {value}" if verdict.at_least else value
     if verdict.marker == "no_regression" and verdict.verdict == "pass":  # and without a comparison: it was not judged
         limit = "new baseline"
-    return verdict.verdict.upper(), name, value, interval, limit, scored, seconds
+    return verdict.verdict.upper(), name, value, noise, limit, scored, seconds
 
 
 def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
