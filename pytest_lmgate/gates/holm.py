@@ -6,22 +6,12 @@ needs no independence: gates that share a model or a text are as welcome as othe
 
 from __future__ import annotations
 
-__all__ = ["CorrectedDecision", "correct_family", "correct_verdicts", "holm"]
+__all__ = ["correct_family", "holm"]
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pytest_lmgate.gates.comparison import Comparison, Decision
-from pytest_lmgate.gates.verdict import Verdict
-
-
-@dataclass(frozen=True)
-class CorrectedDecision:
-    """One gate's verdict as a member of its family, with Holm's adjusted p-values; None where there was no test."""
-
-    decision: Decision
-    p_pass: float | None
-    p_fail: float | None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -42,8 +32,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def correct_family(comparisons: Sequence[Comparison]) -> list[CorrectedDecision]:
-    """Judge a family of comparisons anew, so that each kind of wrong verdict has one chance in the whole family.
+def correct_family(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return a family of comparisons with Holm's p-values and the verdicts by them.
+
+    Each kind of wrong verdict then has one chance in the whole family.
 
     A comparison tests two hypotheses: "at least the tolerance", whose rejection is PASS, and "at most the tolerance",
     whose rejection is FAIL. Each kind is a family of its own. So the probability that any gate passes though its model
@@ -61,27 +53,9 @@ def correct_family(comparisons: Sequence[Comparison]) -> list[CorrectedDecision]
     level = round(1 - confidence, 12)  # 0.05, where 1 - 0.95 is a little more
     corrected = []
     for one in comparisons:
-        if one.p_pass is None:
-            corrected.append(CorrectedDecision(one.decision, None, None))
-            continue
-        passes, fails = next(p_pass), next(p_fail)
-        decision: Decision = "pass" if passes <= level else "fail" if fails <= level else "inconclusive"
-        corrected.append(CorrectedDecision(decision, passes, fails))
+        if one.p_pass is not None:
+            passes, fails = next(p_pass), next(p_fail)
+            decision: Decision = "pass" if passes <= level else "fail" if fails <= level else "inconclusive"
+            one = replace(one, decision=decision, p_pass=passes, p_fail=fails)
+        corrected.append(one)
     return corrected
-
-
-def correct_verdicts(verdicts: Sequence[Verdict], *, strict: bool) -> list[Verdict]:
-    """Return the verdicts of a session with those of its comparisons corrected; all others stay.
-
-    A gate that failed the build still does: FAIL was measured beyond the tolerance. If `strict`, so does every
-    inconclusive gate.
-    """
-    decided = iter(correct_family([verdict.comparison for verdict in verdicts if verdict.comparison is not None]))
-    after = []
-    for verdict in verdicts:
-        if verdict.comparison is not None:
-            decision = next(decided).decision
-            blocking = verdict.failed or (strict and decision == "inconclusive")
-            verdict = replace(verdict, verdict=decision, blocking=blocking)
-        after.append(verdict)
-    return after

@@ -5,8 +5,9 @@ from __future__ import annotations
 __all__ = ["corrected"]
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from pytest_lmgate.gates.holm import correct_verdicts
+from pytest_lmgate.gates.holm import correct_family
 from pytest_lmgate.gates.verdict import Verdict
 
 
@@ -24,13 +25,22 @@ def corrected(
         The verdicts, a line about them, and what fails the session although its test passed: in strict mode a gate that
         is inconclusive only by the correction.
     """
-    after = correct_verdicts(verdicts, strict=strict)
-    problems = [
-        f"{new.id}: inconclusive after Holm's correction, which --lmgate-strict does not let pass"
-        for old, new in zip(verdicts, after, strict=True)
-        if new.failed and not old.failed and new.id not in expected_to_fail
-    ]
-    tested = sum(verdict.comparison is not None and verdict.comparison.p_pass is not None for verdict in after)
+    comparisons = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
+    family = iter(correct_family(comparisons))
+    after, problems = [], []
+    for verdict in verdicts:
+        if verdict.comparison is None:
+            after.append(verdict)
+            continue
+        decision = next(family).decision
+        turned_to_failure = strict and decision == "inconclusive" and not verdict.failed
+        # A gate that failed the build still does: it was measured beyond the tolerance.
+        after.append(replace(verdict, verdict=decision, blocking=verdict.failed or turned_to_failure))
+        if turned_to_failure and verdict.id not in expected_to_fail:
+            problems.append(
+                f"{verdict.id}: inconclusive after Holm's correction, which --lmgate-strict does not let pass"
+            )
+    tested = sum(comparison.p_pass is not None for comparison in comparisons)
     turned = sum(verdict.is_corrected for verdict in after)
     note = f"Holm: verdicts hold for {tested} no_regression gates together; {turned} inconclusive by the correction"
     return after, [note] * bool(tested), problems

@@ -5,11 +5,12 @@ Only one process of a session writes the file, after all gates were judged.
 
 from __future__ import annotations
 
-__all__ = ["keep_baseline", "unused", "update_file"]
+__all__ = ["keep_baseline", "update_file"]
 
+import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,11 +39,13 @@ def keep_baseline(
     Returns:
         What to say, and what went wrong.
     """
-    try:
-        if update:
-            return update_file(path, new, used=used if update == "all" else None, unknown=unknown), []
-        names = [] if used is None else unused(path, used, unknown)
+    if not update:
+        names = []
+        with contextlib.suppress(BaselineError):  # said where a gate wanted it
+            names = [] if used is None else _without_gate(read_baseline(path), used, unknown)
         return [f"baseline {path.name}: no gate uses {name}; remove it by --lmgate-update" for name in names], []
+    try:
+        return update_file(path, new, used=used if update == "all" else None, unknown=unknown), []
     except (BaselineError, OSError) as error:
         return [], [f"the baseline was not written: {error}"]
 
@@ -81,15 +84,7 @@ def update_file(
     return _told(path.name, before, after, list(new), gone)
 
 
-def unused(path: Path, used: Iterable[str], unknown: Sequence[str]) -> list[str]:
-    """Return the entries that no gate of a full run uses; nothing is said of what is in `unknown` files and folders."""
-    try:
-        return _without_gate(read_baseline(path), used, unknown)
-    except BaselineError:
-        return []  # said where a gate wanted it
-
-
-def _without_gate(entries: Mapping[str, BaselineEntry], used: Iterable[str], unknown: Sequence[str]) -> list[str]:
+def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str], unknown: Sequence[str]) -> list[str]:
     known = set(used)
     return [name for name in entries if name not in known and not name.startswith(tuple(unknown))]
 

@@ -19,7 +19,7 @@ from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.closing import Closing, close, show_summary
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.places import judged_by_others
-from pytest_lmgate.plugin.selection import Collected, only_lists, passed
+from pytest_lmgate.plugin.selection import are_all_in, only_lists, passed
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.travel import make_plain
 from pytest_lmgate.plugin.typos import mistyped
@@ -40,7 +40,7 @@ class GateHooks:
         """Hold on to the config; nothing is read yet."""
         self._config, self._markers, self._fixtures = config, markers, fixtures
         self._ledger = Ledger()
-        self._collected = Collected()
+        self._found: list[pytest.Item] = []
         self._broke = False  # controller: a worker had an internal error
         self._session: GateSession | None = None
         self._worker: dict[str, Any] | None = getattr(config, "workerinput", None)
@@ -87,7 +87,7 @@ class GateHooks:
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Note a test that was found."""
-        self._collected.add(item)
+        self._found.append(item)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -98,8 +98,8 @@ class GateHooks:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Read the markers of the tests that will run: by now every plugin has deselected what it wants to."""
         ledger, items = self._ledger, session.items
-        if not self._collected.are_all_in(items):
-            ledger.deselected = True
+        found, self._found = self._found, []
+        ledger.deselected |= not are_all_in(found, items)
         gated, measuring = list(filter(self._is_gated, items)), list(filter(self._is_measuring, items))
         problems = [*self._unread, *mistyped(items, self._markers)]
         if not (gated or measuring or problems or options.update(self._config)):
@@ -175,7 +175,7 @@ class GateHooks:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Note that this is no full run."""
-        self._ledger.deselected = self._ledger.deselected or bool(items)
+        self._ledger.deselected |= bool(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note what was skipped or failed as a whole: its gates are not known."""

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["Collected", "asks_for_all", "only_lists", "passed", "was_stopped"]
+__all__ = ["are_all_in", "asks_for_all", "only_lists", "passed", "was_stopped"]
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import pytest
 
 
-class Collected:
-    """The tests that were found, to be compared with those that are left when every plugin has had its say.
-
-    A plugin that takes tests out of the list need not tell the others, and not all do.
-    """
-
-    def __init__(self) -> None:
-        self._items: list[pytest.Item] = []
-
-    def add(self, item: pytest.Item) -> None:
-        """Note a test that was found."""
-        self._items.append(item)
-
-    def are_all_in(self, items: Sequence[pytest.Item]) -> bool:
-        """Whether none is gone; those noted are then forgotten."""
-        found, self._items = self._items, []
-        left = set(map(id, items))  # not by node id, which xdist changes
-        return all(id(item) in left for item in found)
+def are_all_in(found: Iterable[pytest.Item], left: Iterable[pytest.Item]) -> bool:
+    """Whether all tests that were found are left after every plugin has had its say, told or not."""
+    kept = set(map(id, left))  # not by node id, which xdist changes
+    return all(id(item) in kept for item in found)
 
 
 def only_lists(config: pytest.Config) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.gates.comparison import Comparison
-from pytest_lmgate.gates.holm import CorrectedDecision, correct_family, holm
+from pytest_lmgate.gates.holm import correct_family, holm
 from pytest_lmgate.gates.means import compare_means
 from pytest_lmgate.gates.paired import compare
 from pytest_lmgate.metrics.sample import Sample, Scale
@@ -83,7 +83,7 @@ def test_a_correction_only_turns_verdicts_into_inconclusive(changes: list[float]
 def test_a_family_of_one_is_judged_as_it_was(change: float) -> None:
     one = compared(change)
 
-    assert correct_family([one]) == [CorrectedDecision(one.decision, one.p_pass, one.p_fail)]
+    assert correct_family([one]) == [one]
 
 
 def test_a_failure_that_twenty_gates_make_likely_is_no_verdict() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.plugin.selection import Collected, asks_for_all, only_lists, was_stopped
+from pytest_lmgate.plugin.selection import are_all_in, asks_for_all, only_lists, was_stopped
 from tests.plugin.conftest import Configured
 
 
@@ -16,18 +16,14 @@ def items(count: int) -> list[Any]:
 
 
 def test_a_test_that_is_gone_is_noticed_even_where_another_has_its_name() -> None:
-    found, collected = items(2), Collected()
-    for item in found:
-        collected.add(item)
-    assert not collected.are_all_in([found[0], *items(1)])
+    found = items(2)
+    assert not are_all_in(found, [found[0], *items(1)])
 
 
-def test_tests_in_another_order_or_with_more_are_all_there_and_then_forgotten() -> None:
-    found, collected = items(2), Collected()
-    for item in found:
-        collected.add(item)
-    assert collected.are_all_in([*items(1), *reversed(found)])
-    assert collected.are_all_in([])
+def test_tests_in_another_order_or_with_more_are_all_there() -> None:
+    found = items(2)
+    assert are_all_in(found, [*items(1), *reversed(found)])
+    assert are_all_in([], [])
 
 
 def test_a_plain_command_line_asks_for_all(configured: Configured) -> None:
