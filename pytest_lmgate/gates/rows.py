@@ -33,7 +33,7 @@ def compare_outcomes(
 
     Args:
         candidate: Which rows the candidate has right.
-        reference: Which rows the reference has right: the same rows.
+        reference: Which of the same rows the reference has right.
         tolerance: Largest degradation let pass.
         confidence: One-sided level of the bounds.
 
@@ -54,11 +54,7 @@ def compare_unchanged(found: Comparison, span: float) -> Comparison:
     """Judge two different models that have the same score in every row.
 
     The noise that nobody saw is bounded as Tango's test bounds it: of C rows none changed, so at most a share of
-    ``z^2 / (C + z^2)`` of rows like them changes, each by the whole range of the metric at most.
-
-    Args:
-        found: The comparison, not yet judged.
-        span: The metric's highest value less its lowest.
+    ``z^2 / (C + z^2)`` of rows like them changes, each by `span`, the whole range of the metric, at most.
     """
     unit = found.reference / span if found.tolerance.relative else 1 / span
     return _judged(found, Changes(found.clusters, 0, 0), unit, None, "unchanged")

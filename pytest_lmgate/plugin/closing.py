@@ -22,17 +22,11 @@ _COLOURS = {"pass": {"green": True}, "fail": {"red": True}, "error": {"red": Tru
 
 @dataclass
 class Closing:
-    """What the summary shows.
-
-    Attributes:
-        verdicts: As they are shown.
-        notes: What else there is to say.
-        problems: What fails the session although every test passed.
-    """
+    """What the summary shows."""
 
     verdicts: Sequence[Verdict] = ()
     notes: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # what fails the session although every test passed
 
 
 def close(ledger: Ledger, session: pytest.Session) -> Closing:

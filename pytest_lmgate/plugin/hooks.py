@@ -239,11 +239,7 @@ class GateHooks:
             show_summary(terminalreporter, self._closing)
 
     def _read(self, gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> dict[str, int]:
-        """Return how many gates each test carries, by node id.
-
-        Raises:
-            pytest.UsageError: A gate is not what it should be; all that are not are named.
-        """
+        """Return how many gates each test carries, by node id; a usage error names every gate that is wrong."""
         others = judged_by_others(self._config, [*gated, *measuring])
         problems, expected = list(others.values()), {}
         if ours := [item for item in gated if item not in others]:

@@ -114,11 +114,7 @@ def update(config: pytest.Config) -> str:
 
 
 def _require_command_line(config: pytest.Config) -> None:
-    """Refuse an update that the ini file's ``addopts`` or PYTEST_ADDOPTS ask for: every session would be one.
-
-    Raises:
-        pytest.UsageError: They do.
-    """
+    """Refuse an update that the ini file's ``addopts`` or PYTEST_ADDOPTS ask for: every session would be one."""
     if hasattr(config, "workerinput"):  # which has the options of its controller
         return
     for name in _UPDATES:

@@ -14,13 +14,10 @@ from pytest_lmgate.plugin import options
 
 
 def judged_by_others(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[pytest.Item, str]:
-    """Find the tests whose nearest lmgate.yaml is not the one that the session reads.
+    """Return what to say of each test whose nearest lmgate.yaml is not the one that the session reads.
 
-    Names in their gates would be looked up in the other file, and where both have them, other models measured than
-    when the test runs by itself. A file named by ``--lmgate-config`` is for all tests.
-
-    Returns:
-        What to say of each such test.
+    Names in its gates would be looked up in the other file, and where both have them, other models measured than when
+    the test runs by itself. A file named by ``--lmgate-config`` is for all tests.
     """
     if not items or options.project_file(config):
         return {}

@@ -53,12 +53,7 @@ GateFailed.__module__ = "builtins"  # as pytest's own outcomes: the short summar
 
 
 class GateSession:
-    """Collects gates, measures them and turns scores into verdicts.
-
-    Args:
-        config: The pytest config.
-        run: Id of the run, the same in every worker.
-    """
+    """Collects gates and has them judged, in the run of this id, which is the same in every worker of xdist."""
 
     def __init__(self, config: pytest.Config, run: str) -> None:
         self._config = config
@@ -117,10 +112,7 @@ class GateSession:
         return {key: value for key, value in extras.items() if value}
 
     def collect(self, items: Sequence[pytest.Item], markers: Collection[str]) -> dict[str, int]:
-        """Read the markers of `items`.
-
-        Returns:
-            How many gates each test carries, by node id.
+        """Read the markers of `items`, and return how many gates each test carries, by node id.
 
         Raises:
             pytest.UsageError: A marker's arguments are wrong; every wrong one is named.
@@ -219,11 +211,7 @@ class GateSession:
         _attach(item, verdicts)
 
     def raise_failures(self, item: pytest.Item) -> None:
-        """Fail the test by its verdicts; called in its call phase.
-
-        Raises:
-            GateFailed: A verdict is FAIL.
-        """
+        """Raise `GateFailed` if a verdict fails the test; called in its call phase."""
         failed = [verdict for verdict in item.stash.get(_VERDICTS, []) if verdict.failed]
         if failed:
             raise GateFailed("\n\n".join(explain(verdict) for verdict in failed), pytrace=False)

@@ -17,15 +17,9 @@ _FILLERS = ("score", "value", "limit", "gate")
 
 
 def mistyped(items: Iterable[pytest.Item], markers: Collection[str]) -> list[str]:
-    """Say of every mark that looks like one of ours which is meant.
+    """Return a sentence for each mark that looks like one of our `markers`, with the first test that carries it.
 
-    Args:
-        items: The tests.
-        markers: Ours.
-
-    Returns:
-        A sentence for each name, with the first test that carries it. Marks without arguments, which no gate is, and
-        marks that the project registers are its own business.
+    Marks without arguments are no gates, and marks that the project registers are its own business.
     """
     unknown: dict[str, pytest.Item] = {}
     for item in items:

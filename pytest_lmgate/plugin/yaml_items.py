@@ -26,15 +26,10 @@ _GATES = rb"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"  # compiled where there is su
 
 
 class GateFile(pytest.File):
-    """A file with gates in it.
+    """A file with gates in it."""
 
-    Attributes:
-        markers: The markers there are.
-        problems: Where to say what is wrong with the file; the session's end of collection raises them all.
-    """
-
-    markers: frozenset[str]
-    problems: list[str]
+    markers: frozenset[str]  # all there are
+    problems: list[str]  # what is wrong with the file goes here; the end of the collection raises it
 
     def collect(self) -> Iterator[GateItem]:
         """Yield the gates in the file's order; names are labels, a repeated one with ``#2`` before its bracket."""

@@ -16,12 +16,7 @@ _SHOWN = (
 
 
 def divergence_lines(details: Mapping[str, object], *, iid: bool) -> list[str]:
-    """Return the figures in lines.
-
-    Args:
-        details: Of a score of two models.
-        iid: Whether to give llama.cpp's errors, which are for its own protocol; else those between clusters.
-    """
+    """Return lines of the details of a score of two models, with llama.cpp's errors if `iid`, else those of clusters."""
     return [", ".join(_figure(name, details, iid) for name in names if name in details) for names in _SHOWN]
 
 

@@ -124,7 +124,6 @@ class NoRegression:
     """A measurement that must not be worse than a reference's by more than a tolerance.
 
     Attributes:
-        evaluation: What to measure of the candidate.
         against: The reference model; None for the committed baseline.
         tolerance: Largest degradation let pass.
         confidence: One-sided level of the bounds.
