@@ -37,4 +37,4 @@ def pytest_configure(config: pytest.Config) -> None:
     project_file(config)  # one that is named but not there may hold gates
     for line in MARKERS_HELP.values():
         config.addinivalue_line("markers", line)
-    config.pluginmanager.register(GateHooks(config, frozenset(MARKERS_HELP), frozenset(FIXTURES)), GateHooks.NAME)
+    config.pluginmanager.register(GateHooks(config), GateHooks.NAME)

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.catalogue import FIXTURES_HELP, MARKERS_HELP
 from pytest_lmgate.plugin.closing import Closing, close, show_summary
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.places import judged_by_others
@@ -36,9 +37,9 @@ class GateHooks:
 
     NAME = "lmgate-hooks"
 
-    def __init__(self, config: pytest.Config, markers: frozenset[str], fixtures: frozenset[str]) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         """Hold on to the config; nothing is read yet."""
-        self._config, self._markers, self._fixtures = config, markers, fixtures
+        self._config = config
         self._ledger = Ledger()
         self._found: list[pytest.Item] = []
         self._broke = False  # controller: a worker had an internal error
@@ -67,7 +68,7 @@ class GateHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Let the gates of lmgate.yaml be found, and those that pytest-testmon would pass over."""
-        keep_files(self._config, [*self._markers, *self._fixtures])
+        keep_files(self._config, [*MARKERS_HELP, *FIXTURES_HELP])
         if self._config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
             return
         if self._project_file.is_file():
@@ -79,7 +80,7 @@ class GateHooks:
         """Collect the gates of lmgate.yaml."""
         if file_path.name not in (self._project_file.name, WRONG_NAME):
             return None
-        return gate_file(file_path, parent, self._markers, self._unread)
+        return gate_file(file_path, parent, self._unread)
 
     @functools.cached_property
     def _project_file(self) -> Path:
@@ -101,7 +102,7 @@ class GateHooks:
         found, self._found = self._found, []
         ledger.deselected |= not are_all_in(found, items)
         gated, measuring = list(filter(self._is_gated, items)), list(filter(self._is_measuring, items))
-        problems = [*self._unread, *mistyped(items, self._markers)]
+        problems = [*self._unread, *mistyped(items, MARKERS_HELP)]
         if not (gated or measuring or problems or options.update(self._config)):
             return
         try:
@@ -244,7 +245,7 @@ class GateHooks:
         problems, expected = list(others.values()), {}
         if ours := [item for item in gated if item not in others]:
             try:
-                expected = self.session().collect(ours, self._markers)
+                expected = self.session().collect(ours)
                 self._ledger.by_baseline = self.session().by_baseline
             except pytest.UsageError as error:
                 problems.append(str(error))
@@ -257,7 +258,7 @@ class GateHooks:
         if self._config.getoption("no_lmgate"):
             pytest.skip("--no-lmgate: gates are not judged")
         try:
-            self._ledger.expected |= self.session().collect([item], self._markers)
+            self._ledger.expected |= self.session().collect([item])
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
@@ -265,10 +266,10 @@ class GateHooks:
         return self._gates_of(item) > 0
 
     def _is_measuring(self, item: pytest.Item) -> bool:
-        return not self._fixtures.isdisjoint(getattr(item, "fixturenames", ()))
+        return not FIXTURES_HELP.keys().isdisjoint(getattr(item, "fixturenames", ()))
 
     def _gates_of(self, item: pytest.Item) -> int:
-        return sum(mark.name in self._markers for mark in item.iter_markers())
+        return sum(mark.name in MARKERS_HELP for mark in item.iter_markers())
 
     def _has_more_gates(self, item: pytest.Item) -> bool:
         return self._gates_of(item) > self._ledger.expected.get(item.nodeid, 0)
@@ -276,7 +277,7 @@ class GateHooks:
     def _refuse_late(self, item: pytest.Item) -> None:
         """Fail a test that got a gate after its setup, in which gates are measured."""
         if self._has_more_gates(item) and not self._config.getoption("no_lmgate"):
-            names = ", ".join(dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name in self._markers))
+            names = ", ".join(dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name in MARKERS_HELP))
             pytest.fail(
                 f"{item.nodeid}: a gate was added too late ({names}): add it in a fixture that the test asks for, or "
                 "at collection; gates are measured once the test's fixtures are set up",

@@ -7,7 +7,7 @@ __all__ = ["GateFailed", "GateSession"]
 import contextlib
 import json
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
@@ -24,6 +24,7 @@ from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.catalogue import MARKERS_HELP
 from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.progress import ProgressLine
 from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
@@ -111,7 +112,7 @@ class GateSession:
         extras = {"entries": entries, "remarks": remarks, "not_kept": dict(self._evaluator.not_kept)}
         return {key: value for key, value in extras.items() if value}
 
-    def collect(self, items: Sequence[pytest.Item], markers: Collection[str]) -> dict[str, int]:
+    def collect(self, items: Sequence[pytest.Item]) -> dict[str, int]:
         """Read the markers of `items`, and return how many gates each test carries, by node id.
 
         Raises:
@@ -121,7 +122,7 @@ class GateSession:
         expected = {}
         for item in items:
             gates: dict[str, Gate | NoRegression] = {}
-            for mark in reversed([mark for mark in item.iter_markers() if mark.name in markers]):
+            for mark in reversed([mark for mark in item.iter_markers() if mark.name in MARKERS_HELP]):
                 entry = entry_of(item, mark)
                 try:
                     gate = self._read(item, mark, entry)

@@ -28,7 +28,6 @@ _GATES = rb"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"  # compiled where there is su
 class GateFile(pytest.File):
     """A file with gates in it."""
 
-    markers: frozenset[str]  # all there are
     problems: list[str]  # what is wrong with the file goes here; the end of the collection raises it
 
     def collect(self) -> Iterator[GateItem]:
@@ -41,7 +40,7 @@ class GateFile(pytest.File):
         if by_testpaths and self.ihook.pytest_ignore_collect(collection_path=self.path, config=self.config):
             return  # an argument is never ignored by pytest; ours was not the user's
         try:
-            gates, problems = read_gates(self.path, self.markers)
+            gates, problems = read_gates(self.path)
         except LmgateError as error:
             self.problems.append(str(error))
             return
@@ -84,9 +83,7 @@ class GateItem(pytest.Item):
         return self.path, self.entry.line - 1, self.name
 
 
-def gate_file(
-    file_path: Path, parent: pytest.Collector, markers: frozenset[str], problems: list[str]
-) -> GateFile | None:
+def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) -> GateFile | None:
     """Return the collector of a file, if it is one that may hold gates."""
     explicit = options.project_file(parent.config)
     if file_path.name == WRONG_NAME and not explicit:
@@ -96,7 +93,7 @@ def gate_file(
     if not _mentions_gates(file_path):
         return None
     node: GateFile = GateFile.from_parent(parent, path=file_path)
-    node.markers, node.problems = markers, problems
+    node.problems = problems
     return node
 
 

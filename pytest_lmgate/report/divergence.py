@@ -16,7 +16,7 @@ _SHOWN = (
 
 
 def divergence_lines(details: Mapping[str, object], *, iid: bool) -> list[str]:
-    """Return lines of the details of a score of two models, with llama.cpp's errors if `iid`, else those of clusters."""
+    """Return the details of a score of two models in lines, with llama.cpp's errors (`iid`) or those of clusters."""
     return [", ".join(_figure(name, details, iid) for name in names if name in details) for names in _SHOWN]
 
 

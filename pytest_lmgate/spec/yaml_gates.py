@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["YamlGate", "read_gates"]
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ import yaml
 from pytest_lmgate.config.file import known_top_level, parse_file
 from pytest_lmgate.config.lines import Lines, line_of
 from pytest_lmgate.errors import ConfigError, LmgateError, nearest
+from pytest_lmgate.metrics.table import MARKERS
+from pytest_lmgate.spec.arguments import NO_REGRESSION
 from pytest_lmgate.spec.gates import Gate, NoRegression
 from pytest_lmgate.spec.markers import parse_marker
 
+_MARKERS = sorted([*MARKERS, NO_REGRESSION])
 _NAMES = ("metric", "model", "reference", "dataset", "against")
 _EXAMPLE = "- ppl_max: {model: ..., dataset: ..., limit: ...}"
 _EXPONENT = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+")  # a number to everyone but YAML 1.1
@@ -56,12 +59,8 @@ class YamlGate:
         return f"{self.file}:{self.lines[name]}: {self.key}.{name}: {error.detail}{hint}"
 
 
-def read_gates(file: Path, markers: Collection[str]) -> tuple[list[YamlGate], list[str]]:
-    """Read the gates of a file.
-
-    Args:
-        file: An lmgate.yaml.
-        markers: The markers there are.
+def read_gates(file: Path) -> tuple[list[YamlGate], list[str]]:
+    """Read the gates of an lmgate.yaml.
 
     Returns:
         The gates in the file's order, and what is wrong with the others, a message each.
@@ -84,13 +83,13 @@ def read_gates(file: Path, markers: Collection[str]) -> tuple[list[YamlGate], li
     gates, problems = [], []
     for index, (entry, node) in enumerate(zip(entries, listed.value, strict=True)):
         try:
-            gates.append(_gate(entry, node, markers, file, f"gates[{index}]"))
+            gates.append(_gate(entry, node, file, f"gates[{index}]"))
         except ConfigError as error:
             problems.append(str(error))
     return gates, problems
 
 
-def _gate(entry: object, node: yaml.Node, markers: Collection[str], file: Path, key: str) -> YamlGate:
+def _gate(entry: object, node: yaml.Node, file: Path, key: str) -> YamlGate:
     where = f"{file}:{line_of(node)}: {key}"
     if not isinstance(entry, dict):
         raise ConfigError(f"{where}: expected a marker with its arguments, as in {_EXAMPLE}; got {_kind(entry)}")
@@ -100,9 +99,9 @@ def _gate(entry: object, node: yaml.Node, markers: Collection[str], file: Path, 
         raise ConfigError(f"{where}: expected exactly one marker, as in {_EXAMPLE}; got {keys}{hint}")
     (marker, arguments), (marker_node, arguments_node) = next(iter(entry.items())), node.value[-1]
     where = f"{file}:{line_of(marker_node)}: {key}.{marker}"
-    if marker not in markers:
-        known = ", ".join(sorted(markers))
-        raise ConfigError(f"{where}: unknown marker{nearest(str(marker), markers)}; expected one of {known}")
+    if marker not in _MARKERS:
+        known = ", ".join(_MARKERS)
+        raise ConfigError(f"{where}: unknown marker{nearest(str(marker), _MARKERS)}; expected one of {known}")
     if not isinstance(arguments, dict):
         raise ConfigError(f"{where}: expected arguments by name, as in {_EXAMPLE}; got {_kind(arguments)}")
     if unnamed := [name for name in arguments if not isinstance(name, str)]:

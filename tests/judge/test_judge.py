@@ -17,7 +17,6 @@ from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.judge.family import corrected
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.upkeep import update_file
-from pytest_lmgate.metrics.table import MARKERS
 from pytest_lmgate.spec.markers import parse_marker
 from pytest_lmgate.spec.yaml_gates import read_gates
 from tests.models.tiny import tiny_llama, word_level
@@ -79,7 +78,7 @@ def test_the_gates_of_a_file_are_judged_in_a_dozen_lines(project: Path) -> None:
     options = Options(cache=project / ".lmgate_cache")
     judge = Judge(Evaluator(loaded, options), options, Baselines(project / "lmgate-baseline.json"))
     assert loaded.file is not None
-    entries, problems = read_gates(loaded.file, [*MARKERS, "no_regression"])
+    entries, problems = read_gates(loaded.file)
     assert problems == []
     for entry in entries:
         judge.check(entry.gate)

@@ -11,12 +11,10 @@ import pytest
 from pytest_lmgate.errors import BaselineError, ConfigError, LmgateError, about
 from pytest_lmgate.spec.yaml_gates import YamlGate, read_gates
 
-MARKERS = ("ppl_max", "bpb_max", "rouge_min", "metric_min", "no_regression")
-
 
 def _read(folder: Path, text: str) -> tuple[list[YamlGate], list[str]]:
     (folder / "lmgate.yaml").write_text(textwrap.dedent(text).lstrip("\n"))
-    return read_gates(folder / "lmgate.yaml", MARKERS)
+    return read_gates(folder / "lmgate.yaml")
 
 
 def test_gates_are_read_in_order_with_their_labels_keys_and_lines(tmp_path: Path) -> None:
@@ -108,9 +106,9 @@ COMMON = "model: int8, dataset: wikitext2"
             "ppl_max:\n    model: int8\n    limit: 2",
             "; got ppl_max, model, limit; indent the arguments below their marker",
         ),
-        ("pl_max: {}", "4: gates[1].pl_max: unknown marker (did you mean 'ppl_max'?); expected one of bpb_max, "),
-        ("skip: {}", "4: gates[1].skip: unknown marker; expected one of bpb_max, metric_min, no_regression, ppl_max"),
-        ("1: {}", "4: gates[1].1: unknown marker; expected one of bpb_max, "),
+        ("pl_max: {}", "4: gates[1].pl_max: unknown marker (did you mean 'ppl_max'?); expected one of accuracy_min, "),
+        ("skip: {}", "4: gates[1].skip: unknown marker; expected one of accuracy_min, bleu_min, "),
+        ("1: {}", "4: gates[1].1: unknown marker; expected one of accuracy_min, "),
         ("ppl_max: [int8, wikitext2, 3]", "4: gates[1].ppl_max: expected arguments by name, as in "),
         ("ppl_max:", "; got nothing"),
         ("ppl_max: {1: x}", "4: gates[1].ppl_max: expected names of arguments, got 1"),
