@@ -18,6 +18,7 @@ from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.catalogue import FIXTURES_HELP, MARKERS_HELP
 from pytest_lmgate.plugin.closing import Closing, close, show_summary
+from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_late_gates
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.places import judged_by_others
 from pytest_lmgate.plugin.selection import are_all_in, only_lists, passed
@@ -93,7 +94,7 @@ class GateHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Let tests run that measure, although pytest-testmon sees no change."""
-        keep_tests(self._config, items, lambda item: self._is_gated(item) or self._is_measuring(item))
+        keep_tests(self._config, items, lambda item: is_gated(item) or is_measuring(item))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -101,7 +102,7 @@ class GateHooks:
         ledger, items = self._ledger, session.items
         found, self._found = self._found, []
         ledger.deselected |= not are_all_in(found, items)
-        gated, measuring = list(filter(self._is_gated, items)), list(filter(self._is_measuring, items))
+        gated, measuring = list(filter(is_gated, items)), list(filter(is_measuring, items))
         problems = [*self._unread, *mistyped(items, MARKERS_HELP)]
         if not (gated or measuring or problems or options.update(self._config)):
             return
@@ -124,7 +125,7 @@ class GateHooks:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Measure, after the test's own fixtures are there."""
-        if self._has_more_gates(item):
+        if len(gates_of(item)) > self._expected(item):
             self._collect_late(item)
         if self._session is not None:
             self._session.begin(item)
@@ -143,18 +144,17 @@ class GateHooks:
         try:
             result = yield
         except pytest.skip.Exception:
-            self._refuse_late(item)
+            refuse_late_gates(item, self._expected(item))
             raise
-        self._refuse_late(item)
+        refuse_late_gates(item, self._expected(item))
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         """Fail by gates that a teardown adds."""
-        before = self._gates_of(item)
+        before = max(len(gates_of(item)), self._expected(item))
         result = yield
-        if self._gates_of(item) > before:
-            self._refuse_late(item)
+        refuse_late_gates(item, before)
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -262,24 +262,5 @@ class GateHooks:
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
-    def _is_gated(self, item: pytest.Item) -> bool:
-        return self._gates_of(item) > 0
-
-    def _is_measuring(self, item: pytest.Item) -> bool:
-        return not FIXTURES_HELP.keys().isdisjoint(getattr(item, "fixturenames", ()))
-
-    def _gates_of(self, item: pytest.Item) -> int:
-        return sum(mark.name in MARKERS_HELP for mark in item.iter_markers())
-
-    def _has_more_gates(self, item: pytest.Item) -> bool:
-        return self._gates_of(item) > self._ledger.expected.get(item.nodeid, 0)
-
-    def _refuse_late(self, item: pytest.Item) -> None:
-        """Fail a test that got a gate after its setup, in which gates are measured."""
-        if self._has_more_gates(item) and not self._config.getoption("no_lmgate"):
-            names = ", ".join(dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name in MARKERS_HELP))
-            pytest.fail(
-                f"{item.nodeid}: a gate was added too late ({names}): add it in a fixture that the test asks for, or "
-                "at collection; gates are measured once the test's fixtures are set up",
-                pytrace=False,
-            )
+    def _expected(self, item: pytest.Item) -> int:
+        return self._ledger.expected.get(item.nodeid, 0)

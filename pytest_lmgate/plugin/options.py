@@ -49,7 +49,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--lmgate-report",
         action="append",
         metavar="TYPE:DEST",
-        help="write the verdicts to a file: json:FILE (repeatable)",
+        help=f"write the verdicts to a file: {', '.join(f'{name}:FILE' for name in FORMATS)} (repeatable)",
     )
     parser.addini("lmgate_report", "reports to write, TYPE:DEST each", type="linelist", default=[])
     group.addoption("--no-lmgate", action="store_true", default=False, help="skip every test that needs a measurement")

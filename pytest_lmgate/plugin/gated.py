@@ -1,0 +1,35 @@
+"""Which tests carry gates, and which measure by a fixture."""
+
+from __future__ import annotations
+
+__all__ = ["gates_of", "is_gated", "is_measuring", "refuse_late_gates"]
+
+import pytest
+
+from pytest_lmgate.plugin.catalogue import FIXTURES_HELP, MARKERS_HELP
+
+
+def gates_of(item: pytest.Item) -> list[str]:
+    """Return the names of the markers of a test that are gates."""
+    return [mark.name for mark in item.iter_markers() if mark.name in MARKERS_HELP]
+
+
+def is_gated(item: pytest.Item) -> bool:
+    """Whether a test carries a gate."""
+    return bool(gates_of(item))
+
+
+def is_measuring(item: pytest.Item) -> bool:
+    """Whether a test asks for one of our fixtures."""
+    return not FIXTURES_HELP.keys().isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def refuse_late_gates(item: pytest.Item, expected: int) -> None:
+    """Fail a test that got more gates than `expected` after its setup, in which gates are measured."""
+    names = gates_of(item)
+    if len(names) > expected and not item.config.getoption("no_lmgate"):
+        pytest.fail(
+            f"{item.nodeid}: a gate was added too late ({', '.join(dict.fromkeys(names))}): add it in a fixture that "
+            "the test asks for, or at collection; gates are measured once the test's fixtures are set up",
+            pytrace=False,
+        )
