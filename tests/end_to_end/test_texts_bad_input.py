@@ -169,7 +169,10 @@ def test_an_empty_output_everywhere_scores_0_and_fails_its_gate(project: Project
 
 
 WRONG_MARKS = {
-    "option": ('bleu_min("counter", "chains", 20, tokenise="zh")', "'tokenise' (did you mean 'tokenize'?)"),
+    "option": (
+        'bleu_min("counter", "chains", 20, tokenise="zh")',
+        "tokenise: unknown argument (did you mean 'tokenize'?)",
+    ),
     "generation": ('ter_max("counter", "chains", 20, max_new_token=3)', "(did you mean 'max_new_tokens'?)"),
     "tokenizer": ('bleu_min("counter", "chains", 20, tokenize="13b")', "got '13b' (did you mean '13a'?)"),
     "smoothing": ('bleu_min("counter", "chains", 20, smooth_method="flor")', "got 'flor' (did you mean 'floor'?)"),
