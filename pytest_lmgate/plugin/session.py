@@ -27,7 +27,7 @@ from pytest_lmgate.plugin.judging import Judge
 from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.progress import ProgressLine
 from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
-from pytest_lmgate.plugin.users_metrics import users_metrics
+from pytest_lmgate.plugin.users_own import users_backends, users_metrics
 from pytest_lmgate.plugin.yaml_items import GateItem, gate_id, message_of
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.junit import properties
@@ -89,6 +89,7 @@ class GateSession:
             remark=self._remarks.append,
             warn=self._cache_warnings.append,
             users_metrics=users_metrics(config),
+            users_backends=users_backends(config),
         )
         self._follows_gate_of_yaml = False
         self._baselines: Baselines | None = None
