@@ -15,6 +15,7 @@ from pytest_lmgate.config.options import Options
 from pytest_lmgate.engine.device import require_device, share_processors
 from pytest_lmgate.errors import CacheError, LmgateError, ModelError
 from pytest_lmgate.evaluate.model_source import ModelSource
+from pytest_lmgate.evaluate.verification import Verification
 from pytest_lmgate.identity.patches import patches
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Measurements:
         lookups: What the cache said, in order.
         expect: Told what a measurement is of, as in a sample's identity, before a model runs; it may raise.
         not_kept: Models of which nothing was kept, by name, with the reason.
+        verification: The hits, of which some are measured again.
     """
 
     store: Store
@@ -81,9 +83,13 @@ class Measurements:
     lookups: list[Lookup] = field(default_factory=list)
     expect: Callable[[Mapping[str, str]], None] = lambda _: None
     not_kept: dict[str, str] = field(default_factory=dict)
+    verification: Verification = field(init=False)
     _known: dict[str, Any] = field(default_factory=dict)
     _shared: list[str] = field(default_factory=list)  # addresses of measurements that are not kept
     _pool: ModelPool | None = None
+
+    def __post_init__(self) -> None:
+        self.verification = Verification(self.options.verify)
 
     def once(self, fingerprint: Fingerprint, recipe: Recipe[T]) -> tuple[T, bool]:
         """Return the measurement and whether it was there; locked, so that two processes measure once."""
@@ -104,7 +110,7 @@ class Measurements:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
                     partial = None if self.options.refresh else self.store.get_partial(fingerprint)
                     measured = recipe.measure(partial, lambda entry: self.store.put_partial(fingerprint, entry))
-                    if self._was_patched(recipe):
+                    if self.was_patched(recipe):
                         return measured, False
                     whole = recipe.encode(measured)
                     run = {"measured_at": time.time(), "run": self.options.run}
@@ -112,6 +118,7 @@ class Measurements:
                     self._known[address] = measured
                     return measured, False
         self.lookups.append(Lookup(True, address))
+        self.verification.note(fingerprint, recipe, found)
         self._known[address] = found
         return found, True
 
@@ -167,7 +174,7 @@ class Measurements:
         self._shared.append(address)
         return measured
 
-    def _was_patched(self, recipe: Recipe[T]) -> bool:
+    def was_patched(self, recipe: Recipe[T]) -> bool:
         """Whether a library was patched while it was loaded: the address does not tell of it."""
         found = patches()
         if not found or any("patches" in source.ingredients for source in recipe.models):

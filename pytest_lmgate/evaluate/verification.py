@@ -1,0 +1,139 @@
+"""``--lmgate-verify``: some cache hits of a session, drawn at random, are measured again at its end and compared.
+
+A checksum shows that an entry is whole, not that it is true: whoever can write to the cache can write a checksum.
+Models in memory are not drawn, since the user's object may have changed by the end of the session.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Verification"]
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.errors import ModelError, harmless_line
+
+if TYPE_CHECKING:
+    from pytest_lmgate.cache.fingerprint import Fingerprint
+    from pytest_lmgate.cache.store import Entry
+    from pytest_lmgate.evaluate.measurements import Measurements, Recipe
+    from pytest_lmgate.evaluate.model_source import ModelSource
+
+# Mean difference per token that is rounding, relative to the mean, or to 1 where that is smaller: eps of the dtype, and
+# this at least, as for rows that are read alone and in company (`engine.company`).
+_FLOAT32_ROUNDING = 1e-4
+_EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+@dataclass
+class Verification:
+    """The cache hits of a session, of which some are measured again.
+
+    Attributes:
+        size: How many are measured again, at most.
+        hits: How many there were to draw from.
+        in_memory: Hits of models in memory, which are not drawn.
+    """
+
+    size: int
+    hits: int = 0
+    in_memory: int = 0
+    _drawn: list[tuple[Fingerprint, Recipe[Any], Any]] = field(default_factory=list)
+
+    def note(self, fingerprint: Fingerprint, recipe: Recipe[Any], found: Any) -> None:
+        """Note a hit. In the end any is drawn as likely as any other (Vitter 1985, algorithm R)."""
+        if not self.size:
+            return
+        if any(source.in_memory for source in recipe.models):
+            self.in_memory += 1
+            return
+        self.hits += 1
+        place = len(self._drawn) if len(self._drawn) < self.size else secrets.randbelow(self.hits)
+        if place < self.size:
+            self._drawn[place : place + 1] = [(fingerprint, recipe, found)]
+
+    def run(self, measurements: Measurements) -> dict[str, Any]:
+        """Measure the drawn hits again.
+
+        Returns:
+            Counts of ``hits``, hits ``in_memory`` and hits ``verified``, and under ``problems`` a sentence for each
+            that is not what is measured, or cannot be measured.
+        """
+        drawn = sorted(self._drawn, key=lambda hit: hit[1].what)  # so that each model is loaded once
+        problems = [problem for hit in drawn if (problem := _problem(measurements, *hit))]
+        return {"hits": self.hits, "in_memory": self.in_memory, "verified": len(drawn), "problems": problems}
+
+
+def _problem(measurements: Measurements, fingerprint: Fingerprint, recipe: Recipe[Any], found: Any) -> str:
+    try:
+        again = recipe.measure(None, lambda _: None)
+        if measurements.was_patched(recipe):
+            raise ModelError("this session patched a library while the model was loaded")
+        differs = _difference(recipe.encode(found), recipe.encode(again), max(map(_rounding, recipe.models)))
+    except Exception as error:  # out of memory, say: whatever it is, the entry is not verified
+        what = f"{type(error).__name__}: {error}"
+        return harmless_line(
+            f"--lmgate-verify: {recipe.what}: cannot be measured again, so nothing is verified: {what}"
+        )
+    if not differs:
+        return ""
+    return harmless_line(
+        f"--lmgate-verify: {recipe.what}: the cache entry is not what the model gives: {differs}; do not trust the "
+        f"gates that used it, find out who wrote {measurements.store.path(fingerprint)}, and delete it"
+    )
+
+
+def _difference(kept: Entry, again: Entry, rounding: float) -> str:
+    """Say in which array or fact two measurements differ beyond rounding; empty if in none."""
+    for name in sorted(kept.arrays.keys() | again.arrays.keys()):
+        one, other = kept.arrays.get(name), again.arrays.get(name)
+        if one is None or other is None or one.shape != other.shape:
+            return f"{name} is {_shape(one)} in the cache, measured again {_shape(other)}"
+        if not np.array_equal(one, other) and (said := _beyond(one, other, rounding)):
+            return f"{name} {said}"
+    for name in sorted(kept.facts.keys() | again.facts.keys()):
+        if said := _unequal(kept.facts.get(name), again.facts.get(name)):
+            return f"{name}{said}"
+    return ""
+
+
+def _beyond(one: NDArray[Any], other: NDArray[Any], rounding: float) -> str:
+    """The mean difference bounds the difference of the means, and so what it does to any value that a gate judges."""
+    is_rounded = other.dtype.kind == "f"
+    one, other = one.astype(float), other.astype(float)
+    with np.errstate(all="ignore"):
+        allowed = rounding * max(1.0, float(np.abs(other).mean())) if is_rounded else 0.0
+        difference = float(np.abs(one - other).mean())
+        if difference <= allowed:
+            return ""
+        return (
+            f"is {one.mean():.6g} on average in the cache, {other.mean():.6g} measured again (mean difference "
+            f"{difference:.2g}, rounding explains {allowed:.2g})"
+        )
+
+
+def _unequal(one: Any, other: Any) -> str:
+    if one == other:
+        return ""
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        row = next(row for row, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+        return f", row {row}, is {one[row]!r:.80} in the cache, measured again {other[row]!r:.80}"
+    return f" is {one!r:.80} in the cache, measured again {other!r:.80}"
+
+
+def _shape(array: NDArray[Any] | None) -> str:
+    return "missing" if array is None else f"of shape {list(array.shape)}"
+
+
+def _rounding(source: ModelSource) -> float:
+    """Return what rounding may change on another machine, by the dtype that a model computes in."""
+    config = source.architecture.config
+    named = source.ingredients.get("dtype", "auto")
+    dtype = str(config.get("dtype") or config.get("torch_dtype")) if named == "auto" else named
+    if "quantization_config" in config or "quantization_config" in source.ingredients.get("load", ""):
+        dtype = "bfloat16"  # or coarser than the weights' own, as int8 with scales is
+    return max(_FLOAT32_ROUNDING, _EPS.get(dtype, 0.0))
