@@ -91,6 +91,32 @@ def test_a_difference_of_rounding_passes_and_a_larger_one_does_not(measured: Pro
         assert outcome.code == code, f"{factor}\n{outcome.text}"
 
 
+@pytest.mark.shared
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_measurement_by_other_instructions_agrees_within_rounding(
+    tmp_path: Path, shared_data: Path, dtype: str
+) -> None:
+    project = Project(tmp_path).write(
+        pytest_ini="[pytest]\n",
+        lmgate_yaml=f"""
+            models:
+              stories: {{path: {shared_data}/models/stories260K-hf, dtype: {dtype}}}
+              llama2xs: {{path: {shared_data}/models/llama2xs-279K-hf, dtype: {dtype}}}
+            datasets:
+              tales: {{path: {shared_data}/text/tinystories_150.jsonl, text: text, limit: 5}}
+        """,
+        test_gates="""
+            import pytest
+
+            @pytest.mark.ppl_max("stories", "tales", 5, protocol="document")
+            @pytest.mark.kl_max("llama2xs", "stories", "tales", 2, protocol="document")
+            def test_gates(): pass
+        """,
+    )
+    project.run(env={"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}, fresh=True).expect(0, passed=1)
+    project.run("--lmgate-verify", "all").expect(0, passed=1).says("2 of 2 cache hits measured again, all agree")
+
+
 def test_a_model_that_is_gone_by_the_end_is_not_taken_for_verified(measured: Project, models: Path) -> None:
     measured.model("copy", models / "die")
     measured.write(
