@@ -83,7 +83,7 @@ def test_as_many_hits_as_asked_for_are_measured_again(three: Project) -> None:
 def test_a_difference_of_rounding_passes_and_a_larger_one_does_not(measured: Project) -> None:
     measured.write(test_gate=GATE)
     before = {path: path.read_bytes() for path in measured.entries}
-    for factor, code in ((1 + 5e-5, 0), (1 + 2e-4, 1), (1 - 2e-4, 1), (float("nan"), 1)):
+    for factor, code in ((1 + 3e-5, 0), (1 + 2e-4, 1), (1 - 2e-4, 1), (float("nan"), 1)):
         for path, data in before.items():
             path.write_bytes(data)
             forge(path, times(factor))
