@@ -24,17 +24,19 @@ class Verifications:
     def __init__(self) -> None:
         """Begin with none."""
         self.problems: list[str] = []
+        self._asked = False
         self._counts = {"verified": 0, "hits": 0, "in_memory": 0}
 
     def add(self, found: dict[str, Any]) -> None:
         """Add what a process found; see `evaluate.verification`."""
+        self._asked |= found.get("asked", True)
         self.problems += found["problems"]
         for name in self._counts:
             self._counts[name] += found[name]
 
     def hand_over(self, config: pytest.Config) -> None:
         """Send what this worker found to the controller."""
-        config.workeroutput[_OUTPUT] = {**self._counts, "problems": self.problems}  # type: ignore[attr-defined]
+        config.workeroutput[_OUTPUT] = {**self._counts, "problems": self.problems, "asked": self._asked}  # type: ignore[attr-defined]
 
     def take_over(self, node: Any) -> None:
         """Add what a worker found; one that died has not said."""
@@ -48,10 +50,10 @@ class Verifications:
 
     @property
     def note(self) -> str:
-        """Say in a sentence how many hits were measured again; empty where none was to be."""
+        """Say in a sentence how many hits were measured again; empty if none was to be."""
         verified, hits, in_memory = self._counts.values()
-        if not hits + in_memory + len(self.problems):
+        if not self._asked:
             return ""
         agree = ", all agree" if verified and not self.problems else ""
-        left_out = f" ({in_memory} of models in memory are not drawn)" if in_memory else ""
+        left_out = f"; not drawn: {in_memory} of models in memory" if in_memory else ""
         return f"--lmgate-verify: {verified} of {hits} cache hits measured again{agree}{left_out}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 
@@ -98,9 +99,12 @@ def test_a_forged_or_swapped_digest_memory_passes_a_broken_model_without_a_key_o
     named = _key(weights, weights.stat())
     memory = measured.cache / "digests" / named[:2] / named[2:40]
     assert memory.is_file(), f"the weights were not remembered\n{honest.text}"
-    (of_die,) = _digests_of(measured, models / "die" / "model.safetensors")
+    of_die = hashlib.sha256((models / "die" / "model.safetensors").read_bytes()).hexdigest()
     write_sealed(memory, f"{named} {of_die}".encode())
     measured.run().expect(0, passed=1)
+    measured.run("--lmgate-verify", "1").expect(1, passed=1).says(
+        "./copy on words: the cache entry is not what the model"
+    )
     measured.run(env=KEY).expect(1, failed=1)
     # Now the memories are signed: swapping them does not help either.
     assert b" " in memory.read_bytes()[:80]
@@ -110,12 +114,6 @@ def test_a_forged_or_swapped_digest_memory_passes_a_broken_model_without_a_key_o
         memory.write_bytes(swapped[1])
         other.write_bytes(swapped[0])
     measured.run(env=KEY).expect(1, failed=1)
-
-
-def _digests_of(project: Project, path: Path) -> list[str]:
-    import hashlib
-
-    return [hashlib.sha256(path.read_bytes()).hexdigest()]
 
 
 def test_the_key_is_in_no_output_and_no_file(project: Project) -> None:

@@ -65,7 +65,9 @@ def test_forged_entries_pass_every_gate_and_fail_the_session_that_verifies(
         outcome.says(f"ERROR: --lmgate-verify: {model} on words: the cache entry is not what the model gives: nll is ")
     # The logarithm of 60, the faces of the die.
     outcome.says("nll is 0.000409434 on average in the cache, 4.09434 measured again")
-    outcome.says(*(f"find out who wrote {entry}, and delete it" for entry in three.entries))
+    outcome.says(
+        *(f"find out who wrote {entry} or the digests in that cache, and delete both" for entry in three.entries)
+    )
 
 
 def test_as_many_hits_as_asked_for_are_measured_again(three: Project) -> None:
@@ -169,7 +171,16 @@ def test_models_in_memory_are_not_drawn_and_the_summary_says_so(measured: Projec
     )
     measured.run().expect(0, passed=1)
     outcome = measured.run("--lmgate-verify", "all").expect(0, passed=1)
-    outcome.says("--lmgate-verify: 0 of 0 cache hits measured again (1 of models in memory are not drawn)")
+    outcome.says("--lmgate-verify: 0 of 0 cache hits measured again; not drawn: 1 of models in memory\n")
+
+
+@WORKERS
+def test_an_empty_cache_is_said_to_have_nothing_to_verify(project: Project, workers: tuple[str, ...]) -> None:
+    project.write(test_gate=GATE)
+    outcome = project.run("--lmgate-verify", "2", *workers).expect(0, passed=1)
+    outcome.says("--lmgate-verify: 0 of 0 cache hits measured again\n")
+    project.write(test_gate="def test_plain(): pass")
+    project.run("--lmgate-verify", "2", *workers).expect(0, passed=1).is_silent_on("lmgate-verify")
 
 
 @pytest.mark.parametrize("given", ["-1", "some", "1.5"])
