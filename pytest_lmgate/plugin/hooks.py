@@ -20,6 +20,7 @@ from pytest_lmgate.plugin.ledger import ENTRIES, NOT_KEPT, REMARKS, XFAILED_BY_B
 from pytest_lmgate.plugin.selection import Collected, only_lists, was_stopped
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.typos import mistyped
+from pytest_lmgate.plugin.verifying import Verifications
 
 if TYPE_CHECKING:
     from pytest_lmgate.gates.verdict import Verdict
@@ -37,7 +38,7 @@ class GateHooks:
     def __init__(self, config: pytest.Config, markers: frozenset[str], fixtures: frozenset[str]) -> None:
         """Hold on to the config; nothing is read yet."""
         self._config, self._markers, self._fixtures = config, markers, fixtures
-        self._ledger = Ledger()
+        self._ledger, self._verifications = Ledger(), Verifications()
         self._collected = Collected()
         self._broke = False  # controller: a worker had an internal error
         self._session: GateSession | None = None
@@ -222,19 +223,30 @@ class GateHooks:
             self._handover.unlink(missing_ok=True)
             raise pytest.UsageError(self._ledger.problem)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Learn what a worker verified."""
+        self._verifications.take_over(node)
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         """Write reports, and fail a session in which a verdict got lost. Only the controller does."""
-        if self._worker is not None or only_lists(self._config):
-            return
         if not hasattr(session, "exitstatus"):  # pytester's getitems() ends a session that never ran
             session.exitstatus = exitstatus
+        if self._session is not None and options.verify(self._config) and not was_stopped(session):
+            self._verifications.add(self._session.verify())
+        if self._worker is not None:
+            self._verifications.hand_over(self._config)
+        if self._worker is not None or only_lists(self._config):
+            return
         if self._handover is not None:
             self._ledger.take_over(self._handover)
             self._handover.unlink(missing_ok=True)
         ended = session.exitstatus
         would_pass = ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        problems = ["a worker of xdist broke: the session fails by it"] * (self._broke and would_pass)
+        problems = self._verifications.problems + ["a worker of xdist broke: the session fails by it"] * (
+            self._broke and would_pass
+        )
         # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
         if (would_pass or not was_stopped(session)) and not self._config.getoption("setuponly", False):
             problems += [f"{discrepancy}: the session fails by it" for discrepancy in self._ledger.discrepancies()]
@@ -251,7 +263,7 @@ class GateHooks:
             )
             self._notes += notes
             problems += blocked
-        self._notes += self._ledger.remarks
+        self._notes += [*self._ledger.remarks, *filter(None, [self._verifications.note])]
         if self._ledger.not_kept:
             from pytest_lmgate.plugin.rendering import not_kept_note
 

@@ -14,6 +14,7 @@ from unittest import SkipTest
 
 import pytest
 
+from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import BaselineError, CacheWarning, LmgateError
@@ -72,10 +73,13 @@ class GateSession:
                 refresh=options.flag(config, "refresh"),
                 offline=options.flag(config, "offline"),
                 device=options.text(config, "device"),
-                fail_fast=options.flag(config, "fail-fast"),
-                workers=int(getattr(config, "workerinput", {}).get("workercount", 1)),
+                # What was stopped could not be compared with a whole measurement.
+                fail_fast=options.flag(config, "fail-fast") and not options.verify(config),
+                workers=options.workers(config),
                 explain_cache=options.flag(config, "explain-cache"),
                 strict=options.flag(config, "strict"),
+                verify=options.verify(config),
+                cache_key=CacheKey.from_environment(),
                 arguments=options.arguments(config),
             )
         except LmgateError as error:
@@ -264,6 +268,11 @@ class GateSession:
             self._evaluator.forget()
         self._emit_warnings()
         return score
+
+    def verify(self) -> dict[str, Any]:
+        """Measure some of the cache hits again; see `Verification.run`."""
+        with self._progress:
+            return self._evaluator.verify()
 
     def _emit_warnings(self) -> None:
         """Warn of the cache only once what was measured is safe: under ``-W error`` a warning raises."""

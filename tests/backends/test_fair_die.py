@@ -1,4 +1,4 @@
-"""An engine of a third party, registered by the hook: it gets every metric, the cache, resuming, progress and reports."""
+"""An engine of a third party, registered by the hook: it gets metrics, the cache, resuming, progress and reports."""
 
 from __future__ import annotations
 
