@@ -12,6 +12,7 @@
     ├── ComparisonError        two measurements that cannot be compared: other data, targets or protocol
     │   └── BaselineError      the baseline file: missing entries, or not what it should be
     └── CacheError             a cache entry that cannot be trusted (never leaves the store: the entry is set aside)
+        └── UnsignedError      a cache entry without a signature, in a session with a key (likewise: measured again)
 
     UserWarning
     └── LmgateWarning
@@ -39,6 +40,7 @@ __all__ = [
     "NonFiniteError",
     "OfflineError",
     "ProtocolError",
+    "UnsignedError",
     "about",
     "harmless",
     "harmless_line",
@@ -117,6 +119,10 @@ class BaselineError(ComparisonError):
 
 class CacheError(LmgateError):
     """A cache entry that cannot be trusted."""
+
+
+class UnsignedError(CacheError):
+    """A cache entry without a signature, in a session that has a key."""
 
 
 class LmgateWarning(UserWarning):

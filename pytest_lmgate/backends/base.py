@@ -244,6 +244,7 @@ class Model:
         runtime: What else can change a number: device class, versions of libraries.
         offers: What its engine can do.
         device: Where it will run.
+        dtype: What it computes in, as far as that is known: another machine rounds it otherwise.
         weight_bytes: About what its weights take in memory.
         batch_size: Requests per batch, or ``auto``.
         architecture: What it is called in messages; empty where nothing says.
@@ -262,6 +263,7 @@ class Model:
     runtime: Mapping[str, str] = field(default_factory=dict)
     offers: frozenset[Offer] = frozenset({"score"})
     device: str = "cpu"
+    dtype: str = "float32"
     weight_bytes: int = 0
     batch_size: int | str = "auto"
     architecture: str = ""

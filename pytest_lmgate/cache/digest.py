@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from pytest_lmgate.cache.files import read_sealed, write_sealed
+from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.errors import CacheError
 
 _RACY_SECONDS = 2.0
@@ -26,9 +27,9 @@ _RACY_SECONDS = 2.0
 class FileDigests:
     """Digests of files, remembered in a folder; a folder that cannot be written only costs time."""
 
-    def __init__(self, folder: Path) -> None:
-        """Remember in `folder`, which is made when first needed."""
-        self._folder = folder
+    def __init__(self, folder: Path, key: CacheKey | None = None) -> None:
+        """Remember in `folder`, which is made when first needed; with a key, believe only memories that it signed."""
+        self._folder, self._key = folder, key
 
     def digest(self, path: Path) -> str:
         """Return the SHA-256 of a file's bytes.
@@ -42,7 +43,7 @@ class FileDigests:
         key = _key(path, before)
         memory = self._folder / key[:2] / key[2:40]
         with contextlib.suppress(OSError, CacheError, ValueError):
-            named, digest = read_sealed(memory).decode("ascii").split()
+            named, digest = read_sealed(memory, self._key).decode("ascii").split()
             if named == key:  # the memory of another file may have been put here
                 return digest
         _write_back(path)
@@ -53,7 +54,7 @@ class FileDigests:
         if settled and _identity(before) == _identity(after):
             key = _key(path, after)
             with contextlib.suppress(OSError):
-                write_sealed(self._folder / key[:2] / key[2:40], f"{key} {digest}".encode("ascii"))
+                write_sealed(self._folder / key[:2] / key[2:40], f"{key} {digest}".encode("ascii"), self._key)
         return digest
 
 

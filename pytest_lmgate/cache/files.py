@@ -1,6 +1,7 @@
 """Durable files: written to a temporary name, fsynced, renamed; a reader sees the old file or the new one, whole.
 
-A sealed file carries the SHA-256 of its body, so that truncation and flipped bits are seen. No pickle anywhere.
+A sealed file carries the SHA-256 of its body, so that truncation and flipped bits are seen. With a key it also carries
+a signature, without which nobody who has the key believes it. No pickle anywhere.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import stat
 import uuid
 from pathlib import Path
 
-from pytest_lmgate.errors import CacheError
+from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.errors import CacheError, UnsignedError
 
-_MAGIC = b"LMGATE1\n"
-_SEAL = len(_MAGIC) + 64 + 1  # bytes before the body
+_SEAL = re.compile(rb"LMGATE1\n([0-9a-f]{64})(?: ([0-9a-f]{64}))?\n")  # checksum of the body, and a signature
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -55,26 +56,35 @@ def remove_leftovers(path: Path) -> None:
                 other.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, body: bytes) -> None:
-    """Write `body` durably with its checksum."""
-    write_durably(path, _seal(body) + body)
+def write_sealed(path: Path, body: bytes, key: CacheKey | None = None) -> None:
+    """Write `body` durably with its checksum, and with a key also with its signature."""
+    signature = b"" if key is None else b" " + key.signature(path.name, body)
+    write_durably(path, b"LMGATE1\n" + _checksum(body) + signature + b"\n" + body)
 
 
-def read_sealed(path: Path) -> bytes:
-    """Return the body of a sealed file.
+def read_sealed(path: Path, key: CacheKey | None = None) -> bytes:
+    """Return the body of a sealed file. Without a key the checksum is enough.
 
     Raises:
         FileNotFoundError: There is none.
-        CacheError: It is truncated, altered, or not a sealed file at all, but a folder, a pipe or a device.
+        CacheError: It is truncated, altered, or not a sealed file at all, but a folder, a pipe or a device; or the key
+            does not fit its signature.
+        UnsignedError: There is a key, and the file has no signature.
     """
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end, nor would some devices
         raise CacheError(f"{path}: not a file")
     data = path.read_bytes()
-    if not data.startswith(_MAGIC):
+    if (seal := _SEAL.match(data)) is None:
         raise CacheError(f"{path}: not a cache entry of this format")
-    body = data[_SEAL:]
-    if data[:_SEAL] != _seal(body):
+    checksum, signature = seal.groups()
+    body = data[seal.end() :]
+    if checksum != _checksum(body):
         raise CacheError(f"{path}: its checksum does not match ({len(body):,} bytes): truncated or altered")
+    if key is not None:
+        if signature is None:
+            raise UnsignedError(f"{path}: it has no signature")
+        if not key.fits(signature, path.name, body):
+            raise CacheError(f"{path}: its signature does not fit LMGATE_CACHE_KEY: another key, or a forged file")
     return body
 
 
@@ -82,8 +92,8 @@ def _temporary_name(path: Path, unique: str) -> str:
     return f".{path.name[:96]}-{unique}.tmp"
 
 
-def _seal(body: bytes) -> bytes:
-    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n"
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The content-addressed store: arrays and facts under a fingerprint, one file each, one lock each.
 
     .lmgate_cache/
-      token-nll/ab/abcdef….lmgate     a whole measurement (sealed safetensors: checksum, arrays, metadata)
+      token-nll/ab/abcdef….lmgate     a whole measurement (sealed safetensors: checksum, signature, arrays, metadata)
       token-nll/ab/abcdef….partial    what an interrupted measurement had, removed once it is whole
       locks/abcdef….lock              held while measuring; the system frees it when its process dies
       digests/…                       remembered digests of files
@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from pytest_lmgate.cache.digest import FileDigests
 from pytest_lmgate.cache.files import read_sealed, write_durably, write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference
-from pytest_lmgate.errors import CacheError
+from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.errors import CacheError, UnsignedError
 
 _WHOLE, _PARTIAL = ".lmgate", ".partial"
 
@@ -54,20 +55,28 @@ class Store:
     Args:
         folder: Where; made when first written to.
         warn: Told, in one sentence, what was wrong with the cache.
+        key: Signs what is written; then what is read is believed only if it has the key's signature.
+        remark: Told, in one sentence, that entries without a signature are measured again.
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        warn: Callable[[str], None],
+        key: CacheKey | None = None,
+        remark: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.folder = folder
-        self.digests = FileDigests(folder / "digests")
-        self._warn = warn
+        self.digests = FileDigests(folder / "digests", key)
+        self._warn, self._key, self._remark = warn, key, remark
 
     def get(self, fingerprint: Fingerprint) -> Entry | None:
         """Return the whole measurement under `fingerprint`; an entry that cannot be trusted is set aside."""
-        return self._load(self._path(fingerprint, _WHOLE), fingerprint)
+        return self._load(self.path(fingerprint), fingerprint)
 
     def put(self, fingerprint: Fingerprint, entry: Entry) -> None:
         """Store a whole measurement; the partial one goes."""
-        self._save(self._path(fingerprint, _WHOLE), fingerprint, entry)
+        self._save(self.path(fingerprint), fingerprint, entry)
         with contextlib.suppress(OSError):
             self._path(fingerprint, _PARTIAL).unlink(missing_ok=True)
 
@@ -81,7 +90,7 @@ class Store:
 
     def set_aside(self, fingerprint: Fingerprint, reason: CacheError) -> None:
         """Put the whole measurement under `fingerprint` out of the way: it was found not to be one."""
-        self._set_aside(self._path(fingerprint, _WHOLE), reason)
+        self._set_aside(self.path(fingerprint), reason)
 
     @contextlib.contextmanager
     def lock(self, fingerprint: Fingerprint, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -118,7 +127,7 @@ class Store:
         nearest: tuple[int, float, list[str]] | None = None
         for path in self.folder.glob(f"*/*/*{_WHOLE}"):
             with contextlib.suppress(OSError, CacheError, ValueError, RecursionError):
-                other = _fingerprint_of(read_sealed(path))
+                other = _fingerprint_of(read_sealed(path, self._key))
                 changed = difference(fingerprint, other)
                 if other.kind.partition("/")[0] != fingerprint.kind.partition("/")[0] or not changed:
                     continue
@@ -126,18 +135,24 @@ class Store:
                 nearest = candidate if nearest is None else min(nearest, candidate)
         return nearest[2] if nearest else []
 
+    def path(self, fingerprint: Fingerprint) -> Path:
+        """Return the file of the whole measurement under `fingerprint`."""
+        return self._path(fingerprint, _WHOLE)
+
     def _path(self, fingerprint: Fingerprint, suffix: str) -> Path:
         address = fingerprint.address
         return self.folder / fingerprint.kind.partition("/")[0] / address[:2] / f"{address}{suffix}"
 
     def _load(self, path: Path, fingerprint: Fingerprint) -> Entry | None:
         try:
-            body = read_sealed(path)
+            body = read_sealed(path, self._key)
             if (found := _fingerprint_of(body)) != fingerprint:
                 raise CacheError(f"{path}: it holds another measurement ({found.address[:12]}...)")
             return Entry(safetensors.numpy.load(body), _facts_of(body))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except UnsignedError:
+            self._remark("LMGATE_CACHE_KEY is set: cache entries without a signature were not used, but measured again")
         except (CacheError, safetensors.SafetensorError, ValueError, RecursionError) as error:
             self._set_aside(path, error)
         except OSError as error:
@@ -149,7 +164,7 @@ class Store:
         metadata = {"fingerprint": fingerprint.text, "facts": json.dumps(dict(entry.facts), sort_keys=True)}
         try:
             self._mark_ignored()
-            write_sealed(path, safetensors.numpy.save(arrays, metadata=metadata))
+            write_sealed(path, safetensors.numpy.save(arrays, metadata=metadata), self._key)
         except OSError as error:
             self._warn(f"the cache folder {self.folder} cannot be written ({error}); the result is not kept")
 

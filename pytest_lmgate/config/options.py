@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.config.specs import check_device
 
 
@@ -25,6 +26,8 @@ class Options:
         workers: Processes that measure side by side and share the processors.
         explain_cache: Say per gate what changed since the nearest earlier entry.
         strict: Fail by every inconclusive gate.
+        verify: How many cache hits of this process to measure again at its end.
+        cache_key: Signs the cache; None without.
         arguments: Of the command line, those that decide what is measured, for those who want to see it again.
 
     Raises:
@@ -40,6 +43,8 @@ class Options:
     workers: int = 1
     explain_cache: bool = False
     strict: bool = False
+    verify: int = 0
+    cache_key: CacheKey | None = None
     arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

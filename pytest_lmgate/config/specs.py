@@ -66,11 +66,11 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """One entry of ``models:``; exactly one of `path` and `hub` is given, unless `backend` names an engine.
 
     Attributes:
-        backend: Name of the engine; None takes the one of the path's suffix, else transformers.
         path: Folder of the checkpoint, relative to lmgate.yaml.
         hub: Hub id, as in ``org/name``.
         revision: Branch, tag or commit of the hub id. Of a path, a text that the user changes whenever code that this
             package cannot identify changes; see docs/cache.md.
+        backend: Name of the engine; None takes the one of the path's suffix, else transformers.
         tokenizer: Folder or hub id of the tokenizer where it is not the model's own.
         adapter: Folder of a PEFT adapter to put on the model.
         load: Passed on to ``from_pretrained``.
@@ -81,10 +81,10 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         pickle_weights: Permit weights in pickle files (.bin, .pt), which can run any code when read.
     """
 
-    backend: str | None = None
     path: str | None = None
     hub: str | None = None
     revision: str | None = None
+    backend: str | None = None
     tokenizer: str | None = None
     adapter: str | None = None
     load: dict[str, Any] = msgspec.field(default_factory=dict)

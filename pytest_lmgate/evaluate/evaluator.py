@@ -84,7 +84,7 @@ class Evaluator:
     users_backends: Mapping[str, Backend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        store = Store(self.options.cache, self.warn)
+        store = Store(self.options.cache, self.warn, self.options.cache_key, self.remark)
         self._measurements = Measurements(store, self.options, lambda far: self.report(far), self.note, self.remark)
         self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends)
         self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are
@@ -122,6 +122,10 @@ class Evaluator:
         """
         self.resolver.forget(share=share)
         self._measurements.forget()
+
+    def verify(self) -> dict[str, Any]:
+        """Measure some of the cache hits again, as `Options.verify` asks; see `Verification.run`."""
+        return self._measurements.verification.run(self._measurements)
 
     @property
     def not_kept(self) -> Mapping[str, str]:

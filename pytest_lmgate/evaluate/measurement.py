@@ -78,6 +78,11 @@ class Measurement(abc.ABC, Generic[T]):
         return (self.model,)
 
     @property
+    def words(self) -> str:
+        """What is measured, in words."""
+        return f"{' against '.join(model.name for model in self.models)} on {self.data.name}"
+
+    @property
     @abc.abstractmethod
     def fingerprint(self) -> Fingerprint:
         """The address: everything that can change the statistics."""

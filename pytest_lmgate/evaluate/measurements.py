@@ -18,6 +18,7 @@ from pytest_lmgate.engine.loop import Job, Progress
 from pytest_lmgate.engine.pool import ModelPool
 from pytest_lmgate.errors import CacheError, LmgateError, ModelError
 from pytest_lmgate.evaluate.measurement import AtLeast, Measurement
+from pytest_lmgate.evaluate.verification import Verification
 from pytest_lmgate.identity.patches import patches
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class Measurements:
         lookups: What the cache said, in order.
         expect: Told what a measurement is of, as in a sample's identity, before a model runs; it may raise.
         not_kept: Models of which nothing was kept, by name, with the reason.
+        verification: The hits, of which some are measured again.
     """
 
     store: Store
@@ -62,9 +64,13 @@ class Measurements:
     lookups: list[Lookup] = field(default_factory=list)
     expect: Callable[[Mapping[str, str]], None] = lambda _: None
     not_kept: dict[str, str] = field(default_factory=dict)
+    verification: Verification = field(init=False)
     _known: dict[str, Any] = field(default_factory=dict)
     _shared: list[str] = field(default_factory=list)  # addresses of measurements that are not kept
     _pool: ModelPool = field(default_factory=ModelPool)
+
+    def __post_init__(self) -> None:
+        self.verification = Verification(self.options.verify)
 
     def once(self, measurement: Measurement[T]) -> tuple[T | AtLeast, str, bool]:
         """Return a measurement's statistics, their address, and whether they were there.
@@ -88,24 +94,36 @@ class Measurements:
                 return measured, address, False
         # Most lookups hit: no lock is needed to read, since entries appear whole.
         if (found := self._fresh(fingerprint, measurement)) is None:
-            waiting = f"another process is measuring {_words(measurement)}; waiting for it"
+            waiting = f"another process is measuring {measurement.words}; waiting for it"
             with self.store.lock(fingerprint, lambda: self.note(waiting)):
                 found = self._fresh(fingerprint, measurement)
                 if found is None:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
                     return self._measured(fingerprint, measurement), address, False
         self.lookups.append(Lookup(True, address))
+        self.verification.note(measurement, found)
         self._known[address] = found
         return found, address, True
 
     def _measured(self, fingerprint: Fingerprint, measurement: Measurement[T]) -> T | AtLeast:
         measured = measurement.measure(_Bench(self, fingerprint))
-        if isinstance(measured, AtLeast) or self._was_patched(measurement):
+        if isinstance(measured, AtLeast) or self.was_patched(measurement):
             return measured
         whole = measurement.encode(measured)
         run = {"measured_at": time.time(), "run": self.options.run}
         self.store.put(fingerprint, replace(whole, facts={**whole.facts, **run}))
         self._known[fingerprint.address] = measured
+        return measured
+
+    def again(self, measurement: Measurement[T]) -> T | AtLeast:
+        """Measure what the cache has already, keeping nothing.
+
+        Raises:
+            LmgateError: It cannot be measured.
+        """
+        measured = measurement.measure(_Bench(self, None))
+        if self.was_patched(measurement):
+            raise ModelError("this session patched a library while the model was loaded")
         return measured
 
     def forget(self) -> None:
@@ -139,7 +157,7 @@ class Measurements:
         """Whether another model fits in memory beside one that is there."""
         return other.in_memory or self._pool.fits_beside(_key(here), _key(other), other)
 
-    def _was_patched(self, measurement: Measurement[T]) -> bool:
+    def was_patched(self, measurement: Measurement[T]) -> bool:
         """Whether a library was patched while it was loaded: the address does not tell of it."""
         found = patches()
         if not found or any("patches" in model.ingredients for model in measurement.models):
@@ -157,7 +175,7 @@ class Measurements:
             return measurement.decode(entry)
         except (KeyError, TypeError, ValueError, LmgateError) as error:
             # Whole and sealed, but not by this code.
-            self.store.set_aside(fingerprint, CacheError(f"it is no measurement of {_words(measurement)} ({error!r})"))
+            self.store.set_aside(fingerprint, CacheError(f"it is no measurement of {measurement.words} ({error!r})"))
             return None
 
     def _explained(self, fingerprint: Fingerprint) -> tuple[str, ...]:
@@ -196,10 +214,6 @@ class _Bench:
             return job
         partial = None if session.options.refresh else session.store.get_partial(fingerprint)
         return replace(job, partial=partial, keep=lambda entry: session.store.put_partial(fingerprint, entry))
-
-
-def _words(measurement: Measurement[Any]) -> str:
-    return f"{' against '.join(model.name for model in measurement.models)} on {measurement.data.name}"
 
 
 def _key(model: Model) -> str:

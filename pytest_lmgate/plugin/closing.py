@@ -13,6 +13,7 @@ import pytest
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.ledger import Ledger
 from pytest_lmgate.plugin.selection import asks_for_all, passed, was_stopped
+from pytest_lmgate.plugin.verifying import Verifications
 
 if TYPE_CHECKING:
     from pytest_lmgate.gates.verdict import Verdict
@@ -29,9 +30,11 @@ class Closing:
     problems: list[str] = field(default_factory=list)  # what fails the session although every test passed
 
 
-def close(ledger: Ledger, session: pytest.Session) -> Closing:
-    """Find what was lost, write the baseline and the reports. Sessions without gates import and read nothing."""
-    config, closing = session.config, Closing()
+def close(ledger: Ledger, verifications: Verifications, session: pytest.Session, *, broke: bool) -> Closing:
+    """Find what was lost or broke, write the baseline and the reports. Sessions without gates import nothing."""
+    config, closing = session.config, Closing(problems=list(verifications.problems))
+    if broke and passed(session):
+        closing.problems.append("a worker of xdist broke: the session fails by it")
     # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
     if (passed(session) or not was_stopped(session)) and not config.getoption("setuponly", False):
         closing.problems += [f"{discrepancy}: the session fails by it" for discrepancy in ledger.discrepancies()]
@@ -48,7 +51,7 @@ def close(ledger: Ledger, session: pytest.Session) -> Closing:
             )
             closing.notes += notes
             closing.problems += blocked
-    closing.notes += ledger.remarks
+    closing.notes += [*ledger.remarks, *filter(None, [verifications.note])]
     if ledger.not_kept:
         from pytest_lmgate.report.table import not_kept_note
 

@@ -21,10 +21,11 @@ from pytest_lmgate.plugin.closing import Closing, close, show_summary
 from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_late_gates
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.places import judged_by_others
-from pytest_lmgate.plugin.selection import are_all_in, only_lists, passed
+from pytest_lmgate.plugin.selection import are_all_in, only_lists, passed, was_stopped
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.travel import make_plain
 from pytest_lmgate.plugin.typos import mistyped
+from pytest_lmgate.plugin.verifying import Verifications
 from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, misnamed
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class GateHooks:
     def __init__(self, config: pytest.Config) -> None:
         """Hold on to the config; nothing is read yet."""
         self._config = config
-        self._ledger = Ledger()
+        self._ledger, self._verifications = Ledger(), Verifications()
         self._found: list[pytest.Item] = []
         self._broke = False  # controller: a worker had an internal error
         self._session: GateSession | None = None
@@ -212,20 +213,27 @@ class GateHooks:
             self._handover.unlink(missing_ok=True)
             raise pytest.UsageError(self._ledger.problem)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Learn what a worker verified."""
+        self._verifications.take_over(node)
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         """Write reports, and fail a session in which a verdict got lost. Only the controller does."""
-        if self._worker is not None or only_lists(self._config):
-            return
         if not hasattr(session, "exitstatus"):  # pytester's getitems() ends a session that never ran
             session.exitstatus = exitstatus
+        if self._session is not None and options.verify(self._config) and not was_stopped(session):
+            self._verifications.add(self._session.verify())
+        if self._worker is not None:
+            self._verifications.hand_over(self._config)
+        if self._worker is not None or only_lists(self._config):
+            return
         if self._handover is not None:
             self._ledger.take_over(self._handover)
             self._handover.unlink(missing_ok=True)
         ended, would_pass = session.exitstatus, passed(session)
-        self._closing = close(self._ledger, session)
-        if self._broke and would_pass:
-            self._closing.problems.insert(0, "a worker of xdist broke: the session fails by it")
+        self._closing = close(self._ledger, self._verifications, session, broke=self._broke)
         problems = self._closing.problems
         # Too late to change testsfailed, but pytest returns this status.
         if would_pass and problems:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["add_options", "arguments", "baseline_file", "flag", "project_file", "reports", "text", "update"]
+__all__ = [
+    "add_options",
+    "arguments",
+    "baseline_file",
+    "flag",
+    "project_file",
+    "reports",
+    "text",
+    "update",
+    "verify",
+    "workers",
+]
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +28,7 @@ _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
     "cache": ("FOLDER", "folder of measurements (default: .lmgate_cache in rootdir)"),
     "baseline": ("FILE", "baseline of no_regression gates (default: lmgate-baseline.json in rootdir)"),
+    "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
 }
 _FLAGS = {
@@ -142,6 +155,25 @@ def flag(config: pytest.Config, name: str) -> bool:
             return False
         raise pytest.UsageError(f"{_key(name)}: expected one of {', '.join(_TRUE + _FALSE[1:])}; got {value!r}")
     return False
+
+
+def verify(config: pytest.Config) -> int:
+    """Return how many cache hits this process is to measure again: with workers of xdist its share, rounded up.
+
+    Raises:
+        pytest.UsageError: It is not a number, nor ``all``.
+    """
+    given = text(config, "verify") or "0"
+    if given == "all":
+        return sys.maxsize
+    if not given.isdecimal():
+        raise pytest.UsageError(f"--lmgate-verify: expected a number of cache hits, or all; got {given!r}")
+    return -(-int(given) // workers(config))
+
+
+def workers(config: pytest.Config) -> int:
+    """Return how many processes run the tests."""
+    return int(getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 def reports(config: pytest.Config) -> list[tuple[str, str]]:

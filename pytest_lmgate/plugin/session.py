@@ -14,6 +14,7 @@ from unittest import SkipTest
 
 import pytest
 
+from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import BaselineError, CacheWarning, LmgateError
@@ -28,7 +29,7 @@ from pytest_lmgate.plugin.catalogue import MARKERS_HELP
 from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.progress import ProgressLine
 from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
-from pytest_lmgate.plugin.users_metrics import users_metrics
+from pytest_lmgate.plugin.users_own import users_backends, users_metrics
 from pytest_lmgate.plugin.yaml_items import GateItem, entry_of
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.junit import properties
@@ -69,10 +70,13 @@ class GateSession:
                 refresh=options.flag(config, "refresh"),
                 offline=options.flag(config, "offline"),
                 device=options.text(config, "device"),
-                fail_fast=options.flag(config, "fail-fast"),
-                workers=int(getattr(config, "workerinput", {}).get("workercount", 1)),
+                # What was stopped could not be compared with a whole measurement.
+                fail_fast=options.flag(config, "fail-fast") and not options.verify(config),
+                workers=options.workers(config),
                 explain_cache=options.flag(config, "explain-cache"),
                 strict=options.flag(config, "strict"),
+                verify=options.verify(config),
+                cache_key=CacheKey.from_environment(),
                 arguments=options.arguments(config),
             )
         except LmgateError as error:
@@ -86,6 +90,7 @@ class GateSession:
             remark=self._remarks.append,
             warn=self._cache_warnings.append,
             users_metrics=users_metrics(config),
+            users_backends=users_backends(config),
         )
         self._follows_gate_of_yaml = False
         path, update = options.baseline_file(config), options.update(config)
@@ -236,6 +241,11 @@ class GateSession:
             self._evaluator.forget()
         self._emit_warnings()
         return score
+
+    def verify(self) -> dict[str, Any]:
+        """Measure some of the cache hits again; see `Verification.run`."""
+        with self._progress:
+            return self._evaluator.verify()
 
     def _emit_warnings(self) -> None:
         """Warn of the cache only once what was measured is safe: under ``-W error`` a warning raises."""

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.cache.files import read_sealed, write_durably, write_sealed
-from pytest_lmgate.errors import CacheError
+from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.errors import CacheError, UnsignedError
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -177,6 +178,44 @@ def test_a_sealed_file_with_any_bit_flipped_is_not_read(tmp_path: Path) -> None:
             read_sealed(path)
     path.write_bytes(whole)
     assert read_sealed(path) == b"a body of some bytes"
+
+
+KEY = CacheKey(b"sixteen bytes at least")
+
+
+def test_a_signature_is_the_hmac_of_the_name_and_the_body(tmp_path: Path) -> None:
+    write_sealed(tmp_path / "entry.lmgate", b"abc", KEY)
+    checksum = b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    # printf 'entry.lmgate\0abc' | openssl dgst -sha256 -hmac 'sixteen bytes at least'
+    signature = b"dbef75f321cdc26608714428eb3a43ed058f47cb0dd5295243f34c693ceaebdf"
+    assert (tmp_path / "entry.lmgate").read_bytes() == b"LMGATE1\n" + checksum + b" " + signature + b"\nabc"
+
+
+def test_a_signed_file_with_any_bit_flipped_is_not_read_with_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_sealed(path, b"a body of some bytes", KEY)
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(CacheError):
+            read_sealed(path, KEY)
+    path.write_bytes(whole)
+    assert read_sealed(path, KEY) == read_sealed(path) == b"a body of some bytes"
+
+
+def test_a_signed_file_is_not_read_with_another_key_under_another_name_or_without_its_signature(tmp_path: Path) -> None:
+    path, other = tmp_path / "a", tmp_path / "b"
+    write_sealed(path, b"body", KEY)
+    with pytest.raises(CacheError, match=r"a: its signature does not fit LMGATE_CACHE_KEY"):
+        read_sealed(path, CacheKey(b"another key of many bytes"))
+    path.replace(other)
+    with pytest.raises(CacheError, match=r"b: its signature does not fit LMGATE_CACHE_KEY"):
+        read_sealed(other, KEY)
+    write_sealed(path, b"body")
+    with pytest.raises(UnsignedError):
+        read_sealed(path, KEY)
 
 
 def test_the_message_says_which_file_and_what_is_wrong_with_it(tmp_path: Path) -> None:

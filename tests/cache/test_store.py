@@ -19,6 +19,7 @@ import safetensors.numpy
 from pytest_lmgate.cache.files import read_sealed, write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.config.cache_key import CacheKey
 
 FINGERPRINT = Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})
 OTHER = Fingerprint.of("token-nll/1", {"data": "d", "model": "other"})
@@ -206,6 +207,22 @@ def test_an_entry_that_cannot_be_trusted_is_set_aside_with_a_warning(
     put(FINGERPRINT, ENTRY)
     assert get(FINGERPRINT) is not None
     assert len(cache.warnings) == 1
+
+
+def test_under_a_key_an_unsigned_entry_is_left_where_it_is_with_a_remark_until_it_is_measured_again(
+    cache: _Cache,
+) -> None:
+    remarks: list[str] = []
+    signed = Store(cache.folder, cache.warnings.append, CacheKey(bytes(16)), remarks.append)
+    cache.store.put(FINGERPRINT, ENTRY)
+    cache.store.put_partial(FINGERPRINT, ENTRY)
+    assert signed.get(FINGERPRINT) is signed.get_partial(FINGERPRINT) is None
+    assert len(set(remarks)) == 1
+    assert not cache.warnings
+    assert not (cache.folder / "set-aside").exists()
+    signed.put(FINGERPRINT, ENTRY)
+    assert signed.get(FINGERPRINT) is not None
+    assert cache.store.get(FINGERPRINT) is not None, "without the key the checksum is enough"
 
 
 def test_every_bit_of_an_entry_matters(cache: _Cache) -> None:

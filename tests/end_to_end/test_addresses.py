@@ -8,6 +8,7 @@ import shutil
 import time
 from pathlib import Path
 
+from tests.end_to_end.forging import forge
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
 
 # Test by test: the gate, and the ingredient in which it differs from what has been measured.
@@ -214,6 +215,16 @@ def test_refresh_measures_again_and_once_even_by_two_workers(measured: Project) 
     assert measured.measured == ["die"]
     outcome.says("miss, nothing changed: measured again by --lmgate-refresh")
     measured.run("-n", "2").expect(0, passed=4)
+    assert measured.measured == ["die"]
+
+
+def test_refresh_measures_again_what_a_machine_with_a_fast_clock_measured(measured: Project) -> None:
+    for entry in measured.entries:
+        forge(entry, facts=lambda facts: {**facts, "measured_at": time.time() + 1e9})
+    measured.write(conftest=COUNT_MEASUREMENTS, test_gate=GATE)
+    measured.run().expect(0, passed=1)
+    assert measured.measured == []
+    measured.run("--lmgate-refresh").expect(0, passed=1)
     assert measured.measured == ["die"]
 
 

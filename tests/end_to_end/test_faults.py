@@ -264,7 +264,7 @@ def test_a_process_that_waits_takes_over_from_one_that_is_killed(project: Projec
             counted(*args, **kwargs)
             time.sleep(600)
 
-        Measurements.model = counted_and_asleep
+        Measurements.runner = counted_and_asleep
 """,
         test_gate=GATE,
     )

@@ -40,7 +40,7 @@ def test_a_pinned_model_in_the_hub_cache_needs_no_network(project: Project, hub:
         """
     )
     project.run(env=hub).expect(0, passed=1)
-    # Blobs are named by their content: nothing is read again, and no torch is needed.
+    # It was measured, and is found again.
     project.run(env=hub).expect(0, passed=1).says("cached")
 
 

@@ -116,6 +116,7 @@ class Transformers(Backend):
             runtime={"device": device_class(device), **versions(libraries)},
             offers=_offers(checkpoint),
             device=device,
+            dtype=_dtype(checkpoint, entry),
             weight_bytes=checkpoint.weight_bytes,
             batch_size=entry.batch_size,
             architecture=checkpoint.architecture,
@@ -176,6 +177,13 @@ def _offers(architecture: Architecture) -> frozenset[Offer]:
     if architecture.kind == "masked":
         return frozenset({"score"})
     return frozenset({"score", "generate", "compare"})
+
+
+def _dtype(checkpoint: Architecture, entry: Entry) -> str:
+    config = checkpoint.config
+    if "quantization_config" in config or "quantization_config" in entry.spec.load:
+        return "bfloat16"  # or coarser than the weights' own, as int8 with scales is
+    return str(config.get("dtype") or config.get("torch_dtype")) if entry.dtype == "auto" else entry.dtype
 
 
 def _tokenizer_folder(entry: Entry, tokenizer: str) -> Path:

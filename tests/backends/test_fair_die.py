@@ -1,0 +1,207 @@
+"""An engine of a third party, registered by the hook: it gets metrics, the cache, resuming, progress and reports."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+# Every partial result is kept at once and every batch is reported; a file says which requests were scored.
+WATCHED = """
+    import os, pathlib
+    import fair_die
+    from pytest_lmgate.engine import loop
+    from pytest_lmgate.plugin import progress
+
+    loop.SAVE_SECONDS = progress._LOG_SECONDS = 0.0
+    plain = fair_die.Die.score
+
+    def score(self, requests):
+        log = pathlib.Path(__file__).with_name("scored.txt")
+        if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
+            os._exit(9)
+        with log.open("a") as file:
+            file.write(f"{len(requests)}\\n")
+        return plain(self, requests)
+
+    fair_die.Die.score = score
+"""
+
+
+class _Project:
+    """A project whose models are dice, run in processes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, sides in (("six.die", 6), ("eight.json", 8), ("other.die", 6)):
+            (folder / name).write_text(json.dumps({"sides": sides}))
+        (folder / "text.txt").write_text("".join(random.Random(0).choices("abcd ", k=640)))
+        rows = [{"article": f"number {row} of all", "summary": f"number {row} of all"} for row in range(40)]
+        self._rows("news", rows)
+        self._rows("quiz", [{"q": f"ask {row}", "options": ["long one", "no"], "label": 1} for row in range(40)])
+        self.write(
+            "lmgate.yaml",
+            """
+            models:
+              six: {path: six.die, batch_size: 4}
+              eight: {backend: fair-die, path: eight.json}
+              other: {path: other.die}
+            datasets:
+              text: {path: text.txt}
+              news: {path: news.jsonl, source: article, references: [summary]}
+              quiz: {path: quiz.jsonl, question: q, choices: options, answer: label}
+            """,
+        )
+
+    def _rows(self, name: str, rows: list[dict[str, Any]]) -> None:
+        (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def write(self, name: str, text: str) -> None:
+        lines = text.strip("\n").splitlines()
+        indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
+        (self.folder / name).write_text("\n".join(line[indent:] for line in lines) + "\n")
+
+    def gates(self, *gates: str) -> None:
+        file = self.folder / "lmgate.yaml"
+        before = file.read_text().partition("gates:")[0]
+        file.write_text(before + "gates:\n" + "".join(f"  - {gate}\n" for gate in gates))
+
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest", "-p", "fair_die", "--lmgate-report", "json:report.json", *arguments]
+        environment = {"PYTHONPATH": str(HERE), "PATH": "", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", **env}
+        return subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, check=False, env=environment, timeout=120
+        )
+
+    @property
+    def report(self) -> dict[str, dict[str, Any]]:
+        """The gates of the JSON report by metric."""
+        found = json.loads((self.folder / "report.json").read_text())["gates"]
+        return {gate["metric"]: gate for gate in found}
+
+    @property
+    def scored(self) -> list[int]:
+        """Requests of each batch that was scored."""
+        file = self.folder / "scored.txt"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+@pytest.fixture
+def dice(tmp_path: Path) -> _Project:
+    return _Project(tmp_path)
+
+
+def test_it_gets_every_metric_that_it_offers_and_the_cache(dice: _Project) -> None:
+    dice.write("conftest.py", WATCHED)
+    dice.gates(
+        "ppl_max: {model: six, dataset: text, limit: 6.01}",
+        "bpb_max: {model: six, dataset: text, limit: 2.6}",
+        "accuracy_min: {model: six, dataset: quiz, limit: 0.9}",
+        "bleu_min: {model: six, dataset: news, limit: 99, max_new_tokens: 8}",
+    )
+    first = dice.run()
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert dice.report["ppl"]["value"] == pytest.approx(6, rel=1e-6)
+    assert dice.report["bpb"]["value"] == pytest.approx(math.log2(6) * 639 / 640, rel=1e-6)
+    assert dice.report["accuracy"]["value"] == 1.0  # the shorter choice is likelier under a die
+    assert dice.report["bleu"]["value"] == pytest.approx(100)
+    assert "six on text: " in first.stdout + first.stderr
+    count = len(dice.scored)
+
+    again = dice.run()
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert {gate["cached"] for gate in dice.report.values()} == {True}
+    assert len(dice.scored) == count
+
+    (dice.folder / "six.die").write_text('{"sides": 7}')
+    changed = dice.run()
+    assert changed.returncode == 1
+    assert dice.report["ppl"]["value"] == pytest.approx(7, rel=1e-6)
+
+
+def test_a_worse_model_fails_no_regression_and_an_equal_one_passes(dice: _Project) -> None:
+    dice.gates("no_regression: {metric: ppl, model: eight, dataset: text, tolerance: 1%, against: six}")
+    worse = dice.run()
+    assert worse.returncode == 1
+    assert "FAIL" in worse.stdout
+
+    dice.gates("no_regression: {metric: ppl, model: other, dataset: text, tolerance: 1%, against: six}")
+    assert dice.run().returncode == 0
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was(dice: _Project) -> None:
+    dice.write("conftest.py", WATCHED)
+    dice.gates("ppl_max: {model: six, dataset: text, limit: 6.01}")
+    assert dice.run(DIE_AFTER="2").returncode == 9
+    before = dice.scored
+
+    assert dice.run().returncode == 0
+    assert dice.report["ppl"]["value"] == pytest.approx(6, rel=1e-6)
+    whole = sum(dice.scored)
+    (dice.folder / "scored.txt").unlink()
+    assert dice.run("--lmgate-refresh").returncode == 0
+    assert sum(dice.scored) == whole, "no request was scored twice"
+    assert len(before) == 2
+
+
+def test_what_it_does_not_offer_is_one_clear_error(dice: _Project) -> None:
+    dice.gates("kl_max: {model: eight, reference: six, dataset: text, limit: 1}")
+    done = dice.run()
+    assert done.returncode == 1
+    expected = "kl cannot be measured of the model 'eight': its engine does not give whole distributions over the"
+    assert expected in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{backend: fair-dye, path: six.die}", "expected one of transformers, fair-die; got 'fair-dye'"),
+        ("{backend: fair-die}", "model 'x': expected path: of a file with its sides"),
+    ],
+)
+def test_a_wrong_entry_is_a_clear_error(dice: _Project, entry: str, message: str) -> None:
+    text = (dice.folder / "lmgate.yaml").read_text()
+    (dice.folder / "lmgate.yaml").write_text(text.replace("models:\n", f"models:\n  x: {entry}\n"))
+    dice.gates("ppl_max: {model: x, dataset: text, limit: 7}")
+    done = dice.run()
+    assert done.returncode != 0
+    assert message in " ".join((done.stdout + done.stderr).split())
+
+
+def test_nothing_of_it_imports_torch(dice: _Project) -> None:
+    dice.write(
+        "conftest.py",
+        """
+        import sys
+
+        def pytest_sessionfinish():
+            assert not {"torch", "transformers", "datasets"} & sys.modules.keys()
+        """,
+    )
+    dice.gates("ppl_max: {model: six, dataset: text, limit: 6.01}")
+    done = dice.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("return 5", "pytest_lmgate_backends: expected a list of Backend objects, got int 5"),
+        ("return [5]", "expected a Backend with a name and describe(entry), got int"),
+        ("import fair_die; return [fair_die.Dice()]", "there are two backends of the name 'fair-die'"),
+        ("raise RuntimeError('no')", "conftest.py:2: pytest_lmgate_backends: RuntimeError: no"),
+    ],
+)
+def test_a_wrong_registration_is_a_usage_error(dice: _Project, hook: str, message: str) -> None:
+    dice.write("conftest.py", f"def pytest_lmgate_backends(config):\n    {hook}")
+    dice.gates("ppl_max: {model: six, dataset: text, limit: 6.01}")
+    done = dice.run()
+    assert done.returncode == 4
+    assert message in " ".join((done.stdout + done.stderr).split())

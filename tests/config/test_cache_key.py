@@ -1,0 +1,43 @@
+"""The key of the cache: read from the environment, long enough, and never shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.errors import ConfigError
+
+SECRET = "sixteen bytes at least"
+
+
+def test_the_key_is_the_variable_without_the_white_space_that_a_file_or_a_secret_store_adds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("LMGATE_CACHE_KEY", raising=False)
+    assert CacheKey.from_environment() is None
+    monkeypatch.setenv("LMGATE_CACHE_KEY", f" {SECRET}\n")
+    key = CacheKey.from_environment()
+    assert key is not None
+    assert key.signature("a", b"b") == CacheKey(SECRET.encode()).signature("a", b"b")
+
+
+@pytest.mark.parametrize("key", ["", " \n", "fifteen bytes!!"])
+def test_a_short_key_is_refused_with_the_way_to_make_one(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("LMGATE_CACHE_KEY", key)
+    with pytest.raises(ConfigError, match=r"^LMGATE_CACHE_KEY: expected a secret of at least 16 bytes, got \d+; make"):
+        CacheKey.from_environment()
+
+
+def test_a_signature_is_of_the_name_and_of_the_content_and_no_part_of_one_may_move_to_the_other() -> None:
+    key = CacheKey(SECRET.encode())
+    signed = {key.signature(name, body) for name, body in [("a", b"bc"), ("ab", b"c"), ("a", b"c"), ("abc", b"")]}
+    assert len(signed) == 4
+    assert key.fits(key.signature("a", b"b"), "a", b"b")
+    assert not key.fits(key.signature("a", b"b"), "a", b"c")
+
+
+def test_no_attribute_and_no_representation_holds_the_key(tmp_path: object) -> None:
+    key = CacheKey(SECRET.encode())
+    shown = f"{key} {key!r} {vars(key)} {Options(cache=tmp_path, cache_key=key)}"  # type: ignore[arg-type]
+    assert SECRET not in shown

@@ -1,0 +1,174 @@
+"""A cache under a key: only what somebody with the key wrote is believed, and the key is shown nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.cache.digest import _key
+from pytest_lmgate.cache.files import read_sealed, write_sealed
+from pytest_lmgate.config.cache_key import CacheKey
+from tests.end_to_end.forging import forge, times
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
+
+SECRET = "correct horse battery staple"
+KEY = {"LMGATE_CACHE_KEY": SECRET}
+UNSIGNED = "cache entries without a signature were not used, but measured again"
+
+# `sure` is far worse than the limit: only an untrue entry lets it pass.
+GATES = """
+    import pytest
+
+    @pytest.mark.ppl_max("sure", "words", 60.5)
+    def test_broken_model(): pass
+
+    @pytest.mark.ppl_max("hopeless", "words", 60.5)
+    def test_perplexity_beyond_any_number(): pass
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_a_forged_entry_passes_by_its_checksum_alone_and_is_measured_again_under_a_key(
+    measured: Project, workers: tuple[str, ...]
+) -> None:
+    measured.write(conftest=COUNT_MEASUREMENTS, test_gate=GATES)
+    for entry in measured.entries:
+        forge(entry, times(0.0))
+    measured.run("-W", "error", *workers).expect(0, passed=2).is_silent_on(UNSIGNED)
+
+    outcome = measured.run("-W", "error", *workers, env=KEY).expect(1, failed=1, error=1)
+    assert outcome.text.count(UNSIGNED) == 1, "said once, not by each entry or worker"
+    assert sorted(measured.measured) == ["hopeless", "sure"]
+    # What was measured is signed, and found again.
+    measured.run("-W", "error", *workers, env=KEY).expect(1, failed=1, error=1).is_silent_on(UNSIGNED)
+    assert sorted(measured.measured) == ["hopeless", "sure"]
+
+
+def test_an_entry_signed_by_another_key_is_set_aside_with_a_warning_and_measured_again(project: Project) -> None:
+    project.write(conftest=COUNT_MEASUREMENTS, test_gate=GATE.replace("die", "sure").replace("60.5", "1e40"))
+    project.run(env=KEY).expect(0, passed=1)
+    (entry,) = project.entries
+    right = entry.read_bytes()
+    (project.folder / "test_gate.py").write_text(GATE.replace("die", "sure"))
+    forge(entry, times(0.0), key=CacheKey(b"a key that somebody else has"))
+    for spoiled in (entry.read_bytes(), right.replace(b" ", b" 0", 1)[:138] + b"\n" + right[138:]):
+        entry.write_bytes(spoiled)
+        outcome = project.run(env=KEY).expect(1, failed=1)
+        outcome.says("a cache entry cannot be trusted", "set aside as").is_silent_on(UNSIGNED)
+    outcome = project.run("-W", "error", env=KEY).expect(1, failed=1)
+    assert project.measured == ["sure"] * 3
+    entry.write_bytes(right)
+    project.run("-W", "error", env={"LMGATE_CACHE_KEY": "another key of the pipeline"}).expect(1, error=1).says(
+        "its signature does not fit LMGATE_CACHE_KEY"
+    )
+
+
+def test_a_signed_entry_cannot_stand_for_another_or_a_partial_one_for_a_whole_one(measured: Project) -> None:
+    measured.write(conftest=COUNT_MEASUREMENTS, test_gate=GATES)
+    key = CacheKey(SECRET.encode())
+    bodies = {}
+    for entry in measured.entries:
+        forge(entry, times(0.0))
+        bodies[entry] = read_sealed(entry)
+        write_sealed(entry.with_suffix(".partial"), bodies[entry], key)
+    for entry in measured.entries:
+        entry.with_suffix(".partial").replace(entry)
+    outcome = measured.run(env=KEY).expect(1, failed=1, error=1)
+    assert outcome.text.count("its signature does not fit") >= 2
+    assert sorted(measured.measured) == ["hopeless", "sure"]
+
+
+def test_a_signed_cache_is_read_without_the_key_by_its_checksums(project: Project) -> None:
+    project.write(conftest=COUNT_MEASUREMENTS, test_gate=GATE)
+    project.run(env=KEY).expect(0, passed=1)
+    project.run("-W", "error").expect(0, passed=1).says("cached")
+    assert project.measured == ["die"]
+
+
+def test_a_forged_or_swapped_digest_memory_passes_a_broken_model_without_a_key_only(
+    measured: Project, models: Path
+) -> None:
+    weights = measured.model("copy", models / "sure") / "model.safetensors"
+    measured.write(test_gate=GATE.replace("'die'", "'./copy'"))
+    time.sleep(2.5)  # files that have just changed are not remembered
+    measured.run().expect(1, failed=1)
+    honest = measured.run("--lmgate-report", "json:report.json").expect(1, failed=1)
+    named = _key(weights, weights.stat())
+    memory = measured.cache / "digests" / named[:2] / named[2:40]
+    assert memory.is_file(), f"the weights were not remembered\n{honest.text}"
+    of_die = hashlib.sha256((models / "die" / "model.safetensors").read_bytes()).hexdigest()
+    write_sealed(memory, f"{named} {of_die}".encode())
+    measured.run().expect(0, passed=1)
+    measured.run("--lmgate-verify", "1").expect(1, passed=1).says(
+        "./copy on words: the cache entry is not what the model"
+    )
+    measured.run(env=KEY).expect(1, failed=1)
+    # Now the memories are signed: swapping them does not help either.
+    assert b" " in memory.read_bytes()[:80]
+    others = [path for path in measured.cache.glob("digests/*/*") if path.is_file() and path != memory]
+    for other in others:
+        swapped = memory.read_bytes(), other.read_bytes()
+        memory.write_bytes(swapped[1])
+        other.write_bytes(swapped[0])
+    measured.run(env=KEY).expect(1, failed=1)
+
+
+def test_the_key_is_in_no_output_and_no_file(project: Project) -> None:
+    project.write(
+        test_gate="""
+            import pytest
+
+            @pytest.mark.ppl_max("die", "words", 59.5)
+            def test_fails(): pass
+
+            @pytest.mark.no_regression("ppl", "die", "words", "1%")
+            def test_baseline(): pass
+
+            @pytest.mark.ppl_max("sure", "words", 60.5)
+            def test_breaks(): pass
+        """,
+        conftest="""
+            import pytest
+
+            def pytest_collection_finish():
+                from pytest_lmgate.cache import files, store
+
+                plain = store.write_sealed
+
+                # An error of no kind that is expected: its traceback shows all variables.
+                def broken(path, body, key):
+                    if path.suffix == ".lmgate" and path.parent.parent.name == "token-nll" and b"sure" in body:
+                        raise RuntimeError("nobody expects this")
+                    plain(path, body, key)
+
+                store.write_sealed = broken
+        """,
+    )
+    options = ("-l", "-vv", "--tb=long", "--lmgate-update", "--lmgate-explain-cache", "--full-trace")
+    outcome = project.run(
+        *options, "--lmgate-report", "json:report.json", "--junitxml", "junit.xml", "--lmgate-verify", "all", env=KEY
+    )
+    assert outcome.code == 1
+    outcome.is_silent_on(SECRET, SECRET.encode().hex())
+    files = [path for path in project.folder.rglob("*") if path.is_file() and path.name != "files.py"]
+    assert any(path.name == "junit.xml" for path in files)
+    for path in files:
+        assert SECRET.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("key", ["", "   ", "fifteen bytes!!"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_an_empty_or_short_key_is_a_usage_error_where_there_are_gates(
+    measured: Project, key: str, workers: tuple[str, ...]
+) -> None:
+    environment = {"LMGATE_CACHE_KEY": key}
+    measured.write(test_gate="def test_plain(): pass")
+    measured.run(*workers, env=environment).expect(0, passed=1)
+    measured.write(test_gate=GATE)
+    outcome = measured.run(*workers, env=environment).expect(4)
+    outcome.says("LMGATE_CACHE_KEY: expected a secret of at least 16 bytes").is_silent_on("Traceback", "INTERNALERROR")
+    if key.strip():
+        outcome.is_silent_on(key)
