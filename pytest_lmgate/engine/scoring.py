@@ -139,7 +139,7 @@ def require_finite(values: Floats, requests: Requests, index: int, model: str) -
     if (lowest := float(values.min(initial=0.0))) < _LOWEST:
         raise EngineError(
             f"model {model!r}: a negative log-likelihood of {lowest:.4g} nats in {requests.describe([index])}: "
-            "expected 0 or more, since a probability is at most 1; its engine may give log-likelihoods, which are negative"
+            "expected 0 or more, since a probability is at most 1; does its engine give log-likelihoods?"
         )
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
