@@ -260,10 +260,14 @@ def _halved(
         part = batch[len(results) : len(results) + size]
         with explained(model, functools.partial(items.describe, part)):
             try:
-                results += run(part)
+                found = run(part)
             except OutOfMemory:
                 if len(part) == 1:
                     raise
                 size = len(part) // 2
                 batches.shrink(batch, size)
+                continue
+            if len(found) != len(part):
+                raise EngineError(f"model {model!r}: expected results for {len(part):,} requests, got {len(found):,}")
+            results += found
     return results

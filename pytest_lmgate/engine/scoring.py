@@ -18,6 +18,7 @@ from pytest_lmgate.engine.loop import Job, explained, run_batches
 from pytest_lmgate.errors import EngineError, NonFiniteError
 
 Floats = NDArray[np.float64]
+_LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
 
 
 class Scored(NamedTuple):
@@ -108,11 +109,12 @@ class TargetBoard:
     def put(self, items: Sequence[int], results: Sequence[Floats]) -> None:
         """Take the results of some requests, which are those of all equal ones."""
         offsets = self._requests.offsets
-        for item, values in zip(items, results, strict=True):
+        for item, result in zip(items, results, strict=True):
+            values = np.asarray(result, dtype=np.float64)
             if values.shape != self.values[: self._requests.counts[item]].shape:
                 raise EngineError(
-                    f"expected {self._requests.counts[item]:,} numbers of {self._requests.describe([item])}, got "
-                    f"{len(values):,}"
+                    f"expected {self._requests.counts[item]:,} numbers of {self._requests.describe([item])}, got an "
+                    f"array of shape {list(values.shape)}"
                 )
             self._check(item, values)
             first = values if values.ndim == 1 else values[:, 0]
@@ -128,11 +130,17 @@ class TargetBoard:
 
 
 def require_finite(values: Floats, requests: Requests, index: int, model: str) -> None:
-    """Refuse the NLLs of a request's targets of which one is NaN or infinite.
+    """Refuse the NLLs of a request's targets of which one is NaN, infinite or that of no probability.
 
     Raises:
-        NonFiniteError: There is one.
+        NonFiniteError: One is NaN or infinite.
+        EngineError: One is below 0.
     """
+    if (lowest := float(values.min(initial=0.0))) < _LOWEST:
+        raise EngineError(
+            f"model {model!r}: a negative log-likelihood of {lowest:.4g} nats in {requests.describe([index])}: "
+            "expected 0 or more, since a probability is at most 1; does its engine give log-likelihoods?"
+        )
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         kind = "NaN" if np.isnan(values[bad[0]]) else "infinite"

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pytest_lmgate.backends import base
+
 HERE = Path(__file__).parent
 # Every partial result is kept at once and every batch is reported; a file says which requests were scored.
 WATCHED = """
@@ -73,8 +75,8 @@ class _Project:
         before = file.read_text().partition("gates:")[0]
         file.write_text(before + "gates:\n" + "".join(f"  - {gate}\n" for gate in gates))
 
-    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytest", "-p", "fair_die", "--lmgate-report", "json:report.json", *arguments]
+    def run(self, *arguments: str, plugin: str = "fair_die", **env: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest", "-p", plugin, "--lmgate-report", "json:report.json", *arguments]
         environment = {"PYTHONPATH": str(HERE), "PATH": "", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", **env}
         return subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True, check=False, env=environment, timeout=120
@@ -173,6 +175,17 @@ def test_a_wrong_entry_is_a_clear_error(dice: _Project, entry: str, message: str
     done = dice.run()
     assert done.returncode != 0
     assert message in " ".join((done.stdout + done.stderr).split())
+
+
+def test_the_engine_that_the_documentation_shows_works(dice: _Project) -> None:
+    shown = [line[4:] for line in str(base.__doc__).splitlines() if line.startswith("    ") or not line]
+    dice.write("conftest.py", "\n".join(shown))
+    text = (dice.folder / "lmgate.yaml").read_text()
+    (dice.folder / "lmgate.yaml").write_text(text.replace("models:\n", "models:\n  die: {backend: fair-die}\n"))
+    dice.gates("ppl_max: {model: die, dataset: text, limit: 64.01, max_length: 64}")
+    done = dice.run(plugin="no:fair_die")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert dice.report["ppl"]["value"] == pytest.approx(64, rel=1e-6)
 
 
 def test_nothing_of_it_imports_torch(dice: _Project) -> None:

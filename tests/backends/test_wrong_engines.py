@@ -1,0 +1,137 @@
+"""Engines that break their promise are errors that say so, never numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.backends.base import Batching, Company, OutOfMemory, Runner
+from pytest_lmgate.data.protocols.windowing import Windowing
+from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.data.tokens import Streams
+from pytest_lmgate.data.windows import plan_windows, window_requests
+from pytest_lmgate.engine.loop import Job
+from pytest_lmgate.engine.scoring import score
+from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
+
+
+def _requests(*lengths: int) -> Requests:
+    ids = tuple(np.arange(length) + 100 * index for index, length in enumerate(lengths))
+    ones = (1,) * len(ids)
+    plan = plan_windows(Windowing("document", 16, 16), list(lengths))
+    return window_requests(Streams(ids, None, ones, ones, ones), plan, "d")
+
+
+class _Engine(Runner):
+    """Says what it was given; answers as it is told to."""
+
+    def __init__(self, answer: Callable[[Request], Any], batching: Batching | None = None, most: int = 1000) -> None:
+        self._answer, self._batching, self._most = answer, batching or Batching(), most
+        self.batches: list[list[int]] = []
+
+    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
+        return self._batching
+
+    def score(self, requests: Sequence[Request]) -> list[Any]:
+        self.batches.append([len(each.ids) for each in requests])
+        if len(requests) > self._most:
+            raise OutOfMemory("chip 0", "no room")
+        return [self._answer(each) for each in requests]
+
+
+def _certain(request: Request) -> Any:
+    return np.zeros(len(request.targets))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (
+            lambda each: np.full(len(each.targets), np.nan),
+            NonFiniteError,
+            "NaN log-likelihood of token 1 in document 0",
+        ),
+        (
+            lambda each: np.full(len(each.targets), -2.0),
+            EngineError,
+            "a negative log-likelihood of -2 nats in a window",
+        ),
+        (
+            lambda each: np.zeros(len(each.targets) + 1),
+            EngineError,
+            r"expected 15 numbers of a window of 15 tokens, got",
+        ),
+        (lambda each: 1.0, EngineError, r"got an array of shape \[\]"),
+        (lambda each: 1 / 0, EngineError, "running a window of 15 tokens failed: ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_a_likelihood_is_an_error(
+    answer: Callable[[Request], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        score(_Engine(answer), _requests(16, 9), Job(model="m", dataset="d", batch_size=1))
+
+
+@pytest.mark.parametrize("given", [0, 1, 3])
+def test_results_for_too_few_or_too_many_requests_are_an_error(given: int) -> None:
+    engine = _Engine(_certain)
+    engine.score = lambda requests: [_certain(requests[0])] * given  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match=f"model 'm': expected results for 2 requests, got {given}"):
+        score(engine, _requests(16, 9), Job(model="m", dataset="d"))
+
+
+def test_rounding_below_zero_is_no_error() -> None:
+    found = score(_Engine(lambda each: np.full(len(each.targets), -1e-7)), _requests(16), Job(model="m", dataset="d"))
+    assert found.is_whole
+
+
+def test_a_batch_is_halved_where_memory_runs_out_and_stays_so() -> None:
+    engine = _Engine(_certain, most=2)
+    score(engine, _requests(*[9] * 7), Job(model="m", dataset="d"))
+    assert [len(batch) for batch in engine.batches] == [7, 3, *[1] * 7]
+    with pytest.raises(EngineError, match=r"out of memory with a window of 8 tokens alone on chip 0.*no room"):
+        score(_Engine(_certain, most=0), _requests(9), Job(model="m", dataset="d"))
+
+
+@pytest.mark.parametrize(
+    ("company", "batches"),
+    [
+        (Company.ANY, [[8, 8, 4]]),
+        (Company.EQUAL, [[4], [8, 8]]),
+        (Company.ALONE, [[4], [8], [8]]),
+    ],
+)
+def test_requests_share_a_batch_as_the_engine_wants(company: Company, batches: list[list[int]]) -> None:
+    said: list[str] = []
+    engine = _Engine(_certain, Batching(company=company, remark="slow"))
+    score(engine, _requests(9, 5, 9), Job(model="m", dataset="d", remark=said.append))
+    assert engine.batches == batches
+    assert said == ["slow"]
+
+
+def test_equal_requests_are_run_once() -> None:
+    ids = (np.arange(9), np.arange(9), np.arange(9) + 1)
+    plan = plan_windows(Windowing("document", 16, 16), [9] * 3)
+    engine = _Engine(lambda each: np.full(len(each.targets), float(each.ids[0])))
+    found = score(
+        engine,
+        window_requests(Streams(ids, None, (1,) * 3, (1,) * 3, (1,) * 3), plan, "d"),
+        Job(model="m", dataset="d"),
+    )
+    assert engine.batches == [[8, 8]]
+    assert found.nll.tolist() == [0.0] * 16 + [1.0] * 8
+
+
+def test_what_an_engine_refuses_before_the_first_batch_is_its_own_error() -> None:
+    engine = _Engine(_certain)
+
+    def refuse(requests: Requests, *, compare: bool = False) -> Batching:
+        raise ModelError("looks ahead")
+
+    engine.prepare = refuse  # type: ignore[method-assign]
+    with pytest.raises(ModelError, match=r"^looks ahead$"):
+        score(engine, _requests(9), Job(model="m", dataset="d"))
+    assert engine.batches == []
