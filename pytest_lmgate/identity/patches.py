@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = ["patches"]
 
+import contextlib
 import functools
 import gc
 import operator
@@ -16,10 +17,10 @@ import re
 import sys
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.identity.libraries import LIBRARIES, STANDARD_LIBRARY, home_of_file, is_library
+from pytest_lmgate.identity.module_source import body, definitions, is_code_of, is_defined_as, is_entry, is_imported
 
 _SCANNED = re.compile(r"(transformers|peft|tokenizers|torch\.nn)(\.|$)|torch(\.functional|\._tensor)?$")
 _AUTO = re.compile(r"transformers\.models\.auto\.\w+_auto$")
@@ -31,7 +32,6 @@ _PLAIN = frozenset(
      types.MethodDescriptorType, types.ModuleType, types.NoneType, types.WrapperDescriptorType}
 )  # fmt: skip
 _DEEP = 100  # objects looked at within one callable
-
 # Modules without a patch, with what they held then.
 _CLEAN: dict[str, list[Any]] = {}
 _Scan = dict[int, list[types.FunctionType]]  # code within callables that is no library's, by the callable's id
@@ -55,7 +55,7 @@ def patches() -> tuple[str, ...]:
         before = _CLEAN.get(name, [])
         if len(held) == len(before) and all(map(operator.is_, held, before)):
             continue
-        strange = [*_patched_in(name, module, scan)]
+        strange = [*_patched_in(module, scan)]
         found += strange
         if not strange:
             _CLEAN[name] = held
@@ -65,60 +65,71 @@ def patches() -> tuple[str, ...]:
 def _held(module: types.ModuleType) -> list[Any]:
     """Return the objects that `_patched_in` looks at, so that an unchanged module is not searched again."""
     held = list(vars(module).values())
-    mappings = [vars(each).get("_local_mapping", {}) for each in held if hasattr(type(each), "_global_mapping")]
-    homes = (module.__name__, module.__name__.rpartition(".")[0])
-    for kind in [each for each in held if isinstance(each, type) and each.__module__ in homes]:
+    for kind in [each for each in held if isinstance(each, type) and each.__module__ in _homes(module)]:
         held += vars(kind).values()
-    tables = [each for each in held if isinstance(each, dict) and "__name__" not in each]
-    codes = [each.__code__ for each in held if type(each) is types.FunctionType]
-    return [*held, *codes, *(value for table in [*mappings, *tables] for value in dict.values(table))]
+    for each in tuple(held):
+        if (kind := type(each)) is types.FunctionType:
+            held.append(each.__code__)
+        elif kind not in _PLAIN and kind is not type:
+            table = each if isinstance(each, dict) else _own_entries(each)
+            held += () if "__name__" in table else dict.values(table)
+    return held
 
 
-def _patched_in(name: str, module: types.ModuleType, scan: _Scan) -> Iterator[str]:
-    parent = name.rpartition(".")[0]  # some functions and classes say that they come from the package that offers them
+def _homes(module: types.ModuleType) -> tuple[str, str]:
+    """Return where a module's classes may say that they come from: it, or the package that offers them."""
+    return module.__name__, module.__name__.rpartition(".")[0]
+
+
+def _own_entries(value: Any) -> dict[Any, Any]:
+    """Return the entries that one of transformers' tables of functions has beside those that all tables share."""
+    return vars(value).get("_local_mapping", {}) if hasattr(type(value), "_global_mapping") else {}
+
+
+def _patched_in(module: types.ModuleType, scan: _Scan) -> Iterator[str]:
+    file, homes = getattr(module, "__file__", None), _homes(module)
+    file = file if file and home_of_file(file) in LIBRARIES else None
     for key, value in list(vars(module).items()):
-        if isinstance(value, type) and value.__module__ in (name, parent) and value.__name__ == key:
-            if name != "torch":  # generates its classes, or has them in C; torch._tensor has the methods of Tensor
-                yield from _patched_class(module, value, scan)
-        elif isinstance(value, dict):
-            yield from _patched_table(f"{name}.{key}", value, module, scan)
-        elif (strange := _strange_code(value, module, scan)) is not None:
-            yield f"{name}.{key} is {strange}"
-        elif _is_swapped(key, value, module):
-            yield f"{name}.{key} is {value.__module__}.{value.__qualname__}"
-        elif hasattr(type(value), "_global_mapping"):  # a table of functions that may have entries of its own
-            for entry, function in getattr(value, "_local_mapping", {}).items():
-                home = sys.modules.get(str(getattr(function, "__module__", None)))
-                set_by_library = rf"\[[\"']{re.escape(str(entry))}[\"']\]\s*=\s*{getattr(function, '__name__', None)}\b"
-                if _strange_code(function, module, scan) or not home or not re.search(set_by_library, _source(home)):
-                    yield f"{name}.{key}[{entry!r}] is set"
+        if not (isinstance(value, type) and value.__module__ in homes and value.__name__ == key):
+            if type(value) not in _PLAIN and not _is_as_written(value, key, file):
+                yield from _patched_value(key, value, module, scan)
+        elif module.__name__ != "torch":  # generates its classes, or has them in C; torch._tensor has Tensor's methods
+            for name, member in list(vars(value).items()):
+                path = f"{value.__qualname__}.{name}"
+                if type(member) not in _PLAIN and not _is_as_written(member, path, file):
+                    yield from _patched_value(path, member, module, scan, value)
 
 
-def _patched_class(module: types.ModuleType, kind: type, scan: _Scan) -> Iterator[str]:
-    where = f"{module.__name__}.{kind.__qualname__}"
-    for key, value in list(vars(kind).items()):
-        if isinstance(value, dict):
-            yield from _patched_table(f"{where}.{key}", value, module, scan)
-        elif (strange := _strange_code(value, module, scan)) is not None:
-            yield f"{where}.{key} is {strange}"
-        elif (found := _swapped_method(key, value, module, kind)) is not None:
-            yield f"{where}.{key} is {found.__module__}.{found.__qualname__}"
+def _patched_value(
+    path: str, value: Any, module: types.ModuleType, scan: _Scan, kind: type | None = None
+) -> Iterator[str]:
+    """Look at a value of a module, or of its class `kind`."""
+    where = f"{module.__name__}.{path}"
+    if isinstance(value, dict):
+        if not where.endswith("__"):
+            yield from _patched_table(where, value, module, scan)
+    elif (strange := _strange_code(value, module, scan)) is not None:
+        yield f"{where} is {strange}"
+    elif (other := _swapped_method(path, value, module, kind) if kind else _swapped(path, value, module)) is not None:
+        yield f"{where} is {other.__module__}.{other.__qualname__}"
+    else:
+        for key, function in _own_entries(value).items():
+            home = sys.modules.get(str(getattr(function, "__module__", None)))
+            if not home or not is_entry(key, function, home) or _strange_code(function, module, scan):
+                yield f"{where}[{key!r}] is set"
 
 
 def _patched_table(where: str, table: dict[Any, Any], module: types.ModuleType, scan: _Scan) -> Iterator[str]:
     """Look at a table of functions or classes, such as that of attention functions."""
-    if where.endswith("__"):
-        return
+    shared = where.endswith("._global_mapping")
     # As a plain dict: the items() of a lazy mapping would import what they name.
     for key, value in list(dict.items(table)):
         if not callable(value):
             continue
         if (strange := _strange_code(value, module, scan)) is not None:
             yield f"{where}[{key!r}] is {strange}"
-        elif where.endswith("._global_mapping") and isinstance(value, types.FunctionType):
-            entry = rf"[\"']{re.escape(str(key))}[\"']\s*:\s*{value.__name__}\b"
-            if not re.search(entry, _source(module)):
-                yield f"{where}[{key!r}] is {value.__module__}.{value.__qualname__}"
+        elif shared and isinstance(value, types.FunctionType) and not is_entry(key, value, module):
+            yield f"{where}[{key!r}] is {value.__module__}.{value.__qualname__}"
 
 
 def _registered() -> Iterator[str]:
@@ -146,15 +157,9 @@ def _modes(torch: Any) -> Iterator[str]:
     for each in sorted(getattr(sys.modules.get("torch.library"), "_impls", ())):
         space, name, key = (*str(each).split("/"), "", "")[:3]
         if space == "aten" and key != "Meta":
-            with_files = re.findall(r"registered at (\S+\.py):\d+", _registrations(torch, f"aten::{name}"))
-            yield from (f"aten::{name} is implemented in {file}" for file in with_files if not home_of_file(file))
-
-
-def _registrations(torch: Any, operator: str) -> str:
-    try:
-        return str(torch._C._dispatch_dump(operator))
-    except RuntimeError:  # an operator that is gone
-        return ""
+            with contextlib.suppress(RuntimeError):  # an operator that is gone
+                files = re.findall(r"registered at (\S+\.py):\d+", torch._C._dispatch_dump(f"aten::{name}"))
+                yield from (f"aten::{name} is implemented in {file}" for file in files if not home_of_file(file))
 
 
 def _swapped_operators(torch: Any) -> Iterator[str]:
@@ -168,26 +173,35 @@ def _swapped_operators(torch: Any) -> Iterator[str]:
                     yield f"{module.__name__}.{key} is {value.__name__}"
 
 
+def _is_as_written(value: Any, path: str, file: str | None) -> bool:
+    """Return whether a value is just a function of this path in a library's file: a quick look that spares the rest."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    elif type(value) is property and not (value.fset or value.fdel):
+        value = value.fget
+    if type(value) is not types.FunctionType or not is_code_of(value.__code__, path, file):
+        return False
+    return all(isinstance(held, type) for cell in value.__closure__ or () for held in gc.get_referents(cell))
+
+
 def _strange_code(value: Any, module: types.ModuleType, scan: _Scan) -> str | None:
     """Name the code within a callable that is neither Python's nor a library's and that `module` does not import."""
     kind = type(value)
-    if kind in _PLAIN:
-        return None
     if kind is types.FunctionType and value.__closure__ is None:
         if _is_librarys(value):
             return None
         strangers = [value]
     elif isinstance(value, type):
         home = str(value.__module__).partition(".")[0]
-        known = is_library(home) or home == "builtins" or _is_imported(value, module, home)
+        known = is_library(home) or home == "builtins" or is_imported(value, module, home)
         return None if known else f"{value.__module__}.{value.__qualname__}"
-    elif (found := scan.get(id(value))) is not None:
-        strangers = found
+    elif not _may_call(value):
+        return None
     else:
-        strangers = scan[id(value)] = [each for each in _functions_in(value) if not _is_librarys(each)]
+        strangers = _strangers_in(value, scan)
     for function in strangers:
         package = home_of_file(function.__code__.co_filename)
-        if package is None or not _is_imported(value, module, package):
+        if package is None or not is_imported(value, module, package):
             return f"{function.__globals__.get('__name__')}.{function.__code__.co_name}"
     return None
 
@@ -202,22 +216,29 @@ def _is_librarys(function: types.FunctionType) -> bool:
     return file.startswith("<attrs generated ") or (file[0] == "<" and (made_here or name.startswith("namedtuple_")))
 
 
-def _functions_in(value: Any) -> Iterator[types.FunctionType]:
-    """Yield the functions within a callable: what a decorator, a partial function or an object wraps too."""
-    waiting = [value] if _may_call(value) else []
-    seen: set[int] = set()
+def _strangers_in(value: Any, scan: _Scan) -> list[types.FunctionType]:
+    """Return the functions within a callable, such as a decorator's or a partial function's, that are no library's."""
+    if (known := scan.get(id(value))) is not None:
+        return known
+    strangers: list[types.FunctionType] = []
+    waiting, seen = [value], set[int]()
     while waiting and len(seen) < _DEEP:
         each = waiting.pop()
-        if id(each) in seen:
+        if id(each) in seen or scan.get(id(each)) == []:
             continue
         seen.add(id(each))
         if isinstance(each, types.FunctionType):
-            yield each
+            if not _is_librarys(each):
+                strangers.append(each)
             held = [inner for cell in each.__closure__ or () for inner in gc.get_referents(cell)]
         else:
             held = [vars(type(each)).get("__call__"), *gc.get_referents(each)]
             held += [inner for one in held if type(one) in (dict, tuple) for inner in gc.get_referents(one)]
         waiting += filter(_may_call, held)
+    if not strangers and not waiting:
+        scan.update((each, []) for each in seen)  # these hold nothing strange either
+    scan[id(value)] = strangers
+    return strangers
 
 
 def _may_call(value: Any) -> bool:
@@ -227,86 +248,28 @@ def _may_call(value: Any) -> bool:
     return kind is types.FunctionType or isinstance(value, _WRAPPERS) or callable(value)
 
 
-def _is_swapped(key: str, value: Any, module: types.ModuleType) -> bool:
-    """Return whether the source of `module` defines `key`, and `value` was defined elsewhere or under another name."""
+def _swapped(key: str, value: Any, module: types.ModuleType) -> Any:
+    """Return a library's function or class that stands where the source of `module` defines another one."""
     if isinstance(value, types.FunctionType):
-        if _is_defined_as(value, key, module):
-            return False
+        if is_defined_as(value, key, module):
+            return None
     elif not isinstance(value, type) or (value.__module__, value.__name__) == (module.__name__, key):
-        return False
+        return None
     if (homes := vars(module).get("_class_to_module")) is not None:  # a lazy module: it takes its names from others
         home = sys.modules.get(f"{module.__name__}.{homes.get(key)}")
-        return home is not None and vars(home).get(key, value) is not value
-    return str(value.__module__).partition(".")[0] in LIBRARIES and key in _definitions(module)
+        return value if home is not None and vars(home).get(key, value) is not value else None
+    of_library = str(value.__module__).partition(".")[0] in LIBRARIES
+    return value if of_library and key in definitions(module) else None
 
 
-def _swapped_method(key: str, value: Any, module: types.ModuleType, kind: type) -> types.FunctionType | None:
+def _swapped_method(path: str, value: Any, module: types.ModuleType, kind: type) -> types.FunctionType | None:
+    """Return a library's function that stands where the source of a class defines a method."""
     function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
     function = function.fget if isinstance(function, property) else function
-    if type(function) is not types.FunctionType or _is_defined_as(function, f"{kind.__qualname__}.{key}", module):
+    if type(function) is not types.FunctionType or is_defined_as(function, path, module):
         return None
     file = function.__code__.co_filename
     # transformers copies the methods of auto_factory.py into the auto classes.
     if home_of_file(file) not in LIBRARIES or file.endswith("auto_factory.py"):
         return None
-    return function if f"\n    def {key}(" in _body(module, kind.__name__) else None
-
-
-def _is_defined_as(function: Any, name: str, module: types.ModuleType) -> bool:
-    """Return whether a function's code, or the code that it wraps, comes from `module` under a qualified name."""
-    file = getattr(module, "__file__", None)
-    for _ in range(_DEEP):
-        code = getattr(function, "__code__", None)
-        if isinstance(code, types.CodeType) and (code.co_filename, code.co_name) == (file, name.rpartition(".")[2]):
-            return getattr(code, "co_qualname", name) == name  # Python 3.10 has none
-        function = getattr(function, "__wrapped__", None)
-        if function is None:
-            return False
-    return False
-
-
-@functools.cache
-def _text(file: str | None) -> str:
-    try:
-        return "\n" + Path(file or "").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _source(module: types.ModuleType) -> str:
-    file = getattr(module, "__file__", None)
-    return _text(file if isinstance(file, str) and file.endswith(".py") else None)
-
-
-@functools.cache
-def _definitions(module: types.ModuleType) -> frozenset[str]:
-    """Return the names of the functions and classes that a module's source defines, outside all blocks."""
-    parts = [part for word in ("\ndef ", "\nclass ") for part in _source(module).split(word)[1:]]
-    return frozenset(re.split(r"\W", part, maxsplit=1)[0] for part in parts)
-
-
-@functools.cache
-def _body(module: types.ModuleType, name: str) -> str:
-    """Return the source of a class's body, down to the next line that is not indented."""
-    _, found, rest = _source(module).partition(f"\nclass {name}")
-    return re.split(r"\n(?=[^\s#)])", rest, maxsplit=1)[0] if found else ""
-
-
-def _is_imported(value: Any, module: types.ModuleType, home: str) -> bool:
-    """Return whether a library's module imports an object of another package, or takes it from a module that does."""
-    if _imports(module, home):
-        return True
-    library = module.__name__.partition(".")[0]
-    others = [each for name, each in list(sys.modules.items()) if name.partition(".")[0] == library]
-    return any(
-        isinstance(each, types.ModuleType)
-        and any(held is value for held in list(vars(each).values()))
-        and _imports(each, home)
-        for each in others
-    )
-
-
-@functools.cache
-def _imports(module: types.ModuleType, home: str) -> bool:
-    """Return whether a library's module imports a package by its own source, and so may hold the package's code."""
-    return re.search(rf"^\s*(from|import)\s+{re.escape(home)}\b", _source(module), re.MULTILINE) is not None
+    return function if f"\n    def {path.rpartition('.')[2]}(" in body(module, kind.__name__) else None
