@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from rouge_score.rouge_scorer import RougeScorer
 
-from pytest_lmgate.metrics.rouge import rouge_rows
-from pytest_lmgate.metrics.rouge.lin2004 import Lin2004
+from pytest_lmgate.metrics.rouge.conventions import Lin2004
+from pytest_lmgate.metrics.rouge.settings import RougeSettings
 
 ENDINGS = ["", "", "", "s", "ed", "ing", "ly", "er", "ation", "ness", "ful", "ment", "y", "ies"]
 
@@ -101,10 +101,10 @@ def ours(pairs: list[Pair], variants: list[str], *, stemmer: bool) -> dict[str, 
     predictions = [pair.prediction for pair in pairs]
     references = [[pair.reference] for pair in pairs]
     scored = {
-        variant: rouge_rows(predictions, references, variant=variant, stemmer=stemmer, tokenizer="rouge-score")
+        variant: RougeSettings.of(variant, stemmer=stemmer, tokenizer="rouge-score").rows(predictions, references)
         for variant in variants
     }
-    return {variant: rows.fmeasure.tolist() for variant, rows in scored.items()}
+    return {variant: [row.scores.fmeasure for row in rows] for variant, rows in scored.items()}
 
 
 def timed(run: Callable[[], dict[str, list[float]]]) -> tuple[float, dict[str, list[float]]]:

@@ -1,47 +1,52 @@
-"""How ROUGE is computed: a validated choice of variant, tokenizer, stemmer and convention, and its signature."""
+"""How ROUGE is computed: a validated choice of variant, tokenizer, stemmer and convention, its signature, its rows."""
 
 from __future__ import annotations
 
-__all__ = ["CONVENTIONS", "RougeSettings"]
+__all__ = ["RougeSettings", "RowScore"]
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from functools import partial, reduce
+from typing import NamedTuple, TypeVar
 
 from pytest_lmgate import __version__
 from pytest_lmgate.errors import ConfigError, nearest
-from pytest_lmgate.metrics.rouge.convention import Convention
-from pytest_lmgate.metrics.rouge.lin2004 import Lin2004
-from pytest_lmgate.metrics.rouge.reading import Reader, Stems
-from pytest_lmgate.metrics.rouge.rouge155 import Rouge155
-from pytest_lmgate.metrics.rouge.tokenizers import TOKENIZERS, Tokenizer
+from pytest_lmgate.metrics.rouge.conventions import Convention, Lin2004, Overlap, Rouge155, Scores
+from pytest_lmgate.metrics.rouge.tokens import TOKENIZERS, Sentences, Stems, Tokenizer, read
 from pytest_lmgate.metrics.rouge.variants import Variant
 
-MultiReference = Literal["best", "average"]
 T = TypeVar("T")
 
-CONVENTIONS: dict[str, Convention] = {convention.name: convention for convention in (Lin2004(), Rouge155())}
+_CONVENTIONS: dict[str, Convention] = {convention.name: convention for convention in (Lin2004(), Rouge155())}
+
+
+class RowScore(NamedTuple):
+    """Scores of a row, the counts that they came from, and the reference they are with: the best one, or -1 for all."""
+
+    scores: Scores
+    overlap: Overlap
+    chosen: int
 
 
 @dataclass(frozen=True)
 class RougeSettings:
-    """What `rouge_rows` was asked for, checked and with defaults filled in.
+    """What `rouge` was asked for, checked and with defaults filled in; names are as in the signature.
 
     Attributes:
         variant: What is counted.
-        convention: How.
+        convention: How it is counted.
         multi_reference: ``best`` or ``average``.
         tokenize: From a text to tokens, unstemmed.
-        tokenizer_name: As in the signature.
+        tokenizer_name: The tokenizer.
         stem: From a token to its stem, or None.
-        stemmer_name: As in the signature.
+        stemmer_name: The stemmer.
     """
 
     variant: Variant
     convention: Convention
-    multi_reference: MultiReference
+    multi_reference: str
     tokenize: Tokenizer
     tokenizer_name: str
     stem: Callable[[str], str] | None
@@ -57,12 +62,12 @@ class RougeSettings:
         tokenizer: str | Tokenizer | None = None,
         convention: str = "lin2004",
     ) -> RougeSettings:
-        """Check the arguments of `rouge_rows` without computing anything.
+        """Check the arguments of `rouge` without computing anything.
 
         Raises:
             ConfigError: A name that does not exist.
         """
-        rules = _named("convention", convention, CONVENTIONS)
+        rules = _named("convention", convention, _CONVENTIONS)
         if multi_reference not in ("best", "average"):
             raise ConfigError(f"unknown multi_reference {multi_reference!r}: expected 'best' or 'average'")
         if callable(tokenizer):
@@ -75,16 +80,7 @@ class RougeSettings:
         stem, stemmer_name = (stemmer, _custom(stemmer)) if callable(stemmer) else (None, "no")
         if stemmer is True:
             stem, stemmer_name = rules.stem, rules.stemmer_name
-        parsed = Variant.parse(variant)
-        return cls(
-            parsed,
-            rules,
-            "best" if multi_reference == "best" else "average",
-            tokenize,
-            tokenizer_name,
-            stem,
-            stemmer_name,
-        )
+        return cls(Variant.parse(variant), rules, multi_reference, tokenize, tokenizer_name, stem, stemmer_name)
 
     @property
     def signature(self) -> str:
@@ -94,14 +90,33 @@ class RougeSettings:
             f"|stemmer:{self.stemmer_name}|convention:{self.convention.name}|version:{__version__}"
         )
 
-    def reader(self) -> Reader:
-        """Return what reads texts so."""
-        if self.stem is None:
-            stems = None
-        else:
+    def rows(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[RowScore]:
+        """Score each prediction against its references, at least one a row; an empty prediction scores 0.
+
+        Raises:
+            MetricInputError: The tokenizer returned a string.
+        """
+        stems = None
+        if self.stem is not None:
             stems = self.convention.stems if self.stem is self.convention.stem else Stems(self.stem)
-        by_sentence = self.convention.reads_sentences(self.variant)
-        return Reader(self.tokenize, stems, by_sentence=by_sentence)
+        by_sentence = self.variant.family in self.convention.by_sentence
+        reading = partial(read, tokenize=self.tokenize, stems=stems, by_sentence=by_sentence)
+        return [
+            self._row(reading(prediction), list(map(reading, of_row)))
+            for prediction, of_row in zip(predictions, references, strict=True)
+        ]
+
+    def _row(self, candidate: Sentences, references: Sequence[Sentences]) -> RowScore:
+        rules, variant = self.convention, self.variant
+        overlaps = [rules.overlap(variant, candidate, reference) for reference in references]
+        if self.multi_reference == "average":
+            overlap, chosen = reduce(Overlap.plus, overlaps), -1
+        else:
+            pairs = zip(overlaps, references, strict=True)
+            ranks = [rules.rank(variant, *pair) for pair in pairs] if len(overlaps) > 1 else [0.0]
+            chosen = ranks.index(max(ranks))
+            overlap = overlaps[chosen]
+        return RowScore(rules.scores(variant, overlap), overlap, chosen)
 
 
 def _named(what: str, name: object, known: dict[str, T]) -> T:

@@ -1,4 +1,4 @@
-"""Longest common subsequences of token lists: their length, and the union of them over sentences (Lin 2004, 3.1, 3.2).
+"""Longest common subsequences of token lists: length, union over sentences, weights (Lin 2004, 3.1, 3.2 and 4).
 
 A longest common subsequence is rarely unique, and a union over sentences depends on which one is taken. ROUGE-1.5.5
 and rouge-score take the same: from the ends of both texts, a match is taken where there is one; else one step back in
@@ -9,16 +9,17 @@ bit-vector algorithm for the longest common subsequence problem"; the walk back 
 
 from __future__ import annotations
 
-__all__ = ["longest_common_subsequence", "shared_in_union", "union_of_subsequences"]
+__all__ = ["longest_common_subsequence", "shared_in_union", "union_of_subsequences", "weighted_table"]
 
+import math
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import chain, compress
+from itertools import accumulate, chain, compress
 
 from rapidfuzz.distance import LCSseq
 
 from pytest_lmgate.metrics.rouge.ngrams import clipped_overlap
-
-Sentences = Sequence[Sequence[str]]
+from pytest_lmgate.metrics.rouge.tokens import Sentences
 
 _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
@@ -115,3 +116,43 @@ def _layout(candidate: Sentences, reference: Sentences) -> tuple[list[str], dict
 def _mirror(data: bytes) -> int:
     """Return the little-endian number in `data` with its bits in opposite order."""
     return int.from_bytes(data.translate(_MIRRORED), "big")
+
+
+def weighted_table(
+    candidate: Sequence[str], reference: Sequence[str], exponent: float, *, stepwise: bool = False
+) -> list[list[float]]:
+    """Return the dynamic programming table of Lin 2004, section 4, shape ``[reference + 1, candidate + 1]``.
+
+    Where words match, a cell extends the run on its diagonal; elsewhere it is the larger of its upper and left
+    neighbours. The last cell is the weighted length; as a match is always taken, a larger one may exist.
+
+    Args:
+        candidate: Tokens.
+        reference: Tokens.
+        exponent: Of the weight ``f(k) = k ** exponent`` of k matches in a row.
+        stepwise: Add ``f(k+1) - f(k)`` at each match, rounding each time, as ROUGE-1.5.5 does; else add f of the
+            whole run to what stood before it, so that the weight of identical texts is exact.
+    """
+    weights = [math.pow(k, exponent) for k in range(len(reference) + 1)]
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, word in enumerate(candidate, start=1):
+        places[word].append(place)
+    row = [0.0] * (len(candidate) + 1)
+    table = [row]
+    runs: dict[int, tuple[int, float]] = {}  # end of a run of matches -> its length, what stood before it
+    for word in reference:
+        above, runs_above = row, runs
+        row, runs = [], {}
+        begin, value = 0, 0.0
+        for place in places.get(word, ()):
+            row.extend(accumulate(above[begin + 1 : place], max, initial=value))
+            length, before = runs_above.get(place - 1, (0, above[place - 1]))
+            runs[place] = length + 1, before
+            if stepwise:
+                value = above[place - 1] + weights[length + 1] - weights[length]
+            else:
+                value = before + weights[length + 1]
+            begin = place
+        row.extend(accumulate(above[begin + 1 :], max, initial=value))
+        table.append(row)
+    return table

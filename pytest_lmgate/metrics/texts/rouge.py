@@ -25,12 +25,18 @@ def rouge(
     """Make ROUGE, scale 0-1; its name is the variant's.
 
     Args:
-        variant: ``rouge1``, ``rouge2``, ..., ``rougeL``, ``rougeLsum``, ``rougeW``, ``rougeS4``, ``rougeSU4``, ....
-        stemmer: Stem words as the convention does, or by the function given.
-        multi_reference: ``best`` takes the best reference of a row, ``average`` pools the counts of all.
+        variant: ``rouge1``, ``rouge2``, ...: n-grams. ``rougeL``: longest common subsequence of the whole text.
+            ``rougeLsum``: its union over newline-separated sentences. ``rougeW``: weighted, exponent 1.2;
+            ``rougeW<exponent>``. ``rougeS``: skip-bigrams with any gap; ``rougeS<gap>``. ``rougeSU``: the same and
+            unigrams; ``rougeSU<gap>``.
+        stemmer: Stem words of more than three characters by the convention's dialect of Porter's stemmer, or by the
+            function given.
+        multi_reference: ``best`` takes the reference with the best F (``rouge-1.5.5``: the best recall), the first of
+            equals; ``average`` pools the counts of all references.
         tokenizer: ``unicode``, ``rouge-score``, ``rouge-1.5.5`` or a function from a text to tokens; the convention's
             own where None, which is ``unicode`` for ``lin2004``.
-        convention: ``lin2004``, the paper; or ``rouge-1.5.5``, the program with its quirks.
+        convention: ``lin2004``, the paper (on N, L and Lsum equal to rouge-score 0.1.2, given its tokenizer); or
+            ``rouge-1.5.5``, the program with its quirks and its rounding, where ``rougeL`` and ``rougeLsum`` are one.
 
     Returns:
         Statistics ``[F, precision, recall, 1]``. Details: ``f``, ``precision`` and ``recall``, means over rows.
@@ -38,23 +44,15 @@ def rouge(
     Raises:
         ConfigError: An option does not exist.
     """
-    from pytest_lmgate.metrics.rouge import RougeSettings, rouge_rows
+    from pytest_lmgate.metrics.rouge.settings import RougeSettings
 
     settings = RougeSettings.of(
         variant, stemmer=stemmer, multi_reference=multi_reference, tokenizer=tokenizer, convention=convention
     )
 
     def statistics(predictions: Sequence[str], references: References, rows: Sequence[Mapping[str, Any]]) -> Floats:
-        scored = rouge_rows(
-            predictions,
-            references,
-            variant=variant,
-            stemmer=stemmer,
-            multi_reference=multi_reference,
-            tokenizer=tokenizer,
-            convention=convention,
-        )
-        return np.stack([scored.fmeasure, scored.precision, scored.recall, np.ones(len(scored))], axis=1)
+        scores = (row.scores for row in settings.rows(predictions, references))
+        return np.array([(each.fmeasure, each.precision, each.recall, 1.0) for each in scores])
 
     return TextMetric(
         name=settings.variant.name,

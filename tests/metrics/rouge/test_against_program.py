@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.metrics.rouge import RougeRows, rouge_rows
 from pytest_lmgate.metrics.rouge.porter import program_stem
-from pytest_lmgate.metrics.rouge.tokenizers import TOKENIZERS
+from pytest_lmgate.metrics.rouge.tokens import TOKENIZERS
+from tests.metrics.rouge.scoring import Rows, rouge_rows
 
 pytestmark = pytest.mark.shared
 
@@ -41,7 +41,7 @@ def pairs_of(shared_data: Path, name: str) -> list[dict]:
     return json.loads((shared_data / "oracles/rouge" / name).read_text(encoding="utf-8"))["pairs"]
 
 
-def computed(pair: dict, mode: str, metric: str, **arguments: object) -> RougeRows:
+def computed(pair: dict, mode: str, metric: str, **arguments: object) -> Rows:
     references = ["\n".join(reference) for reference in pair["references"]]
     return rouge_rows(
         ["\n".join(pair["candidate"])],

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
-from pytest_lmgate.metrics.rouge import rouge_rows
+from tests.metrics.rouge.scoring import rouge_rows
 
 VARIANTS = ["rouge1", "rouge2", "rouge3", "rougeL", "rougeLsum"]
 

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_lmgate.metrics.rouge.ngrams import shared_ngrams, total_ngrams
-from pytest_lmgate.metrics.rouge.skip_bigrams import shared_skip_bigrams, total_skip_bigrams
-from pytest_lmgate.metrics.rouge.subsequences import longest_common_subsequence, shared_in_union, union_of_subsequences
-from pytest_lmgate.metrics.rouge.weighted import weighted_table
+from pytest_lmgate.metrics.rouge.ngrams import shared_ngrams, shared_skip_bigrams, total_ngrams, total_skip_bigrams
+from pytest_lmgate.metrics.rouge.subsequences import (
+    longest_common_subsequence,
+    shared_in_union,
+    union_of_subsequences,
+    weighted_table,
+)
 
 TOKENS = st.lists(st.sampled_from("abcdef"), max_size=14)
 SENTENCES = st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12), max_size=6)

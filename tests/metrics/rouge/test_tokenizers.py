@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.metrics.rouge.tokenizers import TOKENIZERS
+from pytest_lmgate.metrics.rouge.tokens import TOKENIZERS
 
 unicode_tokens = TOKENIZERS["unicode"]
 

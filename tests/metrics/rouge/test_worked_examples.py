@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_lmgate.metrics.rouge import rouge_rows
+from tests.metrics.rouge.scoring import rouge_rows
 
 
 def f1(prediction: str, *references: str, variant: str, **arguments: object) -> float:
-    return rouge_rows([prediction], [references], variant=variant, **arguments).mean().fmeasure
+    return rouge_rows([prediction], [references], variant=variant, **arguments).mean()[2]
 
 
 POLICE = "police killed the gunman"

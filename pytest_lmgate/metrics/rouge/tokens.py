@@ -1,4 +1,6 @@
-r"""From a text to the tokens that ROUGE compares; a tokenizer is any function from a string to a list of strings.
+r"""From a text to the tokens that ROUGE compares: sentences, tokenizers, stems.
+
+A tokenizer is any function from a string to a list of strings:
 
 - ``unicode``: letters and digits of any script, lower case. Words are runs of letters, digits and their combining
   marks, so that Devanagari keeps its vowel signs and a Korean eojeol stays one token; scripts written without spaces
@@ -11,7 +13,7 @@ r"""From a text to the tokens that ROUGE compares; a tokenizer is any function f
 
 from __future__ import annotations
 
-__all__ = ["TOKENIZERS", "Tokenizer"]
+__all__ = ["TOKENIZERS", "Sentences", "Stems", "Tokenizer", "read"]
 
 import re
 import unicodedata
@@ -19,8 +21,13 @@ from collections.abc import Callable, Sequence
 
 import regex
 
+from pytest_lmgate.errors import MetricInputError
+
+Sentences = Sequence[Sequence[str]]
 Tokenizer = Callable[[str], Sequence[str]]
 
+_STEMMED_BEYOND = 3  # characters; ROUGE-1.5.5 and rouge-score leave shorter words alone
+_MOST_KEPT = 1 << 17
 _ASCII_LOWER = re.compile(r"[a-z0-9]+")
 _ASCII_TABLE = "".join(chr(code).lower() if chr(code).isalnum() else " " for code in range(128))
 _ASCII = re.compile(r"[A-Za-z0-9]+")
@@ -49,3 +56,32 @@ def _unicode(text: str) -> list[str]:
 
 
 TOKENIZERS: dict[str, Tokenizer] = {"unicode": _unicode, "rouge-score": _rouge_score, "rouge-1.5.5": _rouge_155}
+
+
+class Stems(dict[str, str]):
+    """From each token to its stem, or to itself where it is short. Filled as tokens are met: texts repeat words."""
+
+    def __init__(self, stem: Callable[[str], str]) -> None:
+        super().__init__()
+        self._stem = stem
+
+    def __missing__(self, token: str) -> str:
+        if len(self) >= _MOST_KEPT:
+            self.clear()
+        self[token] = found = self._stem(token) if len(token) > _STEMMED_BEYOND else token
+        return found
+
+
+def read(text: str, tokenize: Tokenizer, stems: Stems | None, *, by_sentence: bool) -> Sentences:
+    r"""Return the tokens of each sentence; a text is one sentence unless it is split at ``\n``.
+
+    Raises:
+        MetricInputError: The tokenizer returned a string.
+    """
+    sentences = []
+    for line in text.split("\n") if by_sentence else [text]:
+        tokens = tokenize(line)
+        if isinstance(tokens, str):
+            raise MetricInputError(f"tokenizer {tokenize!r}: expected a list of strings, got {tokens!r}")
+        sentences.append(list(tokens if stems is None else map(stems.__getitem__, tokens)))
+    return sentences
