@@ -2,7 +2,7 @@
 
 Right-or-wrong rows have Tango's test (`rows`), means and their exponentials the closed form (`comparison`), all other
 metrics the paired bootstrap: 1,000 resamples of rows or clusters, seed 12345, the same rows of both systems, bounds as
-`metrics.texts.resamples` makes them. The same measurement twice passes without any rule.
+`metrics.texts.bootstrap` makes them. The same measurement twice passes without any rule.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from pytest_lmgate.gates.means import compare_means
 from pytest_lmgate.gates.rows import compare_outcomes, compare_unchanged
 from pytest_lmgate.metrics.proportion import MOST_OUTCOMES
 from pytest_lmgate.metrics.sample import Floats, Sample
-from pytest_lmgate.metrics.texts.paired import paired_bootstrap
-from pytest_lmgate.metrics.texts.resamples import Resamples
+from pytest_lmgate.metrics.texts.bootstrap import Resamples, paired_bootstrap
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
 
 OLD_RULE = (

@@ -82,7 +82,6 @@ def accuracy(
     noise = clustered_mean(sums, sizes)
     scale = Scale("higher", lowest=0, highest=1, of_rows=True)
     sample = Sample(sums[:, None], sizes, scale, outcomes=Outcomes(right.astype(bool), groups))
-    interval = sample.bounds(0.975)
     return Score(
         noise.mean,
         metric="accuracy",
@@ -90,7 +89,7 @@ def accuracy(
         direction="higher",
         n=len(right),
         stderr=noise.stderr,
-        interval=None if interval is None else (interval.lower, interval.upper),
+        interval=sample.interval,
         signature=signature,
         details={name: float(values.mean()) for name, values in each.items()},
         sample=sample,

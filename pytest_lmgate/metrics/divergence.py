@@ -236,13 +236,12 @@ def _mean_score(
     sums, sizes = statistics.summed(values)
     noise = clustered_mean(sums, sizes)
     made = replace(sample(sums, sizes), former=lambda: sample(*statistics.formerly_summed(values)))
-    interval = made.bounds(0.975)
     return Score(
         noise.mean,
         metric=metric,
         n=noise.n,
         stderr=noise.stderr,
-        interval=None if interval is None else (interval.lower, interval.upper),
+        interval=made.interval,
         signature=signature,
         iid=iid,
         details={**details, "clusters": noise.clusters, "df": noise.df},

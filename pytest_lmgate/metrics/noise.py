@@ -9,7 +9,17 @@ the reasons and benchmarks/decisions.py the simulation.
 
 from __future__ import annotations
 
-__all__ = ["Bounds", "ClusteredMean", "Rule", "clustered_mean", "hall", "hall_inverse", "student_or_hall", "tail"]
+__all__ = [
+    "Bounds",
+    "ClusteredMean",
+    "Rule",
+    "clustered_mean",
+    "hall",
+    "hall_inverse",
+    "skewness",
+    "student_or_hall",
+    "tail",
+]
 
 import math
 from dataclasses import dataclass
@@ -133,10 +143,10 @@ def clustered_mean(sums: Floats, counts: Ints) -> ClusteredMean:
     h = n / total
     residuals = (s - mean * n) / np.sqrt(1 - h)
     stderr = math.sqrt(float((residuals**2).sum())) / total
-    return ClusteredMean(mean, int(total), len(n), stderr, _bell_mccaffrey(n, h), _skewness(residuals, n))
+    return ClusteredMean(mean, int(total), len(n), stderr, _bell_mccaffrey(n, h), _skewness_of_mean(residuals, n))
 
 
-def _skewness(residuals: Floats, n: Floats) -> float:
+def _skewness_of_mean(residuals: Floats, n: Floats) -> float:
     """Return the skewness of the mean, ``sum a_c^3 / (sum a_c^2)^(3/2)`` for clusters of equal size.
 
     Of uneven clusters one large residual alone makes that sum skewed, and bounds that follow it lose up to 18 points of
@@ -145,18 +155,19 @@ def _skewness(residuals: Floats, n: Floats) -> float:
     Where all three agree in sign the smallest counts, else none: at most 3 points are lost, and skewed damage is still
     seen (benchmarks/decisions.py).
     """
-    if not residuals.any():
-        return 0.0
     carried = float((n**3).sum() / (n**2).sum() ** 1.5)
-    estimates = [_third(residuals) / math.sqrt(len(n)), *(carried * _third(residuals / n**q) for q in (0.5, 1.0))]
+    estimates = [skewness(residuals) / math.sqrt(len(n)), *(carried * skewness(residuals / n**q) for q in (0.5, 1.0))]
     if min(estimates) <= 0 <= max(estimates):
         return 0.0
     return min(estimates, key=abs)
 
 
-def _third(x: Floats) -> float:
-    """``mean(x^3) / mean(x^2)^(3/2)``, relative to the largest, since cubes of tiny residuals would underflow."""
-    unit = x / np.abs(x).max()
+def skewness(x: Floats) -> float:
+    """``mean(x^3) / mean(x^2)^(3/2)`` of numbers about 0; 0 where all are 0."""
+    largest = np.abs(x).max()
+    if largest == 0:
+        return 0.0
+    unit = x / largest  # cubes of tiny numbers would underflow
     return float((unit**3).mean() / (unit**2).mean() ** 1.5)
 
 

@@ -138,7 +138,7 @@ class Sample:
         if self.outcomes is not None:
             return wilson_bounds(self.outcomes, confidence)
         if self.scale is None:
-            from pytest_lmgate.metrics.texts.resampling import resampled_value
+            from pytest_lmgate.metrics.texts.bootstrap import resampled_value
 
             assert self.metric is not None
             if len(self.counts) < 2:
@@ -147,6 +147,12 @@ class Sample:
             return found.bounds(confidence, self.metric.lowest, self.metric.highest)
         bounds = clustered_mean(self.sums[:, 0], self.counts).bounds(confidence)
         return None if bounds is None else self.scale.within(bounds)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The two-sided 95 % interval of the value; None with fewer than two clusters."""
+        bounds = self.bounds(0.975)
+        return None if bounds is None else (bounds.lower, bounds.upper)
 
     def identified(self, *, signature: Signature, **parts: str) -> Sample:
         """Return the sample with what its score was measured on and by; versions of programs are left out."""

@@ -77,5 +77,5 @@ def test_a_row_whose_function_makes_something_else_is_an_error() -> None:
     wrong = replace(METRICS["bleu"], scored_by="perplexity:LikelihoodStatistics")
     with pytest.raises(TypeError, match="perplexity:LikelihoodStatistics: expected a TextMetric, got Likelihood"):
         wrong.text_metric(vars(STATISTICS))
-    with pytest.raises(TypeError, match=r"texts\.bleu:bleu: expected a Score, got TextMetric"):
-        replace(METRICS["ppl"], scored_by="texts.bleu:bleu").score(2)
+    with pytest.raises(TypeError, match=r"texts\.sacrebleu_metrics:bleu: expected a Score, got TextMetric"):
+        replace(METRICS["ppl"], scored_by="texts.sacrebleu_metrics:bleu").score(2)

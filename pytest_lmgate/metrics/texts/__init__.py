@@ -1,9 +1,9 @@
 """Metrics from texts: BLEU, chrF, TER, ROUGE, exact match and users' own, without a model.
 
 A `TextMetric` (`text_metric`) turns texts into one vector of additive statistics per row (`row_statistics`). From those
-alone come the `Score` with its noise (`scoring`, `resampling`), the paired test (`paired`) and the `worst` rows.
-`bleu`, `chrf`, `ter`, `rouge` and `exact` make metrics; `registry` collects users'; `inputs` and `options` say what is
-wrong. Importing this package loads neither sacrebleu nor the ROUGE code: making a metric does.
+alone come the `Score` with its noise (`scoring`, `bootstrap`), the paired test (`bootstrap`) and the worst rows.
+`sacrebleu_metrics`, `rouge` and `exact` make metrics; `registry` collects users'; `inputs` says what is wrong.
+Importing this package loads neither sacrebleu nor the ROUGE code: making a metric does.
 """
 
 __all__ = [
@@ -25,14 +25,11 @@ __all__ = [
     "worst_rows",
 ]
 
-from pytest_lmgate.metrics.texts.bleu import bleu
-from pytest_lmgate.metrics.texts.chrf import chrf
+from pytest_lmgate.metrics.texts.bootstrap import PairedBootstrap, paired_bootstrap
 from pytest_lmgate.metrics.texts.exact import exact
-from pytest_lmgate.metrics.texts.paired import PairedBootstrap, paired_bootstrap
 from pytest_lmgate.metrics.texts.registry import collected_metrics, found_metric
 from pytest_lmgate.metrics.texts.rouge import rouge
-from pytest_lmgate.metrics.texts.row_statistics import row_scores, row_statistics
+from pytest_lmgate.metrics.texts.row_statistics import ScoredRow, row_scores, row_statistics, worst_rows
+from pytest_lmgate.metrics.texts.sacrebleu_metrics import bleu, chrf, ter
 from pytest_lmgate.metrics.texts.scoring import text_score
-from pytest_lmgate.metrics.texts.ter import ter
 from pytest_lmgate.metrics.texts.text_metric import TextMetric, ratio
-from pytest_lmgate.metrics.texts.worst import ScoredRow, worst_rows

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.metrics.texts.options import checked_flag
+from pytest_lmgate.metrics.texts.inputs import checked_flag
 from pytest_lmgate.metrics.texts.text_metric import Floats, References, TextMetric
 
 

@@ -1,20 +1,30 @@
-"""Check predictions, references, rows and clusters before a metric sees them; every error names the row.
+"""Check what a metric is given: its options by kind, and predictions, references, rows and clusters row by row.
 
-References are listed per row, ``references[row] -> that row's references``; rows may differ in how many they have, and
-None in place of a reference is passed over. (sacrebleu lists them per stream instead; it is told apart and said so.)
+A marker's wrong option is told before any model runs. References are listed per row, ``references[row] -> that row's
+references``; rows may differ in how many they have, and None in place of a reference is passed over. (sacrebleu lists
+them per stream instead; it is told apart and said so.)
 """
 
 from __future__ import annotations
 
-__all__ = ["Texts", "checked_texts", "cluster_numbers"]
+__all__ = [
+    "Texts",
+    "checked_choice",
+    "checked_flag",
+    "checked_number",
+    "checked_texts",
+    "checked_whole",
+    "cluster_numbers",
+]
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.errors import ConfigError, MetricInputError, nearest
 
 
 class Texts(NamedTuple):
@@ -32,13 +42,7 @@ def checked_texts(
     *,
     needs_references: bool = True,
 ) -> Texts:
-    """Return the texts as plain lists, or say what is wrong with them.
-
-    Args:
-        predictions: What the system wrote, one string per row.
-        references: Of each row; None only where the metric needs none.
-        rows: The dataset's rows; empty ones where None.
-        needs_references: Whether each row must have one at least.
+    """Return the texts as plain lists, with an empty row for each prediction where rows are None.
 
     Raises:
         MetricInputError: There is no row; counts differ; a row has no reference; something is not a string.
@@ -52,10 +56,9 @@ def checked_texts(
                 f"row {row}: expected the prediction to be a string, got {_shown(text)}; "
                 "an output that is missing must be the empty string ''"
             )
+    count = len(outputs)
     return Texts(
-        outputs,
-        _checked_references(references, len(outputs), needs_references=needs_references),
-        _checked_rows(rows, len(outputs)),
+        outputs, _checked_references(references, count, needs_references=needs_references), _checked_rows(rows, count)
     )
 
 
@@ -113,14 +116,9 @@ def _checked_rows(rows: Sequence[Mapping[str, Any]] | None, count: int) -> list[
 
 
 def cluster_numbers(clusters: Sequence[Hashable] | None, count: int) -> NDArray[np.int64]:
-    """Number the clusters from 0 in order of appearance.
+    """Return the cluster of each of `count` rows, shape ``[rows]``, from 0 in order of appearance of the labels.
 
-    Args:
-        clusters: Label of each row's cluster, shape ``[rows]``; each row is its own where None.
-        count: How many rows there are.
-
-    Returns:
-        Cluster of each row, shape ``[rows]``.
+    Each row is its own cluster where the labels are None.
 
     Raises:
         MetricInputError: There are more or fewer labels than rows, or one is missing or not hashable.
@@ -154,3 +152,40 @@ def _shown(given: Any) -> str:
     """A value's kind and, cut to a line's part, the value."""
     text = repr(given)
     return f"{type(given).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def checked_flag(metric: str, option: str, given: Any) -> bool:
+    """Return a yes-or-no option; a string such as 'no' is not one."""
+    if not isinstance(given, bool):
+        raise ConfigError(f"{metric}: expected {option} to be true or false, got {given!r}")
+    return given
+
+
+def checked_whole(metric: str, option: str, given: Any, *, least: int) -> int:
+    """Return a whole number that is not below `least`."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise ConfigError(f"{metric}: expected {option} to be a whole number from {least}, got {given!r}")
+    return given
+
+
+def checked_number(metric: str, option: str, given: Any, *, zero: bool = False) -> float:
+    """Return a finite number above zero, or zero too, of the kind that came."""
+    if (
+        isinstance(given, bool)
+        or not isinstance(given, int | float)
+        or not math.isfinite(given)
+        or given < 0
+        or (given == 0 and not zero)
+    ):
+        raise ConfigError(f"{metric}: expected {option} to be a number above 0{' or 0' * zero}, got {given!r}")
+    return given
+
+
+def checked_choice(metric: str, option: str, given: Any, valid: Iterable[str]) -> str:
+    """Return one of the `valid` names."""
+    names = sorted(valid)
+    if given not in names:
+        raise ConfigError(
+            f"{metric}: expected {option} to be one of {', '.join(names)}; got {given!r}{nearest(str(given), names)}"
+        )
+    return str(given)

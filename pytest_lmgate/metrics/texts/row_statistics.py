@@ -1,10 +1,11 @@
-"""Run a metric over texts and check what it returned: one row of finite, additive numbers for each prediction."""
+"""Run a metric over texts and check what it returned: finite, additive numbers of each row; and find the worst rows."""
 
 from __future__ import annotations
 
-__all__ = ["checked_details", "checked_number", "row_scores", "row_statistics"]
+__all__ = ["ScoredRow", "checked_details", "checked_number", "row_scores", "row_statistics", "worst_rows"]
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,23 @@ from pytest_lmgate.metrics.texts.inputs import checked_texts
 from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
 
 
+@dataclass(frozen=True)
+class ScoredRow:
+    """One row, by its index from 0, with its own score in the metric's scale."""
+
+    row: int
+    score: float
+    prediction: str
+    references: tuple[str, ...]
+
+
 def row_statistics(
     metric: TextMetric,
     predictions: Sequence[str],
     references: Sequence[Sequence[str]] | None,
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> Floats:
-    """Return the metric's additive statistics of each row, shape ``[rows, k]``.
-
-    Args:
-        metric: The metric.
-        predictions: What the system wrote, one string per row.
-        references: Of each row.
-        rows: The dataset's rows, for metrics that look at other columns.
+    """Return the metric's additive statistics of each row, shape ``[rows, k]``; the arguments are `text_score`'s.
 
     Raises:
         MetricInputError: The texts cannot be scored, or the metric returned no such array.
@@ -36,23 +41,41 @@ def row_statistics(
 
 
 def row_scores(metric: TextMetric, statistics: Floats) -> Floats:
-    """Return each row's own score, shape ``[rows]``; NaN where a row alone has none.
-
-    Args:
-        metric: The metric.
-        statistics: Of each row, shape ``[rows, k]``.
-    """
+    """Return each row's own score, shape ``[rows]``, from statistics ``[rows, k]``; NaN where a row alone has none."""
     value, field = (metric.row_value, "row_value") if metric.row_value else (metric.value, "value")
     return np.array([checked_number(metric, value(of_row), field) for of_row in statistics], dtype=np.float64)
 
 
+def worst_rows(
+    metric: TextMetric,
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]] | None,
+    count: int = 5,
+    *,
+    rows: Sequence[Mapping[str, Any]] | None = None,
+    statistics: Floats | None = None,
+) -> list[ScoredRow]:
+    """Return the rows with the worst scores, the worst first; equals in the order of the data.
+
+    At most `count` of them; the other arguments are those of `text_score`.
+
+    Raises:
+        MetricInputError: The texts cannot be scored.
+    """
+    texts = checked_texts(predictions, references, rows, needs_references=metric.needs_references)
+    if statistics is None:
+        statistics = row_statistics(metric, *texts)
+    scores = row_scores(metric, statistics)
+    # NaN, a row that alone has no score, sorts behind all others.
+    order = np.argsort(scores if metric.direction == "higher" else -scores, kind="stable")
+    return [
+        ScoredRow(int(row), float(scores[row]), texts.predictions[row], tuple(texts.references[row]))
+        for row in order[:count]
+    ]
+
+
 def checked_number(metric: TextMetric, returned: Any, field: str = "value") -> float:
     """Return what a metric made of sums, which may be any kind of real number, as a float; it need not be finite.
-
-    Args:
-        metric: The metric.
-        returned: What its function returned.
-        field: Which of its functions.
 
     Raises:
         MetricInputError: It is no real number: None, text, a complex number, an array with a dimension.
@@ -102,31 +125,23 @@ def _checked(metric: TextMetric, returned: Any, count: int) -> Floats:
         raise MetricInputError(
             f"{where}: expected statistics of shape [{count}, k] with k >= {least}{also}; got {list(statistics.shape)}"
         )
-    bad = np.argwhere(~np.isfinite(statistics))
-    if len(bad):
+    first, last = statistics[:, 0], statistics[:, -1]
+    if len(bad := np.argwhere(~np.isfinite(statistics))):
         row, column = bad[0]
         raise MetricInputError(
             f"{where}: expected finite statistics, got {statistics[row, column]} in row {row}, column {column} "
             f"({len(bad)} such in all)"
         )
-    if metric.is_mean:
-        _check_counts(where, statistics[:, -1])
-    if metric.right_or_wrong:
-        odd = np.flatnonzero((statistics[:, -1] != 1) | ~np.isin(statistics[:, 0], (0, 1)))
-        if len(odd):
-            raise MetricInputError(
-                f"{where}: expected each row's statistics to be [0, 1] or [1, 1], since it is right_or_wrong; got "
-                f"{statistics[odd[0]].tolist()} in row {odd[0]}"
-            )
-    return statistics
-
-
-def _check_counts(where: str, counts: Floats) -> None:
-    bad = np.flatnonzero((counts < 0) | (counts != np.floor(counts)))
-    if len(bad):
+    if metric.is_mean and len(odd := np.flatnonzero((last < 0) | (last != np.floor(last)))):
         raise MetricInputError(
             f"{where}: expected the last column to count what the mean is over, whole numbers from 0, "
-            f"got {counts[bad[0]]:g} in row {bad[0]}; give the metric a `value` of its own if it is no such mean"
+            f"got {last[odd[0]]:g} in row {odd[0]}; give the metric a `value` of its own if it is no such mean"
         )
-    if not counts.any():
+    if metric.is_mean and not last.any():
         raise MetricInputError(f"{where}: expected something to take the mean over, got counts of 0 in every row")
+    if metric.right_or_wrong and len(odd := np.flatnonzero((last != 1) | ~np.isin(first, (0, 1)))):
+        raise MetricInputError(
+            f"{where}: expected each row's statistics to be [0, 1] or [1, 1], since it is right_or_wrong; got "
+            f"{statistics[odd[0]].tolist()} in row {odd[0]}"
+        )
+    return statistics

@@ -11,7 +11,7 @@ __all__ = ["text_score"]
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,7 @@ from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
-from pytest_lmgate.metrics.texts.resampling import (
+from pytest_lmgate.metrics.texts.bootstrap import (
     RESAMPLES,
     SEED,
     cluster_sums,
@@ -30,14 +29,9 @@ from pytest_lmgate.metrics.texts.resampling import (
     resampled_scores,
     resampled_sums,
 )
+from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
 from pytest_lmgate.metrics.texts.row_statistics import checked_details, checked_number, row_statistics
 from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
-
-
-class _Noise(NamedTuple):
-    stderr: float | None
-    interval: tuple[float, float] | None
-    details: dict[str, Any]
 
 
 def text_score(
@@ -84,17 +78,17 @@ def text_score(
         )
     groups = cluster_numbers(clusters, len(texts.predictions))
     sample = _sample(metric, statistics, groups)
-    noise = _noise_of_mean(sample) if metric.is_mean else _bootstrap(metric, sample.sums)
+    stderr, interval, details = _noise_of_mean(sample) if metric.is_mean else _bootstrap(metric, sample.sums)
     return Score(
         value,
         metric=metric.name,
         unit="row",
         direction=metric.direction,
         n=len(texts.predictions),
-        stderr=noise.stderr,
-        interval=noise.interval,
+        stderr=stderr,
+        interval=interval,
         signature=metric.signed(texts.references),
-        details={**checked_details(metric, total), **noise.details},
+        details={**checked_details(metric, total), **details},
         sample=sample,
     )
 
@@ -108,20 +102,19 @@ def _sample(metric: TextMetric, statistics: Floats, groups: NDArray[np.int64]) -
     return Sample(sums[:, :1], sums[:, -1].astype(np.int64), scale, outcomes=outcomes).merged()
 
 
+_Noise = tuple[float | None, tuple[float, float] | None, dict[str, Any]]
+
+
 def _noise_of_mean(sample: Sample) -> _Noise:
-    """CR2 standard error, and the interval by the metric's rule; at most 512 clusters."""
-    noise, bounds = clustered_mean(sample.sums[:, 0], sample.counts), sample.bounds(0.975)
-    interval = None if bounds is None else (bounds.lower, bounds.upper)
-    return _Noise(noise.stderr, interval, {"clusters": noise.clusters, "df": noise.df})
+    """CR2 standard error, the interval by the metric's rule, and details; at most 512 clusters."""
+    noise = clustered_mean(sample.sums[:, 0], sample.counts)
+    return noise.stderr, sample.interval, {"clusters": noise.clusters, "df": noise.df}
 
 
 def _bootstrap(metric: TextMetric, sums: Floats) -> _Noise:
-    """Standard deviation and percentile interval of the resampled scores."""
+    """Standard deviation and percentile interval of the resampled scores, and details."""
     if len(sums) < 2:
-        return _Noise(None, None, {"clusters": len(sums)})
+        return None, None, {"clusters": len(sums)}
     scores = resampled_scores(metric, resampled_sums(sums))
-    return _Noise(
-        float(scores.std(ddof=1)),
-        percentile_interval(scores),
-        {"clusters": len(sums), "resamples": RESAMPLES, "seed": SEED},
-    )
+    details = {"clusters": len(sums), "resamples": RESAMPLES, "seed": SEED}
+    return float(scores.std(ddof=1)), percentile_interval(scores), details

@@ -11,15 +11,15 @@ from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.texts import (
     TextMetric,
     bleu,
+    bootstrap,
     chrf,
     exact,
     paired_bootstrap,
-    resampling,
     rouge,
     row_statistics,
     text_score,
 )
-from pytest_lmgate.metrics.texts.resampling import cluster_sums, percentile_interval, resampled_sums
+from pytest_lmgate.metrics.texts.bootstrap import cluster_sums, percentile_interval, resampled_sums
 
 Z_975 = 1.959963984540054
 T_975_DF_1 = 12.706204736432095
@@ -99,7 +99,7 @@ def test_resampled_sums_are_sums_of_drawn_rows_in_batches_of_any_size(monkeypatc
     statistics = np.random.default_rng(5).random((37, 3))
     drawn = np.random.default_rng(12345).choice(37, size=(100, 37), replace=True)
     for at_once in (1, 37 * 7, 1 << 20):
-        monkeypatch.setattr(resampling, "_DRAWS_AT_ONCE", at_once)
+        monkeypatch.setattr(bootstrap, "_DRAWS_AT_ONCE", at_once)
         np.testing.assert_allclose(resampled_sums(statistics, resamples=100), statistics[drawn].sum(axis=1))
 
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_lmgate.metrics.texts import bleu, text_score
-from pytest_lmgate.metrics.texts.resamples import Resamples
+from pytest_lmgate.metrics.texts.bootstrap import Resamples
 
 
 def resamples(clusters: int, skew: float, seed: int, measured: float | None = None, draws: int = 999) -> Resamples:

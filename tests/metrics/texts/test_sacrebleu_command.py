@@ -163,7 +163,7 @@ def test_white_space_at_the_end_is_cut_as_the_program_cuts_it() -> None:
 def test_resampling_takes_the_rows_that_sacrebleu_takes(english) -> None:
     from sacrebleu.significance import _bootstrap_resample
 
-    from pytest_lmgate.metrics.texts.resampling import resampled_scores, resampled_sums
+    from pytest_lmgate.metrics.texts.bootstrap import resampled_scores, resampled_sums
 
     metric = bleu()
     statistics = row_statistics(metric, english.predictions, english.references)
