@@ -20,9 +20,10 @@ from scipy.signal import lfilter
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.gates.means import compare_means
-from pytest_lmgate.metrics.clusters import BLOCKS, TargetLayout
+from pytest_lmgate.metrics.clusters import BLOCKS
 from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.sample import Scale
+from pytest_lmgate.metrics.targets import TargetLayout
 
 TOLERANCE = 0.01
 LIMIT = math.log1p(TOLERANCE)
@@ -101,7 +102,10 @@ def _shares(setting: Setting, repetitions: int, rng: np.random.Generator) -> tup
         targets = len(noise)
         windows = np.full(-(-targets // STRIDE), STRIDE, dtype=np.int64)
         windows[-1] = targets - STRIDE * (len(windows) - 1)
-        sums, counts = TargetLayout(windows, rows).of_targets(noise + LIMIT)
+        layout = TargetLayout(
+            window_targets=windows, window_document=np.zeros_like(windows), running_text=True, row_targets=rows
+        )
+        sums, counts = layout.of_targets(noise + LIMIT)
         found = compare_means(
             sums,
             np.zeros(len(sums)),

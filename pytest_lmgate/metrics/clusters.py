@@ -7,73 +7,15 @@ length, so it is cut into few long blocks (batch means; Schmeiser 1982, Operatio
 
 from __future__ import annotations
 
-__all__ = ["BLOCKS", "MAX_CLUSTERS", "TargetLayout", "merged_rows", "window_blocks"]
-
-from dataclasses import dataclass
+__all__ = ["BLOCKS", "MAX_CLUSTERS", "former_clusters", "merged_rows", "window_blocks"]
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_CLUSTERS = 512
 BLOCKS = 20
-
-
-@dataclass(frozen=True)
-class TargetLayout:
-    """Where the targets of a measurement lie, window after window.
-
-    Attributes:
-        window_targets: Targets of each window, shape ``[windows]``.
-        row_targets: Targets of each row in the order of the text, shape ``[rows]``; they add up to those of the
-            windows. None where the text has no rows.
-    """
-
-    window_targets: Ints
-    row_targets: Ints | None
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether at least two rows hold targets; a single row is a text without rows."""
-        return self.row_targets is not None and int((self.row_targets > 0).sum()) > 1
-
-    def of_targets(self, values: Floats) -> tuple[Floats, Ints]:
-        """Add up a number per target.
-
-        Args:
-            values: Shape ``[targets]``, in the order of the windows.
-
-        Returns:
-            The sum and the number of targets of each cluster, shape ``[clusters]`` each; at most 512 clusters.
-        """
-        if self.has_rows:
-            assert self.row_targets is not None
-            rows = self.row_targets[self.row_targets > 0]
-            return _grouped(_run_sums(values, rows), rows, merged_rows(rows))
-        windows = self.window_targets
-        return _grouped(_run_sums(values, windows), windows, window_blocks(windows))
-
-    def of_windows(self, values: Floats) -> tuple[Floats, Ints]:
-        """Add up a number per window; a window belongs to the row that its first target belongs to.
-
-        Args:
-            values: Shape ``[windows]``.
-
-        Returns:
-            The sum and the number of windows of each cluster, shape ``[clusters]`` each; at most 512 clusters.
-        """
-        ones = np.ones(len(values), dtype=np.int64)
-        if self.has_rows:
-            assert self.row_targets is not None
-            first = np.cumsum(self.window_targets) - self.window_targets
-            row = np.searchsorted(np.cumsum(self.row_targets), first, side="right")
-            windows = np.bincount(row)
-            windows = windows[windows > 0]
-            if len(windows) > 1:
-                return _grouped(_run_sums(values, windows), windows, merged_rows(windows))
-        return _grouped(values, ones, window_blocks(ones))
 
 
 def merged_rows(counts: Ints) -> Ints:
@@ -83,16 +25,15 @@ def merged_rows(counts: Ints) -> Ints:
         counts: Targets of each row, shape ``[rows]``.
 
     Returns:
-        Cluster of each row, shape ``[rows]``, from 0, not decreasing; each of more than 512 rows joins its neighbours
-        until a cluster holds its share of the targets.
+        Cluster of each row, shape ``[rows]``, from 0, not decreasing.
     """
     if len(counts) <= MAX_CLUSTERS:
         return np.arange(len(counts), dtype=np.int64)
     # Not 512: committed baselines of more rows were merged to this share, and pair only with the same clusters.
-    return merged_to(counts, -(-int(counts.sum()) // 508))
+    return _merged_to(counts, -(-int(counts.sum()) // 508))
 
 
-def merged_to(counts: Ints, share: int) -> Ints:
+def _merged_to(counts: Ints, share: int) -> Ints:
     """Merge neighbours until each cluster holds at least `share`; what is left over at the end joins the last."""
     clusters = np.zeros(len(counts), dtype=np.int64)
     cluster, held = 0, 0
@@ -110,7 +51,7 @@ def window_blocks(targets: Ints) -> Ints:
     """Assign the windows of a text without rows to 20 blocks, as even in targets as whole windows can be.
 
     Args:
-        targets: Of each window, shape ``[windows]``.
+        targets: Targets of each window, shape ``[windows]``.
 
     Returns:
         Block of each window, shape ``[windows]``, from 0, not decreasing; fewer than 20 where windows are few.
@@ -121,13 +62,37 @@ def window_blocks(targets: Ints) -> Ints:
     return np.unique(blocks, return_inverse=True)[1].astype(np.int64)
 
 
-def _run_sums(values: Floats, lengths: Ints) -> Floats:
-    """Add up consecutive runs of at least one value, in float64."""
-    begins = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    sums: Floats = np.add.reduceat(values.astype(np.float64), begins)
-    return sums
+def former_clusters(documents: Ints, targets: Ints, *, running_text: bool) -> Ints:
+    """Assign windows to clusters as before rows were never cut and texts without rows became 20 blocks.
 
+    A baseline holds sums by cluster, so a candidate pairs with an old entry only if it is clustered the same way.
+    Running text had a cluster for each window, up to 512; a document that held more than a quarter of the targets was
+    cut into its windows.
 
-def _grouped(sums: Floats, counts: Ints, clusters: Ints) -> tuple[Floats, Ints]:
-    total = np.bincount(clusters, weights=sums).astype(np.float64)
-    return total, np.bincount(clusters, weights=counts).astype(np.int64)
+    Args:
+        documents: Document of each window, shape ``[windows]``, not decreasing.
+        targets: Targets of each window, shape ``[windows]``.
+        running_text: Whether the rows were read as one text.
+
+    Returns:
+        Cluster of each window, shape ``[windows]``, from 0, not decreasing; at most 512 clusters.
+    """
+    total = int(targets.sum())
+    long = running_text | (np.bincount(documents, weights=targets)[documents] > total / 4)
+    new_document = np.diff(documents, prepend=-1) != 0
+    if running_text:
+        new_document[1:] = False
+    # A unit ends where the document does, or in running text with every window.
+    begins = np.flatnonzero(new_document | long)
+    units = np.repeat(np.arange(len(begins), dtype=np.int64), np.diff(begins, append=len(documents)))
+    if len(begins) <= MAX_CLUSTERS:
+        return units
+    sizes = np.add.reduceat(targets, begins)
+    # At most three documents hold more than a quarter each, so at most four stretches of others lie between them, of
+    # which each can be less than a share and yet a cluster.
+    share = -(-total // (MAX_CLUSTERS - 4))
+    stretch_begins = np.flatnonzero((new_document & (long | np.roll(long, 1)))[begins][1:]) + 1
+    merged = [_merged_to(stretch, share) for stretch in np.split(sizes, stretch_begins)]
+    offsets = np.cumsum([0, *(stretch[-1] + 1 for stretch in merged[:-1])])
+    clusters: Ints = np.concatenate([stretch + offset for stretch, offset in zip(merged, offsets, strict=True)])
+    return clusters[units]

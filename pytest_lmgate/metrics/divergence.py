@@ -15,46 +15,33 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.clusters import TargetLayout
-from pytest_lmgate.metrics.former_clusters import former_clusters
-from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
-from pytest_lmgate.metrics.sample import Sample, Scale
-from pytest_lmgate.metrics.score import Direction, Score
-from pytest_lmgate.metrics.table import METRICS
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.metrics.sample import Floats, Scale
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.targets import TargetLayout
 
 KL_STATISTICS: Mapping[str, float] = {
     "mean": math.nan, "median": 50, "p90": 90, "p95": 95, "p99": 99, "p99.9": 99.9, "max": 100,
 }  # fmt: skip
 """Statistics of the KL divergence per token, with the percentile that each is; the mean is none."""
 
-_KL_PERCENTILES = {"99.9%": 99.9, "99.0%": 99, "95.0%": 95, "90.0%": 90, "Median": 50, "10.0%": 10, "5.0%": 5,
-                   "1.0%": 1, "0.1%": 0.1}  # fmt: skip
-_DP_PERCENTILES = {"99.9%": 99.9, "99.0%": 99, "95.0%": 95, "90.0%": 90, "75.0%": 75, "Median": 50, "25.0%": 25,
-                   "10.0%": 10, "5.0%": 5, "1.0%": 1, "0.1%": 0.1}  # fmt: skip
+_PERCENTILES = {"99.9%": 99.9, "99.0%": 99, "95.0%": 95, "90.0%": 90, "75.0%": 75, "Median": 50, "25.0%": 25,
+                "10.0%": 10, "5.0%": 5, "1.0%": 1, "0.1%": 0.1}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class DivergenceStatistics:
-    """What a comparison of two models keeps, window after window.
+@dataclass(frozen=True, kw_only=True)
+class DivergenceStatistics(TargetLayout):
+    """What a comparison of two models keeps: numbers per target, each of shape ``[targets]``, window after window.
 
     Attributes:
-        kl: ``sum_i p_i (log p_i - log q_i)`` at each target, nats, shape ``[targets]``.
-        dp: ``q(target) - p(target)``, likewise.
-        same_top: 1 where the arg-max agrees, else 0, likewise.
-        nll_p: Of the reference, nats, likewise.
-        nll_q: Of the candidate, likewise.
-        window_targets: Targets of each window, shape ``[windows]``.
-        window_document: Document of each window, shape ``[windows]``.
-        running_text: Whether the rows were read as one text.
-        row_targets: Targets of each row in the order of the text, shape ``[rows]``; None where the text has no rows.
-        targets: Digest of the targets: measurements with the same one are of the same tokens.
+        kl: ``sum_i p_i (log p_i - log q_i)``, nats.
+        dp: ``q(target) - p(target)``.
+        same_top: 1 where the arg-max agrees, else 0.
+        nll_p: Of the reference, nats.
+        nll_q: Of the candidate, nats.
     """
 
     kl: Floats
@@ -62,46 +49,15 @@ class DivergenceStatistics:
     same_top: Floats
     nll_p: Floats
     nll_q: Floats
-    window_targets: Ints
-    window_document: Ints
-    running_text: bool
-    row_targets: Ints | None = None
-    targets: str = ""
 
     def __post_init__(self) -> None:
         expected = int(self.window_targets.sum())
-        columns = {name: getattr(self, name) for name in ("kl", "dp", "same_top", "nll_p", "nll_q")}
-        for name, values in columns.items():
+        for name in ("kl", "dp", "same_top", "nll_p", "nll_q"):
+            values = getattr(self, name)
             if expected == 0 or values.shape != (expected,):
                 raise MetricInputError(f"{name}: expected a number for each of {expected} targets, got {values.shape}")
             if bad := int((~np.isfinite(values)).sum()):
                 raise MetricInputError(f"{name}: expected finite numbers, got {bad} of {expected} NaN or infinite")
-
-    @property
-    def n(self) -> int:
-        """Targets."""
-        return len(self.kl)
-
-    def clustered(self, values: Floats) -> ClusteredMean:
-        """Return the mean of a number per target, and its noise between clusters."""
-        return clustered_mean(*self.summed(values))
-
-    @property
-    def layout(self) -> TargetLayout:
-        """Which targets belong to one cluster."""
-        return TargetLayout(self.window_targets, self.row_targets)
-
-    def summed(self, values: Floats) -> tuple[Floats, Ints]:
-        """Return of each cluster the sum of a number per target, and its targets; shape ``[clusters]`` each."""
-        return self.layout.of_targets(values)
-
-    def formerly_summed(self, values: Floats) -> tuple[Floats, Ints]:
-        """Return the same sums in the clusters that baselines of earlier versions kept."""
-        begins = np.concatenate([[0], np.cumsum(self.window_targets)[:-1]])
-        clusters = former_clusters(self.window_document, self.window_targets, running_text=self.running_text)
-        sums = np.bincount(clusters, weights=np.add.reduceat(values, begins))
-        sizes = np.bincount(clusters, weights=self.window_targets)
-        return sums.astype(np.float64), sizes.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -121,17 +77,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Everything about a candidate beside its reference.
+    """Everything about a candidate, `model`, beside its reference.
 
     Attributes:
         figures: By the names that llama.cpp prints, in its order; nats, and probabilities from 0 to 1.
         n: Targets.
         signature: How the figures were made, in one line.
-        model: Name of the candidate.
-        reference: Name of the reference.
-        dataset: Name of the dataset.
         fingerprint: Content address of the measurement.
-        cached: Whether it came from the cache.
+        cached: Whether the measurement came from the cache.
         seconds: Wall time of measuring or looking up.
     """
 
@@ -207,14 +160,15 @@ def kl(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = Fa
     details = {"statistic": statistic, **whole.details}
     if statistic != "mean":
         value = float(np.percentile(statistics.kl, KL_STATISTICS[statistic]))
-        return Score(value, metric="kl", n=statistics.n, signature=signature, iid=iid, details=details)
-    return _mean_score("kl", statistics, statistics.kl, signature, details, direction="lower", iid=iid)
+        return Score(value, metric="kl", n=len(statistics.kl), signature=signature, iid=iid, details=details)
+    return _mean_score("kl", statistics, statistics.kl, signature, details, scale=Scale("lower", lowest=0), iid=iid)
 
 
 def top1(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = False) -> Score:
     """Return the share of targets at which both models' most likely token is the same, 0 to 1."""
     details = {"statistic": "mean", **divergence(statistics, signature=signature).details}
-    return _mean_score("top1", statistics, statistics.same_top, signature, details, direction="higher", iid=iid)
+    scale = Scale("higher", lowest=0, highest=1)
+    return _mean_score("top1", statistics, statistics.same_top, signature, details, scale=scale, iid=iid)
 
 
 def _mean_score(
@@ -224,42 +178,41 @@ def _mean_score(
     signature: Signature,
     details: Mapping[str, Any],
     *,
-    direction: Direction,
+    scale: Scale,
     iid: bool,
 ) -> Score:
-    scale = Scale(direction, lowest=0, highest=METRICS[metric].scale or math.inf)
-
-    def sample(sums: Floats, sizes: Ints) -> Sample:
-        identity = {"targets": statistics.targets}
-        return Sample(sums[:, None], sizes, scale, identity=identity, rows=statistics.layout.has_rows)
-
-    sums, sizes = statistics.summed(values)
-    noise = clustered_mean(sums, sizes)
-    made = replace(sample(sums, sizes), former=lambda: sample(*statistics.formerly_summed(values)))
+    sample = statistics.sample(values, scale)
+    noise = clustered_mean(sample.sums[:, 0], sample.counts)
     return Score(
         noise.mean,
         metric=metric,
         n=noise.n,
         stderr=noise.stderr,
-        interval=made.interval,
+        interval=sample.interval,
         signature=signature,
         iid=iid,
         details={**details, "clusters": noise.clusters, "df": noise.df},
-        direction=direction,
-        sample=made,
+        direction=scale.direction,
+        sample=sample,
     )
 
 
 def divergence(statistics: DivergenceStatistics, *, signature: Signature) -> Divergence:
     """Return all figures, by llama.cpp's names and in its order."""
-    figures = {**_perplexities(statistics), **_divergences(statistics), **_probabilities(statistics)}
-    return Divergence(figures, statistics.n, signature)
+    without_quartiles = {name: at for name, at in _PERCENTILES.items() if at not in (25, 75)}
+    figures = {
+        **_perplexities(statistics),
+        **_distribution(statistics, statistics.kl, "KLD", without_quartiles),
+        **_distribution(statistics, statistics.dp, "Δp", _PERCENTILES),
+        **_shares(statistics),
+    }
+    return Divergence(figures, len(statistics.kl), signature)
 
 
 def _perplexities(statistics: DivergenceStatistics) -> dict[str, Figure]:
     """Both perplexities, and their ratio by paired errors: ``u_r^2 = u_q^2 + u_p^2 - 2 cov``."""
     q, p = statistics.nll_q, statistics.nll_p
-    ln_q, ln_p, paired = (statistics.clustered(values) for values in (q, p, q - p))
+    ln_q, ln_p, paired = (statistics.mean(values) for values in (q, p, q - p))
     u_q, u_p, cov = _iid_error(q), _iid_error(p), _iid_covariance(q, p)
     ppl_q, ppl_p, ratio = _exp(ln_q.mean), _exp(ln_p.mean), _exp(paired.mean)
     # Where the models are the same, rounding may leave less than nothing under the root.
@@ -268,7 +221,7 @@ def _perplexities(statistics: DivergenceStatistics) -> dict[str, Figure]:
     # By the delta method: the gradient of PPL(Q) - PPL(base) in both mean NLLs.
     difference = None
     if math.isfinite(ppl_q) and math.isfinite(ppl_p):
-        difference = statistics.clustered(ppl_q * (q - ln_q.mean) - ppl_p * (p - ln_p.mean)).stderr
+        difference = statistics.mean(ppl_q * (q - ln_q.mean) - ppl_p * (p - ln_p.mean)).stderr
     return {
         "Mean PPL(Q)": Figure(ppl_q, _times(ppl_q, ln_q.stderr), ppl_q * u_q),
         "Mean PPL(base)": Figure(ppl_p, _times(ppl_p, ln_p.stderr), ppl_p * u_p),
@@ -279,35 +232,29 @@ def _perplexities(statistics: DivergenceStatistics) -> dict[str, Figure]:
     }
 
 
-def _divergences(statistics: DivergenceStatistics) -> dict[str, Figure]:
-    mean = statistics.clustered(statistics.kl)
+def _distribution(
+    statistics: DivergenceStatistics, values: Floats, name: str, percentiles: Mapping[str, float]
+) -> dict[str, Figure]:
+    mean = statistics.mean(values)
+    at = np.percentile(values, list(percentiles.values())).tolist()
     return {
-        "Mean KLD": Figure(mean.mean, mean.stderr, _iid_error(statistics.kl)),
-        "Maximum KLD": Figure(float(statistics.kl.max())),
-        **{f"{name} KLD": Figure(value) for name, value in _percentiles(statistics.kl, _KL_PERCENTILES).items()},
-        "Minimum KLD": Figure(float(statistics.kl.min())),
+        f"Mean {name}": Figure(mean.mean, mean.stderr, _iid_error(values)),
+        f"Maximum {name}": Figure(float(values.max())),
+        **{f"{percentile} {name}": Figure(value) for percentile, value in zip(percentiles, at, strict=True)},
+        f"Minimum {name}": Figure(float(values.min())),
     }
 
 
-def _probabilities(statistics: DivergenceStatistics) -> dict[str, Figure]:
-    dp, top = statistics.dp, statistics.same_top
-    mean, squares, same = (statistics.clustered(values) for values in (dp, dp**2, top))
+def _shares(statistics: DivergenceStatistics) -> dict[str, Figure]:
+    dp, n = statistics.dp, len(statistics.dp)
+    squares, same = statistics.mean(dp**2), statistics.mean(statistics.same_top)
     rms = math.sqrt(squares.mean)
     half = 0.5 / rms if rms > 0 else 0.0  # the root's derivative
-    n = statistics.n
     u_same = math.sqrt(same.mean * (1 - same.mean) / (n - 1)) if n > 1 else math.nan
     return {
-        "Mean Δp": Figure(mean.mean, mean.stderr, _iid_error(dp)),
-        "Maximum Δp": Figure(float(dp.max())),
-        **{f"{name} Δp": Figure(value) for name, value in _percentiles(dp, _DP_PERCENTILES).items()},
-        "Minimum Δp": Figure(float(dp.min())),
         "RMS Δp": Figure(rms, _times(half, squares.stderr), half * _iid_error(dp**2)),
         "Same top p": Figure(same.mean, same.stderr, u_same),
     }
-
-
-def _percentiles(values: Floats, which: Mapping[str, float]) -> dict[str, float]:
-    return dict(zip(which, np.percentile(values, list(which.values())).tolist(), strict=True))
 
 
 def _iid_error(x: Floats) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 __all__ = ["LikelihoodStatistics", "perplexity"]
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,58 +17,33 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.clusters import TargetLayout
-from pytest_lmgate.metrics.former_clusters import former_clusters
-from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
-from pytest_lmgate.metrics.sample import Sample, Scale
+from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.metrics.sample import Ints, Sample, Scale
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.targets import TargetLayout
 
-Ints = NDArray[np.int64]
 
-
-@dataclass(frozen=True)
-class LikelihoodStatistics:
+@dataclass(frozen=True, kw_only=True)
+class LikelihoodStatistics(TargetLayout):
     """What a likelihood measurement keeps.
 
     Attributes:
         nll: Nats, shape ``[targets]``, window after window.
-        window_targets: Targets of each window, shape ``[windows]``.
-        window_document: Document of each window, shape ``[windows]``.
-        words: Of each document, shape ``[documents]``.
-        chars: Likewise.
-        utf8_bytes: Likewise.
-        running_text: Whether the rows were read as one text.
-        row_targets: Targets of each row in the order of the text, shape ``[rows]``; None where the text has no rows.
-        targets: Digest of what was scored: two measurements with the same are of the same targets.
+        words: Words of each document, shape ``[documents]``.
+        chars: Unicode code points of each document, shape ``[documents]``.
+        utf8_bytes: Bytes of each document, shape ``[documents]``.
     """
 
     nll: NDArray[Any]
-    window_targets: Ints
-    window_document: Ints
     words: Ints
     chars: Ints
     utf8_bytes: Ints
-    running_text: bool
-    row_targets: Ints | None = None
-    targets: str = ""
 
     def __post_init__(self) -> None:
         if len(self.nll) == 0 or int(self.window_targets.sum()) != len(self.nll):
             raise MetricInputError(
                 f"expected an NLL for each of {int(self.window_targets.sum())} targets, got {len(self.nll)}"
             )
-
-    @property
-    def layout(self) -> TargetLayout:
-        """Which targets belong to one cluster."""
-        return TargetLayout(self.window_targets, self.row_targets)
-
-    @property
-    def window_sums(self) -> NDArray[np.float64]:
-        """NLL of each window, summed in float64; shape ``[windows]``."""
-        begins = np.concatenate([[0], np.cumsum(self.window_targets)[:-1]])
-        sums: NDArray[np.float64] = np.add.reduceat(self.nll.astype(np.float64), begins)
-        return sums
 
 
 def perplexity(
@@ -98,19 +73,27 @@ def perplexity(
     """
     if bad := int((~np.isfinite(statistics.nll)).sum()):
         raise MetricInputError(f"expected finite log-likelihoods, got {bad} of {len(statistics.nll)} NaN or infinite")
-    by_window = average == "window"
-    layout, sums = statistics.layout, statistics.window_sums
-    clustered = layout.of_windows(sums / layout.window_targets) if by_window else layout.of_targets(statistics.nll)
-    noise = clustered_mean(*clustered)
-    total = float(sums.sum())
-    size, name = _size(statistics, unit)
+    by_window, bits = average == "window", unit == "bits_per_byte"
+    targets, sizes = len(statistics.nll), _sizes(statistics, unit)
+    size = targets if sizes is None else int(sizes.sum())
     # The noise of a mean over targets, carried to a mean over words or bytes of the same text.
-    scale = 1.0 if unit == "token" else noise.n / size
-    bits = unit == "bits_per_byte"
-    value, stderr, interval = _transformed(noise, scale, bits=bits)
+    per_unit = 1.0 if sizes is None else (len(statistics.window_targets) if by_window else targets) / size
+    scale = Scale(
+        "lower", exponential=not bits, factor=per_unit / math.log(2) if bits else per_unit, lowest=0 if bits else 1
+    )
+    per_target = 1 / math.log(2) if bits else 1.0
+    sample = statistics.sample(statistics.nll, replace(scale, factor=per_unit * per_target), by_window=by_window)
+    noise, window_sums = clustered_mean(sample.sums[:, 0], sample.counts), statistics.window_sums(statistics.nll)
+    if sizes is not None and not statistics.running_text:
+        # Documents counted in words or bytes pair by document, whatever the tokens are.
+        sums = np.bincount(statistics.window_document, weights=window_sums, minlength=len(sizes)).astype(np.float64)
+        by_document = Sample(sums[:, None], sizes, replace(scale, factor=per_target), rows=sample.rows)
+        sample = by_document.merged()
+    value, bounds = scale.value(noise.mean), noise.bounds(0.975)
+    interval = None if bounds is None else scale.within(bounds)
     details: dict[str, Any] = {
-        "nll_sum": total,
-        "targets": len(statistics.nll),
+        "nll_sum": float(window_sums.sum()),
+        "targets": targets,
         "clusters": noise.clusters,
         "df": noise.df,
         "words": int(statistics.words.sum()),
@@ -122,74 +105,21 @@ def perplexity(
     return Score(
         value,
         metric=metric,
-        unit=name,
-        n=len(statistics.nll) if unit == "token" else size,
-        stderr=stderr,
-        interval=interval,
+        unit="byte" if bits else unit,
+        n=size,
+        stderr=None if noise.stderr is None else noise.stderr * scale.factor * (1 if bits else value),
+        interval=None if interval is None else (interval.lower, interval.upper),
         signature=signature,
         iid=iid,
         details=details,
-        sample=_sample(statistics, clustered, unit, scale, by_window=by_window),
+        sample=sample,
     )
 
 
-def _sample(
-    statistics: LikelihoodStatistics,
-    clustered: tuple[NDArray[np.float64], Ints],
-    unit: str,
-    scale: float,
-    *,
-    by_window: bool,
-) -> Sample:
-    """Sums by cluster; of documents counted in words or bytes by document, whatever the tokens are."""
-    bits = unit == "bits_per_byte"
-    per_target = 1 / math.log(2) if bits else 1.0
-    by_tokens = unit == "token" or statistics.running_text
-    kind = Scale(
-        "lower", exponential=not bits, factor=scale * per_target if by_tokens else per_target, lowest=0 if bits else 1
-    )
-    rows = statistics.layout.has_rows
-
-    def former() -> Sample:
-        counts, sums = statistics.window_targets, statistics.window_sums
-        clusters = former_clusters(statistics.window_document, counts, running_text=statistics.running_text)
-        if by_window:
-            sums, counts = sums / counts, np.ones_like(counts)
-        sizes = np.bincount(clusters, weights=counts).astype(np.int64)
-        total = np.bincount(clusters, weights=sums).astype(np.float64)
-        return Sample(total[:, None], sizes, kind, identity={"targets": statistics.targets}, rows=rows)
-
-    if by_tokens:
-        sums, sizes = clustered
-        identity = {"targets": statistics.targets}
-        return Sample(sums[:, None], sizes, kind, identity=identity, rows=rows, former=former)
+def _sizes(statistics: LikelihoodStatistics, unit: str) -> Ints | None:
+    """Return how many of a unit each document has, shape ``[documents]``; None for tokens."""
     texts = {"word": statistics.words, "char": statistics.chars}
-    sizes = texts.get(unit, statistics.utf8_bytes)
-    total = np.bincount(statistics.window_document, weights=statistics.window_sums, minlength=len(sizes))
-    return Sample(total.astype(np.float64)[:, None], sizes, kind, rows=rows).merged()
-
-
-def _size(statistics: LikelihoodStatistics, unit: str) -> tuple[int, str]:
-    sizes = {
-        "token": (len(statistics.nll), "token"),
-        "word": (int(statistics.words.sum()), "word"),
-        "char": (int(statistics.chars.sum()), "char"),
-        "byte": (int(statistics.utf8_bytes.sum()), "byte"),
-        "bits_per_byte": (int(statistics.utf8_bytes.sum()), "byte"),
-    }
-    return sizes[unit]
-
-
-def _transformed(
-    noise: ClusteredMean, scale: float, *, bits: bool
-) -> tuple[float, float | None, tuple[float, float] | None]:
-    factor = scale / math.log(2) if bits else scale
-    kind = Scale("lower", exponential=not bits, factor=factor, lowest=0 if bits else 1)
-    value, bounds = kind.value(noise.mean), noise.bounds(0.975)
-    if bounds is None or noise.stderr is None:
-        return value, None, None
-    interval = kind.within(bounds)
-    return value, noise.stderr * factor * (1 if bits else value), (interval.lower, interval.upper)
+    return None if unit == "token" else texts.get(unit, statistics.utf8_bytes)
 
 
 def _iid_error(nll: NDArray[np.float64]) -> float:

@@ -68,8 +68,15 @@ def measure(
     streams = tokenize(corpus, windowing, facts, model=model.name)
     plan = plan_windows(windowing, streams.lengths, adds_bos=facts.adds_bos)
     nll = measure_nll(model, streams, plan, dataset=corpus.name)
-    sizes = (np.array(each) for each in (streams.words, streams.chars, streams.utf8_bytes))
-    return LikelihoodStatistics(nll, plan.targets, plan.document, *sizes, running_text=not windowing.by_document)
+    return LikelihoodStatistics(
+        nll=nll,
+        window_targets=plan.targets,
+        window_document=plan.document,
+        words=np.array(streams.words),
+        chars=np.array(streams.chars),
+        utf8_bytes=np.array(streams.utf8_bytes),
+        running_text=not windowing.by_document,
+    )
 
 
 def expected_entry(entry: str, context: int) -> tuple[str, Protocol]:

@@ -7,11 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_lmgate.metrics.clusters import BLOCKS, MAX_CLUSTERS, TargetLayout, merged_rows, window_blocks
+from pytest_lmgate.metrics.clusters import BLOCKS, MAX_CLUSTERS, merged_rows, window_blocks
+from pytest_lmgate.metrics.targets import TargetLayout
 
 
 def layout(windows: list[int], rows: list[int] | None) -> TargetLayout:
-    return TargetLayout(np.array(windows), None if rows is None else np.array(rows))
+    return TargetLayout(
+        window_targets=np.array(windows),
+        window_document=np.zeros(len(windows), dtype=np.int64),
+        running_text=True,
+        row_targets=None if rows is None else np.array(rows),
+    )
 
 
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=40), st.integers(1, 25), st.integers(0, 99))

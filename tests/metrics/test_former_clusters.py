@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_lmgate.metrics.clusters import MAX_CLUSTERS
-from pytest_lmgate.metrics.former_clusters import former_clusters
+from pytest_lmgate.metrics.clusters import MAX_CLUSTERS, former_clusters
 
 documents_of_windows = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 

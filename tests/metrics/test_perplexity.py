@@ -149,7 +149,15 @@ def test_llama_cpps_error_takes_tokens_as_independent() -> None:
 def test_a_fair_die_has_as_many_faces_as_its_perplexity(faces: int, windows: list[int], average: str) -> None:
     nll = np.full(sum(windows), math.log(faces))
     one = np.ones(1, dtype=np.int64)
-    die = LikelihoodStatistics(nll, np.array(windows), np.zeros(len(windows), dtype=np.int64), one, one, one, True)
+    die = LikelihoodStatistics(
+        nll=nll,
+        window_targets=np.array(windows),
+        window_document=np.zeros(len(windows), dtype=np.int64),
+        words=one,
+        chars=one,
+        utf8_bytes=one,
+        running_text=True,
+    )
 
     found = perplexity(die, signature="s", average=average)
 

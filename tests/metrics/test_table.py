@@ -16,7 +16,15 @@ from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC, Metric, 
 
 TEXTS = [row for row in METRICS.values() if row.measures == "texts"]
 ONE = np.ones(1, dtype=np.int64)
-STATISTICS = LikelihoodStatistics(np.zeros(1), ONE, ONE - 1, ONE, ONE, ONE, running_text=True)
+STATISTICS = LikelihoodStatistics(
+    nll=np.zeros(1),
+    window_targets=ONE,
+    window_document=ONE - 1,
+    words=ONE,
+    chars=ONE,
+    utf8_bytes=ONE,
+    running_text=True,
+)
 
 
 def scorer(row: Metric) -> Any:

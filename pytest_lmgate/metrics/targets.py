@@ -1,0 +1,117 @@
+"""`TargetLayout`: where the targets of a measurement lie, from which its numbers per target are added up by cluster."""
+
+from __future__ import annotations
+
+__all__ = ["TargetLayout"]
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.metrics.clusters import former_clusters, merged_rows, window_blocks
+from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
+from pytest_lmgate.metrics.sample import Floats, Ints, Sample, Scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetLayout:
+    """Where the targets of a measurement lie, window after window; a measurement adds numbers per target.
+
+    Attributes:
+        window_targets: Targets of each window, shape ``[windows]``.
+        window_document: Document of each window, shape ``[windows]``, not decreasing.
+        running_text: Whether the rows were read as one text.
+        row_targets: Targets of each row in the order of the text, shape ``[rows]``; they add up to those of the
+            windows. None where the text has no rows.
+        targets: Digest of the targets: measurements with the same digest are of the same tokens.
+    """
+
+    window_targets: Ints
+    window_document: Ints
+    running_text: bool
+    row_targets: Ints | None = None
+    targets: str = ""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether at least two rows hold targets; a single row is a text without rows."""
+        return self.row_targets is not None and int((self.row_targets > 0).sum()) > 1
+
+    def window_sums(self, values: NDArray[np.floating]) -> Floats:
+        """Add up a number per target in each window, in float64; shape ``[windows]``."""
+        return _run_sums(values, self.window_targets)
+
+    def mean(self, values: Floats) -> ClusteredMean:
+        """Return the mean of a number per target, and its noise between clusters."""
+        return clustered_mean(*self.of_targets(values))
+
+    def sample(self, values: NDArray[np.floating], scale: Scale, *, by_window: bool = False) -> Sample:
+        """Return the sums by cluster of a number per target, or of its mean in each window.
+
+        Args:
+            values: Shape ``[targets]``, in the order of the windows.
+            scale: Makes the metric's value of their mean.
+            by_window: Whether the metric is a mean over windows.
+        """
+        sums, counts = self.window_sums(values), self.window_targets
+        if by_window:
+            sums, counts = sums / counts, np.ones_like(counts)
+
+        def former() -> Sample:
+            clusters = former_clusters(self.window_document, self.window_targets, running_text=self.running_text)
+            return made(*_grouped(sums, counts, clusters))
+
+        def made(sums: Floats, sizes: Ints) -> Sample:
+            return Sample(sums[:, None], sizes, scale, identity={"targets": self.targets}, rows=self.has_rows)
+
+        found = made(*(self.of_windows(sums) if by_window else self.of_targets(values)))
+        return replace(found, former=former)
+
+    def of_targets(self, values: NDArray[np.floating]) -> tuple[Floats, Ints]:
+        """Add up a number per target.
+
+        Args:
+            values: Shape ``[targets]``, in the order of the windows.
+
+        Returns:
+            The sum and the number of targets of each cluster, shape ``[clusters]`` each; at most 512 clusters.
+        """
+        if self.has_rows:
+            assert self.row_targets is not None
+            rows = self.row_targets[self.row_targets > 0]
+            return _grouped(_run_sums(values, rows), rows, merged_rows(rows))
+        windows = self.window_targets
+        return _grouped(_run_sums(values, windows), windows, window_blocks(windows))
+
+    def of_windows(self, values: Floats) -> tuple[Floats, Ints]:
+        """Add up a number per window; a window belongs to the row that its first target belongs to.
+
+        Args:
+            values: Shape ``[windows]``.
+
+        Returns:
+            The sum and the number of windows of each cluster, shape ``[clusters]`` each; at most 512 clusters.
+        """
+        ones = np.ones(len(values), dtype=np.int64)
+        if self.has_rows:
+            assert self.row_targets is not None
+            first = np.cumsum(self.window_targets) - self.window_targets
+            row = np.searchsorted(np.cumsum(self.row_targets), first, side="right")
+            windows = np.bincount(row)
+            windows = windows[windows > 0]
+            if len(windows) > 1:
+                return _grouped(_run_sums(values, windows), windows, merged_rows(windows))
+        return _grouped(values, ones, window_blocks(ones))
+
+
+def _run_sums(values: NDArray[np.floating], lengths: Ints) -> Floats:
+    """Add up consecutive runs of at least one value, in float64."""
+    begins = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    sums: Floats = np.add.reduceat(values.astype(np.float64), begins)
+    return sums
+
+
+def _grouped(sums: Floats, counts: Ints, clusters: Ints) -> tuple[Floats, Ints]:
+    total = np.bincount(clusters, weights=sums).astype(np.float64)
+    return total, np.bincount(clusters, weights=counts).astype(np.int64)
