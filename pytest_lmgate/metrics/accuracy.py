@@ -54,7 +54,7 @@ class ChoiceStatistics:
 def accuracy(
     statistics: ChoiceStatistics,
     *,
-    signature: Signature | str,
+    signature: Signature,
     variant: str = "acc",
     clusters: Sequence[Hashable] | None = None,
 ) -> Score:

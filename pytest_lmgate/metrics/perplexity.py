@@ -49,7 +49,7 @@ class LikelihoodStatistics(TargetLayout):
 def perplexity(
     statistics: LikelihoodStatistics,
     *,
-    signature: Signature | str,
+    signature: Signature,
     unit: str = "token",
     average: str = "token",
     iid: bool = False,

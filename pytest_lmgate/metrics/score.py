@@ -10,6 +10,7 @@ __all__ = ["Score", "distinct"]
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_lmgate.config.signature import Signature
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Direction = Literal["lower", "higher"]
 
 
+@dataclass(eq=False, repr=False)
 class Score(float):
     """A metric's value with its noise and provenance.
 
@@ -44,67 +46,45 @@ class Score(float):
         content: Digest of the model, wherever it runs; empty for texts and functions.
     """
 
-    metric: str
-    unit: str
-    direction: Direction
-    n: int
-    stderr: float | None
-    interval: tuple[float, float] | None
-    signature: Signature
-    iid: bool
-    cached: bool
-    model: str
-    dataset: str
-    device: str
-    fingerprint: str
-    seconds: float
-    details: Mapping[str, Any]
-    sample: Sample | None
-    content: str
+    number: InitVar[float]
+    _: KW_ONLY
+    metric: str = ""
+    n: int = 0
+    signature: Signature = Signature.parse("")  # noqa: RUF009 - it never changes
+    iid: bool = False
+    unit: str = "token"
+    direction: Direction = "lower"
+    stderr: float | None = None
+    interval: tuple[float, float] | None = None
+    cached: bool = False
+    model: str = ""
+    dataset: str = ""
+    device: str = ""
+    fingerprint: str = ""
+    seconds: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+    sample: Sample | None = None
+    content: str = ""
 
-    def __new__(
-        cls,
-        value: float,
-        *,
-        metric: str = "",
-        n: int = 0,
-        signature: Signature | str = "",
-        iid: bool = False,
-        unit: str = "token",
-        direction: Direction = "lower",
-        stderr: float | None = None,
-        interval: tuple[float, float] | None = None,
-        cached: bool = False,
-        model: str = "",
-        dataset: str = "",
-        device: str = "",
-        fingerprint: str = "",
-        seconds: float = 0.0,
-        details: Mapping[str, Any] | None = None,
-        sample: Sample | None = None,
-        content: str = "",
-    ) -> Score:
-        """Make a score; see the class for the attributes."""
-        self = super().__new__(cls, value)
-        self.metric, self.unit, self.direction, self.n = metric, unit, direction, n
-        self.stderr, self.interval, self.iid = stderr, interval, iid
-        self.signature = signature if isinstance(signature, Signature) else Signature.parse(signature)
-        self.cached, self.model, self.dataset, self.device = cached, model, dataset, device
-        self.fingerprint, self.seconds = fingerprint, seconds
-        self.details = dict(details or {})
-        self.sample, self.content = sample, content
-        return self
+    def __new__(cls, number: float, **_: object) -> Score:
+        """Make the float; the fields are set after it."""
+        return super().__new__(cls, number)
+
+    def __post_init__(self, number: float) -> None:
+        self.details = dict(self.details)
+        if not isinstance(self.signature, Signature):  # a text
+            self.signature = Signature.parse(self.signature)
 
     def placed(self, *, model: str, dataset: str, fingerprint: str, cached: bool, seconds: float) -> Score:
         """Return this score with the names and the address of the measurement it came from."""
         where = {"model": model, "dataset": dataset, "fingerprint": fingerprint, "cached": cached, "seconds": seconds}
-        return Score(float(self), **{**vars(self), **where})
+        return _rebuild(float(self), {**vars(self), **where})
 
     def identified(self, data: str, **others: str) -> Score:
         """Return this score with a sample that says what it was measured on, by digests: its data, and what else."""
         found = self.sample
         sample = None if found is None else found.identified(data=data, signature=self.signature, **others)
-        return Score(float(self), **{**vars(self), "sample": sample})
+        return _rebuild(float(self), {**vars(self), "sample": sample})
 
     @property
     def value(self) -> float:

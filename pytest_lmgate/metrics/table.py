@@ -7,13 +7,13 @@ first asked to score.
 
 from __future__ import annotations
 
-__all__ = ["MARKERS", "METRICS", "USERS_METRIC", "Metric", "Noise", "Statistics", "metric_called"]
+__all__ = ["MARKERS", "METRICS", "USERS_METRIC", "Metric", "Statistics", "metric_called"]
 
 import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
 Statistics = Literal["likelihoods", "pseudo-likelihoods", "choices", "divergences", "texts"]
 """What a measurement keeps, from which the metrics of that kind are made."""
-Noise = Literal["binary", "mean", "resampled"]
-"""How noise is judged: by rows that are right or wrong, as a mean over clusters, or by resampling."""
 
 _ABOVE_ZERO = math.ulp(0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One metric.
 
@@ -43,7 +41,6 @@ class Metric:
             else a function from statistics to a `Score` (to a `Divergence` where it is not one number). Empty for
             users' metrics, which score themselves.
         direction: Which values are better; None where a user's metric says it.
-        noise: Which rule judges its noise; None where a user's metric decides, or there is no noise to judge.
         scale: The largest value, if there is one.
         lowest: The lowest limit that says something.
         options: Its own arguments, beside those of everything that is measured in the same way.
@@ -60,7 +57,7 @@ class Metric:
     measures: Statistics
     scored_by: str
     direction: Direction | None
-    noise: Noise | None
+    _: KW_ONLY
     scale: float | None = None
     lowest: float = _ABOVE_ZERO
     options: tuple[str, ...] = ()
@@ -113,158 +110,46 @@ class Metric:
         return found
 
 
+# fmt: off
 _ROWS = (
-    Metric(
-        name="ppl",
-        title="perplexity",
-        description="the perplexity of a model on a dataset",
-        measures="likelihoods",
-        scored_by="perplexity:perplexity",
-        direction="lower",
-        noise="mean",
-        also_called=("perplexity",),
-    ),
-    Metric(
-        name="bpb",
-        title="bits per byte",
-        description="the bits per byte of a model on a dataset",
-        measures="likelihoods",
-        scored_by="perplexity:perplexity",
-        direction="lower",
-        noise="mean",
-        fixed=(("unit", "bits_per_byte"), ("average", None)),
-        also_called=("bits", "bitsperbyte"),
-    ),
-    Metric(
-        name="kl",
-        title="KL divergence",
-        description="the KL divergence of a model from a reference model, in nats per token",
-        measures="divergences",
-        scored_by="divergence:kl",
-        direction="lower",
-        noise="mean",
-        lowest=0,
-        options=("statistic",),
-        usual=("statistic", "mean"),
-        also_called=("kld", "kldiv", "kldivergence", "divergence"),
-    ),
-    Metric(
-        name="top1",
-        title="share of tokens with the same most likely one",
-        description="the share of tokens where a model and its reference have the same most likely token",
-        measures="divergences",
-        scored_by="divergence:top1",
-        direction="higher",
-        noise="mean",
-        scale=1,
-        also_called=("sametop", "top"),
-    ),
-    Metric(
-        name="compare",
-        title="comparison of two models",
-        description="all figures of a model beside a reference model under llama.cpp's names; see docs/divergence.md",
-        measures="divergences",
-        scored_by="divergence:divergence",
-        direction=None,
-        noise=None,
-        is_number=False,
-    ),
-    Metric(
-        name="pppl",
-        title="pseudo-perplexity",
-        description="the pseudo-perplexity of a masked model on a dataset",
-        measures="pseudo-likelihoods",
-        scored_by="perplexity:perplexity",
-        direction="lower",
-        noise="mean",
-        also_called=("pseudoperplexity",),
-    ),
-    Metric(
-        name="accuracy",
-        title="accuracy",
-        description="the multiple-choice accuracy of a model by likelihood",
-        measures="choices",
-        scored_by="accuracy:accuracy",
-        direction="higher",
-        noise="binary",
-        scale=1,
-        options=("variant",),
-        usual=("variant", "acc"),
-        also_called=("acc", "accnorm"),
-    ),
-    Metric(
-        name="bleu",
-        title="BLEU",
-        description="BLEU of generated texts",
-        measures="texts",
-        scored_by="texts.sacrebleu_metrics:bleu",
-        direction="higher",
-        noise="resampled",
-        scale=100,
-        options=("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order"),
-        also_called=("sacrebleu",),
-    ),
-    Metric(
-        name="chrf",
-        title="chrF",
-        description="chrF of generated texts",
-        measures="texts",
-        scored_by="texts.sacrebleu_metrics:chrf",
-        direction="higher",
-        noise="resampled",
-        scale=100,
-        options=("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
-        also_called=("chrfpp",),
-    ),
-    Metric(
-        name="ter",
-        title="TER",
-        description="TER, the translation edit rate, of generated texts",
-        measures="texts",
-        scored_by="texts.sacrebleu_metrics:ter",
-        direction="lower",
-        noise="resampled",
-        lowest=0,
-        options=("normalized", "no_punct", "asian_support", "case_sensitive"),
-    ),
-    Metric(
-        name="rouge",
-        title="ROUGE",
-        description="the ROUGE F-measure of generated texts",
-        measures="texts",
-        scored_by="texts.rouge:rouge",
-        direction="higher",
-        noise="mean",
-        scale=1,
-        options=("variant", "stemmer", "multi_reference", "tokenizer", "convention"),
-        usual=("variant", "rougeL"),
-        variant_follows_limit=True,
-        also_called=("rougel", "rougelsum", "rougen"),
-    ),
-    Metric(
-        name="exact",
-        title="exact match",
-        description="the share of generated texts that equal a reference",
-        measures="texts",
-        scored_by="texts.exact:exact",
-        direction="higher",
-        noise="binary",
-        scale=1,
-        options=("ignore_case", "ignore_punctuation", "strip"),
-        also_called=("em", "exactmatch"),
-    ),
+    Metric("ppl", "perplexity", "the perplexity of a model on a dataset", "likelihoods", "perplexity:perplexity",
+           "lower", also_called=("perplexity",)),
+    Metric("bpb", "bits per byte", "the bits per byte of a model on a dataset", "likelihoods", "perplexity:perplexity",
+           "lower", fixed=(("unit", "bits_per_byte"), ("average", None)), also_called=("bits", "bitsperbyte")),
+    Metric("kl", "KL divergence", "the KL divergence of a model from a reference model, in nats per token",
+           "divergences", "divergence:kl", "lower", lowest=0, options=("statistic",), usual=("statistic", "mean"),
+           also_called=("kld", "kldiv", "kldivergence", "divergence")),
+    Metric("top1", "share of tokens with the same most likely one",
+           "the share of tokens where a model and its reference have the same most likely token",
+           "divergences", "divergence:top1", "higher", scale=1, also_called=("sametop", "top")),
+    Metric("compare", "comparison of two models",
+           "all figures of a model beside a reference model under llama.cpp's names; see docs/divergence.md",
+           "divergences", "divergence:divergence", None, is_number=False),
+    Metric("pppl", "pseudo-perplexity", "the pseudo-perplexity of a masked model on a dataset",
+           "pseudo-likelihoods", "perplexity:perplexity", "lower", also_called=("pseudoperplexity",)),
+    Metric("accuracy", "accuracy", "the multiple-choice accuracy of a model by likelihood",
+           "choices", "accuracy:accuracy", "higher", scale=1, options=("variant",), usual=("variant", "acc"),
+           also_called=("acc", "accnorm")),
+    Metric("bleu", "BLEU", "BLEU of generated texts", "texts", "texts.sacrebleu_metrics:bleu", "higher", scale=100,
+           options=("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order"),
+           also_called=("sacrebleu",)),
+    Metric("chrf", "chrF", "chrF of generated texts", "texts", "texts.sacrebleu_metrics:chrf", "higher", scale=100,
+           options=("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
+           also_called=("chrfpp",)),
+    Metric("ter", "TER", "TER, the translation edit rate, of generated texts",
+           "texts", "texts.sacrebleu_metrics:ter", "lower", lowest=0,
+           options=("normalized", "no_punct", "asian_support", "case_sensitive")),
+    Metric("rouge", "ROUGE", "the ROUGE F-measure of generated texts", "texts", "texts.rouge:rouge", "higher", scale=1,
+           options=("variant", "stemmer", "multi_reference", "tokenizer", "convention"), usual=("variant", "rougeL"),
+           variant_follows_limit=True, also_called=("rougel", "rougelsum", "rougen")),
+    Metric("exact", "exact match", "the share of generated texts that equal a reference",
+           "texts", "texts.exact:exact", "higher", scale=1, options=("ignore_case", "ignore_punctuation", "strip"),
+           also_called=("em", "exactmatch")),
 )
+# fmt: on
 
-USERS_METRIC = Metric(
-    name="metric",
-    title="registered metric",
-    description="a registered metric of generated texts",
-    measures="texts",
-    scored_by="",
-    direction=None,
-    noise=None,
-    lowest=-sys.float_info.max,
-)
+USERS_METRIC = Metric("metric", "registered metric", "a registered metric of generated texts", "texts", "", None,
+                      lowest=-sys.float_info.max)  # fmt: skip
 """The row of the metrics that users register; their names come as an argument."""
 
 METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}

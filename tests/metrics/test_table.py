@@ -38,8 +38,6 @@ def test_a_row_of_a_text_metric_says_what_its_function_says(row: Metric) -> None
 
     assert set(row.options) == set(inspect.signature(scorer(row)).parameters)
     assert metric.direction == row.direction
-    rule = "binary" if metric.right_or_wrong else "mean" if metric.is_mean else "resampled"
-    assert row.noise == rule
     assert metric.name == (row.usual[1] if row.usual else row.name)
 
 

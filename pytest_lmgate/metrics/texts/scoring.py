@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.proportion import Outcomes
@@ -87,7 +88,7 @@ def text_score(
         n=len(texts.predictions),
         stderr=stderr,
         interval=interval,
-        signature=metric.signed(texts.references),
+        signature=Signature.parse(metric.signed(texts.references)),
         details={**checked_details(metric, total), **details},
         sample=sample,
     )
