@@ -16,14 +16,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.clusters import merged_rows
 from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.proportion import Outcomes
-from pytest_lmgate.metrics.sample import Sample, Scale
+from pytest_lmgate.metrics.sample import Floats, Ints, Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 
@@ -39,16 +37,16 @@ class ChoiceStatistics:
     Attributes:
         log_likelihood: Nats, shape ``[choices]``.
         chars: Length of each choice in code points, shape ``[choices]``.
-        utf8_bytes: In bytes, likewise.
+        utf8_bytes: Length of each choice in bytes, shape ``[choices]``.
         counts: Choices of each row, shape ``[rows]``.
         answers: Index of the right choice of each row, shape ``[rows]``.
     """
 
-    log_likelihood: NDArray[np.float64]
-    chars: NDArray[np.int64]
-    utf8_bytes: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    answers: NDArray[np.int64]
+    log_likelihood: Floats
+    chars: Ints
+    utf8_bytes: Ints
+    counts: Ints
+    answers: Ints
 
 
 def accuracy(
@@ -60,11 +58,7 @@ def accuracy(
 ) -> Score:
     """Return the share of rows whose most likely choice is the right one, 0 to 1.
 
-    Args:
-        statistics: The measurement.
-        signature: How the number was made, in one line.
-        variant: ``acc``, ``acc_norm`` or ``acc_bytes``.
-        clusters: Label of each row's cluster, where rows are not independent; each its own unless given.
+    The `clusters` are labels of the rows where these are not independent; else each row is a cluster of its own.
 
     Raises:
         MetricInputError: There is no row, or a log-likelihood is not finite.
@@ -76,12 +70,10 @@ def accuracy(
     each = {name: correct(statistics, name) for name in CHOICE_VARIANTS}
     right = each[variant]
     groups = cluster_numbers(clusters, len(right))
-    counts = np.bincount(groups)
-    merged = merged_rows(counts)[groups]
-    sums, sizes = np.bincount(merged, weights=right).astype(np.float64), np.bincount(merged)
-    noise = clustered_mean(sums, sizes)
+    sums, sizes = np.bincount(groups, weights=right).astype(np.float64), np.bincount(groups)
     scale = Scale("higher", lowest=0, highest=1, of_rows=True)
-    sample = Sample(sums[:, None], sizes, scale, outcomes=Outcomes(right.astype(bool), groups))
+    sample = Sample(sums[:, None], sizes, scale, outcomes=Outcomes(right.astype(bool), groups)).merged()
+    noise = clustered_mean(sample.sums[:, 0], sample.counts)
     return Score(
         noise.mean,
         metric="accuracy",
@@ -96,18 +88,13 @@ def accuracy(
     )
 
 
-def correct(statistics: ChoiceStatistics, variant: str) -> NDArray[np.float64]:
+def correct(statistics: ChoiceStatistics, variant: str) -> Floats:
     """Return 1 for each row answered right, else 0; shape ``[rows]``."""
     lengths = {"acc_norm": statistics.chars, "acc_bytes": statistics.utf8_bytes}.get(variant)
     values = statistics.log_likelihood if lengths is None else statistics.log_likelihood / lengths
-    ends = np.cumsum(statistics.counts)
-    chosen = [_best(values[end - count : end]) for end, count in zip(ends, statistics.counts, strict=True)]
-    right: NDArray[np.float64] = (np.array(chosen) == statistics.answers).astype(np.float64)
+    begins = np.cumsum(statistics.counts) - statistics.counts
+    highest = np.repeat(np.maximum.reduceat(values, begins), statistics.counts)
+    ties = np.flatnonzero(values >= highest - _ROUNDING * abs(highest))
+    chosen = ties[np.searchsorted(ties, begins)] - begins  # the first of each row's
+    right: Floats = (chosen == statistics.answers).astype(np.float64)
     return right
-
-
-def _best(values: NDArray[np.float64]) -> int:
-    """Index of the highest value, the first of those that differ from it by rounding only."""
-    highest = values.max()
-    # argmax takes the first of equals.
-    return int((values >= highest - _ROUNDING * abs(highest)).argmax())

@@ -36,14 +36,7 @@ Rule = Literal["student", "hall", "tango", "wilson", "bootstrap", "unchanged"]
 
 
 class Bounds(NamedTuple):
-    """One-sided bounds of a value, each at the level they were asked for.
-
-    Attributes:
-        lower: Lower bound.
-        upper: Upper bound.
-        lower_rule: What made the lower bound.
-        upper_rule: What made the upper bound.
-    """
+    """One-sided bounds of a value, each at the level it was asked for, and the rule that made each of them."""
 
     lower: float
     upper: float
@@ -82,11 +75,7 @@ class ClusteredMean:
 def student_or_hall(value: float, stderr: float, t: float, skewness: float) -> Bounds:
     """Return on each side the wider of Student's bound ``value -+ t se`` and Hall's ``value - H(+-t) se``.
 
-    Args:
-        value: What was measured.
-        stderr: Its standard error.
-        t: Quantile of Student's t at the level of each bound.
-        skewness: Of the value, as `ClusteredMean` has it.
+    Here t is the quantile of Student's t at the level of each bound, and the skewness is as `ClusteredMean` has it.
     """
     above, below = -hall(-t, skewness), hall(t, skewness)
     return Bounds(

@@ -37,14 +37,10 @@ def score_quantile(p: float, df: float | None) -> float:
 def t_cdf(t: float, df: float) -> float:
     """Chance of at most `t` under Student's t distribution: ``I_x(df/2, 1/2) / 2`` at ``x = df / (df + t^2)``, t < 0.
 
-    Args:
-        t: Any number; NaN where it is NaN.
-        df: Degrees of freedom, above 0, not necessarily whole.
+    Source: NIST Digital Library of Mathematical Functions, 8.17(i) and 8.17(v). NaN where t is NaN.
 
     Raises:
-        ValueError: There is no such distribution.
-
-    Source: NIST Digital Library of Mathematical Functions, 8.17(i) and 8.17(v).
+        ValueError: The degrees of freedom are not above 0; they need not be whole.
     """
     if not 0 < df < math.inf:
         raise ValueError(f"expected finite degrees of freedom above 0, got {df!r}")
@@ -62,12 +58,8 @@ def t_cdf(t: float, df: float) -> float:
 def t_quantile(p: float, df: float) -> float:
     """Quantile of Student's t distribution, by Newton's method within a bracket.
 
-    Args:
-        p: At least 1e-50, so that squares stay within double precision, and below 1.
-        df: Degrees of freedom, at least 1/2, not necessarily whole.
-
     Raises:
-        ValueError: There is no such quantile, or it is out of reach.
+        ValueError: `p` is below 1e-50 (squares would leave double precision) or not below 1, or `df` is below 1/2.
     """
     if not (1e-50 <= p < 1 and 0.5 <= df < math.inf):
         raise ValueError(f"expected a chance from 1e-50 to 1 and finite degrees of freedom from 1/2, got {p!r}, {df!r}")

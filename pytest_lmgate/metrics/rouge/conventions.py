@@ -107,12 +107,10 @@ class Convention(ABC):
         """Return what the best of several references has most of; the first wins ties."""
 
     @abstractmethod
-    def _weighted(self, exponent: float, candidate: Sentences, reference: Sentences) -> Overlap:
-        """Weigh the subsequences of W."""
+    def _weighted(self, exponent: float, candidate: Sentences, reference: Sentences) -> Overlap: ...
 
     @abstractmethod
-    def _with_f(self, precision: float, recall: float) -> Scores:
-        """Make the scores of precision and recall."""
+    def _with_f(self, precision: float, recall: float) -> Scores: ...
 
 
 class Lin2004(Convention):

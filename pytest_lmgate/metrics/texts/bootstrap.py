@@ -55,18 +55,13 @@ def cluster_sums(statistics: Floats, clusters: NDArray[np.int64]) -> Floats:
     return sums
 
 
-def resampled_sums(statistics: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+def resampled_sums(statistics: Floats, *, resamples: int = RESAMPLES) -> Floats:
     """Draw as many rows (or clusters) as there are, with replacement, and add up their statistics; many times.
 
-    Args:
-        statistics: Of each row, shape ``[rows, k]``.
-        resamples: How often.
-        seed: Of numpy's default generator.
-
     Returns:
-        Shape ``[resamples, k]``.
+        Shape ``[resamples, k]``, from statistics of the shape ``[rows, k]``.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED)
     rows = len(statistics)
     at_once = max(1, _DRAWS_AT_ONCE // rows)
     sums = np.empty((resamples, statistics.shape[1]))
@@ -198,7 +193,7 @@ class PairedBootstrap:
         p_value: Two-sided, sacrebleu's.
         differences: d_b of each resample, candidate less baseline, shape ``[resamples]``.
         baselines: The baseline's score in each resample, shape ``[resamples]``.
-        clusters: What was resampled: clusters of rows, or rows.
+        clusters: How many rows or clusters of rows were resampled.
     """
 
     difference: float
@@ -220,7 +215,6 @@ def paired_bootstrap(
     *,
     clusters: Sequence[Hashable] | None = None,
     resamples: int = RESAMPLES,
-    seed: int = SEED,
 ) -> PairedBootstrap:
     """Compare two systems on the same rows: do they differ by more than chance?
 
@@ -231,11 +225,10 @@ def paired_bootstrap(
 
     Args:
         metric: The metric whose statistics these are.
-        baseline: Statistics of the one, shape ``[rows, k]``, from `row_statistics`.
-        candidate: Of the other, on the same rows in the same order.
+        baseline: Statistics of one system, shape ``[rows, k]``, from `row_statistics`.
+        candidate: Statistics of the other, on the same rows in the same order.
         clusters: Label of each row's cluster; each row is its own where None.
         resamples: B.
-        seed: Of numpy's default generator.
 
     Raises:
         MetricInputError: The two are not of the same rows, there are fewer than two clusters to resample, or a
@@ -250,7 +243,7 @@ def paired_bootstrap(
     if len(both) < 2:
         raise MetricInputError(f"expected at least two rows or clusters to resample, got {len(both)}")
     width = baseline.shape[1]
-    sums = resampled_sums(both, resamples=resamples, seed=seed)
+    sums = resampled_sums(both, resamples=resamples)
     baselines = resampled_scores(metric, sums[:, :width])
     differences = resampled_scores(metric, sums[:, width:]) - baselines
     difference = float(metric.value(candidate.sum(axis=0)) - metric.value(baseline.sum(axis=0)))

@@ -29,15 +29,15 @@ def exact(ignore_case: bool = False, ignore_punctuation: bool = False, strip: bo
     Raises:
         ConfigError: An option is not true or false.
     """
-    checked_flag("exact", "ignore_case", ignore_case)
-    checked_flag("exact", "ignore_punctuation", ignore_punctuation)
-    checked_flag("exact", "strip", strip)
+    options = {"ignore_case": ignore_case, "ignore_punctuation": ignore_punctuation, "strip": strip}
+    for option, given in options.items():
+        checked_flag("exact", option, given)
 
     def compared(text: str) -> str:
         if ignore_case:
             text = text.casefold()
         if ignore_punctuation:
-            text = "".join(c for c in text if not _is_punctuation(c))
+            text = "".join(c for c in text if c not in string.punctuation and unicodedata.category(c)[0] != "P")
         return text.strip() if strip else text
 
     def statistics(predictions: Sequence[str], references: References, rows: Sequence[Mapping[str, Any]]) -> Floats:
@@ -47,22 +47,18 @@ def exact(ignore_case: bool = False, ignore_punctuation: bool = False, strip: bo
         ]
         return np.stack([np.array(matches, dtype=np.float64), np.ones(len(matches))], axis=1)
 
-    fields = {
-        "case": "fold" if ignore_case else "mixed",
-        "punct": "no" if ignore_punctuation else "yes",
-        "strip": "yes" if strip else "no",
-    }
+    case, punct, ends = (
+        "fold" if ignore_case else "mixed",
+        "no" if ignore_punctuation else "yes",
+        "yes" if strip else "no",
+    )
     return TextMetric(
         name="exact",
         direction="higher",
-        signature="|".join(["exact", *(f"{key}:{value}" for key, value in fields.items())]),
+        signature=f"exact|case:{case}|punct:{punct}|strip:{ends}",
         statistics=statistics,
         details=lambda sums: {"matches": int(sums[0])},
         right_or_wrong=True,
         lowest=0,
         highest=1,
     )
-
-
-def _is_punctuation(character: str) -> bool:
-    return character in string.punctuation or unicodedata.category(character).startswith("P")

@@ -15,10 +15,7 @@ RESERVED = frozenset({*METRICS, USERS_METRIC.name})
 
 
 def collected_metrics(metrics: Iterable[TextMetric]) -> dict[str, TextMetric]:
-    """Return users' metrics by name, in the order they came.
-
-    Args:
-        metrics: What the ``pytest_lmgate_metrics`` hooks gave, all in one row.
+    """Return the metrics that the ``pytest_lmgate_metrics`` hooks gave, by name, in the order they came.
 
     Raises:
         ConfigError: One is not a `TextMetric`, has the name of a metric of this package, or of another one.

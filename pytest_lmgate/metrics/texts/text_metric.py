@@ -31,11 +31,7 @@ _NAME = re.compile(r"[a-z][A-Za-z0-9_.]*")
 
 
 def ratio(sums: Floats) -> float:
-    """``sums[0] / sums[-1]``, a mean; NaN where there is nothing to take the mean over.
-
-    Args:
-        sums: Summed statistics, shape ``[k]``; the last is the number of things counted.
-    """
+    """``sums[0] / sums[-1]``, a mean over the things that the last counts; NaN where there are none."""
     return float(sums[0] / sums[-1]) if sums[-1] else float("nan")
 
 
@@ -79,27 +75,24 @@ class TextMetric:
     highest: float = math.inf
 
     def __post_init__(self) -> None:
-        where = f"text metric {self.name!r}"
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ConfigError(
-                f"expected a text metric's name to be a letter in lower case, then letters, digits, dots or "
+                "expected a text metric's name to be a letter in lower case, then letters, digits, dots or "
                 f"underscores (as in 'keyword_recall'), got {self.name!r}"
             )
+        wrong = ""
         if self.direction not in ("higher", "lower"):
-            raise ConfigError(
-                f"{where}: expected direction 'higher' (larger is better) or 'lower', got {self.direction!r}"
-            )
-        if not isinstance(self.signature, str) or not self.signature or "\n" in self.signature:
-            raise ConfigError(
-                f"{where}: expected a signature of one line that says how the number is made, got {self.signature!r}"
-            )
+            wrong = f"expected direction 'higher' (larger is better) or 'lower', got {self.direction!r}"
+        elif not isinstance(self.signature, str) or not self.signature or "\n" in self.signature:
+            wrong = f"expected a signature of one line that says how the number is made, got {self.signature!r}"
         for field in ("statistics", "value", "row_value", "details"):
             given = getattr(self, field)
-            optional = field in ("row_value", "details")
-            if not callable(given) and not (optional and given is None):
-                raise ConfigError(f"{where}: expected {field} to be a function, got {type(given).__name__}")
+            if not callable(given) and (given is not None or field in ("statistics", "value")):
+                wrong = wrong or f"expected {field} to be a function, got {type(given).__name__}"
         if self.right_or_wrong and not self.is_mean:
-            raise ConfigError(f"{where}: right_or_wrong is for a share of rows, which has no `value` of its own")
+            wrong = wrong or "right_or_wrong is for a share of rows, which has no `value` of its own"
+        if wrong:
+            raise ConfigError(f"text metric {self.name!r}: {wrong}")
 
     @property
     def is_mean(self) -> bool:
