@@ -12,6 +12,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -87,12 +88,8 @@ def read_rows(
 ) -> Iterator[Any]:
     """Return a dataset's rows, mappings or (of a text file) lines, up to its limit.
 
-    Args:
-        spec: As above; so are the others, and the errors.
-        path: Likewise.
-        name: Likewise.
-        offline: Likewise.
-        key: Where in lmgate.yaml the path is written; by the dataset's name where None.
+    The arguments and errors are those of `read_corpus`; `key` says where in lmgate.yaml the path is written, if not in
+    the dataset's entry.
     """
     rows: Iterable[Any]
     _require_content(path, name)
@@ -117,15 +114,9 @@ def read_rows(
 
 
 def _require_content(path: Path | None, name: str) -> None:
-    """Refuse a Git LFS pointer, or a folder saved by datasets with one in it.
-
-    Raises:
-        DataError: It is one.
-    """
-    if path is None:
-        return
-    pointer = next(filter(is_lfs_pointer, path.rglob("*.arrow") if path.is_dir() else [path]), None)
-    if pointer is not None:
+    """Refuse a Git LFS pointer, or a folder saved by datasets with such a pointer in it."""
+    files: Iterable[Path] = [] if path is None else path.rglob("*.arrow") if path.is_dir() else [path]
+    for pointer in filter(is_lfs_pointer, files):
         raise DataError(f"dataset {name!r}: {pull_hint(pointer)}")
 
 
@@ -199,11 +190,6 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterable[Any]:
         csv.field_size_limit(limit)
 
 
-def _tsv_rows(path: Path, name: str) -> Iterable[Any]:
-    """Read tab-separated values with quotes as in CSV, which is how spreadsheets write them."""
-    return _csv_rows(path, name, delimiter="\t")
-
-
 def _parquet_rows(path: Path, name: str) -> Iterator[Any]:
     import pyarrow
     import pyarrow.parquet
@@ -216,11 +202,10 @@ def _parquet_rows(path: Path, name: str) -> Iterator[Any]:
         raise DataError(f"dataset {name!r}: {path}: not a parquet file: {error}") from error
 
 
-_Reader = Callable[[Path, str], Iterable[Any]]
-_READERS: dict[str, _Reader] = {
+_READERS: dict[str, Callable[[Path, str], Iterable[Any]]] = {
     ".jsonl": _jsonl_rows,
     ".csv": _csv_rows,
-    ".tsv": _tsv_rows,
+    ".tsv": partial(_csv_rows, delimiter="\t"),  # with quotes as in CSV, which is how spreadsheets write it
     ".parquet": _parquet_rows,
 }
 
@@ -268,8 +253,7 @@ def _split(found: Any, spec: DatasetSpec, name: str) -> Iterable[Any]:
     if not hasattr(found, "keys"):
         return found  # type: ignore[no-any-return]
     splits = list(found.keys())
-    if spec.split in splits:
-        return found[spec.split]  # type: ignore[no-any-return]
-    if spec.split is None and len(splits) == 1:
-        return found[splits[0]]  # type: ignore[no-any-return]
+    chosen = splits[0] if spec.split is None and len(splits) == 1 else spec.split
+    if chosen in splits:
+        return found[chosen]  # type: ignore[no-any-return]
     raise DataError(f"dataset {name!r}: say split: one of {', '.join(splits)}; got {spec.split!r}")

@@ -14,11 +14,9 @@ from pytest_lmgate.errors import ConfigError, DataError
 
 
 def rows_in_memory(dataset: Any, *, of: str) -> Iterable[Any]:
-    """Return the rows of an object.
+    """Return the rows of a list, a ``datasets.Dataset``, a DataFrame or anything else that has rows in an order.
 
-    Args:
-        dataset: A list, a ``datasets.Dataset``, a DataFrame or anything else that gives its rows in an order.
-        of: What its rows are, for messages.
+    Messages say what the rows are with `of`.
 
     Raises:
         ConfigError: It has no rows, or none in an order.

@@ -21,15 +21,9 @@ Ints = NDArray[np.int64]
 
 
 def rows_by_starts(starts: Sequence[int], rows: Sequence[str], join: str) -> Ints:
-    """Return the row of each token from where tokens begin; what joins two rows belongs to the first.
+    """Return the row of each token from where tokens begin, shape ``[tokens]``; a join belongs to the row before it.
 
-    Args:
-        starts: First character of each token, shape ``[tokens]``; special tokens, which have none, say 0.
-        rows: The rows' texts.
-        join: What stands between two rows.
-
-    Returns:
-        Shape ``[tokens]``, from 0, not decreasing.
+    The first character of each token is in `starts`, ``[tokens]``; special tokens, which have none, say 0.
     """
     lengths = np.array([len(row) + len(join) for row in rows], dtype=np.int64)
     begins = np.cumsum(lengths) - lengths
@@ -38,15 +32,7 @@ def rows_by_starts(starts: Sequence[int], rows: Sequence[str], join: str) -> Int
 
 
 def rows_by_counts(counts: Sequence[int], tokens: int) -> Ints:
-    """Return the row of each token from how many tokens each row has alone.
-
-    Args:
-        counts: Tokens of each row when it is tokenized alone.
-        tokens: Tokens of all rows together.
-
-    Returns:
-        Shape ``[tokens]``, from 0, not decreasing.
-    """
+    """Return the row of each of so many tokens, shape ``[tokens]``, from how many tokens each row has alone."""
     ends = np.cumsum(counts) * (tokens / max(1, sum(counts)))
     found = np.searchsorted(np.round(ends), np.arange(tokens), side="right")
     return np.minimum(found, len(counts) - 1).astype(np.int64)
@@ -55,9 +41,7 @@ def rows_by_counts(counts: Sequence[int], tokens: int) -> Ints:
 def row_targets(plan: WindowPlan, rows: Ints | None) -> Ints | None:
     """Return how many targets each row has, in the order of the plan, shape ``[rows]``; None where rows are unknown.
 
-    Args:
-        plan: Windows of a single stream.
-        rows: Row of each token of that stream, shape ``[tokens]``.
+    The plan is of a single stream, and `rows` has the row of each of its tokens, shape ``[tokens]``.
     """
     if rows is None:
         return None

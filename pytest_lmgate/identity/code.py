@@ -8,8 +8,8 @@ import ast
 import importlib.util
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_lmgate.identity.libraries import home_of_file, is_library
 
@@ -19,8 +19,7 @@ _COMPUTED = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Imports:
+class Imports(NamedTuple):
     """What Python files import.
 
     Attributes:

@@ -28,11 +28,8 @@ def checkpoint_files(folder: Path, *, everything: bool = False) -> dict[str, Pat
     """Return every file of a folder that a loader may open, by its name within the folder, sorted.
 
     These are the files of the folder itself, Python code and chat templates below it, and files in inner folders that a
-    JSON file names, such as the shards of an index or ``transformers_weights`` of config.json.
-
-    Args:
-        folder: The folder.
-        everything: Return all files below it, for a checkpoint whose own code may open any of them.
+    JSON file names, such as the shards of an index or ``transformers_weights`` of config.json; or `everything` below
+    it, for a checkpoint whose own code may open any file.
     """
     found: set[str] = set()
     for parent, names in _walk(folder):

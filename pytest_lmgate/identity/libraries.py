@@ -39,11 +39,7 @@ def is_library(module: object) -> bool:
 
 @functools.cache
 def home_of_file(file: str) -> str | None:
-    """Return the installed package that a source file belongs to, or None for a file of the user's.
-
-    Args:
-        file: As in ``code.co_filename``.
-    """
+    """Return the installed package that a source file (``code.co_filename``) belongs to; None for a user's file."""
     if file.startswith("<frozen "):
         return STANDARD_LIBRARY
     for folder in _site_folders():

@@ -8,22 +8,11 @@ from collections.abc import Mapping
 
 from pytest_lmgate.data.protocols.base import Convention
 from pytest_lmgate.data.protocols.bos_chunks import BOS_CHUNKS
-from pytest_lmgate.data.protocols.disjoint import DISJOINT
-from pytest_lmgate.data.protocols.document import DOCUMENT
 from pytest_lmgate.data.protocols.gptq import GPTQ
 from pytest_lmgate.data.protocols.llama_cpp import LLAMA_CPP
 from pytest_lmgate.data.protocols.lm_eval import LM_EVAL
-from pytest_lmgate.data.protocols.sliding import SLIDING
+from pytest_lmgate.data.protocols.sliding import DISJOINT, DOCUMENT, SLIDING
 
 PROTOCOLS: Mapping[str, Convention] = {
-    each.name: each
-    for each in (
-        SLIDING,
-        DISJOINT,
-        BOS_CHUNKS,
-        GPTQ,
-        LLAMA_CPP,
-        LM_EVAL,
-        DOCUMENT,
-    )
+    each.name: each for each in (SLIDING, DISJOINT, BOS_CHUNKS, GPTQ, LLAMA_CPP, LM_EVAL, DOCUMENT)
 }

@@ -13,7 +13,7 @@ from pytest_lmgate.data.protocols.table import PROTOCOLS
 
 @dataclass(frozen=True)
 class Windowing:
-    """A protocol with every number filled in.
+    """A protocol with its numbers.
 
     Attributes:
         protocol: Name; ``disjoint`` is ``sliding`` with stride equal to `max_length`, and is called so.
