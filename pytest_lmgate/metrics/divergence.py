@@ -152,8 +152,8 @@ def kl(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = Fa
         statistics: The measurement.
         signature: How it was made.
         iid: Whether the protocol's own program prints errors that take tokens as independent.
-        statistic: ``mean``, which alone has a standard error, ``median``, ``p90``, ``p95``, ``p99``, ``p99.9`` or
-            ``max``; percentiles are interpolated linearly, as llama.cpp does.
+        statistic: One of `KL_STATISTICS`. The mean alone has a standard error; percentiles are interpolated linearly,
+            as llama.cpp does.
     """
     whole = divergence(statistics, signature=signature)
     signature = signature.plus(("statistic", statistic))

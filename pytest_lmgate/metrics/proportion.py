@@ -56,14 +56,13 @@ class Outcomes:
     def design_effect(self, values: Floats, variance: float) -> float:
         """Return by how much clusters widen the variance of a sum over rows, at least 1.
 
-        The CR2 variance over the variance of independent rows says little where few clusters have rows that count: one
-        changed row shows no clustering at all. So it is averaged over the x clusters that have such rows and one
-        more that is taken as wholly dependent: ``(x deff + sum n_c^2 / n) / (x + 1)``. Without it clusters of 20 rows
-        whose losses come together pass 8 to 16 % of simulations in place of 5 %.
+        The `values` of rows, shape ``[rows]``, are 0 where a row does not count; `variance` is that of their mean if
+        rows were independent.
 
-        Args:
-            values: Of each row, 0 where the row does not count; shape ``[rows]``.
-            variance: Of the mean of the values if rows were independent.
+        The CR2 variance over that variance says little where few clusters have rows that count: one changed row shows
+        no clustering at all. So it is averaged over the x clusters that have such rows and one more that is taken as
+        wholly dependent: ``(x deff + sum n_c^2 / n) / (x + 1)``. Without it clusters of 20 rows whose losses come
+        together pass 8 to 16 % of simulations in place of 5 %.
         """
         if self.independent:
             return 1.0
@@ -81,12 +80,9 @@ class Outcomes:
 
 
 def wilson_bounds(outcomes: Outcomes, confidence: float) -> Bounds | None:
-    """Return one-sided score bounds of the share of right rows, each at `confidence`.
+    """Return one-sided score bounds of the share of right rows, each at `confidence`; None with fewer than 2 clusters.
 
     ``(p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2/n)``, n divided by the design effect of clusters.
-
-    Returns:
-        None with fewer than two rows or clusters of rows.
     """
     if len(outcomes.sizes) < 2:
         return None

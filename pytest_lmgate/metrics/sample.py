@@ -105,35 +105,33 @@ class Sample:
     @property
     def span(self) -> float:
         """The highest value of a metric of rows less its lowest; infinite where it has no end, or counts tokens."""
-        if self.scale is not None:
-            return self.scale.highest - self.scale.lowest if self.scale.of_rows else math.inf
-        assert self.metric is not None
-        return self.metric.highest - self.metric.lowest
+        if self.scale is not None and not self.scale.of_rows:
+            return math.inf
+        return self._rule.highest - self._rule.lowest
 
     @property
     def direction(self) -> Direction:
         """``lower`` if smaller values are better."""
-        if self.scale is not None:
-            return self.scale.direction
-        assert self.metric is not None
-        return self.metric.direction
+        return self._rule.direction
+
+    @property
+    def _rule(self) -> Scale | TextMetric:
+        rule = self.scale or self.metric
+        assert rule is not None
+        return rule
 
     def value(self) -> float:
         """Return the metric's value."""
         total = self.sums.sum(axis=0)
         if self.scale is not None:
             return self.scale.value(float(total[0]) / int(self.counts.sum()))
-        assert self.metric is not None
-        return float(self.metric.value(total))
+        return float(self._rule.value(total))
 
     def bounds(self, confidence: float) -> Bounds | None:
-        """Return one-sided bounds of the value, each at `confidence`, by the rule of the metric.
+        """Return one-sided bounds of the value, each at `confidence`; None with fewer than two clusters.
 
         Right-or-wrong rows have Wilson's, a mean or the exponential of one the wider of Student's and Hall's, every
         other metric those of its resamples.
-
-        Returns:
-            None where there are fewer than two clusters to judge the noise between.
         """
         if self.outcomes is not None:
             return wilson_bounds(self.outcomes, confidence)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pytest_lmgate.metrics.score import Direction, Score
 
@@ -106,8 +106,7 @@ class Metric:
 
     def _scorer(self) -> Callable[..., object]:
         module, _, function = self.scored_by.partition(":")
-        found: Callable[..., object] = getattr(import_module(f"pytest_lmgate.metrics.{module}"), function)
-        return found
+        return cast("Callable[..., object]", getattr(import_module(f"pytest_lmgate.metrics.{module}"), function))
 
 
 # fmt: off

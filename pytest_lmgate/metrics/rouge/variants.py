@@ -6,13 +6,12 @@ __all__ = ["Variant"]
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 from pytest_lmgate.errors import ConfigError, nearest
 
-Family = Literal["N", "L", "Lsum", "W", "S", "SU"]
-
-_NAME = re.compile(r"rouge(?:(?P<order>[1-9]\d*)|(?P<family>Lsum|L|W|SU|S)(?P<number>\d+(?:\.\d+)?)?)", re.ASCII)
+_NAME = re.compile(
+    r"rouge(?:(?P<order>[1-9]\d*)|(?P<whole>Lsum|L)|W(?P<exponent>\d+(\.\d+)?)?|(?P<skip>SU|S)(?P<gap>\d+)?)", re.ASCII
+)
 _USUAL = ("rouge1", "rouge2", "rouge3", "rougeL", "rougeLsum", "rougeW", "rougeS", "rougeS4", "rougeSU", "rougeSU4")
 
 
@@ -30,7 +29,7 @@ class Variant:
     """
 
     name: str
-    family: Family
+    family: str
     order: int = 0
     gap: int | None = None
     exponent: float = 1.2
@@ -46,16 +45,12 @@ class Variant:
             ConfigError: There is no such variant.
         """
         match = _NAME.fullmatch(name) if isinstance(name, str) else None
-        if match and match["order"]:
-            return cls(name, "N", order=int(match["order"]))
-        if match:
-            family, number = match["family"], match["number"]
-            if family == "W" and (number is None or float(number) >= 1):
-                return cls(name, "W", exponent=float(number or 1.2))
-            if family in ("L", "Lsum") and number is None:
-                return cls(name, "L" if family == "L" else "Lsum")
-            if family in ("S", "SU") and (number is None or number.isdigit()):
-                return cls(name, "S" if family == "S" else "SU", gap=None if number is None else int(number))
+        if match and (match["exponent"] is None or float(match["exponent"]) >= 1):
+            if match["order"]:
+                return cls(name, "N", order=int(match["order"]))
+            if match["skip"]:
+                return cls(name, match["skip"], gap=int(match["gap"]) if match["gap"] else None)
+            return cls(name, match["whole"] or "W", exponent=float(match["exponent"] or 1.2))
         raise ConfigError(
             f"unknown ROUGE variant {name!r}{nearest(str(name), _USUAL)}: expected rouge1, rouge2, ... (n-grams), "
             "rougeL, rougeLsum, rougeW or rougeW<exponent, at least 1>, rougeS or rougeS<gap>, rougeSU or rougeSU<gap>"

@@ -92,9 +92,8 @@ def _of_one_row(references: Any, row: int, *, needs_references: bool) -> list[st
             f"row {row}: expected a list of references, got {_shown(references)}; "
             "a single reference is written in brackets: [text]"
         )
-    if references is None:
-        references = ()
-    kept = [text for text in _as_list(references, f"row {row}: references", "strings") if text is not None]
+    listed = _as_list(() if references is None else references, f"row {row}: references", "strings")
+    kept = [text for text in listed if text is not None]
     if needs_references and not kept:
         raise MetricInputError(f"row {row}: expected at least one reference, got none: give one, or leave the row out")
     for position, text in enumerate(kept):

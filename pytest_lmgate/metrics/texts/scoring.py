@@ -49,7 +49,7 @@ def text_score(
     Args:
         metric: As `bleu()` and its kin make one, or a user's own.
         predictions: What the system wrote, one string per row.
-        references: Of each row; rows may have different numbers of them.
+        references: The references of each row; rows may have different numbers of them.
         rows: The dataset's rows, for metrics that look at other columns.
         clusters: Label of each row's cluster; each row is its own where None.
         statistics: What `row_statistics` returned for these very texts, to read them once only.
