@@ -60,8 +60,8 @@ class Tolerance:
         if not math.isfinite(written) or written < 0:
             raise ConfigError.of(
                 "tolerance",
-                f"expected a finite size that is not negative, got {written!r}; which way is worse is the "
-                "metric's own direction",
+                f"expected a finite size that is not negative, got {written!r}; the metric itself says "
+                "which way is worse",
             )
         return cls(float(written), relative=False)
 

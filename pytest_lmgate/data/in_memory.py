@@ -38,7 +38,7 @@ def _refused(dataset: Any) -> str | None:
     if isinstance(dataset, Mapping):
         return "; give one of its splits, or a list of rows"
     if isinstance(dataset, Set):
-        return ", which has no order that stays: put its elements in a list"
+        return ", whose order changes: put its elements in a list"
     if isinstance(dataset, bytes | bytearray | memoryview):
         return "; decode it, and put the text in a list"
     return None if hasattr(dataset, "__iter__") and not isinstance(dataset, type) else ""

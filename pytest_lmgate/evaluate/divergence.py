@@ -161,7 +161,7 @@ def _require_same_tokens(model: str, tokenizer: TokenizerFacts, reference: str, 
     else:
         by_id = {number: token for token, number in theirs.items()}
         number, token = min((number, token) for token, number in own.items() if by_id.get(number) != token)
-        what = f"token {number} is {token!r} in the one and {by_id.get(number)!r} in the other"
+        what = f"token {number} is {token!r} in one and {by_id.get(number)!r} in the other"
     raise ModelError(_apart(model, reference, what))
 
 

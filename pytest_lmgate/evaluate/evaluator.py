@@ -241,7 +241,7 @@ class Evaluator:
             task = rows.task
         except ConfigError as error:
             raise ConfigError(
-                f"{metric} of the encoder-decoder model {model.name!r} is of a reference given its source: {error}"
+                f"{metric} of the encoder-decoder model {model.name!r} measures a reference given its source: {error}"
             ) from error
         return ConditionalLikelihoods(metric, model, task, how)
 

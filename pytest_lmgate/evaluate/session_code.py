@@ -45,7 +45,7 @@ class SessionCode:
         self._patches = patched
         reason = model.not_kept
         if model.content is None and not reason:
-            reason = "nothing tells of its engine whether it is the same model as before"
+            reason = "its engine does not say what would tell that the model is the same as before"
         if not (patched or reason or revision is not None):
             return model
         added = {"patches": "; ".join(patched)} if patched else {}

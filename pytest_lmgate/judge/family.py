@@ -42,5 +42,5 @@ def corrected(
             )
     tested = sum(comparison.p_pass is not None for comparison in comparisons)
     turned = sum(verdict.is_corrected for verdict in after)
-    note = f"Holm: verdicts hold for {tested} no_regression gates together; {turned} inconclusive by the correction"
+    note = f"Holm: verdicts hold for {tested} no_regression gates together; the correction made {turned} inconclusive"
     return after, [note] * bool(tested), problems

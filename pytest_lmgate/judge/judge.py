@@ -164,7 +164,7 @@ class Judge:
         if not self._options.explain_cache:
             return ""
         if len(self._evaluator.lookups) == begin:
-            return "not asked: nothing is kept of a function, which has no content to hash"
+            return "not looked up: a function has no content to hash, so nothing is kept of it"
         return "; ".join(
             "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
             for lookup in self._evaluator.lookups[begin:]
@@ -189,7 +189,7 @@ def _measured(blank: Verdict, score: Score) -> Verdict:
 
 def _sample(score: Score) -> Sample:
     if score.sample is None:
-        raise ComparisonError(f"{score.metric} of {score.model!r} keeps nothing that it could be compared by")
+        raise ComparisonError(f"{score.metric} of {score.model!r} was kept without what a comparison needs")
     return score.sample
 
 

@@ -35,13 +35,13 @@ _FLAGS = {
     "refresh": "measure again whatever the gates need",
     "offline": "never use the network; what is missing is an error",
     "fail-fast": "stop a measurement as soon as its partial sum proves the limit broken",
-    "strict": "fail by every gate that is inconclusive",
+    "strict": "fail wherever a gate is inconclusive",
     "holm": "correct no_regression gates for how many they are (Holm)",
     "explain-cache": "say per gate whether the cache had it, and if not which ingredient changed",
 }
 _UPDATES = {
     "update": "write what no_regression gates measure to the baseline file, instead of judging by it",
-    "update-new-only": "likewise, for gates that have no baseline yet; all others are judged",
+    "update-new-only": "write the baseline of gates that have none yet; judge all others",
     "force-update": "allow both in CI (environment variable CI)",
 }
 
@@ -134,7 +134,7 @@ def _require_command_line(config: pytest.Config) -> None:
         if config.getoption(f"--lmgate-{name}") and f"--lmgate-{name}" not in config.invocation_params.args:
             raise pytest.UsageError(
                 f"--lmgate-{name}: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, "
-                "with which no session would judge by the baseline; remove it there"
+                "so every session would write the baseline and judge nothing; remove it there"
             )
 
 

@@ -35,7 +35,7 @@ def judged_by_others(config: pytest.Config, items: Sequence[pytest.Item]) -> dic
             # One message for all tests of a file: there may be hundreds.
             found[item] = (
                 f"{item.path}: {own} is the nearest {FILE_NAME}, but this session reads "
-                f"{used or 'none'}, by the rootdir {config.rootpath}; name one by --lmgate-config, or run these tests "
-                "by themselves from their own project"
+                f"{used or 'none'}, since its rootdir is {config.rootpath}; name one by --lmgate-config, or run these "
+                "tests by themselves from their own project"
             )
     return found

@@ -47,8 +47,8 @@ def _ask_for(name: str, item: pytest.Item) -> None:
         return
     if parametrized := _without_parameter(name, item, set()):
         raise ConfigError(
-            f"lmgate.fixture: fixture {parametrized!r} has params, for which pytest collects a test once each only if "
-            f"the test asks for it: add {name!r} to the test's arguments or to @pytest.mark.usefixtures"
+            f"lmgate.fixture: fixture {parametrized!r} has params: pytest collects a test once for each of them only "
+            f"if the test asks for the fixture; add {name!r} to the test's arguments or to @pytest.mark.usefixtures"
         )
     names.append(name)
 

@@ -49,8 +49,9 @@ class GateFile(pytest.File):
         if gates and not (used and _same(used, self.path)):
             # Their names would be looked up in another file.
             self.problems.append(
-                f"{gates[0].file}:{gates[0].line}: gates: this session reads {used or f'no {FILE_NAME}'}, by the "
-                f"rootdir {self.config.rootpath}; say --rootdir or --lmgate-config to judge these, or --ignore not to"
+                f"{gates[0].file}:{gates[0].line}: gates: this session reads {used or f'no {FILE_NAME}'}, since "
+                f"its rootdir is {self.config.rootpath}; say --rootdir or --lmgate-config to judge these gates, or "
+                "--ignore to leave them out"
             )
             return
         names: set[str] = set()
@@ -99,7 +100,7 @@ def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) ->
 
 def misnamed(file: Path) -> list[str]:
     """Return what to say of a file that nobody would read: nothing where it holds no gates."""
-    return [f"{file}: gates: not read, as the file's name is none that is: rename it {FILE_NAME}"] * _mentions_gates(
+    return [f"{file}: its gates are not read, since only a file named {FILE_NAME} is: rename it"] * _mentions_gates(
         file
     )
 

@@ -147,7 +147,7 @@ def _of_comparison(verdict: Verdict, found: Comparison) -> str:
     side = "beyond" if found.degradation > found.tolerance.size else "within"
     text = f"the data cannot tell, at {level}; {build}, as what was measured is {side} the tolerance"
     if found.degradation <= found.tolerance.size and verdict.blocking:
-        text = f"the data cannot tell, at {level}; the build fails by --lmgate-strict"
+        text = f"the data cannot tell, at {level}; --lmgate-strict fails the build"
     if verdict.is_corrected:
         text += f"; it is {found.decision.upper()} alone, before Holm's correction"
     if found.needed is not None and found.degradation == 0 and found.bounds in ("tango", "unchanged"):

@@ -51,7 +51,7 @@ CASES = {
     "suffix": ("'die', './rows.xyz'", "expected a file ending in .txt"),
     "folder_data": ("'die', './no_weights'", "not a folder saved by datasets"),
     "rows": ("'die', [1, 2]", "row 0: expected text or a mapping, got int"),
-    "a_set": ("'die', {'w1 w2'}", "a list of texts, got set, which has no order that stays"),
+    "a_set": ("'die', {'w1 w2'}", "a list of texts, got set, whose order changes"),
     "columns": ("'die', {'text': ['w1 w2']}", "a list of texts, got dict; give one of its splits, or a list of rows"),
     "undecoded": ("'die', b'w1 w2'", "a list of texts, got bytes; decode it"),
 }

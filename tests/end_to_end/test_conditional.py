@@ -94,5 +94,5 @@ def test_what_has_no_meaning_is_one_clear_error(project: Project) -> None:
     outcome = project.run("-W", "error").expect(1, error=2).is_silent_on("Traceback", "INTERNALERROR")
     outcome.says(
         "stride: the encoder-decoder model 'translator' reads each source and target whole",
-        "ppl of the encoder-decoder model 'translator' is of a reference given its source: dataset 'plain': ",
+        "ppl of the encoder-decoder model 'translator' measures a reference given its source: dataset 'plain': ",
     )

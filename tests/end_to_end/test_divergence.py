@@ -331,7 +331,7 @@ def test_tokenizers_that_differ_are_refused_and_offered_bits_per_byte(two: Proje
         test_gates="import pytest\n\n@pytest.mark.kl_max('./renamed', 'float', 'words', 1)\ndef test_gate(): pass"
     )
     two.run().expect(1, error=1).says(
-        "have tokenizers that differ (token 8 is 'W5' in the one and 'w5' in the other)", "bits per byte (bpb_max"
+        "have tokenizers that differ (token 8 is 'W5' in one and 'w5' in the other)", "bits per byte (bpb_max"
     )
 
 

@@ -93,8 +93,8 @@ def test_a_worker_that_is_killed_fails_the_session_and_the_other_verdicts_are_ke
 def test_no_other_plugin_can_make_a_gate_vanish(measured: Project, hook: str, sentence: str) -> None:
     text = BROKEN_GATE if "although" in sentence else GATE
     measured.write(test_gate=text, conftest=f"import pytest\n\n{hook}\n")
-    measured.run().expect(1).says(f"ERROR: {sentence}: the session fails by it")
-    measured.run("-p", "no:terminal").expect(1).says(f"ERROR: {sentence}: the session fails by it")
+    measured.run().expect(1).says(f"ERROR: {sentence}: the session fails")
+    measured.run("-p", "no:terminal").expect(1).says(f"ERROR: {sentence}: the session fails")
 
 
 def test_an_early_exit_that_claims_success_is_not_believed(measured: Project) -> None:

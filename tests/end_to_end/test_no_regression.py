@@ -231,7 +231,7 @@ def test_inconclusive_passes_within_the_tolerance_fails_beyond_it_and_always_fai
     done.says("INCONCLUSIVE", "the data cannot tell", "the build goes on", "would settle it", "1 gate: 1 inconclusive")
     assert noisy.report()["gates"][0]["verdict"] == "inconclusive"
     assert noisy.report()["gates"][0]["comparison"]["needed"] > 80
-    done = noisy.run("--lmgate-strict").expect(1, failed=1).says("INCONCLUSIVE", "the build fails by --lmgate-strict")
+    done = noisy.run("--lmgate-strict").expect(1, failed=1).says("INCONCLUSIVE", "--lmgate-strict fails the build")
     noisy.run("-n", "2", "-p", "no:terminal").expect(0)
     noisy.run(env={"LMGATE_STRICT": "1"}).expect(1, failed=1)
 
@@ -248,7 +248,7 @@ def test_holm_turns_a_pass_into_inconclusive_and_the_summary_says_so(noisy: Proj
     noisy.run("--lmgate-report", "json:alone.json").expect(0, passed=1).says("6 gates: 6 pass")
     done = noisy.run("--lmgate-holm", "--lmgate-report", "json:holm.json").expect(0, passed=1)
     done.says(
-        "Holm: verdicts hold for 6 no_regression gates together; 6 inconclusive by the correction",
+        "Holm: verdicts hold for 6 no_regression gates together; the correction made 6 inconclusive",
         "6 gates: 6 inconclusive",
         "it is PASS alone, before Holm's correction",
     )

@@ -55,7 +55,7 @@ def test_two_models_with_equal_answers_on_20_rows_are_inconclusive_and_52_rows_s
     assert (verdict, found["bounds"], found["clustered_by"], found["needed"]) == ("inconclusive", "tango", "rows", 52)
     assert (found["degradation"], found["upper"]) == (0, pytest.approx(z2 / (20 + z2)))
     done = project.run("--lmgate-strict", "-n", "2").expect(1, failed=1)
-    done.says(settles, "bounds     tango, 20 rows", "the build fails by --lmgate-strict")
+    done.says(settles, "bounds     tango, 20 rows", "--lmgate-strict fails the build")
 
     project.write(test_gate=regression("many", "even"))
     done = project.run("--lmgate-strict", "--lmgate-report", "json:report.json").expect(0, passed=1)

@@ -357,7 +357,7 @@ def test_gates_in_a_file_of_the_wrong_ending_are_refused(project: Project, testp
     with_tests(project, f"[pytest]\ntestpaths = {testpaths}\n")
     (project.folder / "lmgate.yaml").rename(project.folder / "lmgate.yml")
     outcome = project.run().expect(4).is_silent_on("Traceback", "INTERNALERROR")
-    outcome.says(f"{project.folder}/lmgate.yml: gates: not read", "rename it lmgate.yaml")
+    outcome.says(f"{project.folder}/lmgate.yml: its gates are not read", "only a file named lmgate.yaml is")
     project.run("--no-lmgate", "--lmgate-config", "lmgate.yml").expect(0, passed=1, skipped=3)
 
 

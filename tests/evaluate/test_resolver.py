@@ -162,8 +162,8 @@ def test_what_is_no_dataset_is_refused(resolver: Resolver, given: Any) -> None:
     ("given", "hint"),
     [
         ({"text": ["a"]}, "got dict; give one of its splits, or a list of rows"),
-        ({"a", "b"}, "got set, which has no order that stays: put its elements in a list"),
-        (frozenset("ab"), "got frozenset, which has no order that stays: put its elements in a list"),
+        ({"a", "b"}, "got set, whose order changes: put its elements in a list"),
+        (frozenset("ab"), "got frozenset, whose order changes: put its elements in a list"),
         (b"a text", "got bytes; decode it, and put the text in a list"),
         (list, "got type"),
     ],

@@ -190,7 +190,7 @@ def test_a_correction_for_many_gates_says_what_it_turned_and_fails_a_strict_sess
     family = verdicts * 8
     after, notes, problems = corrected(family, strict=True)
     assert {(verdict.verdict, verdict.is_corrected) for verdict in after} == {("inconclusive", True)}
-    assert notes == ["Holm: verdicts hold for 8 no_regression gates together; 8 inconclusive by the correction"]
+    assert notes == ["Holm: verdicts hold for 8 no_regression gates together; the correction made 8 inconclusive"]
     assert len(problems) == 8
     assert corrected(family, strict=True, expected_to_fail=[verdicts[0].id])[2] == []
     assert corrected(family, strict=False)[2] == []

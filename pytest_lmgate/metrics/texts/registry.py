@@ -49,7 +49,7 @@ def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
         return metrics[name]
     if name in RESERVED:
         raise ConfigError(f"the metric {name!r} is not a user's: it has markers and a fixture of its own name")
-    known = ", ".join(sorted(metrics)) or "none: give one by the hook pytest_lmgate_metrics"
+    known = ", ".join(sorted(metrics)) or "none (the hook pytest_lmgate_metrics registers them)"
     own = sorted(row.name for row in METRICS.values() if row.is_number)
     close = metric_called(name)
     near = f" (did you mean {close!r}?)" if close else nearest(name, [*metrics, *own])

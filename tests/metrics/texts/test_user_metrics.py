@@ -199,7 +199,9 @@ def test_metrics_are_collected_by_name_and_found() -> None:
     assert found_metric(metrics, "other").name == "other"
     with pytest.raises(ConfigError, match=r"got 'keyword_recal' \(did you mean 'keyword_recall'\?\); registered are"):
         found_metric(metrics, "keyword_recal")
-    with pytest.raises(ConfigError, match="registered are none: give one by the hook pytest_lmgate_metrics; those of"):
+    with pytest.raises(
+        ConfigError, match=r"registered are none \(the hook pytest_lmgate_metrics registers them\); those of"
+    ):
         found_metric({}, "keyword_recall")
     with pytest.raises(ConfigError, match="'bleu' is not a user's: it has markers and a fixture of its own name"):
         found_metric(metrics, "bleu")
