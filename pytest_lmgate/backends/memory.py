@@ -12,7 +12,10 @@ def available_bytes(device: str) -> int:
     if device.startswith("cuda"):
         import torch
 
-        return torch.cuda.mem_get_info(device)[0]
+        try:
+            return torch.cuda.mem_get_info(device)[0]
+        except (RuntimeError, AssertionError):
+            return 0  # there is no such device, as opening the model says
     try:
         with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - not a file of the user's
             for line in file:
