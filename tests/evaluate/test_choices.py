@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pytest_lmgate.data.choices import make_questions, plan_choices
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.markers import parse_fixture_call
+from tests.conftest import SHARED
 from tests.engine.measuring import measure_nll
 from tests.evaluate.entries import entry, write_rows
 
@@ -60,35 +62,48 @@ import lm_eval, torch
 from lm_eval.tasks import TaskManager
 
 torch.set_num_threads(1)
-tasks, *models = sys.argv[1:]
 found = {}
-for model in models:
-    done = lm_eval.simple_evaluate(
-        model="hf", model_args=f"pretrained={model},dtype=float32", tasks=["quiz"], batch_size=4, device="cpu",
-        task_manager=TaskManager(include_path=tasks, include_defaults=False), log_samples=True, bootstrap_iters=0,
-    )
-    samples = sorted(done["samples"]["quiz"], key=lambda sample: sample["doc_id"])
-    found[model] = {
-        "accuracy": {name: done["results"]["quiz"][f"{name},none"] for name in ("acc", "acc_norm", "acc_bytes")},
-        "log_likelihood": [answer[0][0] for sample in samples for answer in sample["resps"]],
-    }
+for tasks, *models in json.loads(sys.argv[1]):
+    for model in models:
+        done = lm_eval.simple_evaluate(
+            model="hf", model_args=f"pretrained={model},dtype=float32", tasks=["quiz"], batch_size=4, device="cpu",
+            task_manager=TaskManager(include_path=tasks, include_defaults=False), log_samples=True, bootstrap_iters=0,
+        )
+        samples = sorted(done["samples"]["quiz"], key=lambda sample: sample["doc_id"])
+        found[f"{tasks} {model}"] = {
+            "accuracy": {name: done["results"]["quiz"][f"{name},none"] for name in ("acc", "acc_norm", "acc_bytes")},
+            "log_likelihood": [answer[0][0] for sample in samples for answer in sample["resps"]],
+        }
 print("found:" + json.dumps(found))
 """
+TRAINED = ("stories260K-hf", "llama2xs-279K-hf")
 
 
-def _harness(folder: Path, rows: list[dict[str, Any]], models: list[Path]) -> dict[str, Any]:
-    """What lm-evaluation-harness finds on a local task, by model."""
-    data = folder / "quiz.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "quiz.yaml").write_text(_TASK.format(data=data))
-    environment = os.environ | {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Callable[[str, Path], dict[str, Any]]:
+    """What lm-evaluation-harness finds on a local task, by task and model: all of it in one process."""
+    base = tmp_path_factory.mktemp("harness")
+    models = [SHARED / "models" / name for name in TRAINED] if SHARED.is_dir() else []
+    asked = {"hard": (HARD, [checkpoint, *models])}
+    if models:
+        asked["cloze"] = (_cloze_rows(), models)
+    for task, (rows, _) in asked.items():
+        (base / task).mkdir()
+        (base / task / "quiz.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (base / task / "quiz.yaml").write_text(_TASK.format(data=base / task / "quiz.jsonl"))
+    environment = os.environ | {"HF_HOME": str(base / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    runs = [[str(base / task), *map(str, several)] for task, (_, several) in asked.items()]
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(folder), *map(str, models)],
-        capture_output=True, text=True, env=environment, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", _RUN, json.dumps(runs)], capture_output=True, text=True, env=environment, check=False
+    )
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("found:")] or [done.stderr]
     found: dict[str, Any] = json.loads(line.removeprefix("found:"))
-    return found
+    return lambda task, model: found[f"{base / task} {model}"]
+
+
+def _cloze_rows() -> list[dict[str, Any]]:
+    lines = (SHARED / "choice" / "tinystories_cloze_200.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{"q": row["context"], "c": row["choices"], "a": row["answer"]} for row in map(json.loads, lines)]
 
 
 def _log_likelihoods(folder: Path, rows: list[dict[str, Any]]) -> list[float]:
@@ -124,38 +139,28 @@ def quiz(workplace: Any) -> Any:
     return workplace
 
 
-def test_every_log_likelihood_and_accuracy_is_the_harnesss(quiz: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = quiz.folder / "models" / "float"
-    theirs = _harness(tmp_path_factory.mktemp("harness"), HARD, [folder])[str(folder)]
+def test_every_log_likelihood_and_accuracy_is_the_harnesss(quiz: Any, checkpoint: Path, harness: Any) -> None:
+    folder, theirs = quiz.folder / "models" / "float", harness("hard", checkpoint)
     np.testing.assert_allclose(_log_likelihoods(folder, HARD), theirs["log_likelihood"], rtol=1e-5)
     found = {name: float(_accuracy(quiz.session(), dataset="hard", variant=name)) for name in theirs["accuracy"]}
     assert found == pytest.approx(theirs["accuracy"], abs=1e-12)
 
 
 @pytest.mark.shared
-def test_every_log_likelihood_of_a_trained_model_is_the_harnesss(
-    shared_data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    models = [shared_data / "models" / name for name in ("stories260K-hf", "llama2xs-279K-hf")]
-    theirs = _harness(tmp_path_factory.mktemp("harness"), HARD, models)
-    for model in models:
-        np.testing.assert_allclose(_log_likelihoods(model, HARD), theirs[str(model)]["log_likelihood"], rtol=1e-5)
+def test_every_log_likelihood_of_a_trained_model_is_the_harnesss(shared_data: Path, harness: Any) -> None:
+    for name in TRAINED:
+        model = shared_data / "models" / name
+        np.testing.assert_allclose(_log_likelihoods(model, HARD), harness("hard", model)["log_likelihood"], rtol=1e-5)
 
 
 @pytest.mark.shared
-def test_the_accuracy_of_trained_models_is_the_harnesss(
-    workplace: Any, shared_data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_accuracy_of_trained_models_is_the_harnesss(workplace: Any, shared_data: Path, harness: Any) -> None:
     path = shared_data / "choice" / "tinystories_cloze_200.jsonl"
-    models = [shared_data / "models" / name for name in ("stories260K-hf", "llama2xs-279K-hf")]
     entry(workplace, "cloze", path=str(path), question="context", choices="choices", answer="answer")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    asked = [{"q": row["context"], "c": row["choices"], "a": row["answer"]} for row in rows]
-    theirs = _harness(tmp_path_factory.mktemp("harness"), asked, models)
-    for model, acc in zip(models, (0.435, 0.29), strict=True):
-        score = _accuracy(workplace.session(), model, "cloze")
-        expected = theirs[str(model)]["accuracy"]
-        assert {name: score.details[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+    for name, acc in zip(TRAINED, (0.435, 0.29), strict=True):
+        score = _accuracy(workplace.session(), shared_data / "models" / name, "cloze")
+        expected = harness("cloze", shared_data / "models" / name)["accuracy"]
+        assert {variant: score.details[variant] for variant in expected} == pytest.approx(expected, abs=1e-12)
         assert (score.n, score.details["acc"]) == (200, pytest.approx(acc)), "as known from another run of the harness"
 
 
