@@ -213,7 +213,6 @@ class Entry:
         digest: Returns the SHA-256 of a file, looked up where the file has not changed.
         device: The device asked for; ``auto`` leaves it to the backend.
         dtype: The dtype asked for; ``auto`` is the model's own.
-        batch_size: Requests per batch, or ``auto``.
         offline: Whether nothing may be fetched.
         workers: Processes that share this machine's processors.
     """
@@ -225,7 +224,6 @@ class Entry:
     digest: Callable[[Path], str]
     device: str = "auto"
     dtype: str = "auto"
-    batch_size: int | str = "auto"
     offline: bool = False
     workers: int = 1
 
@@ -246,7 +244,7 @@ class Model:
         device: Where it will run.
         dtype: What it computes in, as far as that is known: another machine rounds it otherwise.
         weight_bytes: About what its weights take in memory.
-        batch_size: Requests per batch, or ``auto``.
+        batch_size: Requests per batch, or ``auto``; filled in from the entry.
         architecture: What it is called in messages; empty where nothing says.
         in_memory: Whether it is the user's own object, which lives as long as the user wants.
         not_kept: Why its measurements may not be kept, in words; empty where they may.

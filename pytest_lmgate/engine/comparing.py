@@ -66,7 +66,7 @@ def compare(pair: ModelPair, requests: Requests, job: Job) -> Floats:
     """
     board = TargetBoard(
         requests,
-        job.partial,
+        job,
         lambda index, values: _check(values, requests, index, pair.names),
         columns=len(COLUMNS),
         passes=2,
@@ -105,8 +105,9 @@ def _spool(pair: ModelPair, requests: Requests, states: _States, job: Job) -> Re
 
         def run(some: Sequence[int]) -> list[Any]:
             found = _read(reference, requests, some, name)
-            states.head = found.restored([found.stored()[:0]])
-            return list(found.stored().split(requests.counts[list(some)].tolist()))
+            stored = found.stored()
+            states.head = found.restored([stored[:0]])
+            return list(stored.split(requests.counts[list(some)].tolist()))
 
         quietly = Job(
             model=name, dataset=job.dataset, batch_size=job.batch_size, stop_when=lambda held: held >= allowed

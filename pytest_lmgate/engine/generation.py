@@ -18,7 +18,7 @@ from pytest_lmgate.data.prompting import PromptEncoder, PromptIds
 from pytest_lmgate.data.prompts import Prompt
 from pytest_lmgate.data.tokens import TokenizerFacts
 from pytest_lmgate.engine.loop import Job, explained, run_batches
-from pytest_lmgate.errors import ConfigError, EngineError
+from pytest_lmgate.errors import ConfigError
 
 
 def generate(
@@ -142,8 +142,6 @@ class _TextBoard:
         return item in self.texts
 
     def put(self, items: Sequence[int], results: Sequence[tuple[str, int]]) -> None:
-        if len(results) != len(items):
-            raise EngineError(f"expected a text for each of {len(items)} prompts, got {len(results)}")
         for row, (text, tokens) in zip(items, results, strict=True):
             self.texts[row] = text
             self.tokens += tokens

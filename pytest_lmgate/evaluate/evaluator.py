@@ -163,8 +163,8 @@ class Evaluator:
                 return score.placed(
                     model=function.name, dataset=rows.name, fingerprint="", cached=False, seconds=seconds
                 )
-        measurement = self._measurement(what, stop_above)
-        statistics, address, cached = self._made(measurement)
+        measurement = self._measurement(what)
+        statistics, address, cached = self._made(measurement, stop_above)
         score = measurement.bound(statistics) if isinstance(statistics, AtLeast) else measurement.score(statistics)
         model = measurement.model
         score.device, score.content = model.device, identity_of(model)
@@ -184,7 +184,7 @@ class Evaluator:
             LmgateError: It cannot be measured.
         """
         started = time.monotonic()
-        measurement = self._measurement(what, None)
+        measurement = self._measurement(what)
         assert isinstance(measurement, Divergences)
         statistics, address, cached = self._made(measurement)
         return divergence(statistics, signature=measurement.signature).placed(
@@ -221,7 +221,7 @@ class Evaluator:
                     f"{'min' if metric.direction == 'higher' else 'max'}"
                 )
 
-    def _measurement(self, what: EvaluationSpec, stop_above: float | None) -> Measurement[Any]:
+    def _measurement(self, what: EvaluationSpec) -> Measurement[Any]:
         how, metric, find = what.how, what.metric, self.resolver
         model = find.model(what.model)
         if isinstance(how, TextRequest):
@@ -233,7 +233,7 @@ class Evaluator:
         if isinstance(how, DivergenceRequest):
             return Divergences(metric, model, find.corpus(what.dataset), how, find.model(what.reference))
         if model.kind != "encoder-decoder":
-            return CausalLikelihoods(metric, model, find.corpus(what.dataset), how, stop_above)
+            return CausalLikelihoods(metric, model, find.corpus(what.dataset), how)
         rows = find.rows(what.dataset)
         try:
             task = rows.task
@@ -243,9 +243,9 @@ class Evaluator:
             ) from error
         return ConditionalLikelihoods(metric, model, task, how)
 
-    def _made(self, measurement: Measurement[Any]) -> tuple[Any, str, bool]:
+    def _made(self, measurement: Measurement[Any], stop_above: float | None = None) -> tuple[Any, str, bool]:
         self._measurements.expect(measurement.shared)
-        return self._measurements.once(measurement)
+        return self._measurements.once(measurement, stop_above)
 
     def _function(self, model: Any) -> TextFunction | None:
         """A system that is only a function; None where it is a model."""

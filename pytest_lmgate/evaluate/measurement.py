@@ -46,6 +46,10 @@ class Bench(Protocol):
     """What a measurement is made with."""
 
     @property
+    def stop_above(self) -> float | None:
+        """The measurement may end as soon as its value is certain to be above this; None to measure whole."""
+
+    @property
     def folder(self) -> Path:
         """The cache's folder."""
 

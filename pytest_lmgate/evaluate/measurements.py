@@ -72,10 +72,12 @@ class Measurements:
     def __post_init__(self) -> None:
         self.verification = Verification(self.options.verify)
 
-    def once(self, measurement: Measurement[T]) -> tuple[T | AtLeast, str, bool]:
-        """Return a measurement's statistics, their address, and whether they were there.
+    def once(self, measurement: Measurement[T], stop_above: float | None = None) -> tuple[T | AtLeast, str, bool]:
+        """Return a measurement's statistics, their address, and whether they were known; two processes measure once.
 
-        A lock makes sure that two processes measure once.
+        Args:
+            measurement: What to measure.
+            stop_above: See `Bench`. A measurement that ended early is not kept.
 
         Raises:
             LmgateError: It cannot be measured.
@@ -89,8 +91,10 @@ class Measurements:
             if model.not_kept:
                 self.not_kept[model.name] = model.not_kept
                 self.lookups.append(Lookup(False, address, (f"not kept: {model.not_kept}",)))
-                self._known[address] = measured = measurement.measure(_Bench(self, None))
-                self._shared.append(address)
+                measured = measurement.measure(_Bench(self, None, stop_above))
+                if not isinstance(measured, AtLeast):
+                    self._known[address] = measured
+                    self._shared.append(address)
                 return measured, address, False
         # Most lookups hit: no lock is needed to read, since entries appear whole.
         if (found := self._fresh(fingerprint, measurement)) is None:
@@ -99,14 +103,14 @@ class Measurements:
                 found = self._fresh(fingerprint, measurement)
                 if found is None:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
-                    return self._measured(fingerprint, measurement), address, False
+                    return self._measured(fingerprint, measurement, stop_above), address, False
         self.lookups.append(Lookup(True, address))
         self.verification.note(measurement, found)
         self._known[address] = found
         return found, address, True
 
-    def _measured(self, fingerprint: Fingerprint, measurement: Measurement[T]) -> T | AtLeast:
-        measured = measurement.measure(_Bench(self, fingerprint))
+    def _measured(self, fingerprint: Fingerprint, measurement: Measurement[T], stop_above: float | None) -> T | AtLeast:
+        measured = measurement.measure(_Bench(self, fingerprint, stop_above))
         if isinstance(measured, AtLeast) or self.was_patched(measurement):
             return measured
         whole = measurement.encode(measured)
@@ -115,13 +119,14 @@ class Measurements:
         self._known[fingerprint.address] = measured
         return measured
 
-    def again(self, measurement: Measurement[T]) -> T | AtLeast:
-        """Measure what the cache has already, keeping nothing.
+    def again(self, measurement: Measurement[T]) -> T:
+        """Measure what the cache has already, whole, keeping nothing.
 
         Raises:
             LmgateError: It cannot be measured.
         """
         measured = measurement.measure(_Bench(self, None))
+        assert not isinstance(measured, AtLeast)
         if self.was_patched(measurement):
             raise ModelError("this session patched a library while the model was loaded")
         return measured
@@ -196,6 +201,7 @@ class _Bench:
 
     session: Measurements
     fingerprint: Fingerprint | None  # None where nothing is kept
+    stop_above: float | None = None
 
     @property
     def folder(self) -> Path:

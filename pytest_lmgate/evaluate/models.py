@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Models"]
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,14 @@ class Models:
                 digest=self._digests.digest,
                 device=spec.device or self._options.device or defaults.device,
                 dtype=spec.dtype or defaults.dtype,
-                batch_size=spec.batch_size or defaults.batch_size,
                 offline=self._options.offline,
                 workers=self._options.workers,
             )
-            model = self._described[key] = backend_of(spec, name, self._users_backends).describe(entry)
+            backend = backend_of(spec, name, self._users_backends)
+            model = replace(backend.describe(entry), batch_size=spec.batch_size or defaults.batch_size)
+            if backend.name in self._users_backends:  # two engines may describe one file alike
+                model = replace(model, runtime={**model.runtime, "backend": backend.name})
+            self._described[key] = model
         if revision is None and spec.hub is None:
             revision = spec.revision
         return self.code.applied(model, revision, key)

@@ -33,21 +33,12 @@ _KIND = "token-nll/5"
 
 @dataclass(frozen=True)
 class CausalLikelihoods(TokenLikelihoods):
-    """NLLs of a text's tokens under a causal model.
-
-    Attributes:
-        metric: Name of the score.
-        model: A causal model.
-        data: Rows.
-        asked: How, and in which unit.
-        stop_above: Stop as soon as the value is certain to be above this; None to measure whole.
-    """
+    """NLLs of a text's tokens under a causal model."""
 
     metric: str
     model: Model
     data: Corpus
     asked: Protocol
-    stop_above: float | None = None
 
     def __post_init__(self) -> None:
         require(self.model, self.metric, "score", "causal")
@@ -68,13 +59,13 @@ class CausalLikelihoods(TokenLikelihoods):
         return {"data": self.data.digest}
 
     def measure(self, bench: Bench) -> LikelihoodStatistics | AtLeast:
-        """Score every target of the plan, or so many that the value is certain to be above `stop_above`."""
+        """Score every target of the plan, or so many that the value is certain to be above `Bench.stop_above`."""
         runner = bench.runner(self.model)
         streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
         job = bench.job(self.model.name, self.data.name, self.model.batch_size)
         sizes = {"token": int(plan.targets.sum()), "word": sum(streams.words), "char": sum(streams.chars)}
         sizes["byte"] = sizes["bits_per_byte"] = sum(streams.utf8_bytes)
-        counted, limit = sizes[self.asked.unit], self.stop_above
+        counted, limit = sizes[self.asked.unit], bench.stop_above
         if limit is not None and self._average == "token":
             # NLLs are not negative, so a partial sum that is above the limit stays above it.
             job = replace(job, stop_when=lambda nll: self._value(nll / counted) > limit)

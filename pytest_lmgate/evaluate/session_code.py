@@ -38,7 +38,7 @@ class SessionCode:
         Args:
             model: The model.
             revision: The text that the user changes with the code; None without.
-            key: Identifies the model as long as measurements are shared.
+            key: Identifies the model as long as measurements are shared; of a model without content, in all sessions.
             held: Kept as long, so that no other object gets its id, which may be in `key`.
         """
         patched = self._patches if self._marks is not None and self._patches is not None else patches()
@@ -50,7 +50,9 @@ class SessionCode:
             return model
         added = {"patches": "; ".join(patched)} if patched else {}
         if revision is not None:
-            return replace(model, content={**(model.content or {}), **added, "revision": revision}, not_kept="")
+            # Two models of which nothing else is known, as two servers, may have the same revision.
+            known = {"entry": key} if model.content is None else model.content
+            return replace(model, content={**known, **added, "revision": revision}, not_kept="")
         # No other measurement has this address: a mark is never used again.
         mark = uuid.uuid4().hex
         if self._marks is not None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 from pytest_lmgate.backends.hf.likelihood.streaming import TileShape, tile_shape, vocabulary_tiles
+from pytest_lmgate.backends.hf.memory import within_memory
 
 # What is measured of each target, in this order.
 COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
@@ -49,8 +50,14 @@ class Logits:
         return self.states.device if self.head is None else self.head.weight.device
 
     def against(self, candidate: Logits, targets: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Compare a candidate's logits with these; see `streamed_divergence`."""
-        return streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().numpy()
+        """Compare a candidate's logits with these; see `streamed_divergence`.
+
+        Raises:
+            OutOfMemory: Fewer positions may fit.
+        """
+        return within_memory(
+            self.device, lambda: streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().numpy()
+        )
 
     def stored(self) -> Tensor:
         """Return what `restored` makes them of again, without the head."""

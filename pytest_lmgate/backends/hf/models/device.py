@@ -54,8 +54,9 @@ def require_device(device: str, *, model: str) -> None:
         ) from error
 
 
+@cache
 def share_processors(workers: int) -> None:
-    """Give each of several processes its share of the processors, unless OMP_NUM_THREADS decides.
+    """Give each of several processes its share of the processors, once, unless OMP_NUM_THREADS decides.
 
     More threads than processors wait for each other in every operation: two workers of two threads each on two
     processors were seen to take 30 times as long as one.

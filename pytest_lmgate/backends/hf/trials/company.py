@@ -7,7 +7,7 @@ that looks at padding (ProphetNet). Their rows run alone, or only with rows of t
 
 from __future__ import annotations
 
-__all__ = ["find_company", "has_same_numbers"]
+__all__ = ["find_company", "has_same_numbers", "where_it_fits"]
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pytest_lmgate.backends.base import Company
-from pytest_lmgate.backends.hf.memory import is_out_of_memory, release
+from pytest_lmgate.backends.base import Company, OutOfMemory
+from pytest_lmgate.backends.hf.memory import within_memory
 from pytest_lmgate.backends.hf.trials.determinism import not_deterministic
 
 Floats = NDArray[np.float64]
@@ -97,7 +97,7 @@ def find_company(
     company, differs = Company.EQUAL, False
     if len(np.unique(lengths)) > 2:
         if len(whole) == len(longest) or not _scales_positions(getattr(model, "config", None)):
-            same = _fits(lambda: has_same_numbers(read, row, [whole], dtype=dtype, name=name), device)
+            same = where_it_fits(device, lambda: has_same_numbers(read, row, [whole], dtype=dtype, name=name))
             if same:
                 return Company.ANY, False
             differs = same is not None
@@ -105,7 +105,7 @@ def find_company(
             differs = True
     begins = range(0, min(len(whole) - len(row) + 1, _PIECES * len(row)), len(row))
     pieces = [whole[begin : begin + len(row)] for begin in begins]
-    same = _fits(lambda: has_same_numbers(read, row, pieces, dtype=dtype, name=name), device)
+    same = where_it_fits(device, lambda: has_same_numbers(read, row, pieces, dtype=dtype, name=name))
     if not same:
         company, differs = Company.ALONE, same is not None
     # Dynamic scaling keeps the frequencies of the longest row that it has read until it reads a short one.
@@ -113,16 +113,12 @@ def find_company(
     return company, differs
 
 
-def _fits(trial: Callable[[], bool], device: torch.device) -> bool | None:
+def where_it_fits(device: torch.device, trial: Callable[[], bool]) -> bool | None:
     """Return what a trial finds, None where memory does not suffice for it."""
     try:
-        return trial()
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    # Outside the handler: the traceback would keep the failed batch's tensors alive.
-    release(device)
-    return None
+        return within_memory(device, trial)
+    except OutOfMemory:
+        return None
 
 
 def _agree(one: Floats, other: Floats, dtype: torch.dtype) -> bool:
