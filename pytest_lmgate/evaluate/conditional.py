@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 
 from pytest_lmgate import __version__
-from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.pairs import encode_pairs, pair_requests
@@ -30,22 +29,14 @@ _KIND = "conditional-nll/3"
 
 @dataclass(frozen=True)
 class ConditionalLikelihoods(TokenLikelihoods):
-    """NLLs of each target's tokens given its source and the tokens before, the target's EOS included.
+    """NLLs of the tokens of each target, its EOS included, given its source, under an encoder-decoder model.
 
     Words, bytes and characters, for the units that count them, are those of the targets.
 
-    Attributes:
-        metric: Name of the score.
-        model: An encoder-decoder model.
-        data: Rows; the first reference of each is its target.
-        asked: Only its unit has a meaning here.
-
     Raises:
-        ProtocolError: The protocol asks for windows, which sources and targets are not cut into.
+        ProtocolError: The protocol asks for more than a unit: sources and targets are not cut into windows.
     """
 
-    metric: str
-    model: Model
     data: TextTask
     asked: Protocol
 

@@ -120,7 +120,7 @@ class Evaluator:
         Args:
             share: Let the evaluations that follow share them, until `forget` is called again.
         """
-        self.resolver.forget(share=share)
+        self.resolver.code.forget(share=share)
         self._measurements.forget()
 
     def verify(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_lmgate import __version__
-from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
@@ -28,17 +27,8 @@ _KIND = "pseudo-nll/3"
 
 @dataclass(frozen=True)
 class MaskedLikelihoods(TokenLikelihoods):
-    """NLLs of each token given all others of its row, each row on its own.
+    """NLLs of each token given all others of its row, under a masked model; each row on its own."""
 
-    Attributes:
-        metric: Name of the score.
-        model: A masked model.
-        data: Rows.
-        asked: How.
-    """
-
-    metric: str
-    model: Model
     data: Corpus
     asked: MaskedRequest
 
@@ -49,11 +39,6 @@ class MaskedLikelihoods(TokenLikelihoods):
     def fingerprint(self) -> Fingerprint:
         """Address of the NLLs."""
         return addressed(_KIND, self.model, data=self.data.digest, protocol=f"max_length:{self._max_length}")
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The text."""
-        return {"data": self.data.digest}
 
     def measure(self, bench: Bench) -> LikelihoodStatistics:
         """Score every token, masked."""

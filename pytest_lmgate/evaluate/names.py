@@ -19,16 +19,12 @@ from pytest_lmgate.errors import ConfigError, nearest
 
 
 class Names:
-    """Finds the specs of names.
-
-    Args:
-        project: The project's file.
-    """
+    """Finds what the names in a project's file mean."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
 
-    def model(self, model: str | Path) -> tuple[str, ModelSpec]:
+    def model_spec(self, model: str | Path) -> tuple[str, ModelSpec]:
         """Return the name and spec of a model given by a name of lmgate.yaml, a path or a hub id.
 
         Raises:
@@ -40,16 +36,18 @@ class Names:
         if isinstance(model, Path):
             return str(model), ModelSpec(path=str(model))
         self._refuse_text("model", model)
-        if self.is_path(model):
+        if self._is_path(model):
             return model, ModelSpec(path=model)
         if model.startswith("hub:") or model.count("/") == 1:
-            self.require_no_folder("model", model)
+            self._require_no_folder("model", model)
             repo, revision = _hub_id(model)
             return model, ModelSpec(hub=repo, revision=revision)
         raise ConfigError(self._unknown("model", model))
 
-    def dataset(self, dataset: str | Path) -> tuple[str, DatasetSpec]:
-        """Return the name and spec of a dataset, likewise; what ends as a file of data does is a path.
+    def dataset_spec(self, dataset: str | Path) -> tuple[str, DatasetSpec]:
+        """Return the name and spec of a dataset given by a name of lmgate.yaml, a path or a hub id.
+
+        A text with the suffix of a data file is a path.
 
         Raises:
             ConfigError: It is none of these.
@@ -61,38 +59,34 @@ class Names:
             return str(dataset), DatasetSpec(path=str(dataset))
         self._refuse_text("dataset", dataset)
         is_hub_id = dataset.startswith("hub:")
-        if not is_hub_id and (self.is_path(dataset) or self._is_file(dataset)):
+        if not is_hub_id and (self._is_path(dataset) or self._is_file(dataset)):
             return dataset, DatasetSpec(path=dataset)
         if is_hub_id or dataset.count("/") == 1:
-            self.require_no_folder("dataset", dataset)
+            self._require_no_folder("dataset", dataset)
             return dataset, DatasetSpec(hub=dataset.removeprefix("hub:"))
         raise ConfigError(self._unknown("dataset", dataset))
 
-    def tokenizer(self, tokenizer: str) -> tuple[str, str | None] | None:
-        """Return the repository and revision of a tokenizer given by a hub id; None where it is written as a path.
+    def hub_id(self, tokenizer: str) -> tuple[str, str | None] | None:
+        """Return the repository and revision of a tokenizer on the hub; None where a path is written.
 
         Raises:
-            ConfigError: It is in a folder of the project by its first part.
+            ConfigError: The first part of its name is a folder of the project.
         """
-        if self.is_path(tokenizer):
+        if self._is_path(tokenizer):
             return None
-        self.require_no_folder("tokenizer", tokenizer)
+        self._require_no_folder("tokenizer", tokenizer)
         return _hub_id(tokenizer)
 
-    def is_path(self, given: str) -> bool:
-        """Whether it is written as only a path is, or is there."""
+    def _is_path(self, given: str) -> bool:
+        """Whether it is written as only a path is, or exists."""
         if given.startswith("hub:"):
             return False
         if given.startswith((".", "/", "~")) or given.count("/") > 1:
             return True
         return "/" in given and self._exists(given)
 
-    def require_no_folder(self, what: str, given: str) -> None:
-        """Refuse as a hub id what is in a folder of the project by its first part.
-
-        Raises:
-            ConfigError: It is.
-        """
+    def _require_no_folder(self, what: str, given: str) -> None:
+        """Refuse a hub id whose first part is a folder of the project."""
         top, _, inner = given.partition("/")
         if given.startswith("hub:") or not inner or not self._project.path(top).is_dir():
             return
@@ -115,11 +109,7 @@ class Names:
             return True  # reading it says why it cannot be
 
     def _refuse_text(self, what: str, given: str) -> None:
-        """Refuse what no path can be, so that nobody takes it for one: a text where its name is expected.
-
-        Raises:
-            ConfigError: It is so long, or of more than one line.
-        """
+        """Refuse a text that is too long for a path or has several lines: a name was expected."""
         with contextlib.suppress(ConfigError):
             self._project.path(given)
             if "\n" not in given:
@@ -148,6 +138,6 @@ class Names:
 
 
 def _hub_id(written: str) -> tuple[str, str | None]:
-    """Return the repository and revision of ``hub:org/name@revision``, of which only the middle need be there."""
+    """Return the repository and revision of ``hub:org/name@revision``; ``hub:`` and the revision may be missing."""
     repo, _, revision = written.removeprefix("hub:").partition("@")
     return repo, revision or None

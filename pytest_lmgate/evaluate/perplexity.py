@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from pytest_lmgate import __version__
-from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
@@ -35,8 +34,6 @@ _KIND = "token-nll/5"
 class CausalLikelihoods(TokenLikelihoods):
     """NLLs of a text's tokens under a causal model."""
 
-    metric: str
-    model: Model
     data: Corpus
     asked: Protocol
 
@@ -52,11 +49,6 @@ class CausalLikelihoods(TokenLikelihoods):
     def fingerprint(self) -> Fingerprint:
         """Address of the NLLs, which do not depend on the unit."""
         return addressed(_KIND, self.model, data=self.data.digest, protocol=self.windowing.signature)
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The text."""
-        return {"data": self.data.digest}
 
     def measure(self, bench: Bench) -> LikelihoodStatistics | AtLeast:
         """Score every target of the plan, or so many that the value is certain to be above `Bench.stop_above`."""

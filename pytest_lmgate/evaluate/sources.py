@@ -1,27 +1,31 @@
-"""What stands behind the names in a gate: a model's files or an in-memory pair, a dataset's rows."""
+"""What stands behind the names in a gate: a model as its engine describes it, a dataset's rows."""
 
 from __future__ import annotations
 
 __all__ = ["Resolver"]
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.backends.base import Backend, Model
+from pytest_lmgate.backends.base import Backend, Entry, Model
+from pytest_lmgate.backends.table import backend_of
 from pytest_lmgate.cache.digest import FileDigests
 from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
+from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.config.specs import DatasetSpec, ModelSpec
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows
 from pytest_lmgate.data.in_memory import rows_in_memory
-from pytest_lmgate.evaluate.models import Models
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.evaluate.names import Names
 from pytest_lmgate.evaluate.rows import DatasetRows, mappings
+from pytest_lmgate.evaluate.session_code import SessionCode
 
 
-class Resolver:
-    """Finds what a gate's arguments stand for.
+class Resolver(Names):
+    """Finds what a gate's arguments stand for; a model whose files do not change is described once.
 
     Args:
         project: The project's file.
@@ -33,33 +37,31 @@ class Resolver:
     def __init__(
         self, project: Project, options: Options, digests: FileDigests, users_backends: Mapping[str, Backend]
     ) -> None:
-        self._project, self._options = project, options
-        self._names = Names(project)
-        self._models = Models(project, options, digests, self._names, users_backends)
+        super().__init__(project)
+        self._options, self._digests, self._users_backends = options, digests, users_backends
+        self._described: dict[str, Model] = {}
+        self.code = SessionCode()
 
-    def forget(self, *, share: bool = False) -> None:
-        """Look at the session's code again: the user's code may have run since.
-
-        Args:
-            share: Let the models that follow share measurements that are not kept, until `forget` is called again.
-        """
-        self._models.code.forget(share=share)
-
-    def model_spec(self, model: str | Path) -> tuple[str, ModelSpec]:
-        """Return the name and spec of a model given by a name of lmgate.yaml, a path or a hub id.
+    def model(self, model: Any) -> Model:
+        """Find a model: a name, a path, a hub id, a ``(model, tokenizer)`` pair or a pipeline.
 
         Raises:
             ConfigError: It is none of these.
+            ModelError: Its files are not what they should be.
         """
-        return self._names.model(model)
-
-    def dataset_spec(self, dataset: str | Path) -> tuple[str, DatasetSpec]:
-        """Return the name and spec of a dataset, likewise.
-
-        Raises:
-            ConfigError: It is none of these.
-        """
-        return self._names.dataset(dataset)
+        revision = None
+        if isinstance(model, RevisedModel):
+            model, revision = model.model, model.revision
+        if isinstance(model, str | Path):
+            return self._from_files(*self.model_spec(model), revision)
+        if hasattr(model, "model") and hasattr(model, "tokenizer") and not isinstance(model, tuple):
+            return self._from_pair((model.model, model.tokenizer), revision)
+        if isinstance(model, tuple | list) and len(model) == 2:
+            return self._from_pair((model[0], model[1]), revision)
+        raise ConfigError(
+            "model: expected a name of lmgate.yaml, a path, a hub id, a (model, tokenizer) pair or a pipeline, "
+            f"got {type(model).__name__}"
+        )
 
     def corpus(self, dataset: Any) -> Corpus:
         """Read a dataset: a name, a path, a hub id, or rows in memory.
@@ -85,8 +87,7 @@ class Resolver:
             DataError: It cannot be read, has no row, or rows that are not mappings.
         """
         if not isinstance(dataset, str | Path):
-            found = rows_in_memory(dataset, of="rows")
-            name = f"in-memory {type(dataset).__name__}"
+            found, name = rows_in_memory(dataset, of="rows"), f"in-memory {type(dataset).__name__}"
             spec = DatasetSpec(
                 path=name,
                 source="source",
@@ -101,17 +102,38 @@ class Resolver:
         found = read_rows(spec, path, name=name, offline=self._options.offline)
         examples: tuple[Mapping[str, Any], ...] = ()
         if spec.examples is not None:
-            file = self._project.path(spec.examples)
-            key = f"datasets.{name}.examples"
+            file, key = self._project.path(spec.examples), f"datasets.{name}.examples"
             shown = read_rows(DatasetSpec(path=spec.examples), file, name=f"{name} (examples)", key=key)
             examples = mappings(shown, f"{name} (examples)")
         return DatasetRows(name, spec, mappings(found, name), examples)
 
-    def model(self, model: Any) -> Model:
-        """Find a model: a name, a path, a hub id, a ``(model, tokenizer)`` pair or a pipeline.
+    def _from_files(self, name: str, spec: ModelSpec, revision: str | None) -> Model:
+        key = repr((name, spec))
+        model = self._described.get(key)
+        if model is None or model.files is None or not model.files.is_settled or model.files.moved:
+            defaults, backend = self._project.spec.defaults, backend_of(spec, name, self._users_backends)
+            entry = Entry(
+                name=name,
+                spec=spec,
+                path=self._project.path,
+                hub_id=self.hub_id,
+                digest=self._digests.digest,
+                device=spec.device or self._options.device or defaults.device,
+                dtype=spec.dtype or defaults.dtype,
+                offline=self._options.offline,
+                workers=self._options.workers,
+            )
+            model = replace(backend.describe(entry), batch_size=spec.batch_size or defaults.batch_size)
+            if backend.name in self._users_backends:  # two engines may describe one file alike
+                model = replace(model, runtime={**model.runtime, "backend": backend.name})
+            self._described[key] = model
+        if revision is None and spec.hub is None:
+            revision = spec.revision
+        return self.code.applied(model, revision, key)
 
-        Raises:
-            ConfigError: None of these.
-            ModelError: Its files are not what they should be.
-        """
-        return self._models.find(model)
+    def _from_pair(self, pair: tuple[Any, Any], revision: str | None) -> Model:
+        from pytest_lmgate.backends.hf.backend import describe_in_memory
+
+        size = self._project.spec.defaults.batch_size
+        model = describe_in_memory(pair, batch_size=size, workers=self._options.workers)
+        return self.code.applied(model, revision, f"{id(pair[0])} {id(pair[1])}", pair)

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 from pytest_lmgate import __version__
-from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.generation import GenerationSettings
@@ -64,15 +63,9 @@ class GeneratedTexts(Measurement[list[str]]):
     """The texts that a model writes: one generation for a model, prompts and settings, shared by every metric.
 
     Attributes:
-        metric: Name of the score.
-        model: A causal or encoder-decoder model.
-        data: Rows with prompts and references.
-        asked: How to generate.
-        scorer: What the texts are scored by.
+        scorer: The metric.
     """
 
-    metric: str
-    model: Model
     data: DatasetRows
     asked: TextRequest
     scorer: metrics.TextMetric
@@ -105,11 +98,11 @@ class GeneratedTexts(Measurement[list[str]]):
         )
 
     def encode(self, statistics: list[str]) -> Entry:
-        """Make of the texts what is stored."""
+        """Return what to store of the texts."""
         return Entry({}, {"texts": statistics})
 
     def decode(self, entry: Entry) -> list[str]:
-        """Make texts of what was stored."""
+        """Return the texts that were stored."""
         return [str(text) for text in entry.facts["texts"]]
 
     def score(self, statistics: list[str]) -> Score:

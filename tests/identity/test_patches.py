@@ -258,7 +258,7 @@ from pytest_lmgate.config.options import Options
 from pytest_lmgate.evaluate.sources import Resolver
 
 folder = Path(sys.argv[1])
-resolver = Resolver(load_project(folder), Options(cache=folder), FileDigests(folder / "digests"))
+resolver = Resolver(load_project(folder), Options(cache=folder), FileDigests(folder / "digests"), {})
 names = sys.argv[2:]
 before = {name: dict(resolver.model(name).ingredients) for name in names}
 assert not {"torch", "transformers", "peft"} & sys.modules.keys()
@@ -267,15 +267,15 @@ import torch
 import peft
 warnings.simplefilter("ignore")
 for name in names:
-    loaded = resolver.model(name).load()
+    loaded = resolver.model(name).open().loaded
     ids = torch.arange(4, 10)[None]
     loaded.model(input_ids=ids)
     loaded.model.generate(input_ids=ids, max_new_tokens=2)
     if name == "llama":
         peft.get_peft_model(loaded.model, peft.LoraConfig(target_modules="all-linear"))(input_ids=ids)
-assert type(resolver.model("own").load().model).__module__.startswith("transformers_modules.")
+assert type(resolver.model("own").open().loaded.model).__module__.startswith("transformers_modules.")
 
-resolver.forget()
+resolver.code.forget(share=False)
 after = {name: dict(resolver.model(name).ingredients) for name in names}
 assert after == before, [(name, set(after[name].items()) ^ set(before[name].items())) for name in names]
 assert not any(resolver.model(name).not_kept for name in names)

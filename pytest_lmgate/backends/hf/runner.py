@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["TransformersRunner"]
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -149,17 +150,8 @@ class TransformersRunner(Runner):
 
     def _found_company(self, longest: Ints, other: Ints, lengths: Ints, budget: int) -> tuple[Company, bool]:
         assert self._scorer is not None
-        scorer, loaded = self._scorer, self.loaded
-        return find_company(
-            lambda rows: scorer.read(loaded, rows),
-            longest,
-            other,
-            lengths,
-            budget=budget,
-            model=loaded.model,
-            device=loaded.device,
-            name=loaded.name,
-        )
+        read = functools.partial(self._scorer.read, self.loaded)
+        return find_company(read, longest, other, lengths, budget=budget, loaded=self.loaded)
 
     def _company_of_pairs(self, requests: Requests) -> tuple[Company, bool]:
         """Try out whether a short pair has the same NLLs beside the longest one as alone."""
@@ -181,13 +173,13 @@ class TransformersRunner(Runner):
 
 
 class _Batch:
-    """Some requests, ready to be read.
+    """Some requests as the model reads them.
 
     Attributes:
         model: The model; of an encoder-decoder, on these sources.
         ids: Token ids, shape ``[requests, tokens]``, padded on the right, on the model's device.
-        rows: In which row each target is predicted, shape ``[targets]``.
-        columns: From the state at which position, shape ``[targets]``.
+        rows: The row in which each target is predicted, shape ``[targets]``.
+        columns: The position whose state predicts it, shape ``[targets]``.
         targets: Token ids, shape ``[targets]``.
     """
 

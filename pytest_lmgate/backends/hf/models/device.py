@@ -33,11 +33,7 @@ def device_class(device: str) -> str:
 
 
 def require_device(device: str, *, model: str) -> None:
-    """Refuse a device that this machine does not have; a cached measurement needs none.
-
-    Args:
-        device: As in ``cuda:1``.
-        model: Name of the model that is to run there, for the message.
+    """Refuse a device, such as ``cuda:1``, that this machine does not have; a cached measurement needs none.
 
     Raises:
         ModelError: torch cannot use the device.

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import Company, OutOfMemory
 from pytest_lmgate.backends.hf.memory import within_memory
+from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.backends.hf.trials.determinism import not_deterministic
 
 Floats = NDArray[np.float64]
@@ -34,14 +35,7 @@ _FLOAT32_ROUNDING = 1e-4
 def has_same_numbers(
     read: Callable[[Sequence[Row]], Sequence[Floats]], row: Row, beside: Sequence[Row], *, dtype: torch.dtype, name: str
 ) -> bool:
-    """Try out whether a row has the same NLLs behind other rows in a batch as alone.
-
-    Args:
-        read: Returns the NLLs of each of some rows that are read together.
-        row: What is looked at.
-        beside: Other rows.
-        dtype: The model's, whose rounding is allowed.
-        name: The model's name, for messages.
+    """Try out whether a row has the same NLLs behind other rows in a batch as alone, but for the rounding of `dtype`.
 
     Raises:
         ModelError: The row has two NLLs when it is read alone twice.
@@ -61,9 +55,7 @@ def find_company(
     lengths: Ints,
     *,
     budget: int,
-    model: Any,
-    device: torch.device,
-    name: str,
+    loaded: LoadedModel,
 ) -> tuple[Company, bool]:
     """Try out on a model which rows of token ids may share a batch.
 
@@ -74,15 +66,13 @@ def find_company(
     Args:
         read: Returns the NLLs of each of some rows that are read together.
         longest: Token ids of the longest row.
-        other: Of another row.
-        lengths: Of all rows.
+        other: Token ids of another row.
+        lengths: Lengths of all rows.
         budget: Tokens that a batch may hold; two rows that no batch would hold are not tried.
-        model: The model.
-        device: Where it runs.
-        name: The model's name, for messages.
+        loaded: The model.
 
     Returns:
-        The company, and whether that was found by a trial that differed, so that it is worth a remark.
+        The company, and whether a trial that differed decided it, which is worth a remark.
 
     Raises:
         ModelError: The model gives a row two NLLs.
@@ -91,6 +81,7 @@ def find_company(
         return Company.ANY, False  # nothing to score but what is read alone
     # A row of one token has no NLL to compare.
     other = other if len(other) > 1 else longest
+    model, device, name = loaded.model, loaded.device, loaded.name
     dtype = getattr(model, "dtype", torch.float32)
     whole = longest[: max(2, budget // 2)]
     row = other[: max(2, min(_TOKENS, len(whole) // 2))]

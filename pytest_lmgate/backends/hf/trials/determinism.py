@@ -16,13 +16,7 @@ _FLOAT32_ROUNDING = 1e-5
 
 
 def repeatable(compute: Callable[[], Tensor], *, name: str) -> Tensor:
-    """Run a model; where that took random numbers from torch, run it again and compare.
-
-    Models that take none, nearly all, run once.
-
-    Args:
-        compute: Runs the model on some tokens.
-        name: The model's name, for messages.
+    """Run a model on some tokens by `compute`; where that took random numbers from torch, run it again and compare.
 
     Raises:
         ModelError: The second run gives other numbers, beyond rounding.
