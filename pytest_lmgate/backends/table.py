@@ -28,7 +28,7 @@ def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Back
         users: Engines that users registered, by name.
 
     Raises:
-        ConfigError: It names an engine that there is not.
+        ConfigError: The entry names an unknown engine.
     """
     wanted = spec.backend
     if wanted is None:

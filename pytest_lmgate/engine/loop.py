@@ -6,7 +6,7 @@ that the rounding of half precision is the same each time. A batch is halved onl
 
 from __future__ import annotations
 
-__all__ = ["SAVE_SECONDS", "Job", "Progress", "explained", "run_batches"]
+__all__ = ["SAVE_SECONDS", "Job", "Progress", "explained", "prepared", "run_batches"]
 
 import contextlib
 import functools
@@ -204,6 +204,16 @@ def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> I
             f"model {model!r}: running {what()} failed: {type(error).__name__}: {error}; an input beyond the model's "
             "context fails like this"
         ) from error
+
+
+def prepared(model: str, items: Items, prepare: Callable[[], Batching]) -> Batching:
+    """Return how a runner wants its requests, which it tries out on the longest.
+
+    Raises:
+        EngineError: The model failed, or ran out of memory.
+    """
+    with explained(model, lambda: items.describe(items.order[:1].tolist())):
+        return prepare()
 
 
 class _Batches:

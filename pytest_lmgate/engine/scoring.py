@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.backends.base import Runner
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests import Requests
-from pytest_lmgate.engine.loop import Job, explained, run_batches
+from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import EngineError, NonFiniteError
 
 Floats = NDArray[np.float64]
@@ -50,8 +50,7 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
 
     board = TargetBoard(requests, job, lambda index, nll: require_finite(nll, requests, index, job.model))
     with runner.measuring():
-        with explained(job.model, lambda: requests.describe(requests.order[:1].tolist())):
-            batching = runner.prepare(requests)
+        batching = prepared(job.model, requests, lambda: runner.prepare(requests))
         is_whole = run_batches(requests, run, board, batching, job)
     return Scored(board.values, board.total, is_whole, batching.is_double)
 

@@ -20,12 +20,10 @@ from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.evaluate.choices import ChoiceLikelihoods
-from pytest_lmgate.evaluate.conditional import ConditionalLikelihoods
 from pytest_lmgate.evaluate.divergence import Divergences
-from pytest_lmgate.evaluate.masked import MaskedLikelihoods
 from pytest_lmgate.evaluate.measurement import AtLeast, Measurement, identity_of
 from pytest_lmgate.evaluate.measurements import FilesChanged, Lookup, Measurements
-from pytest_lmgate.evaluate.perplexity import CausalLikelihoods
+from pytest_lmgate.evaluate.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.evaluate.sources import Resolver
 from pytest_lmgate.evaluate.texts import (
     GeneratedTexts,
@@ -66,10 +64,10 @@ class Evaluator:
     Attributes:
         project: The project's file.
         options: The session's options.
-        report: Told how far a measurement is.
-        note: Told in one sentence what is worth saying, such as waiting for another process.
-        remark: Told in one sentence what the session's summary should say of a measurement that was made.
-        warn: Told in one sentence what was wrong with the cache.
+        report: Called with the progress of a measurement.
+        note: Called with a sentence that is worth saying at once, such as waiting for another process.
+        remark: Called with a sentence for the session's summary.
+        warn: Called with a sentence that says what is wrong with the cache.
         users_metrics: Metrics of texts that users registered, by name.
         users_backends: Engines that users registered, by name.
     """
@@ -103,10 +101,9 @@ class Evaluator:
 
     @contextlib.contextmanager
     def expecting(self, expect: Callable[[Mapping[str, str]], None]) -> Iterator[None]:
-        """Have the evaluations within tell what they are of, as far as that is known before a model runs.
+        """Have the evaluations within call `expect` with a sample's identity, such as ``data``, before a model runs.
 
-        Args:
-            expect: Given parts of a sample's identity, such as ``data``; raises where they are not what they should be.
+        It raises where that is not the identity that a comparison needs.
         """
         before, self._measurements.expect = self._measurements.expect, expect
         try:
@@ -197,15 +194,14 @@ class Evaluator:
         )
 
     def check(self, what: EvaluationSpec, direction: str | None) -> None:
-        """Find at collection what needs no file: unknown names, metrics and options.
+        """Refuse at collection what needs no file: unknown names, metrics and options.
 
         Args:
             what: The evaluation of a gate.
-            direction: ``lower`` where the gate wants small values, ``higher`` where large ones; None where the metric
-                knows.
+            direction: Whether ``lower`` or ``higher`` values pass the gate; None where the metric decides.
 
         Raises:
-            ConfigError: Something of the kind, or a metric of the other direction.
+            ConfigError: A name, metric or option is unknown, or the metric is of the other direction.
         """
         for model in (what.model, what.reference):
             named = model.model if isinstance(model, RevisedModel) else model

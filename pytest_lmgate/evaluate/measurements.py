@@ -27,11 +27,11 @@ _UNKEPT = "not kept "  # begins the key of a model in the pool whose measurement
 
 @dataclass(frozen=True)
 class Lookup:
-    """What the cache said of one measurement.
+    """One lookup of a measurement in the cache.
 
     Attributes:
-        hit: Whether it was there.
-        address: Where it was looked for.
+        hit: Whether it was found.
+        address: Its address.
         changed: On a miss, with ``--lmgate-explain-cache``: ingredients that differ from the nearest earlier entry.
     """
 
@@ -47,11 +47,11 @@ class Measurements:
     Attributes:
         store: The cache.
         options: The session's options.
-        report: Told how far a measurement is.
-        note: Told in one sentence what is worth saying, such as waiting for another process.
-        remark: Told in one sentence what the session's summary should say of a measurement that was made.
-        lookups: What the cache said, in order.
-        expect: Told what a measurement is of, as in a sample's identity, before a model runs; it may raise.
+        report: Called with the progress of a measurement.
+        note: Called with a sentence that is worth saying at once, such as waiting for another process.
+        remark: Called with a sentence for the session's summary.
+        lookups: All lookups, in order.
+        expect: Called with a sample's identity before a model runs; it may raise.
         not_kept: Models of which nothing was kept, by name, with the reason.
         verification: The hits, of which some are measured again.
     """
@@ -103,21 +103,20 @@ class Measurements:
                 found = self._fresh(fingerprint, measurement)
                 if found is None:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
-                    return self._measured(fingerprint, measurement, stop_above), address, False
+                    measured = measurement.measure(_Bench(self, fingerprint, stop_above))
+                    if not isinstance(measured, AtLeast) and not self.was_patched(measurement):
+                        self._keep(fingerprint, measurement, measured)
+                    return measured, address, False
         self.lookups.append(Lookup(True, address))
         self.verification.note(measurement, found)
         self._known[address] = found
         return found, address, True
 
-    def _measured(self, fingerprint: Fingerprint, measurement: Measurement[T], stop_above: float | None) -> T | AtLeast:
-        measured = measurement.measure(_Bench(self, fingerprint, stop_above))
-        if isinstance(measured, AtLeast) or self.was_patched(measurement):
-            return measured
+    def _keep(self, fingerprint: Fingerprint, measurement: Measurement[T], measured: T) -> None:
         whole = measurement.encode(measured)
         run = {"measured_at": time.time(), "run": self.options.run}
         self.store.put(fingerprint, replace(whole, facts={**whole.facts, **run}))
         self._known[fingerprint.address] = measured
-        return measured
 
     def again(self, measurement: Measurement[T]) -> T:
         """Measure what the cache has already, whole, keeping nothing.

@@ -25,11 +25,7 @@ class SessionCode:
         self._marks: dict[str, tuple[str, Any]] | None = None
 
     def forget(self, *, share: bool) -> None:
-        """Look at the session's code again.
-
-        Args:
-            share: Let the models that follow share what is found and measured, until `forget` is called again.
-        """
+        """Look at the session's code again; with `share`, only once until `forget` is called again."""
         self._patches, self._marks = None, {} if share else None
 
     def applied(self, model: Model, revision: str | None, key: str, held: Any = None) -> Model:

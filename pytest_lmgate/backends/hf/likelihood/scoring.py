@@ -13,12 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pytest_lmgate.backends.hf.likelihood.forward import logits_of, run
+from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable, run
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead, capture_hidden, prove_head
 from pytest_lmgate.backends.hf.likelihood.streaming import streamed_nll
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.backends.hf.trials.causality import require_causal
-from pytest_lmgate.backends.hf.trials.determinism import repeatable
 from pytest_lmgate.errors import ModelError
 
 # Logits upcast at a time where they are held whole: 128 MiB of float64.

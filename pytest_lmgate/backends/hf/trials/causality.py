@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_lmgate.backends.hf.likelihood.forward import logits_of
+from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable
 from pytest_lmgate.backends.hf.memory import is_out_of_memory
-from pytest_lmgate.backends.hf.trials.determinism import repeatable
 from pytest_lmgate.errors import ModelError
 
 _TOKENS = 24
