@@ -1,9 +1,9 @@
-"""What an engine is: with a `Backend` and a `Runner`, every metric that they can serve works with the engine.
+"""What an engine is: a `Backend` and a `Runner`, which together get every metric that they can serve.
 
-A `Backend` describes a model from its entry in lmgate.yaml without loading it: a `Model`. `Model.open` loads it: a
-`Runner`, which has a tokenizer and scores requests. All else is done for every engine alike: windows, batches, halving
-where memory runs out, progress, resuming, the cache, metrics and verdicts. A whole engine, which takes each of 64
-tokens for equally likely::
+`Backend.describe` makes a `Model` of an entry in lmgate.yaml without loading it. `Model.open` loads it and returns a
+`Runner`, which has a tokenizer and scores requests. Everything else is the same for all engines: windows, batches,
+halving where memory runs out, progress, resuming, the cache, metrics and verdicts. A whole engine, to which each of 64
+tokens is equally likely::
 
     import numpy as np
     from pytest_lmgate.backends.base import Backend, Model, Runner
@@ -65,11 +65,11 @@ Offer = Literal["score", "generate", "compare"]
 
 
 class OutOfMemory(Exception):
-    """Raised by a runner where memory does not suffice for a batch: the batch is halved, and tried again.
+    """Raised by a runner where memory does not suffice for a batch, which is then halved and tried again.
 
     Args:
         where: The device.
-        details: What the library said.
+        details: The library's message.
     """
 
     def __init__(self, where: str, details: str = "") -> None:
@@ -78,7 +78,7 @@ class OutOfMemory(Exception):
 
 
 class Company(enum.Enum):
-    """Which requests a request may share a batch with, where its numbers must not depend on them."""
+    """Which requests may share a batch with a request without changing its numbers."""
 
     ANY = "rows of any length"
     EQUAL = "rows of its own length"
@@ -97,8 +97,8 @@ class Batching:
     Attributes:
         tokens: Tokens that a batch may hold, padding included.
         company: Which requests may share a batch.
-        remark: What the session's summary should say of that, in a sentence; empty where there is nothing to say.
-        is_double: Whether the model computes in float64, so that its numbers are kept in it.
+        remark: A sentence about that for the session's summary; empty for none.
+        is_double: Whether the model computes in float64; then its numbers are kept in float64 too.
     """
 
     tokens: int = 16384
@@ -108,14 +108,14 @@ class Batching:
 
 
 class Distributions(Protocol):
-    """A model's distributions over its vocabulary at some positions, each a tile at a time or whole."""
+    """A model's distributions over its vocabulary at some positions, whole or as a source of tiles."""
 
     @property
     def vocabulary_size(self) -> int:
         """Tokens of the vocabulary."""
 
     def against(self, candidate: Any, targets: NDArray[np.int64]) -> Floats:
-        """Compare a candidate q with these, the reference's p.
+        """Compare a candidate q with the reference p, which is `self`.
 
         Args:
             candidate: The candidate's distributions at the same positions, over a vocabulary of the same size.
@@ -124,45 +124,47 @@ class Distributions(Protocol):
         Returns:
             Shape ``[positions, 5]``: KL(p || q) in nats, q - p of the target, whether both have the same most likely
             token, and the NLL of the target under p and under q.
+
+        Raises:
+            OutOfMemory: Fewer positions may fit.
         """
 
     def stored(self) -> Any:
-        """Return what `restored` makes them of again, a tensor of shape ``[positions, ...]``."""
+        """Return a tensor of shape ``[positions, ...]`` from which `restored` makes the distributions again."""
 
     def restored(self, parts: Sequence[Any]) -> Distributions:
-        """Return the distributions that several of `stored` were made of, one after the other."""
+        """Return the distributions of several `stored` tensors, one after the other."""
 
 
 class Runner:
-    """A model that is loaded. A backend overrides what its model offers; only `score` and `tokenizer` are needed.
+    """A loaded model. Only `score` and `tokenizer` are needed; a backend overrides the rest for what its model offers.
 
-    Whatever is raised here, other than `OutOfMemory` and this package's errors, becomes an error that names the model
-    and what it read.
+    Any exception but `OutOfMemory` and this package's errors becomes an error that names the model and its input.
 
     Attributes:
-        tokenizer: What the planning needs to know of it.
+        tokenizer: What the planning needs to know of the model's tokenizer.
     """
 
     tokenizer: TokenizerFacts
 
     def measuring(self) -> contextlib.AbstractContextManager[Any]:
-        """Return what a measurement is to run within, as a library's evaluation mode."""
+        """Return the context in which a measurement runs, such as a library's evaluation mode."""
         return contextlib.nullcontext()
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
-        """Look at what will be read before the first batch, and refuse what cannot be scored.
+        """Look at all requests of a measurement before the first batch.
 
         Args:
-            requests: All of a measurement.
-            compare: Whether whole distributions will be asked for.
+            requests: The requests.
+            compare: Whether `distributions` will be called in place of `score`.
 
         Raises:
-            ModelError: The model cannot give these numbers, as one that sees the tokens that it has to predict.
+            ModelError: The model cannot score them, for example since it sees the tokens that it has to predict.
         """
         return Batching()
 
     def score(self, requests: Sequence[Request]) -> Sequence[Floats]:
-        """Return the NLL in nats of each request's targets, shape ``[targets]`` each.
+        """Return the NLLs in nats of each request's targets, an array of shape ``[targets]`` for each request.
 
         Raises:
             OutOfMemory: Fewer requests may fit.
@@ -178,19 +180,14 @@ class Runner:
         raise NotImplementedError
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
-        """Look at the prompts before the first batch; tokens of a batch count prompts, texts and all beams.
+        """Look at all prompts of a measurement, the longest first, before the first batch.
 
-        Args:
-            prompts: All of a measurement, the longest first.
-            settings: How to decode.
+        The tokens of a batch are those of its prompts and texts, times the number of beams.
         """
         return Batching()
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Sequence[tuple[str, int]]:
-        """Write one text for each prompt.
-
-        Returns:
-            Texts without prompt and special tokens, and how many tokens each took.
+        """Return for each prompt a text, without prompt and special tokens, and how many tokens were generated.
 
         Raises:
             OutOfMemory: Fewer prompts may fit.
@@ -203,17 +200,16 @@ class Runner:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What the user says of a model, and what a backend may use to describe it.
+    """A model's entry in lmgate.yaml, and what helps a backend to describe the model.
 
     Attributes:
         name: The model's name, for messages.
-        spec: Its entry in lmgate.yaml.
-        path: Makes a path of the project whole.
-        hub_id: Returns the repository and revision that a text names on the hub; None where it is written as a path.
-        digest: Returns the SHA-256 of a file, looked up where the file has not changed.
+        spec: The entry.
+        path: Returns the absolute path of a path in the project.
+        hub_id: Returns the repository and revision of a name on the hub; None where a path is written.
+        digest: Returns the SHA-256 of a file; a file that has not changed is not read again.
         device: The device asked for; ``auto`` leaves it to the backend.
         dtype: The dtype asked for; ``auto`` is the model's own.
-        batch_size: Requests per batch, or ``auto``.
         offline: Whether nothing may be fetched.
         workers: Processes that share this machine's processors.
     """
@@ -225,7 +221,6 @@ class Entry:
     digest: Callable[[Path], str]
     device: str = "auto"
     dtype: str = "auto"
-    batch_size: int | str = "auto"
     offline: bool = False
     workers: int = 1
 
@@ -235,24 +230,24 @@ class Model:
     """A model that is described and not loaded.
 
     Attributes:
-        name: As the user wrote it.
-        open: Loads it.
-        kind: What it predicts a token from.
+        name: The model's name.
+        open: Loads the model.
+        kind: How the model predicts a token.
         context: Tokens that it can read at once; None for no limit.
-        content: Whatever of it can change a number, wherever it runs, as text: digests of its files, options of the
-            entry. None where nothing tells: then its measurements are made in each session and never kept.
-        runtime: What else can change a number: device class, versions of libraries.
-        offers: What its engine can do.
-        device: Where it will run.
-        dtype: What it computes in, as far as that is known: another machine rounds it otherwise.
+        content: Everything of the model that can change a number on any machine, as text: digests of its files, options
+            of its entry. None where that is not known: then its measurements are made in each session and never kept.
+        runtime: What else can change a number: the class of the device, versions of libraries.
+        offers: What the engine can do with the model.
+        device: Where the model will run.
+        dtype: The dtype that it computes in, as far as that is known; another machine rounds accordingly.
         weight_bytes: About what its weights take in memory.
-        batch_size: Requests per batch, or ``auto``.
-        architecture: What it is called in messages; empty where nothing says.
-        in_memory: Whether it is the user's own object, which lives as long as the user wants.
-        not_kept: Why its measurements may not be kept, in words; empty where they may.
-        writing: What else can change a text that it writes.
-        files: Its files as they were when they were hashed; None: it is described anew each time.
-        changed: Returns the files that are no longer those that `content` tells of.
+        batch_size: Requests per batch, or ``auto``; filled in from the entry.
+        architecture: Its architecture, for messages.
+        in_memory: Whether the model is the user's own object, which is not to be closed.
+        not_kept: Why its measurements may not be kept; empty where they may.
+        writing: Returns what else can change a text that it generates.
+        files: Its files as they were when they were hashed; None to describe the model anew each time.
+        changed: Returns the files that have changed since.
     """
 
     name: str
@@ -284,7 +279,7 @@ class Backend(Protocol):
 
     Attributes:
         name: As in ``backend: name`` in a model's entry.
-        suffixes: Ends of paths that are this engine's without being told, as ``.gguf``.
+        suffixes: Suffixes of paths that mean this engine where the entry has no ``backend:``, such as ``.gguf``.
     """
 
     name: str

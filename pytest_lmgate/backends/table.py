@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-__all__ = ["BACKENDS", "backend_of", "collected_backends"]
+__all__ = ["BACKENDS", "backend_of", "collected_backends", "described"]
 
 import importlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from pytest_lmgate.backends.base import Backend
+from pytest_lmgate.backends.base import Backend, Entry, Model
 from pytest_lmgate.config.specs import ModelSpec
-from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.errors import ConfigError, LmgateError, ModelError, nearest
 
+_DEFAULT = "transformers"
 # The engines of this package: where each stands, and the suffixes of paths that are its own. None is imported before
 # a model needs it.
 BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "transformers": ("pytest_lmgate.backends.hf.backend:Transformers", ()),
+    _DEFAULT: ("pytest_lmgate.backends.hf.backend:Transformers", ()),
 }
 
 
@@ -28,14 +30,14 @@ def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Back
         users: Engines that users registered, by name.
 
     Raises:
-        ConfigError: It names an engine that there is not.
+        ConfigError: The entry names an unknown engine.
     """
     wanted = spec.backend
     if wanted is None:
         suffixes = {each: own for own, (_, several) in BACKENDS.items() for each in several}
         suffixes |= {each: own for own, backend in users.items() for each in backend.suffixes}
         path = spec.path or ""
-        wanted = next((own for each, own in suffixes.items() if path.endswith(each)), "transformers")
+        wanted = next((own for each, own in suffixes.items() if path.endswith(each)), _DEFAULT)
     if wanted in users:
         return users[wanted]
     if wanted not in BACKENDS:
@@ -46,6 +48,27 @@ def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Back
     module, _, attribute = BACKENDS[wanted][0].partition(":")
     found: Backend = getattr(importlib.import_module(module), attribute)()
     return found
+
+
+def described(backend: Backend, entry: Entry) -> Model:
+    """Have an engine describe a model; its name is part of what can change a number.
+
+    Raises:
+        ModelError: It cannot, or gives something else.
+    """
+    try:
+        model = backend.describe(entry)
+    except LmgateError:
+        raise
+    except Exception as error:  # whatever an engine raises
+        what = f"{type(error).__name__}: {error}"
+        raise ModelError(f"model {entry.name!r}: the engine {backend.name} cannot describe it: {what}") from error
+    if not isinstance(model, Model):
+        kind = type(model).__name__
+        raise ModelError(f"model {entry.name!r}: expected the engine {backend.name} to describe a Model, got {kind}")
+    if backend.name == _DEFAULT:
+        return model
+    return replace(model, runtime={**model.runtime, "backend": backend.name})  # two engines may describe one file alike
 
 
 def collected_backends(given: Iterable[Any]) -> dict[str, Backend]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.backends.base import Batching, Company, Distributions, Runner
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests import Requests
-from pytest_lmgate.engine.loop import Job, explained, run_batches
+from pytest_lmgate.engine.loop import Job, explained, prepared, run_batches
 from pytest_lmgate.engine.scoring import TargetBoard, require_finite
 from pytest_lmgate.errors import ModelError, NonFiniteError
 
@@ -39,7 +39,7 @@ class ModelPair:
     """Two models that are compared.
 
     Attributes:
-        names: Of the reference and of the candidate, for messages.
+        names: Names of the reference and of the candidate, for messages.
         reference: Returns p, loading it if need be.
         candidate: Returns q, loading it if need be, and refuses it where its tokens are not the reference's.
         side_by_side: Whether both are to be in memory at once.
@@ -66,7 +66,7 @@ def compare(pair: ModelPair, requests: Requests, job: Job) -> Floats:
     """
     board = TargetBoard(
         requests,
-        job.partial,
+        job,
         lambda index, values: _check(values, requests, index, pair.names),
         columns=len(COLUMNS),
         passes=2,
@@ -92,11 +92,7 @@ def compare(pair: ModelPair, requests: Requests, job: Job) -> Floats:
 
 
 def _spool(pair: ModelPair, requests: Requests, states: _States, job: Job) -> Read:
-    """Write the reference's states for as many requests as there is room for; only its head stays in memory.
-
-    Returns:
-        What gives back the reference's distributions for some of these requests.
-    """
+    """Write the reference's states for as many requests as there is room for; return what reads them again."""
     from pytest_lmgate.backends.spool import room
 
     reference, name, allowed = pair.reference(), pair.names[0], room(pair.folder)
@@ -105,8 +101,9 @@ def _spool(pair: ModelPair, requests: Requests, states: _States, job: Job) -> Re
 
         def run(some: Sequence[int]) -> list[Any]:
             found = _read(reference, requests, some, name)
-            states.head = found.restored([found.stored()[:0]])
-            return list(found.stored().split(requests.counts[list(some)].tolist()))
+            stored = found.stored()
+            states.head = found.restored([stored[:0]])
+            return list(stored.split(requests.counts[list(some)].tolist()))
 
         quietly = Job(
             model=name, dataset=job.dataset, batch_size=job.batch_size, stop_when=lambda held: held >= allowed
@@ -116,12 +113,7 @@ def _spool(pair: ModelPair, requests: Requests, states: _States, job: Job) -> Re
 
 
 class _States:
-    """The reference's states on disk, as a board of the loop.
-
-    Attributes:
-        rows: First row of each request that was read.
-        head: Makes distributions of states.
-    """
+    """The reference's states on disk, as a board of the loop: `rows` has the first row of each request."""
 
     so_far, entry, tokens = "", Entry({}), 0
 
@@ -134,15 +126,12 @@ class _States:
 
     @property
     def done(self) -> int:
-        """Requests on disk."""
         return len(self.rows)
 
     def is_done(self, item: int) -> bool:
-        """Whether a request was compared in an earlier round."""
         return self._board.is_done(item)
 
     def put(self, items: Sequence[int], results: Sequence[Any]) -> None:
-        """Write the states of some requests."""
         for item, states in zip(items, results, strict=True):
             self._spool.write(self._held, states)
             self.rows[item] = self._held
@@ -150,7 +139,6 @@ class _States:
             self.total += float(states.numel() * states.element_size())
 
     def distributions(self, some: Sequence[int]) -> Distributions:
-        """Return the reference's distributions for some requests."""
         assert self.head is not None
         counts = self._requests.counts
         return self.head.restored([self._spool.read(self.rows[item], int(counts[item])) for item in some])
@@ -159,16 +147,7 @@ class _States:
 def _compare(
     pair: ModelPair, requests: Requests, board: TargetBoard, job: Job, reference: Read, beside: Batching | None = None
 ) -> None:
-    """Let the candidate read, and compare it with what the reference gives.
-
-    Args:
-        pair: The models.
-        requests: What to read.
-        board: Takes the numbers.
-        job: The measurement.
-        reference: Returns the reference's distributions for some requests.
-        beside: How the reference wants its requests, where it is in memory too.
-    """
+    """Let the candidate read, and compare it with the reference, which is `beside` it in memory or on disk."""
     name = pair.names[1]
     candidate = pair.candidate()
     with candidate.measuring():
@@ -187,8 +166,7 @@ def _compare(
 
 
 def _prepared(runner: Runner, requests: Requests, name: str, job: Job) -> Batching:
-    with explained(name, lambda: requests.describe(requests.order[:1].tolist())):
-        batching = runner.prepare(requests, compare=True)
+    batching = prepared(name, requests, lambda: runner.prepare(requests, compare=True))
     if batching.remark:
         job.remark(batching.remark)
     return replace(batching, remark="")

@@ -17,7 +17,7 @@ from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptEncoder, PromptIds
 from pytest_lmgate.data.prompts import Prompt
 from pytest_lmgate.data.tokens import TokenizerFacts
-from pytest_lmgate.engine.loop import Job, explained, run_batches
+from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import ConfigError
 
 
@@ -54,15 +54,12 @@ def generate(
         NonFiniteError: The logits are NaN or infinite.
     """
     encoder = _encoder(runner.tokenizer, settings, job, context, has_encoder)
-    rows = _Rows(
-        [PromptIds(row, each, tuple(encoder.encode(each, row))) for row, each in enumerate(prompts)],
-        settings,
-        job.dataset,
-    )
+    encoded = [PromptIds(row, each, tuple(encoder.encode(each, row))) for row, each in enumerate(prompts)]
+    rows = _Rows(encoded, settings, job.dataset)
     board = _TextBoard(len(prompts), job.partial)
     with runner.measuring():
-        with explained(job.model, lambda: rows.describe(rows.order[:1].tolist())):
-            batching = runner.prepare_writing([rows.prompts[row] for row in rows.order], settings)
+        longest_first = [rows.prompts[row] for row in rows.order]
+        batching = prepared(job.model, rows, lambda: runner.prepare_writing(longest_first, settings))
         run_batches(
             rows, lambda some: runner.generate([rows.prompts[row] for row in some], settings), board, batching, job
         )
@@ -86,11 +83,8 @@ def _encoder(
         )
     if has_encoder:
         return make(room=context, limit=f"context {context:,}", remedy="; shorten it, or say truncate='left'")
-    return make(
-        room=context - new,
-        limit=f"context {context:,}, max_new_tokens {new:,}",
-        remedy="; shorten it, lower max_new_tokens, or say truncate='left'",
-    )
+    limit, remedy = f"context {context:,}, max_new_tokens {new:,}", "; shorten it, lower max_new_tokens, or say "
+    return make(room=context - new, limit=limit, remedy=remedy + "truncate='left'")
 
 
 @dataclass(frozen=True)

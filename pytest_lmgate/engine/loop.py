@@ -6,7 +6,7 @@ that the rounding of half precision is the same each time. A batch is halved onl
 
 from __future__ import annotations
 
-__all__ = ["SAVE_SECONDS", "Job", "Progress", "explained", "run_batches"]
+__all__ = ["SAVE_SECONDS", "Job", "Progress", "explained", "prepared", "run_batches"]
 
 import contextlib
 import functools
@@ -35,13 +35,13 @@ class Progress:
     Attributes:
         model: Name of the model.
         dataset: Name of the dataset.
-        done: Targets or texts so far.
-        of: Targets or texts there are.
+        done: Targets or texts so far, those of an earlier, interrupted run included.
+        of: Targets or texts of the whole measurement.
         tokens: Tokens read or generated in this run.
-        seconds: Time since it began.
-        so_far: What is known so far, in words.
-        total: Sum of what was measured so far.
-        resumed: Targets or texts that an earlier, interrupted run had done.
+        seconds: Time since this run began.
+        so_far: The result so far, in words.
+        total: Sum of the results so far.
+        resumed: Targets or texts of the earlier run.
     """
 
     model: str
@@ -65,17 +65,17 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One measurement that runs: its names for messages, what an earlier run left, and who is told on the way.
+    """One measurement that runs.
 
     Attributes:
-        model: Name of the model.
-        dataset: Name of the dataset.
+        model: Name of the model, for messages.
+        dataset: Name of the dataset, for messages.
         batch_size: Requests per batch, or ``auto`` for as many tokens as the runner takes.
-        partial: What an interrupted run left; None to begin afresh.
-        keep: Given partial results now and then.
-        report: Told after each batch how far the measurement is.
-        remark: Told in one sentence what the session's summary should say of the model.
-        stop_when: Asked after each batch, with the sum so far, whether that decides already.
+        partial: Results of an interrupted run; None to begin afresh.
+        keep: Called with partial results now and then.
+        report: Called after each batch.
+        remark: Called with a sentence for the session's summary.
+        stop_when: Called after each batch with the sum so far; the measurement ends where it returns True.
     """
 
     model: str
@@ -89,7 +89,7 @@ class Job:
 
 
 class Items(Protocol):
-    """What is to be run, by number: see `data.requests.Requests`."""
+    """The requests or prompts to run, by number; see `data.requests.Requests`."""
 
     @property
     def lengths(self) -> Ints: ...
@@ -106,10 +106,10 @@ class Board(Protocol):
 
     Attributes:
         done: Targets or texts so far.
-        of: Targets or texts there are.
+        of: Targets or texts of the whole measurement.
         tokens: Tokens read or generated.
-        total: The sum so far that `Job.stop_when` is asked about.
-        so_far: What is known so far, in words.
+        total: The sum so far, for `Job.stop_when`.
+        so_far: The result so far, in words.
         entry: What is kept of an unfinished measurement.
     """
 
@@ -126,14 +126,10 @@ class Board(Protocol):
     def entry(self) -> Entry: ...
 
     def is_done(self, item: int) -> bool:
-        """Whether an item needs not be run."""
+        """Return whether an item need not be run."""
 
     def put(self, items: Sequence[int], results: Sequence[Any]) -> None:
-        """Take the results of some items.
-
-        Raises:
-            NonFiniteError: One is NaN or infinite.
-        """
+        """Take the results of some items, or raise NonFiniteError where one is NaN or infinite."""
 
 
 def run_batches(
@@ -142,14 +138,14 @@ def run_batches(
     """Run all items that the board does not have yet.
 
     Args:
-        items: What there is to run.
+        items: What to run.
         run: Returns the results of some items.
-        board: Takes them.
+        board: Takes the results.
         batching: How the runner wants its requests.
         job: The measurement.
 
     Returns:
-        Whether all was run; False where `Job.stop_when` said that what there is decides.
+        Whether all items were run; False where `Job.stop_when` ended the measurement.
 
     Raises:
         EngineError: Memory does not suffice for a single item, or the model failed.
@@ -165,21 +161,10 @@ def run_batches(
         if not todo:
             continue
         board.put(todo, _halved(todo, run, items, batches, job.model))
-        now = time.monotonic()
-        job.report(
-            Progress(
-                job.model,
-                job.dataset,
-                board.done,
-                board.of,
-                board.tokens,
-                now - started,
-                board.so_far,
-                board.total,
-                resumed,
-            )
-        )
-        if board.done == board.of:
+        done, of, now = board.done, board.of, time.monotonic()
+        seconds, so_far = now - started, board.so_far
+        job.report(Progress(job.model, job.dataset, done, of, board.tokens, seconds, so_far, board.total, resumed))
+        if done == of:
             continue
         if job.stop_when(board.total):
             job.keep(board.entry)
@@ -192,11 +177,11 @@ def run_batches(
 
 @contextlib.contextmanager
 def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> Iterator[None]:
-    """Turn whatever a model raises into an error that names it and what it read.
+    """Turn whatever a model raises into an error that names the model and its input.
 
     Args:
         model: Name of the model.
-        what: Says what it reads, as in ``a window of 512 tokens``.
+        what: Describes the input, as in ``a window of 512 tokens``.
         halves: Let `OutOfMemory` through, for a caller that tries again with less.
 
     Raises:
@@ -221,8 +206,18 @@ def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> I
         ) from error
 
 
+def prepared(model: str, items: Items, prepare: Callable[[], Batching]) -> Batching:
+    """Return how a runner wants its requests, which it tries out on the longest.
+
+    Raises:
+        EngineError: The model failed, or ran out of memory.
+    """
+    with explained(model, lambda: items.describe(items.order[:1].tolist())):
+        return prepare()
+
+
 class _Batches:
-    """Items of like length together, as many as the budget holds; it may shrink on the way."""
+    """Items of like length together, as many as the budget of tokens holds, which may shrink on the way."""
 
     def __init__(self, items: Items, batching: Batching, batch_size: int | str) -> None:
         self._items, self._company = items, batching.company
@@ -253,7 +248,7 @@ class _Batches:
 def _halved(
     batch: Sequence[int], run: Callable[[Sequence[int]], Sequence[Any]], items: Items, batches: _Batches, model: str
 ) -> list[Any]:
-    """Run a batch, in parts half as long as often as memory asks for; once halved, the parts stay so."""
+    """Run a batch; where memory runs out, in parts half as long, and once halved, the parts stay so."""
     results: list[Any] = []
     size = len(batch)
     while len(results) < len(batch):
@@ -268,6 +263,8 @@ def _halved(
                 batches.shrink(batch, size)
                 continue
             if len(found) != len(part):
-                raise EngineError(f"model {model!r}: expected results for {len(part):,} requests, got {len(found):,}")
+                raise EngineError(
+                    f"model {model!r}: expected a result for each of {len(part)} requests, got {len(found)}"
+                )
             results += found
     return results

@@ -18,12 +18,7 @@ class ModelPool:
         self._runners: dict[str, Runner] = {}
 
     def get(self, key: str, model: Model) -> Runner:
-        """Return the model under `key`, loading it if need be.
-
-        Args:
-            key: Identity of the model.
-            model: How large it is, where it will live, and how to load it.
-        """
+        """Return the model under `key`, loading it if need be."""
         if key in self._runners:
             self._runners[key] = self._runners.pop(key)
             return self._runners[key]
@@ -37,13 +32,7 @@ class ModelPool:
             self._runners.pop(key).close()
 
     def fits_beside(self, kept: str, key: str, model: Model) -> bool:
-        """Whether a model can be had without letting go of another; all others go first where they must.
-
-        Args:
-            kept: The model that stays.
-            key: The model that is to join it.
-            model: Tells how large that is, and where it will live.
-        """
+        """Return whether a model fits in memory beside the one under `kept`; all others go first where they must."""
         return key in self._runners or self._make_room(model, kept)
 
     def _make_room(self, model: Model, kept: str | None = None) -> bool:

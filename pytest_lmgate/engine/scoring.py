@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.backends.base import Runner
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests import Requests
-from pytest_lmgate.engine.loop import Job, explained, run_batches
+from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import EngineError, NonFiniteError
 
 Floats = NDArray[np.float64]
@@ -22,12 +22,12 @@ _LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
 
 
 class Scored(NamedTuple):
-    """What came of scoring.
+    """The NLLs of a measurement.
 
     Attributes:
         nll: In nats, shape ``[targets]``, float64; NaN where not scored.
-        total: Their sum, where scored.
-        is_whole: Whether all was scored; False where what there is decides already.
+        total: The sum of the scored ones.
+        is_whole: Whether all were scored; False where `Job.stop_when` ended the measurement.
         is_double: Whether the model computed in float64.
     """
 
@@ -45,44 +45,45 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
         NonFiniteError: A log-likelihood is NaN or infinite.
         EngineError: Out of memory with a single request, or the model itself failed.
     """
-    board = TargetBoard(requests, job.partial, lambda index, nll: require_finite(nll, requests, index, job.model))
+
+    def run(some: Sequence[int]) -> list[Floats]:
+        return [np.asarray(nll, np.float64) for nll in runner.score([requests.make(each) for each in some])]
+
+    board = TargetBoard(requests, job, lambda index, nll: require_finite(nll, requests, index, job.model))
     with runner.measuring():
-        with explained(job.model, lambda: requests.describe(requests.order[:1].tolist())):
-            batching = runner.prepare(requests)
-        is_whole = run_batches(
-            requests, lambda some: runner.score([requests.make(each) for each in some]), board, batching, job
-        )
+        batching = prepared(job.model, requests, lambda: runner.prepare(requests))
+        is_whole = run_batches(requests, run, board, batching, job)
     return Scored(board.values, board.total, is_whole, batching.is_double)
 
 
 class TargetBoard:
-    """What is measured of each target, as it comes in; NaN where it has not. See `engine.loop.Board`.
+    """The numbers of each target as they come in, NaN before; see `engine.loop.Board`.
 
     Args:
-        requests: What is asked; a request is done whole or not at all.
-        partial: What an interrupted run left.
-        check: Refuses the results of a request that cannot be.
-        columns: Numbers measured of each target; the first is what progress tells of.
+        requests: What is read; a request is done whole or not at all.
+        job: The measurement, which may begin with the results of an interrupted run.
+        check: Given the number and the results of a request, raises where they are not finite.
+        columns: Numbers of each target; progress shows the first.
         passes: How often each token is read.
-        show: Says what the mean of the first column means.
+        show: Says in words what the mean of the first column means.
     """
 
     def __init__(
         self,
         requests: Requests,
-        partial: Entry | None,
+        job: Job,
         check: Callable[[int, Floats], None],
         *,
         columns: int = 1,
         passes: int = 1,
         show: Callable[[float], str] = lambda mean: f"ppl {math.exp(min(700.0, mean)):.4g}",
     ) -> None:
-        self._requests, self._check, self._passes, self._show = requests, check, passes, show
+        self._requests, self._model, self._check, self._passes, self._show = requests, job.model, check, passes, show
         self.only: Container[int] | None = None  # the requests that can be run now, where not all can
         self.of, self.tokens = int(requests.counts.sum()), 0
         shape = (self.of,) if columns == 1 else (self.of, columns)
         self.values: Floats = np.full(shape, np.nan)
-        known = None if partial is None else partial.arrays.get("measured")
+        known = None if job.partial is None else job.partial.arrays.get("measured")
         if known is not None and known.shape == shape:
             finite = np.isfinite(known) if columns == 1 else np.isfinite(known).all(1)
             whole = np.logical_and.reduceat(finite, requests.offsets[:-1])
@@ -93,28 +94,29 @@ class TargetBoard:
 
     @property
     def so_far(self) -> str:
-        """Share of the targets, and the mean of the first column in words."""
+        """The share of the targets, and the mean of the first column in words."""
         return f"{self.done / self.of:.0%}, {self._show(self.total / self.done)} so far"
 
     @property
     def entry(self) -> Entry:
-        """What is kept of an unfinished measurement."""
+        """The numbers so far."""
         return Entry({"measured": self.values})
 
     def is_done(self, item: int) -> bool:
-        """Whether a request need not be run now."""
+        """Return whether a request need not be run now."""
         can_run = self.only is None or item in self.only
         return not can_run or bool(np.isfinite(self._first[self._requests.offsets[item]]))
 
     def put(self, items: Sequence[int], results: Sequence[Floats]) -> None:
-        """Take the results of some requests, which are those of all equal ones."""
+        """Take the results of some requests, for all equal ones too."""
         offsets = self._requests.offsets
         for item, result in zip(items, results, strict=True):
             values = np.asarray(result, dtype=np.float64)
             if values.shape != self.values[: self._requests.counts[item]].shape:
                 raise EngineError(
-                    f"expected {self._requests.counts[item]:,} numbers of {self._requests.describe([item])}, got an "
-                    f"array of shape {list(values.shape)}"
+                    f"model {self._model!r}: expected {self._requests.counts[item]:,} numbers of "
+                    f"{self._requests.describe([item])}, got an array of shape "
+                    f"{list(values.shape)}"
                 )
             self._check(item, values)
             first = values if values.ndim == 1 else values[:, 0]

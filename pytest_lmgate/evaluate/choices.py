@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from pytest_lmgate import __version__
-from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.signature import Signature
@@ -31,17 +30,8 @@ _KIND = "choices/2"
 
 @dataclass(frozen=True)
 class ChoiceLikelihoods(Measurement[list[float]]):
-    """Log-likelihood of each choice, row after row.
+    """Log-likelihood of each choice under a causal model, row after row."""
 
-    Attributes:
-        metric: Name of the score.
-        model: A causal model.
-        data: Rows with questions.
-        asked: Which accuracy.
-    """
-
-    metric: str
-    model: Model
     data: DatasetRows
     asked: ChoiceRequest
 
@@ -92,11 +82,11 @@ class ChoiceLikelihoods(Measurement[list[float]]):
         return [-float(total) for total in np.add.reduceat(nll.astype(np.float64), begins)]
 
     def encode(self, statistics: list[float]) -> Entry:
-        """Make of the log-likelihoods what is stored."""
+        """Return what to store of the log-likelihoods."""
         return Entry({"log_likelihood": np.array(statistics)})
 
     def decode(self, entry: Entry) -> list[float]:
-        """Make log-likelihoods of what was stored."""
+        """Return the log-likelihoods that were stored."""
         return [float(value) for value in entry.arrays["log_likelihood"]]
 
     def score(self, statistics: list[float]) -> Score:

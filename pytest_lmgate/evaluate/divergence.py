@@ -13,7 +13,6 @@ import numpy as np
 from pytest_lmgate import __version__
 from pytest_lmgate.backends.base import Model, Runner
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.protocols.windowing import Windowing
@@ -21,8 +20,8 @@ from pytest_lmgate.data.tokens import Streams, TokenizerFacts, tokenize
 from pytest_lmgate.data.windows import window_requests
 from pytest_lmgate.engine.comparing import COLUMNS, ModelPair, compare
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.evaluate.likelihoods import ROWS, digest_of_targets, targets_of_rows
-from pytest_lmgate.evaluate.measurement import Bench, Measurement, identity_of, require
+from pytest_lmgate.evaluate.likelihoods import TargetMeasurement, digest_of_targets, targets_of_rows
+from pytest_lmgate.evaluate.measurement import Bench, identity_of, require
 from pytest_lmgate.evaluate.perplexity import planned_windows
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.score import Score
@@ -31,26 +30,20 @@ from pytest_lmgate.spec.requests import DivergenceRequest
 
 # Raise the number whenever the code that measures may give another result.
 _KIND = "divergence/6"
-_ARRAYS = (*COLUMNS, "window_targets", "window_document")
 
 
 @dataclass(frozen=True)
-class Divergences(Measurement[DivergenceStatistics]):
-    """KL(reference || model), probabilities and the most likely token at every target.
+class Divergences(TargetMeasurement[DivergenceStatistics]):
+    """KL(reference || model), probabilities and the most likely token at every target, of two causal models.
 
     Attributes:
-        metric: Name of the score.
-        model: The candidate, a causal model.
-        data: Rows.
-        asked: How.
-        reference: What the candidate is compared with, a causal model.
+        reference: The model that `model`, the candidate, is compared with.
     """
 
-    metric: str
-    model: Model
     data: Corpus
     asked: DivergenceRequest
     reference: Model
+    kept = DivergenceStatistics
 
     def __post_init__(self) -> None:
         for each in self.models:
@@ -126,18 +119,6 @@ class Divergences(Measurement[DivergenceStatistics]):
             row_targets=targets_of_rows(plan, streams, data, by_document=windowing.by_document),
             targets=digest_of_targets(streams.ids),
         )
-
-    def encode(self, statistics: DivergenceStatistics) -> Entry:
-        """Make of the statistics what is stored."""
-        facts = {"running_text": statistics.running_text, "targets": statistics.targets}
-        rows = {} if statistics.row_targets is None else {ROWS: statistics.row_targets}
-        return Entry({name: getattr(statistics, name) for name in _ARRAYS} | rows, facts)
-
-    def decode(self, entry: Entry) -> DivergenceStatistics:
-        """Make statistics of what was stored."""
-        arrays = {name: entry.arrays[name] for name in (*_ARRAYS, ROWS) if name in entry.arrays or name != ROWS}
-        facts = entry.facts
-        return DivergenceStatistics(**arrays, running_text=bool(facts["running_text"]), targets=str(facts["targets"]))
 
     def score(self, statistics: DivergenceStatistics) -> Score:
         """Make the statistic asked for."""

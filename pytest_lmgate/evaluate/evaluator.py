@@ -20,12 +20,10 @@ from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import ConfigError, about
 from pytest_lmgate.evaluate.choices import ChoiceLikelihoods
-from pytest_lmgate.evaluate.conditional import ConditionalLikelihoods
 from pytest_lmgate.evaluate.divergence import Divergences
-from pytest_lmgate.evaluate.masked import MaskedLikelihoods
 from pytest_lmgate.evaluate.measurement import AtLeast, Measurement, identity_of
 from pytest_lmgate.evaluate.measurements import FilesChanged, Lookup, Measurements
-from pytest_lmgate.evaluate.perplexity import CausalLikelihoods
+from pytest_lmgate.evaluate.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.evaluate.sources import Resolver
 from pytest_lmgate.evaluate.texts import (
     GeneratedTexts,
@@ -66,10 +64,10 @@ class Evaluator:
     Attributes:
         project: The project's file.
         options: The session's options.
-        report: Told how far a measurement is.
-        note: Told in one sentence what is worth saying, such as waiting for another process.
-        remark: Told in one sentence what the session's summary should say of a measurement that was made.
-        warn: Told in one sentence what was wrong with the cache.
+        report: Called with the progress of a measurement.
+        note: Called with a sentence that is worth saying at once, such as waiting for another process.
+        remark: Called with a sentence for the session's summary.
+        warn: Called with a sentence that says what is wrong with the cache.
         users_metrics: Metrics of texts that users registered, by name.
         users_backends: Engines that users registered, by name.
     """
@@ -103,10 +101,9 @@ class Evaluator:
 
     @contextlib.contextmanager
     def expecting(self, expect: Callable[[Mapping[str, str]], None]) -> Iterator[None]:
-        """Have the evaluations within tell what they are of, as far as that is known before a model runs.
+        """Have the evaluations within call `expect` with a sample's identity, such as ``data``, before a model runs.
 
-        Args:
-            expect: Given parts of a sample's identity, such as ``data``; raises where they are not what they should be.
+        It raises where that is not the identity that a comparison needs.
         """
         before, self._measurements.expect = self._measurements.expect, expect
         try:
@@ -120,7 +117,7 @@ class Evaluator:
         Args:
             share: Let the evaluations that follow share them, until `forget` is called again.
         """
-        self.resolver.forget(share=share)
+        self.resolver.code.forget(share=share)
         self._measurements.forget()
 
     def verify(self) -> dict[str, Any]:
@@ -163,8 +160,8 @@ class Evaluator:
                 return score.placed(
                     model=function.name, dataset=rows.name, fingerprint="", cached=False, seconds=seconds
                 )
-        measurement = self._measurement(what, stop_above)
-        statistics, address, cached = self._made(measurement)
+        measurement = self._measurement(what)
+        statistics, address, cached = self._made(measurement, stop_above)
         score = measurement.bound(statistics) if isinstance(statistics, AtLeast) else measurement.score(statistics)
         model = measurement.model
         score.device, score.content = model.device, identity_of(model)
@@ -184,7 +181,7 @@ class Evaluator:
             LmgateError: It cannot be measured.
         """
         started = time.monotonic()
-        measurement = self._measurement(what, None)
+        measurement = self._measurement(what)
         assert isinstance(measurement, Divergences)
         statistics, address, cached = self._made(measurement)
         return divergence(statistics, signature=measurement.signature).placed(
@@ -197,15 +194,14 @@ class Evaluator:
         )
 
     def check(self, what: EvaluationSpec, direction: str | None) -> None:
-        """Find at collection what needs no file: unknown names, metrics and options.
+        """Refuse at collection what needs no file: unknown names, metrics and options.
 
         Args:
             what: The evaluation of a gate.
-            direction: ``lower`` where the gate wants small values, ``higher`` where large ones; None where the metric
-                knows.
+            direction: Whether ``lower`` or ``higher`` values pass the gate; None where the metric decides.
 
         Raises:
-            ConfigError: Something of the kind, or a metric of the other direction.
+            ConfigError: A name, metric or option is unknown, or the metric is of the other direction.
         """
         for argument, model in (("model", what.model), ("reference", what.reference)):
             named = model.model if isinstance(model, RevisedModel) else model
@@ -223,7 +219,7 @@ class Evaluator:
                     f"{'min' if metric.direction == 'higher' else 'max'}"
                 )
 
-    def _measurement(self, what: EvaluationSpec, stop_above: float | None) -> Measurement[Any]:
+    def _measurement(self, what: EvaluationSpec) -> Measurement[Any]:
         how, metric, find = what.how, what.metric, self.resolver
         model = find.model(what.model)
         if isinstance(how, TextRequest):
@@ -235,7 +231,7 @@ class Evaluator:
         if isinstance(how, DivergenceRequest):
             return Divergences(metric, model, find.corpus(what.dataset), how, find.model(what.reference))
         if model.kind != "encoder-decoder":
-            return CausalLikelihoods(metric, model, find.corpus(what.dataset), how, stop_above)
+            return CausalLikelihoods(metric, model, find.corpus(what.dataset), how)
         rows = find.rows(what.dataset)
         try:
             task = rows.task
@@ -245,9 +241,9 @@ class Evaluator:
             ) from error
         return ConditionalLikelihoods(metric, model, task, how)
 
-    def _made(self, measurement: Measurement[Any]) -> tuple[Any, str, bool]:
+    def _made(self, measurement: Measurement[Any], stop_above: float | None = None) -> tuple[Any, str, bool]:
         self._measurements.expect(measurement.shared)
-        return self._measurements.once(measurement)
+        return self._measurements.once(measurement, stop_above)
 
     def _function(self, model: Any) -> TextFunction | None:
         """A system that is only a function; None where it is a model."""

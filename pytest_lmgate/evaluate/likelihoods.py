@@ -1,13 +1,14 @@
-"""NLLs of tokens as a measurement: what perplexity, pseudo-perplexity and conditional perplexity share."""
+"""Measurements of targets: what perplexity, pseudo-perplexity, conditional perplexity and divergence share."""
 
 from __future__ import annotations
 
-__all__ = ["ROWS", "TokenLikelihoods", "counted", "digest_of_targets", "targets_of_rows"]
+__all__ = ["TargetMeasurement", "TokenLikelihoods", "counted", "digest_of_targets", "targets_of_rows"]
 
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,26 +19,36 @@ from pytest_lmgate.data.rows import row_targets
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan
 from pytest_lmgate.evaluate.measurement import Measurement
+from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 
-_ARRAYS = ("nll", "window_targets", "window_document", "words", "chars", "utf8_bytes")
-ROWS = "row_targets"  # only where the text has rows
+S = TypeVar("S", LikelihoodStatistics, DivergenceStatistics)
 
 
-class TokenLikelihoods(Measurement[LikelihoodStatistics]):
-    """How NLLs of tokens are stored."""
+class TargetMeasurement(Measurement[S]):
+    """A measurement of targets, stored field by field: arrays as arrays, the rest as facts."""
 
-    def encode(self, statistics: LikelihoodStatistics) -> Entry:
-        """Make of the statistics what is stored."""
-        facts = {"running_text": statistics.running_text, "targets": statistics.targets}
-        rows = {} if statistics.row_targets is None else {ROWS: statistics.row_targets}
-        return Entry({name: getattr(statistics, name) for name in _ARRAYS} | rows, facts)
+    kept: ClassVar[type[Any]]
 
-    def decode(self, entry: Entry) -> LikelihoodStatistics:
-        """Make statistics of what was stored."""
-        arrays = {name: entry.arrays[name] for name in (*_ARRAYS, ROWS) if name in entry.arrays or name != ROWS}
-        facts = entry.facts
-        return LikelihoodStatistics(**arrays, running_text=bool(facts["running_text"]), targets=str(facts["targets"]))
+    def encode(self, statistics: S) -> Entry:
+        """Return what to store of the statistics."""
+        held = {each.name: getattr(statistics, each.name) for each in fields(statistics)}
+        arrays = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
+        return Entry(arrays, {name: held[name] for name in ("running_text", "targets")})
+
+    def decode(self, entry: Entry) -> S:
+        """Return the statistics that were stored; only a text of rows has ``row_targets``."""
+        names = {each.name for each in fields(self.kept)} - {"running_text", "targets"}
+        arrays = {name: entry.arrays[name] for name in sorted(names) if name in entry.arrays or name != "row_targets"}
+        facts = {"running_text": bool(entry.facts["running_text"]), "targets": str(entry.facts["targets"])}
+        statistics: S = self.kept(**arrays, **facts)
+        return statistics
+
+
+class TokenLikelihoods(TargetMeasurement[LikelihoodStatistics]):
+    """A measurement of the NLLs of tokens."""
+
+    kept = LikelihoodStatistics
 
 
 def counted(texts: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -8,6 +8,7 @@ import abc
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -31,12 +32,7 @@ _LACKING: Mapping[Offer, str] = {
 
 
 class AtLeast(NamedTuple):
-    """What is certain of a measurement that was stopped.
-
-    Attributes:
-        value: The score is at least this.
-        n: Tokens or other units that the score counts.
-    """
+    """The result of a measurement that ended early: the score is at least `value`, over `n` tokens or other units."""
 
     value: float
     n: int
@@ -44,6 +40,10 @@ class AtLeast(NamedTuple):
 
 class Bench(Protocol):
     """What a measurement is made with."""
+
+    @property
+    def stop_above(self) -> float | None:
+        """The measurement may end as soon as its value is certain to be above this; None to measure whole."""
 
     @property
     def folder(self) -> Path:
@@ -56,9 +56,10 @@ class Bench(Protocol):
         """Whether another model fits in memory beside one that is there."""
 
     def job(self, model: str, dataset: str, batch_size: int | str) -> Job:
-        """Return how the measurement runs: what an interrupted run left, and who is told on the way."""
+        """Return how the measurement runs."""
 
 
+@dataclass(frozen=True)
 class Measurement(abc.ABC, Generic[T]):
     """One kind of statistics of one or two models on data, and how scores are made of them.
 
@@ -66,11 +67,13 @@ class Measurement(abc.ABC, Generic[T]):
         metric: Name of the score.
         model: The model that is measured.
         data: The data, which has a name for messages.
+        asked: How the user wants it measured.
     """
 
     metric: str
     model: Model
     data: Any
+    asked: Any
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -79,7 +82,7 @@ class Measurement(abc.ABC, Generic[T]):
 
     @property
     def words(self) -> str:
-        """What is measured, in words."""
+        """Models and data, for messages."""
         return f"{' against '.join(model.name for model in self.models)} on {self.data.name}"
 
     @property
@@ -88,9 +91,9 @@ class Measurement(abc.ABC, Generic[T]):
         """The address: everything that can change the statistics."""
 
     @property
-    @abc.abstractmethod
     def identity(self) -> dict[str, str]:
-        """Digests of what it is of, known before a model runs; two scores of one identity can be compared."""
+        """Digests of the sample, known before a model runs; scores of one identity can be compared."""
+        return {"data": self.data.digest}
 
     @property
     def signature(self) -> Signature | None:
@@ -113,22 +116,22 @@ class Measurement(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def encode(self, statistics: T) -> Entry:
-        """Make of the statistics what is stored."""
+        """Return what to store of the statistics."""
 
     @abc.abstractmethod
     def decode(self, entry: Entry) -> T:
-        """Make statistics of what was stored.
+        """Return the statistics that were stored.
 
         Raises:
-            KeyError: The entry is of another kind; TypeError, ValueError or LmgateError likewise.
+            KeyError: The entry is of another kind; TypeError, ValueError and LmgateError say the same.
         """
 
     @abc.abstractmethod
     def score(self, statistics: T) -> Score:
-        """Make a score of the statistics."""
+        """Return the score that the statistics make."""
 
     def bound(self, found: AtLeast) -> Score:
-        """Make a score of what is certain of a measurement that stopped itself."""
+        """Return the score of a measurement that ended early."""
         raise NotImplementedError
 
 
@@ -151,7 +154,7 @@ def require(model: Model, metric: str, offer: Offer, *kinds: Kind) -> None:
             f"expected a {' or '.join(kinds)} model{_instead(metric, model.kind)}"
         )
     if offer not in model.offers:
-        raise ModelError(f"{metric} cannot be measured of the model {model.name!r}: its engine {_LACKING[offer]}")
+        raise ModelError(f"{metric} is not possible with the model {model.name!r}: its engine {_LACKING[offer]}")
 
 
 def addressed(kind: str, model: Model, **others: str) -> Fingerprint:

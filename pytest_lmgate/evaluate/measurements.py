@@ -27,11 +27,11 @@ _UNKEPT = "not kept "  # begins the key of a model in the pool whose measurement
 
 @dataclass(frozen=True)
 class Lookup:
-    """What the cache said of one measurement.
+    """One lookup of a measurement in the cache.
 
     Attributes:
-        hit: Whether it was there.
-        address: Where it was looked for.
+        hit: Whether it was found.
+        address: Its address.
         changed: On a miss, with ``--lmgate-explain-cache``: ingredients that differ from the nearest earlier entry.
     """
 
@@ -47,11 +47,11 @@ class Measurements:
     Attributes:
         store: The cache.
         options: The session's options.
-        report: Told how far a measurement is.
-        note: Told in one sentence what is worth saying, such as waiting for another process.
-        remark: Told in one sentence what the session's summary should say of a measurement that was made.
-        lookups: What the cache said, in order.
-        expect: Told what a measurement is of, as in a sample's identity, before a model runs; it may raise.
+        report: Called with the progress of a measurement.
+        note: Called with a sentence that is worth saying at once, such as waiting for another process.
+        remark: Called with a sentence for the session's summary.
+        lookups: All lookups, in order.
+        expect: Called with a sample's identity before a model runs; it may raise.
         not_kept: Models of which nothing was kept, by name, with the reason.
         verification: The hits, of which some are measured again.
     """
@@ -72,10 +72,12 @@ class Measurements:
     def __post_init__(self) -> None:
         self.verification = Verification(self.options.verify)
 
-    def once(self, measurement: Measurement[T]) -> tuple[T | AtLeast, str, bool]:
-        """Return a measurement's statistics, their address, and whether they were there.
+    def once(self, measurement: Measurement[T], stop_above: float | None = None) -> tuple[T | AtLeast, str, bool]:
+        """Return a measurement's statistics, their address, and whether they were known; two processes measure once.
 
-        A lock makes sure that two processes measure once.
+        Args:
+            measurement: What to measure.
+            stop_above: See `Bench`. A measurement that ended early is not kept.
 
         Raises:
             LmgateError: It cannot be measured.
@@ -89,8 +91,10 @@ class Measurements:
             if model.not_kept:
                 self.not_kept[model.name] = model.not_kept
                 self.lookups.append(Lookup(False, address, (f"not kept: {model.not_kept}",)))
-                self._known[address] = measured = measurement.measure(_Bench(self, None))
-                self._shared.append(address)
+                measured = measurement.measure(_Bench(self, None, stop_above))
+                if not isinstance(measured, AtLeast):
+                    self._known[address] = measured
+                    self._shared.append(address)
                 return measured, address, False
         # Most lookups hit: no lock is needed to read, since entries appear whole.
         if (found := self._fresh(fingerprint, measurement)) is None:
@@ -99,29 +103,29 @@ class Measurements:
                 found = self._fresh(fingerprint, measurement)
                 if found is None:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
-                    return self._measured(fingerprint, measurement), address, False
+                    measured = measurement.measure(_Bench(self, fingerprint, stop_above))
+                    if not isinstance(measured, AtLeast) and not self.was_patched(measurement):
+                        self._keep(fingerprint, measurement, measured)
+                    return measured, address, False
         self.lookups.append(Lookup(True, address))
         self.verification.note(measurement, found)
         self._known[address] = found
         return found, address, True
 
-    def _measured(self, fingerprint: Fingerprint, measurement: Measurement[T]) -> T | AtLeast:
-        measured = measurement.measure(_Bench(self, fingerprint))
-        if isinstance(measured, AtLeast) or self.was_patched(measurement):
-            return measured
+    def _keep(self, fingerprint: Fingerprint, measurement: Measurement[T], measured: T) -> None:
         whole = measurement.encode(measured)
         run = {"measured_at": time.time(), "run": self.options.run}
         self.store.put(fingerprint, replace(whole, facts={**whole.facts, **run}))
         self._known[fingerprint.address] = measured
-        return measured
 
-    def again(self, measurement: Measurement[T]) -> T | AtLeast:
-        """Measure what the cache has already, keeping nothing.
+    def again(self, measurement: Measurement[T]) -> T:
+        """Measure what the cache has already, whole, keeping nothing.
 
         Raises:
             LmgateError: It cannot be measured.
         """
         measured = measurement.measure(_Bench(self, None))
+        assert not isinstance(measured, AtLeast)
         if self.was_patched(measurement):
             raise ModelError("this session patched a library while the model was loaded")
         return measured
@@ -143,7 +147,13 @@ class Measurements:
             return model.open()  # held here, it would stay in memory after the user let it go
 
         def load() -> Runner:
-            runner = model.open()
+            try:
+                runner = model.open()
+            except LmgateError:
+                raise
+            except Exception as error:  # whatever an engine raises
+                what = f"{type(error).__name__}: {error}"
+                raise ModelError(f"model {model.name!r}: its engine cannot load it: {what}") from error
             if changed := model.changed():
                 raise FilesChanged(
                     f"model {model.name!r}: {', '.join(changed[:3])} changed while the model was loaded, three times: "
@@ -196,6 +206,7 @@ class _Bench:
 
     session: Measurements
     fingerprint: Fingerprint | None  # None where nothing is kept
+    stop_above: float | None = None
 
     @property
     def folder(self) -> Path:

@@ -1,53 +1,45 @@
-"""Perplexity, or bits per byte, of a causal model on a text."""
+"""Perplexity: of a causal model, pseudo- of a masked one, conditional of an encoder-decoder; likewise bits per byte."""
 
 from __future__ import annotations
 
-__all__ = ["CausalLikelihoods", "planned_windows"]
+__all__ = ["CausalLikelihoods", "ConditionalLikelihoods", "MaskedLikelihoods", "planned_windows"]
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 
 from pytest_lmgate import __version__
-from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.masked import cut_pieces, masked_requests
+from pytest_lmgate.data.pairs import encode_pairs, pair_requests
+from pytest_lmgate.data.prompts import TextTask
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import Streams, TokenizerFacts, tokenize
 from pytest_lmgate.data.windows import WindowPlan, plan_windows, window_requests
 from pytest_lmgate.engine.scoring import score
-from pytest_lmgate.errors import DataError
-from pytest_lmgate.evaluate.likelihoods import TokenLikelihoods, digest_of_targets, targets_of_rows
-from pytest_lmgate.evaluate.measurement import AtLeast, Bench, addressed, require
+from pytest_lmgate.errors import DataError, ProtocolError
+from pytest_lmgate.evaluate.likelihoods import TokenLikelihoods, counted, digest_of_targets, targets_of_rows
+from pytest_lmgate.evaluate.measurement import AtLeast, Bench, addressed, digest_of, require
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.spec.requests import MaskedRequest
 
-# Raise the number whenever the code that measures may give another result.
-_KIND = "token-nll/5"
+# Raise a number whenever the code that measures may give another result.
+_CAUSAL, _MASKED, _CONDITIONAL = "token-nll/5", "pseudo-nll/3", "conditional-nll/3"
 
 
 @dataclass(frozen=True)
 class CausalLikelihoods(TokenLikelihoods):
-    """NLLs of a text's tokens under a causal model.
+    """NLLs of a text's tokens under a causal model."""
 
-    Attributes:
-        metric: Name of the score.
-        model: A causal model.
-        data: Rows.
-        asked: How, and in which unit.
-        stop_above: Stop as soon as the value is certain to be above this; None to measure whole.
-    """
-
-    metric: str
-    model: Model
     data: Corpus
     asked: Protocol
-    stop_above: float | None = None
 
     def __post_init__(self) -> None:
         require(self.model, self.metric, "score", "causal")
@@ -60,21 +52,16 @@ class CausalLikelihoods(TokenLikelihoods):
     @property
     def fingerprint(self) -> Fingerprint:
         """Address of the NLLs, which do not depend on the unit."""
-        return addressed(_KIND, self.model, data=self.data.digest, protocol=self.windowing.signature)
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The text."""
-        return {"data": self.data.digest}
+        return addressed(_CAUSAL, self.model, data=self.data.digest, protocol=self.windowing.signature)
 
     def measure(self, bench: Bench) -> LikelihoodStatistics | AtLeast:
-        """Score every target of the plan, or so many that the value is certain to be above `stop_above`."""
+        """Score every target of the plan, or so many that the value is certain to be above `Bench.stop_above`."""
         runner = bench.runner(self.model)
         streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
         job = bench.job(self.model.name, self.data.name, self.model.batch_size)
         sizes = {"token": int(plan.targets.sum()), "word": sum(streams.words), "char": sum(streams.chars)}
         sizes["byte"] = sizes["bits_per_byte"] = sum(streams.utf8_bytes)
-        counted, limit = sizes[self.asked.unit], self.stop_above
+        counted, limit = sizes[self.asked.unit], bench.stop_above
         if limit is not None and self._average == "token":
             # NLLs are not negative, so a partial sum that is above the limit stays above it.
             job = replace(job, stop_when=lambda nll: self._value(nll / counted) > limit)
@@ -126,6 +113,128 @@ class CausalLikelihoods(TokenLikelihoods):
         if self.asked.unit == "bits_per_byte":
             return mean / math.log(2)
         return math.exp(mean) if mean < 709 else math.inf
+
+
+@dataclass(frozen=True)
+class MaskedLikelihoods(TokenLikelihoods):
+    """NLLs of each token given all others of its row, under a masked model; each row on its own."""
+
+    data: Corpus
+    asked: MaskedRequest
+
+    def __post_init__(self) -> None:
+        require(self.model, self.metric, "score", "masked")
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Address of the NLLs."""
+        return addressed(_MASKED, self.model, data=self.data.digest, protocol=f"max_length:{self._max_length}")
+
+    def measure(self, bench: Bench) -> LikelihoodStatistics:
+        """Score every token, masked."""
+        runner, name = bench.runner(self.model), self.model.name
+        texts = [row for row in self.data.rows if row.strip()]
+        pieces = cut_pieces(texts, runner.tokenizer, self._max_length, model=name, dataset=self.data.name)
+        targets = np.array([len(piece.targets) for piece in pieces])
+        documents = np.array([piece.document for piece in pieces])
+        job = bench.job(name, self.data.name, self.model.batch_size)
+        found = score(runner, masked_requests(pieces, runner.tokenizer, self.data.name), job)
+        return LikelihoodStatistics(
+            nll=found.nll,
+            window_targets=targets,
+            window_document=documents,
+            **counted(texts),
+            running_text=self.data.is_one_text,
+            row_targets=(None if self.data.is_one_text else np.bincount(documents, weights=targets).astype(np.int64)),
+            targets=digest_of_targets([piece.ids for piece in pieces]),
+        )
+
+    def score(self, statistics: LikelihoodStatistics) -> Score:
+        """Make the pseudo-perplexity."""
+        return METRICS[self.metric].score(statistics, signature=self.signature, metric=self.metric)
+
+    @property
+    def _max_length(self) -> int | None:
+        return self.asked.max_length or self.model.context
+
+    @property
+    def signature(self) -> Signature:
+        """How the text is read, and what the value is per."""
+        return Signature(
+            [("masked", None), ("max_length", str(self._max_length)), ("unit", "token"), ("version", __version__)]
+        )
+
+
+@dataclass(frozen=True)
+class ConditionalLikelihoods(TokenLikelihoods):
+    """NLLs of the tokens of each target, its EOS included, given its source, under an encoder-decoder model.
+
+    Words, bytes and characters, for the units that count them, are those of the targets.
+
+    Raises:
+        ProtocolError: The protocol asks for more than a unit: sources and targets are not cut into windows.
+    """
+
+    data: TextTask
+    asked: Protocol
+
+    def __post_init__(self) -> None:
+        require(self.model, self.metric, "score", "encoder-decoder")
+        said = [
+            "protocol" if each.name == "name" else each.name
+            for each in fields(Protocol)
+            if each.name != "unit" and getattr(self.asked, each.name) != each.default
+        ]
+        if said:
+            raise ProtocolError(
+                f"{', '.join(said)}: the encoder-decoder model {self.model.name!r} reads each source and target whole; "
+                "its conditional perplexity has only a unit"
+            )
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Address of the NLLs, which do not depend on the unit."""
+        return addressed(_CONDITIONAL, self.model, **self.model.writing(), pairs=self.identity["data"])
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Sources and targets."""
+        return {"data": digest_of([self.data.prompts, self._targets])}
+
+    @property
+    def signature(self) -> Signature:
+        """What is scored, and what the value is per."""
+        return Signature(
+            [("conditional", None), ("target", "first reference"), ("unit", self.asked.unit), ("version", __version__)]
+        )
+
+    def measure(self, bench: Bench) -> LikelihoodStatistics:
+        """Score every target."""
+        runner, model, name = bench.runner(self.model), self.model, self.data.name
+        pairs = encode_pairs(
+            runner.tokenizer, self.data.prompts, self._targets, model=model.name, dataset=name, context=model.context
+        )
+        found = score(runner, pair_requests(pairs, name), bench.job(model.name, name, model.batch_size))
+        lengths = np.array([len(pair.target) for pair in pairs])
+        return LikelihoodStatistics(
+            nll=found.nll,
+            window_targets=lengths,
+            window_document=np.arange(len(pairs)),
+            **counted(self._targets),
+            running_text=False,
+            row_targets=lengths,
+            targets=digest_of_targets([pair.target for pair in pairs]),
+        )
+
+    def score(self, statistics: LikelihoodStatistics) -> Score:
+        """Make the perplexity in the unit asked for."""
+        return METRICS[self.metric].score(
+            statistics, signature=self.signature, unit=self.asked.unit, metric=self.metric
+        )
+
+    @property
+    def _targets(self) -> list[str]:
+        return [references[0] for references in self.data.references]
 
 
 def planned_windows(

@@ -17,14 +17,7 @@ from pytest_lmgate.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class DatasetRows:
-    """A dataset with all its columns.
-
-    Attributes:
-        name: As the user wrote it.
-        spec: Which columns mean what.
-        rows: One mapping per row.
-        examples: Rows to show before each prompt.
-    """
+    """A dataset with all its columns, and the rows to show before each prompt as examples."""
 
     name: str
     spec: DatasetSpec
@@ -33,7 +26,7 @@ class DatasetRows:
 
     @cached_property
     def clusters(self) -> list[Any] | None:
-        """Label of each row's cluster, where the spec names the column."""
+        """Label of each row's cluster; None where the spec names no column."""
         if self.spec.cluster is None:
             return None
         return [cell(row, self.spec.cluster, self.name, index, what="cluster") for index, row in enumerate(self.rows)]

@@ -25,11 +25,7 @@ class SessionCode:
         self._marks: dict[str, tuple[str, Any]] | None = None
 
     def forget(self, *, share: bool) -> None:
-        """Look at the session's code again.
-
-        Args:
-            share: Let the models that follow share what is found and measured, until `forget` is called again.
-        """
+        """Look at the session's code again; with `share`, only once until `forget` is called again."""
         self._patches, self._marks = None, {} if share else None
 
     def applied(self, model: Model, revision: str | None, key: str, held: Any = None) -> Model:
@@ -38,19 +34,21 @@ class SessionCode:
         Args:
             model: The model.
             revision: The text that the user changes with the code; None without.
-            key: Identifies the model as long as measurements are shared.
+            key: Identifies the model as long as measurements are shared; of a model without content, in all sessions.
             held: Kept as long, so that no other object gets its id, which may be in `key`.
         """
         patched = self._patches if self._marks is not None and self._patches is not None else patches()
         self._patches = patched
         reason = model.not_kept
         if model.content is None and not reason:
-            reason = "its engine does not say what would tell that the model is the same as before"
+            reason = "its engine gives no digest of it"
         if not (patched or reason or revision is not None):
             return model
         added = {"patches": "; ".join(patched)} if patched else {}
         if revision is not None:
-            return replace(model, content={**(model.content or {}), **added, "revision": revision}, not_kept="")
+            # Two models of which nothing else is known, as two servers, may have the same revision.
+            known = {"entry": key} if model.content is None else model.content
+            return replace(model, content={**known, **added, "revision": revision}, not_kept="")
         # No other measurement has this address: a mark is never used again.
         mark = uuid.uuid4().hex
         if self._marks is not None:

@@ -11,11 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from pytest_lmgate import __version__
-from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompts import Prompt, TextTask
+from pytest_lmgate.data.prompts import Prompt
 from pytest_lmgate.engine.generation import generate
 from pytest_lmgate.errors import ConfigError, EngineError
 from pytest_lmgate.evaluate.measurement import Bench, Measurement, addressed, digest_of, require
@@ -36,8 +35,8 @@ class TextFunction:
 
     Attributes:
         name: For messages.
-        function: Given all prompts, returns a text for each. A prompt is a text, or for a chat a list of messages.
-        asked: What it answered already, by the digest of the prompts, where evaluations are to share that.
+        function: Returns a text for each of all prompts. A prompt is a text, or for a chat a list of messages.
+        asked: Texts that it has written, by the digest of the prompts; evaluations may share them.
     """
 
     name: str
@@ -64,15 +63,9 @@ class GeneratedTexts(Measurement[list[str]]):
     """The texts that a model writes: one generation for a model, prompts and settings, shared by every metric.
 
     Attributes:
-        metric: Name of the score.
-        model: A causal or encoder-decoder model.
-        data: Rows with prompts and references.
-        asked: How to generate.
-        scorer: What the texts are scored by.
+        scorer: The metric.
     """
 
-    metric: str
-    model: Model
     data: DatasetRows
     asked: TextRequest
     scorer: metrics.TextMetric
@@ -89,7 +82,7 @@ class GeneratedTexts(Measurement[list[str]]):
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """What a comparison must share: the data, and a user's own metric."""
+        """The data, and a user's own metric."""
         return identity_of_texts(self.data, self.asked, self.scorer)
 
     def measure(self, bench: Bench) -> list[str]:
@@ -105,22 +98,17 @@ class GeneratedTexts(Measurement[list[str]]):
         )
 
     def encode(self, statistics: list[str]) -> Entry:
-        """Make of the texts what is stored."""
+        """Return what to store of the texts."""
         return Entry({}, {"texts": statistics})
 
     def decode(self, entry: Entry) -> list[str]:
-        """Make texts of what was stored."""
+        """Return the texts that were stored."""
         return [str(text) for text in entry.facts["texts"]]
 
     def score(self, statistics: list[str]) -> Score:
         """Score the texts by the metric asked for."""
-        found = score_texts(
-            self.scorer,
-            list(statistics),
-            self.data.task.references,
-            rows=self.data.task.rows,
-            clusters=self.data.clusters,
-        )
+        task, clusters = self.data.task, self.data.clusters
+        found = score_texts(self.scorer, list(statistics), task.references, rows=task.rows, clusters=clusters)
         found.signature = found.signature.plus(*self.asked.generation.signature.fields, ("lmgate", __version__))
         return found
 
@@ -189,18 +177,15 @@ def _called(source: TextFunction, prompts: Sequence[Prompt]) -> list[str]:
     return listed
 
 
-def _data(task: TextTask, request: TextRequest, clusters: Sequence[Any] | None) -> str:
-    """Digest of all that a comparison must share: a user's metric may look at any column."""
+def identity_of_texts(rows: DatasetRows, request: TextRequest, metric: metrics.TextMetric) -> dict[str, str]:
+    """Return what a comparison must share: the data, and a user's own metric, which may look at any column."""
+    task, clusters = rows.task, rows.clusters
     parts: list[Any] = [task.prompts, task.references]
     if request.metric not in METRICS:
         columns = [dict(row) for row in task.rows]
         parts.append(json.dumps(columns, ensure_ascii=False, default=lambda cell: type(cell).__name__))
     if clusters is not None:
         parts.append(cluster_numbers(clusters, len(task.prompts)).tolist())
-    return digest_of(parts)
-
-
-def identity_of_texts(rows: DatasetRows, request: TextRequest, metric: metrics.TextMetric) -> dict[str, str]:
-    """What a comparison must share. A version in a user's signature is the metric's own, which changes the number."""
+    # A version in a user's signature is the metric's own, which changes the number.
     own = {} if request.metric in METRICS else {"metric": metric.signature}
-    return {"data": _data(rows.task, request, rows.clusters), **own}
+    return {"data": digest_of(parts), **own}

@@ -47,7 +47,6 @@ class Dice(Backend):
             content={"die": entry.digest(file)},
             runtime={"numpy": np.__version__},
             offers=frozenset({"score", "generate"}),
-            batch_size=entry.batch_size,
         )
 
 

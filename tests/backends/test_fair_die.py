@@ -157,7 +157,7 @@ def test_what_it_does_not_offer_is_one_clear_error(dice: _Project) -> None:
     dice.gates("kl_max: {model: eight, reference: six, dataset: text, limit: 1}")
     done = dice.run()
     assert done.returncode == 1
-    expected = "kl cannot be measured of the model 'eight': its engine does not give whole distributions over the"
+    expected = "kl is not possible with the model 'eight': its engine does not give whole distributions over the"
     assert expected in " ".join(done.stdout.split())
 
 
@@ -175,6 +175,43 @@ def test_a_wrong_entry_is_a_clear_error(dice: _Project, entry: str, message: str
     done = dice.run()
     assert done.returncode != 0
     assert message in " ".join((done.stdout + done.stderr).split())
+
+
+BROKEN = """
+    from pytest_lmgate.backends.base import Backend, Model
+
+    class Broken(Backend):
+        name = "broken"
+
+        def describe(self, entry):
+            if entry.name == "raises":
+                return 1 / 0
+            return None if entry.name == "nothing" else Model(entry.name, refuse, context=32)
+
+    def refuse():
+        raise RuntimeError("no chip")
+
+    def pytest_lmgate_backends(config):
+        return [Broken()]
+"""
+
+
+def test_an_engine_that_fails_is_one_sentence(dice: _Project) -> None:
+    dice.write("conftest.py", BROKEN)
+    names = ("raises", "nothing", "refuses")
+    text = (dice.folder / "lmgate.yaml").read_text()
+    entries = "".join(f"  {name}: {{backend: broken}}\n" for name in names)
+    (dice.folder / "lmgate.yaml").write_text(text.replace("models:\n", f"models:\n{entries}"))
+    dice.gates(*(f"ppl_max: {{model: {name}, dataset: text, limit: 7}}" for name in names))
+    done = dice.run()
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout
+    for message in (
+        "model 'raises': the engine broken cannot describe it: ZeroDivisionError: division by zero",
+        "model 'nothing': expected the engine broken to describe a Model, got NoneType",
+        "model 'refuses': its engine cannot load it: RuntimeError: no chip",
+    ):
+        assert message in " ".join(done.stdout.split())
 
 
 def test_the_engine_that_the_documentation_shows_works(dice: _Project) -> None:

@@ -79,7 +79,7 @@ def test_what_cannot_be_a_likelihood_is_an_error(
 def test_results_for_too_few_or_too_many_requests_are_an_error(given: int) -> None:
     engine = _Engine(_certain)
     engine.score = lambda requests: [_certain(requests[0])] * given  # type: ignore[method-assign]
-    with pytest.raises(EngineError, match=f"model 'm': expected results for 2 requests, got {given}"):
+    with pytest.raises(EngineError, match=f"model 'm': expected a result for each of 2 requests, got {given}"):
         score(engine, _requests(16, 9), Job(model="m", dataset="d"))
 
 

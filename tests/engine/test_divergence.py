@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from pytest_lmgate.backends import spool
+from pytest_lmgate.backends.hf.likelihood import divergence as likelihood_divergence
 from pytest_lmgate.backends.hf.likelihood.divergence import Logits, streamed_divergence
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 from pytest_lmgate.backends.hf.likelihood.streaming import TileShape
@@ -226,6 +227,28 @@ def test_memory_that_runs_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) 
     measured = measure_divergence(pair(p, q), STREAMS, PLAN, dataset="d")
 
     assert max(sizes) > 3
+    assert measured == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_memory_that_runs_out_while_two_models_are_compared_halves_the_batch(
+    monkeypatch: pytest.MonkeyPatch, side_by_side: bool
+) -> None:
+    p = build("llama")
+    q = noisy(p)
+    expected = measure_divergence(pair(p, q), STREAMS, PLAN, dataset="d", batch_size=1)
+    plain, sizes = likelihood_divergence.streamed_divergence, []
+
+    def scarce(p: Logits, q: Logits, targets: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(targets))
+        if len(targets) > PLAN.targets.max():
+            raise torch.OutOfMemoryError("out of memory")
+        return plain(p, q, targets)
+
+    monkeypatch.setattr(likelihood_divergence, "streamed_divergence", scarce)
+    measured = measure_divergence(pair(p, q, side_by_side=side_by_side), STREAMS, PLAN, dataset="d")
+
+    assert max(sizes) > PLAN.targets.max()
     assert measured == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 

@@ -21,7 +21,7 @@ import json, resource
 import torch
 
 torch.set_num_threads(1)
-from pytest_lmgate.backends.hf import runner
+from pytest_lmgate.backends.hf import memory
 from pytest_lmgate.errors import EngineError
 from tests.engine.measuring import measure_nll
 from tests.models.zoo import build, documents, loaded, sliding
@@ -44,8 +44,8 @@ def limited(room):
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 lowered = []
-release = runner.release
-runner.release = lambda device: (lowered.append(1), release(device))
+release = memory.release
+memory.release = lambda device: (lowered.append(1), release(device))
 outcomes = {"none": limited(1), "little": limited(10)}
 lowered.clear()
 outcomes["some"] = limited(130) | {"lowered": len(lowered)}

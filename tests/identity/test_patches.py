@@ -275,7 +275,7 @@ for name in names:
         peft.get_peft_model(loaded.model, peft.LoraConfig(target_modules="all-linear"))(input_ids=ids)
 assert type(resolver.model("own").open().loaded.model).__module__.startswith("transformers_modules.")
 
-resolver.forget()
+resolver.code.forget(share=False)
 after = {name: dict(resolver.model(name).ingredients) for name in names}
 assert after == before, [(name, set(after[name].items()) ^ set(before[name].items())) for name in names]
 assert not any(resolver.model(name).not_kept for name in names)

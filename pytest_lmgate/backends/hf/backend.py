@@ -118,7 +118,6 @@ class Transformers(Backend):
             device=device,
             dtype=_dtype(checkpoint, entry),
             weight_bytes=checkpoint.weight_bytes,
-            batch_size=entry.batch_size,
             architecture=checkpoint.architecture,
             not_kept=unknown,
             files=snapshot,

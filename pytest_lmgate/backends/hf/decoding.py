@@ -47,12 +47,7 @@ def decoding_ids(loaded: LoadedModel) -> dict[str, Any]:
 
 
 class Decoding:
-    """One model and one way to decode.
-
-    Args:
-        loaded: A causal or encoder-decoder model, in evaluation mode.
-        settings: How to decode.
-    """
+    """One model in evaluation mode, and one way to decode."""
 
     def __init__(self, loaded: LoadedModel, settings: GenerationSettings) -> None:
         self._loaded, self._settings = loaded, settings
@@ -71,14 +66,11 @@ class Decoding:
         )
 
     def texts(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> list[tuple[str, int]]:
-        """Write one text per prompt, in one batch.
+        """Write one text per prompt, in one batch; see `Runner.generate`.
 
         Args:
             prompts: Token ids.
-            rows: The number of each, which a sample depends on.
-
-        Returns:
-            Texts without prompt and special tokens, and how many tokens were generated for each, its end included.
+            rows: The number of each prompt, which a sample depends on.
 
         Raises:
             NonFiniteError: The model's logits are NaN or infinite.
@@ -112,10 +104,6 @@ class Decoding:
         """Try out whether the model writes the same to a prompt beside another one as alone.
 
         Some models do not look at the attention mask, count positions from the padding on, or mix a batch's states.
-
-        Args:
-            prompt: Token ids.
-            other: Likewise; where it is longer, the prompt is padded.
         """
         config = transformers.GenerationConfig(
             **decoding_ids(self._loaded), pad_token_id=self._pad, max_new_tokens=2, do_sample=False,
@@ -128,12 +116,7 @@ class Decoding:
         return all(_agree(a[0], b[0], dtype) for a, b in zip(alone.logits, beside.logits, strict=True))
 
     def batching(self, prompts: Sequence[PromptIds], context: int | None) -> Batching:
-        """Try out which prompts may share a batch: all, those of one length, none.
-
-        Args:
-            prompts: The longest first.
-            context: Tokens that the model can read; None for no limit.
-        """
+        """Try out which prompts, the longest first, may share a batch: all, those of one length, none."""
         budget = _CPU_TOKENS if self._loaded.device.type == "cpu" else _ACCELERATOR_TOKENS
         room = _PROOF_TOKENS if context is None else min(_PROOF_TOKENS, context - _PROOF_PADDING - 2)
         prompt = prompts[-1].ids[: max(0, room)] if prompts else ()

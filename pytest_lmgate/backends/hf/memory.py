@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["is_out_of_memory", "release", "token_budget"]
+__all__ = ["is_out_of_memory", "release", "token_budget", "within_memory"]
 
 import gc
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
+
+from pytest_lmgate.backends.base import OutOfMemory
+
+T = TypeVar("T")
 
 _CPU_TOKENS = 2048
 _ACCELERATOR_TOKENS = 16384
@@ -44,3 +50,20 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
+
+
+def within_memory(device: torch.device, compute: Callable[[], T]) -> T:
+    """Compute something on a device.
+
+    Raises:
+        OutOfMemory: Memory ran out; what was unused by then has been given back.
+    """
+    try:
+        return compute()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        details = str(error)
+    # Outside the handler: the traceback would keep the failed batch's tensors alive.
+    release(device)
+    raise OutOfMemory(str(device), details)

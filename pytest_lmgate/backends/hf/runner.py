@@ -5,8 +5,9 @@ from __future__ import annotations
 __all__ = ["TransformersRunner"]
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pytest_lmgate.backends.base import Batching, Company, OutOfMemory, Runner
+from pytest_lmgate.backends.base import Batching, Company, Runner
 from pytest_lmgate.backends.hf.decoding import Decoding
 from pytest_lmgate.backends.hf.likelihood.divergence import Logits
 from pytest_lmgate.backends.hf.likelihood.forward import evaluation_mode
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer, check_ids
-from pytest_lmgate.backends.hf.memory import is_out_of_memory, release, token_budget
+from pytest_lmgate.backends.hf.memory import release, token_budget, within_memory
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
-from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers
+from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, where_it_fits
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
 from pytest_lmgate.data.requests import Request, Requests
@@ -29,7 +30,6 @@ from pytest_lmgate.errors import ModelError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-T = TypeVar("T")
 
 
 class TransformersRunner(Runner):
@@ -63,17 +63,19 @@ class TransformersRunner(Runner):
         """
         if self.loaded.vocabulary_size is not None:
             check_ids(requests.highest, self.loaded.vocabulary_size, self.loaded.name)
-        return self._in_memory(lambda: self._prepare(requests, compare))
+        return within_memory(self.loaded.device, lambda: self._prepare(requests, compare))
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
         """Return the NLLs of the requests' targets; see `Scorer.nll`."""
-        return self._in_memory(lambda: self._score(requests))
+        return within_memory(self.loaded.device, lambda: self._score(requests))
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
         """Return the logits that predict the requests' targets, as hidden states where the head could be proven."""
         assert self._scorer is not None
         scorer, batch = self._scorer, _Batch(self.loaded, requests)
-        states = self._in_memory(lambda: scorer.states(batch.model, batch.ids, batch.rows, batch.columns))
+        states = within_memory(
+            self.loaded.device, lambda: scorer.states(batch.model, batch.ids, batch.rows, batch.columns)
+        )
         return Logits(states, scorer.head)
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
@@ -86,14 +88,15 @@ class TransformersRunner(Runner):
             kind = type(self.loaded.model).__name__
             raise ModelError(f"model {self.loaded.name!r}: expected one that generates, got {kind}")
         self._decoding = decoding = Decoding(self.loaded, settings)
-        return self._in_memory(lambda: decoding.batching(prompts, self._context))
+        return within_memory(self.loaded.device, lambda: decoding.batching(prompts, self._context))
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
         """Write one text for each prompt; see `Decoding.texts`."""
         assert self._decoding is not None
         decoding = self._decoding
-        return self._in_memory(
-            lambda: decoding.texts([prompt.ids for prompt in prompts], [prompt.row for prompt in prompts])
+        return within_memory(
+            self.loaded.device,
+            lambda: decoding.texts([prompt.ids for prompt in prompts], [prompt.row for prompt in prompts]),
         )
 
     def close(self) -> None:
@@ -101,17 +104,6 @@ class TransformersRunner(Runner):
         device = self.loaded.device
         del self.loaded, self._scorer, self._decoding
         release(device)
-
-    def _in_memory(self, compute: Callable[[], T]) -> T:
-        try:
-            return compute()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            details = str(error)
-        # Outside the handler: the traceback would keep the failed batch's tensors alive.
-        release(self.loaded.device)
-        raise OutOfMemory(str(self.loaded.device), details)
 
     def _prepare(self, requests: Requests, compare: bool) -> Batching:
         loaded = self.loaded
@@ -158,17 +150,8 @@ class TransformersRunner(Runner):
 
     def _found_company(self, longest: Ints, other: Ints, lengths: Ints, budget: int) -> tuple[Company, bool]:
         assert self._scorer is not None
-        scorer, loaded = self._scorer, self.loaded
-        return find_company(
-            lambda rows: scorer.read(loaded, rows),
-            longest,
-            other,
-            lengths,
-            budget=budget,
-            model=loaded.model,
-            device=loaded.device,
-            name=loaded.name,
-        )
+        read = functools.partial(self._scorer.read, self.loaded)
+        return find_company(read, longest, other, lengths, budget=budget, loaded=self.loaded)
 
     def _company_of_pairs(self, requests: Requests) -> tuple[Company, bool]:
         """Try out whether a short pair has the same NLLs beside the longest one as alone."""
@@ -176,9 +159,11 @@ class TransformersRunner(Runner):
             return Company.ANY, False
         longest, short = (requests.make(int(requests.order[at])) for at in (0, -1))
         dtype = getattr(self.loaded.model, "dtype", torch.float32)
-        if has_same_numbers(self._score, short, [longest], dtype=dtype, name=self.loaded.name):
-            return Company.ANY, False
-        return Company.ALONE, True
+        same = where_it_fits(
+            self.loaded.device,
+            lambda: has_same_numbers(self._score, short, [longest], dtype=dtype, name=self.loaded.name),
+        )
+        return (Company.ANY, False) if same else (Company.ALONE, same is not None)
 
     def _score(self, requests: Sequence[Request]) -> list[Floats]:
         assert self._scorer is not None
@@ -188,13 +173,13 @@ class TransformersRunner(Runner):
 
 
 class _Batch:
-    """Some requests, ready to be read.
+    """Some requests as the model reads them.
 
     Attributes:
         model: The model; of an encoder-decoder, on these sources.
         ids: Token ids, shape ``[requests, tokens]``, padded on the right, on the model's device.
-        rows: In which row each target is predicted, shape ``[targets]``.
-        columns: From the state at which position, shape ``[targets]``.
+        rows: The row in which each target is predicted, shape ``[targets]``.
+        columns: The position whose state predicts it, shape ``[targets]``.
         targets: Token ids, shape ``[targets]``.
     """
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 from pytest_lmgate.backends.hf.likelihood.streaming import TileShape, tile_shape, vocabulary_tiles
+from pytest_lmgate.backends.hf.memory import within_memory
 
 # What is measured of each target, in this order.
 COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
@@ -49,8 +50,14 @@ class Logits:
         return self.states.device if self.head is None else self.head.weight.device
 
     def against(self, candidate: Logits, targets: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Compare a candidate's logits with these; see `streamed_divergence`."""
-        return streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().numpy()
+        """Compare a candidate's logits with these; see `streamed_divergence`.
+
+        Raises:
+            OutOfMemory: Fewer positions may fit.
+        """
+        return within_memory(
+            self.device, lambda: streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().numpy()
+        )
 
     def stored(self) -> Tensor:
         """Return what `restored` makes them of again, without the head."""
@@ -81,17 +88,17 @@ class Logits:
 
 
 def streamed_divergence(p: Logits, q: Logits, targets: Tensor, tile: TileShape | None = None) -> Tensor:
-    """Return what is measured of each target.
+    """Compare the candidate q with the reference p at each target.
 
     Args:
-        p: The reference's logits, for vocabularies of one size.
-        q: The candidate's, at the same positions.
+        p: Logits of the reference.
+        q: Logits of the candidate at the same positions, over a vocabulary of the same size.
         targets: Token ids, shape ``[positions]``.
-        tile: Tile to work in; the device's own unless said.
+        tile: Tile to work in; None for the device's own.
 
     Returns:
-        Shape ``[positions, 5]``, float64, on the reference's device: the `COLUMNS`, nats, probabilities and 1 or 0. Not
-        finite where the logits are not, or where the candidate rules a token out that the reference does not.
+        The `COLUMNS`, shape ``[positions, 5]``, float64, on the reference's device, in nats, probabilities and 1 or 0.
+        Not finite where the logits are not, or where the candidate rules a token out that the reference does not.
     """
     tile = tile or tile_shape(p.device)
     buffers = p.buffer(tile), q.buffer(tile)
@@ -138,8 +145,7 @@ class _Side:
     def raise_to(self, logits: Tensor, begin: int, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Take a tile's maxima and targets in, and shift the tile by the running maxima, in place.
 
-        Returns:
-            The factor by which earlier terms have shrunk, and by how much the maxima have risen; shape ``[positions]``.
+        Return the factor by which earlier terms have shrunk, and by how much the maxima have risen.
         """
         self._target[rows] = logits[rows, columns].double()
         highest = torch.maximum(self._highest, logits.amax(-1).double())

@@ -1,21 +1,26 @@
 """One forward pass of a causal model: what it is given, what is required of what it gives back.
 
 No attention mask is passed and batches are right-padded, which is right for a model whose states do not depend on what
-comes after them, and for no other: `causality.require_causal` proves that on the model at hand.
+comes after them, and for no other: `causality.require_causal` proves that on the model at hand. A model that draws
+random numbers while it reads is run twice: the same tokens must give the same numbers.
 """
 
 from __future__ import annotations
 
-__all__ = ["evaluation_mode", "logits_of", "run"]
+__all__ = ["evaluation_mode", "logits_of", "not_deterministic", "repeatable", "run"]
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from pytest_lmgate.errors import EngineError
+from pytest_lmgate.errors import EngineError, ModelError
+
+_ROUNDINGS = 8
+_FLOAT32_ROUNDING = 1e-5
 
 
 def run(model: Any, ids: Tensor) -> Any:
@@ -59,3 +64,42 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def _takes_use_cache(model: Any) -> bool:
     parameters = inspect.signature(model.forward).parameters
     return "use_cache" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def repeatable(compute: Callable[[], Tensor], *, name: str) -> Tensor:
+    """Run a model on some tokens by `compute`; where that took random numbers from torch, run it again and compare.
+
+    Raises:
+        ModelError: The second run gives other numbers, beyond rounding.
+    """
+    before = _random_states()
+    found = compute()
+    if all(torch.equal(one, other) for one, other in zip(before, _random_states(), strict=True)):
+        return found
+    again = compute()
+    if not _agree(found, again):
+        raise not_deterministic(name)
+    return found
+
+
+def not_deterministic(name: str) -> ModelError:
+    """Return what to raise where a model gave two numbers for the same row."""
+    return ModelError(
+        f"model {name!r} is not deterministic: it gave two different likelihoods for the same row, but a gate needs "
+        "the same number twice; switch off what is random in it, such as dropout that ignores evaluation mode, or "
+        "Reformer's attention by random hashes (hash_seed in config.json)"
+    )
+
+
+def _random_states() -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states += [torch.cuda.get_rng_state(device) for device in range(torch.cuda.device_count())]
+    return states
+
+
+def _agree(found: Tensor, again: Tensor) -> bool:
+    """Whether two results differ by rounding only; NaN is another error, which is raised where it is met."""
+    tolerance = max(_ROUNDINGS * torch.finfo(found.dtype).eps, _FLOAT32_ROUNDING)
+    found, again = found.double().nan_to_num(), again.double().nan_to_num()
+    return bool((found - again).abs().mean() <= tolerance * found.abs().mean())

@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = ["LogitTransform", "VocabularyHead", "capture_hidden", "prove_head"]
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class VocabularyHead:
     Attributes:
         weight: Shape ``[vocabulary, hidden]``.
         bias: Shape ``[vocabulary]``, or None.
-        transform: In-place elementwise map from the linear output to the logit, or None.
+        transform: In-place map from the linear output to the logit, or None.
     """
 
     weight: Tensor
@@ -54,16 +55,13 @@ class VocabularyHead:
         return self.weight.dtype
 
     def tile(self, hidden: Tensor, begin: int, end: int, buffer: Tensor) -> Tensor:
-        """Return the logits of the tokens ``begin..end-1``, upcast to float32 or better.
+        """Return the logits of the tokens ``begin..end-1``, shape ``[positions, end - begin]``, in float32 or better.
 
         Args:
             hidden: Shape ``[positions, hidden]``, in the head's dtype.
             begin: First token id of the tile.
             end: One past its last.
-            buffer: Scratch of at least ``positions * (end - begin)`` elements in the head's dtype.
-
-        Returns:
-            Shape ``[positions, end - begin]``; valid until `buffer` is used again.
+            buffer: Scratch of at least as many elements in the head's dtype, which the logits may lie in.
         """
         out = buffer[: hidden.shape[0] * (end - begin)].view(hidden.shape[0], end - begin)
         weight = self.weight[begin:end].t()
@@ -189,16 +187,13 @@ def _candidates(config: Any) -> Iterator[LogitTransform | None]:
     """Yield the transforms that the config may mean, none at all first."""
     yield None
     numbers = _declared(config.to_dict() if hasattr(config, "to_dict") else {})
-    for number in numbers:
-        yield _soft_cap(number)
-    for number in numbers:
-        yield _scale(number)
-        yield _scale(1 / number)
-    for scale in numbers:
-        for cap in numbers:
-            for factor in (scale, 1 / scale):
-                yield _chain(_scale(factor), _soft_cap(cap))
-                yield _chain(_soft_cap(cap), _scale(factor))
+    caps = [_soft_cap(number) for number in numbers]
+    scales = [_scale(factor) for number in numbers for factor in (number, 1 / number)]
+    yield from (*caps, *scales)
+    for at, cap in itertools.product(range(len(numbers)), caps):
+        for scale in scales[2 * at : 2 * at + 2]:
+            yield _chain(scale, cap)
+            yield _chain(cap, scale)
 
 
 def _declared(config: dict[str, Any]) -> list[float]:

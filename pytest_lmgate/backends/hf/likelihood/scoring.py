@@ -13,12 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pytest_lmgate.backends.hf.likelihood.forward import logits_of, run
+from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable, run
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead, capture_hidden, prove_head
 from pytest_lmgate.backends.hf.likelihood.streaming import streamed_nll
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.backends.hf.trials.causality import require_causal
-from pytest_lmgate.backends.hf.trials.determinism import repeatable
 from pytest_lmgate.errors import ModelError
 
 # Logits upcast at a time where they are held whole: 128 MiB of float64.
@@ -44,11 +43,7 @@ class Scorer:
 
     @classmethod
     def causal(cls, loaded: LoadedModel, ids: Tensor) -> Scorer:
-        """Require a model to be causal, then try its head out, both on token ids of shape ``[tokens]``.
-
-        Raises:
-            ModelError: It is not causal.
-        """
+        """Require a model to be causal, then try its head out, both on token ids of shape ``[tokens]``."""
         require_causal(loaded.model, ids, name=loaded.name)
         return cls.proven(loaded.model, ids, name=loaded.name)
 
@@ -67,17 +62,14 @@ class Scorer:
         return (loaded.vocabulary_size or 0) if self.head is None else 0
 
     def nll(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Tensor:
-        """Return the NLL in nats of each target.
+        """Return the NLL in nats of each target, shape ``[targets]``, float64.
 
         Args:
-            model: In evaluation mode, called on token ids.
+            model: In evaluation mode.
             ids: What it reads, on its device, shape ``[batch, tokens]``.
-            rows: In which row each target is predicted, shape ``[targets]``.
-            columns: From the state at which position, likewise.
-            targets: Token ids, likewise.
-
-        Returns:
-            Shape ``[targets]``, float64.
+            rows: The row in which each target is predicted, shape ``[targets]``.
+            columns: The position whose state predicts it, shape ``[targets]``.
+            targets: Token ids, shape ``[targets]``.
 
         Raises:
             ModelError: A token id is beyond the vocabulary, or the model is not deterministic.
@@ -90,12 +82,7 @@ class Scorer:
         return streamed_nll(self.states(model, ids, rows, columns), targets, self.head)
 
     def read(self, loaded: LoadedModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
-        """Return the NLL of each token of some rows but the first, read in one batch, padded on the right.
-
-        Args:
-            loaded: A causal model.
-            rows: Token ids, two or more in each.
-        """
+        """Return the NLL of each token of some rows but the first, read in one batch; a row has two tokens or more."""
         targets = [torch.from_numpy(row[1:]) for row in rows]
         ids = nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
         counts = [len(target) for target in targets]
@@ -105,16 +92,9 @@ class Scorer:
         return np.split(nll, np.cumsum(counts)[:-1])
 
     def states(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return what there is of the logits at some positions: the head's input, or the logits themselves.
+        """Return the head's input at some positions of ids, as in `nll`, shape ``[positions, hidden]``.
 
-        Args:
-            model: In evaluation mode, called on token ids.
-            ids: What it reads, on its device, shape ``[batch, tokens]``.
-            rows: Row of each position, shape ``[positions]``.
-            columns: Token that it is the state after, likewise.
-
-        Returns:
-            Shape ``[positions, hidden]``; ``[positions, vocabulary]`` where the model's own logits must be used.
+        Where the model's own logits must be used, these are returned, shape ``[positions, vocabulary]``.
         """
         found = repeatable(lambda: self._read(model, ids), name=self.name)
         return found[rows.to(found.device), columns.to(found.device)]

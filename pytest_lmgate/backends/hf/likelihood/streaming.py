@@ -12,7 +12,7 @@ from __future__ import annotations
 __all__ = ["TileShape", "streamed_nll", "tile_shape", "vocabulary_tiles"]
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,14 +24,8 @@ from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 _UNSHIFTED = 50.0
 
 
-@dataclass(frozen=True)
-class TileShape:
-    """How much of the logits exists at a time.
-
-    Attributes:
-        rows: Positions.
-        tokens: Vocabulary entries.
-    """
+class TileShape(NamedTuple):
+    """How much of the logits exists at a time: positions and tokens of the vocabulary."""
 
     rows: int
     tokens: int
@@ -43,16 +37,15 @@ def tile_shape(device: torch.device) -> TileShape:
 
 
 def streamed_nll(hidden: Tensor, targets: Tensor, head: VocabularyHead, tile: TileShape | None = None) -> Tensor:
-    """Return the NLL in nats of each target.
+    """Return the NLL in nats of each target, shape ``[positions]``, float64.
+
+    It is not finite where the logits are not, or where the target's probability is zero.
 
     Args:
         hidden: What the head takes, shape ``[positions, hidden]``.
         targets: Token ids, shape ``[positions]``.
         head: The head.
-        tile: Tile to work in; the device's own unless said.
-
-    Returns:
-        Shape ``[positions]``, float64. Not finite where the logits are not, or the target's probability is zero.
+        tile: Tile to work in; None for the device's own.
     """
     # A head may live on another device than the layers before it.
     hidden, targets = hidden.to(head.weight), targets.to(head.weight.device)
@@ -75,7 +68,8 @@ def _block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor
     within_reach = bool((shift.abs() <= _UNSHIFTED).all())
     total = torch.zeros(len(targets), dtype=torch.float64, device=hidden.device)
     target_logit = torch.empty_like(total)
-    for logits, rows, columns in _tiles(hidden, targets, head, buffer, tokens):
+    for begin, end, rows, columns in vocabulary_tiles(targets, head.vocabulary_size, tokens):
+        logits = head.tile(hidden, begin, end, buffer)
         target_logit[rows] = logits[rows, columns].double()
         shifted = logits if within_reach else logits.sub_(shift[:, None])
         total += shifted.exp_().sum(-1)
@@ -93,7 +87,8 @@ def _safe_block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: T
     highest = torch.full((len(targets),), -torch.inf, dtype=torch.float64, device=hidden.device)
     total = torch.zeros_like(highest)
     target_logit = torch.empty_like(highest)
-    for logits, rows, columns in _tiles(hidden, targets, head, buffer, tokens):
+    for begin, end, rows, columns in vocabulary_tiles(targets, head.vocabulary_size, tokens):
+        logits = head.tile(hidden, begin, end, buffer)
         target_logit[rows] = logits[rows, columns].double()
         new = torch.maximum(highest, logits.amax(-1).double())
         # exp(-inf - -inf) is NaN: a row without a finite logit so far adds nothing.
@@ -102,14 +97,6 @@ def _safe_block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: T
         total = total * scale + (logits.double() - base[:, None]).exp().sum(-1)
         highest = new
     return total.log() + highest - target_logit
-
-
-def _tiles(
-    hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor, tokens: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield each tile of logits with the rows whose target lies in it, their columns in it."""
-    for begin, end, rows, columns in vocabulary_tiles(targets, head.vocabulary_size, tokens):
-        yield head.tile(hidden, begin, end, buffer), rows, columns
 
 
 def vocabulary_tiles(targets: Tensor, vocabulary: int, tokens: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:

@@ -46,12 +46,7 @@ _TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a model's config says of its kind.
-
-    Attributes:
-        name: The model's name, for messages.
-        config: Its config, as in config.json.
-    """
+    """What a model's config says of its kind; the name is for messages."""
 
     name: str
     config: Mapping[str, Any]
@@ -81,11 +76,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Checkpoint(Architecture):
-    """A checkpoint's folder.
-
-    Attributes:
-        folder: The folder.
-    """
+    """A checkpoint's folder."""
 
     folder: Path
 
@@ -213,11 +204,7 @@ def require_tokenizer(folder: Path, *, name: str) -> None:
 
 
 def _require_content(files: Iterable[Path], *, name: str) -> None:
-    """Refuse Git LFS pointers, which stand for files that were not fetched.
-
-    Raises:
-        ModelError: A file is one.
-    """
+    """Refuse Git LFS pointers, which stand for files that were not fetched."""
     for file in files:
         if is_lfs_pointer(file):
             raise ModelError(f"model {name!r}: {pull_hint(file)}")

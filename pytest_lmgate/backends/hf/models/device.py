@@ -33,11 +33,7 @@ def device_class(device: str) -> str:
 
 
 def require_device(device: str, *, model: str) -> None:
-    """Refuse a device that this machine does not have; a cached measurement needs none.
-
-    Args:
-        device: As in ``cuda:1``.
-        model: Name of the model that is to run there, for the message.
+    """Refuse a device, such as ``cuda:1``, that this machine does not have; a cached measurement needs none.
 
     Raises:
         ModelError: torch cannot use the device.
@@ -54,8 +50,9 @@ def require_device(device: str, *, model: str) -> None:
         ) from error
 
 
+@cache
 def share_processors(workers: int) -> None:
-    """Give each of several processes its share of the processors, unless OMP_NUM_THREADS decides.
+    """Give each of several processes its share of the processors, once, unless OMP_NUM_THREADS decides.
 
     More threads than processors wait for each other in every operation: two workers of two threads each on two
     processors were seen to take 30 times as long as one.

@@ -29,8 +29,8 @@ def fetch_checkpoint(
 
     Args:
         repo: Hub id.
-        revision: Branch, tag or commit. A branch is looked up again in each session, so that it is not stale where the
-            hub can be reached; a full commit that is whole in the local cache is not, since it cannot change.
+        revision: Branch, tag or commit. A branch is looked up again in each session; a full commit that is whole in the
+            local cache is not, since it cannot change.
         name: The model's name, for messages.
         offline: Forbid the network.
         pickle_weights: Fetch weights in pickle files too.

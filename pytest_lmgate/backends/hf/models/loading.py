@@ -30,14 +30,7 @@ _SPECIAL = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run.
-
-    Attributes:
-        name: Its name, for messages.
-        model: In evaluation mode.
-        tokenizer: Its tokenizer.
-        device: Where its inputs go.
-    """
+    """A model ready to run, in evaluation mode; its inputs go to `device`."""
 
     name: str
     model: Any
@@ -46,7 +39,7 @@ class LoadedModel:
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Rows of the input embedding, or None where the model does not say."""
+        """Rows of the input embedding; None where the model does not say."""
         try:
             return int(self.model.get_input_embeddings().weight.shape[0])
         except (AttributeError, NotImplementedError):
@@ -112,7 +105,7 @@ def load_checkpoint(
 
 
 def wrap_pair(pair: Sequence[Any], *, name: str) -> LoadedModel:
-    """Wrap a ``(model, tokenizer)`` pair, or a pipeline's, made by the user; it stays on its device.
+    """Wrap a ``(model, tokenizer)`` pair of the user's, which stays on its device.
 
     Raises:
         ModelError: It is not such a pair.

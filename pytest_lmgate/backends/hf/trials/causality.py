@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_lmgate.backends.hf.likelihood.forward import logits_of
+from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable
 from pytest_lmgate.backends.hf.memory import is_out_of_memory
-from pytest_lmgate.backends.hf.trials.determinism import repeatable
 from pytest_lmgate.errors import ModelError
 
 _TOKENS = 24
@@ -73,20 +72,11 @@ def require_causal(model: Any, ids: Tensor, *, name: str) -> None:
 
 
 def _leak_and_reach(model: Any, ids: Tensor, name: str, *, alone: bool = False) -> tuple[float, float]:
-    """Change later tokens, and compare the logits with those of the row unchanged.
-
-    Args:
-        model: In evaluation mode.
-        ids: Shape ``[tokens]``, two or more.
-        name: The model's name, for messages.
-        alone: Whether each row is read by itself.
+    """Change later tokens, and compare the logits with those of the row unchanged; `alone` reads each row by itself.
 
     Returns:
         The largest mean change of the logits at a position before a changed token, 0 where it is rounding, and the
         median over the rows of the mean change at the position after a changed token.
-
-    Raises:
-        ModelError: The model is not deterministic.
     """
     # Its neighbour in the vocabulary: always another token, always a valid one.
     other = (ids - 1).abs()

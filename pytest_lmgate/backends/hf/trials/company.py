@@ -7,7 +7,7 @@ that looks at padding (ProphetNet). Their rows run alone, or only with rows of t
 
 from __future__ import annotations
 
-__all__ = ["find_company", "has_same_numbers"]
+__all__ = ["find_company", "has_same_numbers", "where_it_fits"]
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pytest_lmgate.backends.base import Company
-from pytest_lmgate.backends.hf.memory import is_out_of_memory, release
-from pytest_lmgate.backends.hf.trials.determinism import not_deterministic
+from pytest_lmgate.backends.base import Company, OutOfMemory
+from pytest_lmgate.backends.hf.likelihood.forward import not_deterministic
+from pytest_lmgate.backends.hf.memory import within_memory
+from pytest_lmgate.backends.hf.models.loading import LoadedModel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,14 +35,7 @@ _FLOAT32_ROUNDING = 1e-4
 def has_same_numbers(
     read: Callable[[Sequence[Row]], Sequence[Floats]], row: Row, beside: Sequence[Row], *, dtype: torch.dtype, name: str
 ) -> bool:
-    """Try out whether a row has the same NLLs behind other rows in a batch as alone.
-
-    Args:
-        read: Returns the NLLs of each of some rows that are read together.
-        row: What is looked at.
-        beside: Other rows.
-        dtype: The model's, whose rounding is allowed.
-        name: The model's name, for messages.
+    """Try out whether a row has the same NLLs behind other rows in a batch as alone, but for the rounding of `dtype`.
 
     Raises:
         ModelError: The row has two NLLs when it is read alone twice.
@@ -61,9 +55,7 @@ def find_company(
     lengths: Ints,
     *,
     budget: int,
-    model: Any,
-    device: torch.device,
-    name: str,
+    loaded: LoadedModel,
 ) -> tuple[Company, bool]:
     """Try out on a model which rows of token ids may share a batch.
 
@@ -74,15 +66,13 @@ def find_company(
     Args:
         read: Returns the NLLs of each of some rows that are read together.
         longest: Token ids of the longest row.
-        other: Of another row.
-        lengths: Of all rows.
+        other: Token ids of another row.
+        lengths: Lengths of all rows.
         budget: Tokens that a batch may hold; two rows that no batch would hold are not tried.
-        model: The model.
-        device: Where it runs.
-        name: The model's name, for messages.
+        loaded: The model.
 
     Returns:
-        The company, and whether that was found by a trial that differed, so that it is worth a remark.
+        The company, and whether a trial that differed decided it, which is worth a remark.
 
     Raises:
         ModelError: The model gives a row two NLLs.
@@ -91,13 +81,14 @@ def find_company(
         return Company.ANY, False  # nothing to score but what is read alone
     # A row of one token has no NLL to compare.
     other = other if len(other) > 1 else longest
+    model, device, name = loaded.model, loaded.device, loaded.name
     dtype = getattr(model, "dtype", torch.float32)
     whole = longest[: max(2, budget // 2)]
     row = other[: max(2, min(_TOKENS, len(whole) // 2))]
     company, differs = Company.EQUAL, False
     if len(np.unique(lengths)) > 2:
         if len(whole) == len(longest) or not _scales_positions(getattr(model, "config", None)):
-            same = _fits(lambda: has_same_numbers(read, row, [whole], dtype=dtype, name=name), device)
+            same = where_it_fits(device, lambda: has_same_numbers(read, row, [whole], dtype=dtype, name=name))
             if same:
                 return Company.ANY, False
             differs = same is not None
@@ -105,7 +96,7 @@ def find_company(
             differs = True
     begins = range(0, min(len(whole) - len(row) + 1, _PIECES * len(row)), len(row))
     pieces = [whole[begin : begin + len(row)] for begin in begins]
-    same = _fits(lambda: has_same_numbers(read, row, pieces, dtype=dtype, name=name), device)
+    same = where_it_fits(device, lambda: has_same_numbers(read, row, pieces, dtype=dtype, name=name))
     if not same:
         company, differs = Company.ALONE, same is not None
     # Dynamic scaling keeps the frequencies of the longest row that it has read until it reads a short one.
@@ -113,16 +104,12 @@ def find_company(
     return company, differs
 
 
-def _fits(trial: Callable[[], bool], device: torch.device) -> bool | None:
+def where_it_fits(device: torch.device, trial: Callable[[], bool]) -> bool | None:
     """Return what a trial finds, None where memory does not suffice for it."""
     try:
-        return trial()
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    # Outside the handler: the traceback would keep the failed batch's tensors alive.
-    release(device)
-    return None
+        return within_memory(device, trial)
+    except OutOfMemory:
+        return None
 
 
 def _agree(one: Floats, other: Floats, dtype: torch.dtype) -> bool:

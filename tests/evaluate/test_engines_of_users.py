@@ -1,0 +1,128 @@
+"""What the session makes of an engine of the user's: whose measurement is whose, and results that are none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.backends.base import Backend, Entry, Model
+from pytest_lmgate.config.file import load_project
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.data.requests import Request
+from pytest_lmgate.errors import EngineError
+from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.spec.protocol import Protocol
+from tests.backends.fair_die import Dice, Die
+from tests.evaluate.entries import perplexity
+
+PROTOCOL = Protocol(max_length=8)
+
+
+class _Engine(Dice):
+    """A fair die under another name, whose description a test may change."""
+
+    def __init__(self, name: str = "die", change: Callable[[Model], Model] = lambda model: model) -> None:
+        self.name, self._change = name, change
+
+    def describe(self, entry: Entry) -> Model:
+        return self._change(super().describe(entry))
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Callable[..., Evaluator]:
+    (tmp_path / "text.txt").write_text("abcdefgh" * 20)
+    for sides in (2, 4):
+        (tmp_path / f"{sides}.json").write_text(f'{{"sides": {sides}}}')
+    (tmp_path / "lmgate.yaml").write_text(
+        """
+        models:
+          two: {path: 2.json, backend: die, batch_size: 1}
+          four: {path: 4.json, backend: die, batch_size: 1}
+          other: {path: 2.json, backend: other}
+          two-revised: {path: 2.json, backend: die, revision: "1"}
+          four-revised: {path: 4.json, backend: die, revision: "1"}
+        datasets:
+          text: {path: text.txt}
+        """
+    )
+
+    def start(*engines: Backend) -> Evaluator:
+        options = Options(cache=tmp_path / "cache")
+        return Evaluator(load_project(tmp_path), options, users_backends={each.name: each for each in engines})
+
+    return start
+
+
+def test_two_engines_that_describe_a_file_alike_do_not_share_measurements(session: Callable[..., Evaluator]) -> None:
+    four = {"open": lambda: Die(4)}
+    evaluator = session(_Engine(), _Engine("other", lambda model: dataclasses.replace(model, **four)))
+    assert perplexity(evaluator, "two", "text", PROTOCOL) == pytest.approx(2)
+    other = perplexity(evaluator, "other", "text", PROTOCOL)
+    assert (float(other), other.cached) == (pytest.approx(4), False)
+
+
+def test_models_without_content_that_have_the_same_revision_do_not_share_measurements(
+    session: Callable[..., Evaluator],
+) -> None:
+    def unknown(model: Model) -> Model:
+        return dataclasses.replace(model, content=None)
+
+    for cached in (False, True):
+        evaluator = session(_Engine(change=unknown))
+        two, four = (perplexity(evaluator, name, "text", PROTOCOL) for name in ("two-revised", "four-revised"))
+        assert (two, four) == (pytest.approx(2), pytest.approx(4))
+        assert (two.cached, four.cached) == (cached, cached)
+        assert two.content != four.content
+
+
+def test_a_bound_is_not_taken_for_the_value_of_a_model_whose_measurements_are_not_kept(
+    session: Callable[..., Evaluator],
+) -> None:
+    evaluator = session(_Engine(change=lambda model: dataclasses.replace(model, content=None)))
+    evaluator.forget(share=True)  # as between the gates of lmgate.yaml
+    assert perplexity(evaluator, "four", "text", PROTOCOL, stop_above=1.001).details["at_least"]
+    whole = perplexity(evaluator, "four", "text", PROTOCOL)
+    assert whole == pytest.approx(4)
+    assert "at_least" not in whole.details
+
+
+def test_the_batch_size_of_an_entry_holds_whatever_the_engine_says(session: Callable[..., Evaluator]) -> None:
+    sizes = []
+
+    class Counting(Die):
+        def score(self, requests: Sequence[Request]) -> list[Any]:
+            sizes.append(len(requests))
+            return super().score(requests)
+
+    def plain(model: Model) -> Model:
+        return Model(model.name, lambda: Counting(2), content=model.content)
+
+    perplexity(session(_Engine(change=plain)), "two", "text", PROTOCOL)
+    assert set(sizes) == {1}
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ([], "expected a result for each of 1 requests, got 0"),
+        ([[0.5] * 7] * 2, "expected a result for each of 1 requests, got 2"),
+        ([np.zeros(3)], "expected 7 numbers of a window of 7 tokens, got an array of shape \\[3\\]"),
+        ([0.5], "expected 7 numbers of a window of 7 tokens, got an array of shape \\[\\]"),
+        (["nothing"], "could not convert string to float"),
+    ],
+)
+def test_results_that_do_not_fit_the_requests_are_an_error_that_names_the_model(
+    session: Callable[..., Evaluator], results: Any, message: str
+) -> None:
+    class Odd(Die):
+        def score(self, requests: Sequence[Request]) -> Any:
+            return results
+
+    engine = _Engine(change=lambda model: dataclasses.replace(model, open=lambda: Odd(2)))
+    with pytest.raises(EngineError, match=f"model 'two': .*{message}"):
+        perplexity(session(engine), "two", "text", PROTOCOL)
