@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import subprocess
 import sys
@@ -77,7 +78,9 @@ class _Project:
 
     def run(self, *arguments: str, plugin: str = "fair_die", **env: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pytest", "-p", plugin, "--lmgate-report", "json:report.json", *arguments]
-        environment = {"PYTHONPATH": str(HERE), "PATH": "", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", **env}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "LMGATE_", "CI"))}
+        paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        environment = {**kept, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", **env}
         return subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True, check=False, env=environment, timeout=120
         )

@@ -26,7 +26,7 @@ CASES = {
     ),
     "encoder_decoder": (
         "'./encoder_decoder', 'words'",
-        "ppl of the encoder-decoder model './encoder_decoder' is of a reference",
+        "ppl of the encoder-decoder model './encoder_decoder' measures a reference",
     ),
     "architecture": ("'./unknown', 'words'", "cannot be loaded"),
     "no_tokenizer": ("'./no_tokenizer', 'words'", "no tokenizer in"),
