@@ -17,7 +17,7 @@ import os
 import time
 from pathlib import Path
 
-from pytest_lmgate.cache.files import read_sealed, write_sealed
+from pytest_lmgate.cache.files import read_sealed, sync, write_sealed
 from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.errors import CacheError
 
@@ -25,10 +25,9 @@ _RACY_SECONDS = 2.0
 
 
 class FileDigests:
-    """Digests of files, remembered in a folder; a folder that cannot be written only costs time."""
+    """Digests of files, remembered in a folder; with a key, only what it signed is believed."""
 
     def __init__(self, folder: Path, key: CacheKey | None = None) -> None:
-        """Remember in `folder`, which is made when first needed; with a key, believe only memories that it signed."""
         self._folder, self._key = folder, key
 
     def digest(self, path: Path) -> str:
@@ -41,12 +40,13 @@ class FileDigests:
         if _is_read_only(path):
             return _sha256(path)
         key = _key(path, before)
-        memory = self._folder / key[:2] / key[2:40]
         with contextlib.suppress(OSError, CacheError, ValueError):
-            named, digest = read_sealed(memory, self._key).decode("ascii").split()
+            named, digest = read_sealed(self._memory(key), self._key).decode("ascii").split()
             if named == key:  # the memory of another file may have been put here
                 return digest
-        _write_back(path)
+        # A process that has the file mapped can write to a page that is changed already without a new change time.
+        # After the page is written back, the next write sets the change time again.
+        sync(path)
         before = path.stat()
         digest = _sha256(path)
         after = path.stat()
@@ -54,8 +54,11 @@ class FileDigests:
         if settled and _identity(before) == _identity(after):
             key = _key(path, after)
             with contextlib.suppress(OSError):
-                write_sealed(self._folder / key[:2] / key[2:40], f"{key} {digest}".encode("ascii"), self._key)
+                write_sealed(self._memory(key), f"{key} {digest}".encode("ascii"), self._key)
         return digest
+
+    def _memory(self, key: str) -> Path:
+        return self._folder / key[:2] / key[2:40]
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
@@ -71,20 +74,6 @@ def _is_read_only(path: Path) -> bool:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except (AttributeError, OSError):  # not on Windows
         return False
-
-
-def _write_back(path: Path) -> None:
-    """Have the system write changed pages of a file to the disk.
-
-    A process that has the file mapped can write to a page that is changed already without a new change time. After the
-    page is written back, the next write sets the change time again.
-    """
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _sha256(path: Path) -> str:

@@ -6,7 +6,7 @@ a signature, without which nobody who has the key believes it. No pickle anywher
 
 from __future__ import annotations
 
-__all__ = ["read_sealed", "remove_leftovers", "write_durably", "write_sealed"]
+__all__ = ["read_sealed", "remove_leftovers", "sync", "write_durably", "write_sealed"]
 
 import contextlib
 import hashlib
@@ -43,7 +43,7 @@ def write_durably(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(path.parent)
+    sync(path.parent)
 
 
 def remove_leftovers(path: Path) -> None:
@@ -96,10 +96,10 @@ def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode()
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system lets a folder be synced."""
+def sync(path: Path) -> None:
+    """Have the system write a file's changed pages to the disk, or a folder's renames where it can be synced."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Ingredients of a measurement, by name, each already reduced to text.
+    """Everything that can change a measurement: texts by name, sorted.
 
-    Attributes:
-        kind: What is measured, with the revision of the code that measures it, as in ``token-nll/1``.
-        ingredients: Everything that can change the result, by name; sorted.
+    Its kind has the revision of the code that measures it, as in ``token-nll/1``.
     """
 
     kind: str
@@ -40,11 +38,7 @@ class Fingerprint:
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint:
-        """Read what `text` wrote.
-
-        Raises:
-            ValueError: It is something else.
-        """
+        """Return the fingerprint of its `text`, or raise ValueError."""
         match json.loads(text):
             case {"kind": str(kind), "ingredients": dict(ingredients)}:
                 if all(isinstance(value, str) for value in ingredients.values()):

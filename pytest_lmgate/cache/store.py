@@ -38,12 +38,7 @@ _WHOLE, _PARTIAL = ".lmgate", ".partial"
 
 @dataclass(frozen=True)
 class Entry:
-    """What is stored under a fingerprint.
-
-    Attributes:
-        arrays: By name.
-        facts: JSON values by name.
-    """
+    """What is stored under a fingerprint: arrays and JSON values by name."""
 
     arrays: Mapping[str, NDArray[Any]]
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -54,9 +49,9 @@ class Store:
 
     Args:
         folder: Where; made when first written to.
-        warn: Told, in one sentence, what was wrong with the cache.
-        key: Signs what is written; then what is read is believed only if it has the key's signature.
-        remark: Told, in one sentence, that entries without a signature are measured again.
+        warn: Called with a sentence that says what is wrong with the cache.
+        key: Signs every file; then only files with its signature are believed.
+        remark: Called with a sentence where entries without a signature are measured again.
     """
 
     def __init__(
@@ -94,12 +89,7 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, fingerprint: Fingerprint, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold the measurement's lock, so that two processes measure once.
-
-        Args:
-            fingerprint: Of the measurement.
-            waiting: Called when another process holds the lock, before waiting for it.
-        """
+        """Hold the measurement's lock, so that two processes measure once; `waiting` is called before a wait."""
         path = self.folder / "locks" / f"{fingerprint.address[:40]}.lock"
         held: filelock.BaseFileLock | None = None
         try:
@@ -197,11 +187,7 @@ def _facts_of(body: bytes) -> dict[str, Any]:
 
 
 def _metadata(body: bytes, name: str) -> str:
-    """Return a text of a safetensors file's metadata: an 8-byte length, then that much JSON with ``__metadata__``.
-
-    Raises:
-        ValueError: There is no such text.
-    """
+    """Return a text of a safetensors file's metadata: an 8-byte length, then that much JSON with ``__metadata__``."""
     length = int.from_bytes(body[:8], "little")
     match json.loads(body[8 : 8 + length]):
         case {"__metadata__": dict(metadata)} if isinstance(metadata.get(name), str):

@@ -22,6 +22,7 @@ from pytest_lmgate.evaluate.measurement import Measurement
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 
+_FACTS = ("running_text", "targets")
 S = TypeVar("S", LikelihoodStatistics, DivergenceStatistics)
 
 
@@ -34,12 +35,12 @@ class TargetMeasurement(Measurement[S]):
         """Return what to store of the statistics."""
         held = {each.name: getattr(statistics, each.name) for each in fields(statistics)}
         arrays = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
-        return Entry(arrays, {name: held[name] for name in ("running_text", "targets")})
+        return Entry(arrays, {name: held[name] for name in _FACTS})
 
     def decode(self, entry: Entry) -> S:
         """Return the statistics that were stored; only a text of rows has ``row_targets``."""
-        names = {each.name for each in fields(self.kept)} - {"running_text", "targets"}
-        arrays = {name: entry.arrays[name] for name in sorted(names) if name in entry.arrays or name != "row_targets"}
+        names = [each.name for each in fields(self.kept) if each.name not in _FACTS]
+        arrays = {name: entry.arrays[name] for name in names if name in entry.arrays or name != "row_targets"}
         facts = {"running_text": bool(entry.facts["running_text"]), "targets": str(entry.facts["targets"])}
         statistics: S = self.kept(**arrays, **facts)
         return statistics

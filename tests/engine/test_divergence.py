@@ -252,6 +252,15 @@ def test_memory_that_runs_out_while_two_models_are_compared_halves_the_batch(
     assert measured == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+def test_a_target_that_the_heads_of_both_models_lack_is_refused() -> None:
+    model = build("llama")
+    model.lm_head = torch.nn.Linear(model.config.hidden_size, 5, bias=False)
+    streams = documents(30)
+
+    with pytest.raises(ModelError, match=r"gives token id .*, but its vocabulary has 5 entries"):
+        measure_divergence(pair(model, copy.deepcopy(model)), streams, sliding(streams, 32, 32), dataset="d")
+
+
 @pytest.mark.parametrize("side_by_side", [True, False])
 @pytest.mark.parametrize("damaged", ["p", "q"])
 def test_a_damaged_model_is_an_error_that_names_it(damaged: str, side_by_side: bool) -> None:

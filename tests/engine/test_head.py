@@ -340,7 +340,7 @@ def test_the_longest_window_is_what_a_head_is_proven_on(monkeypatch: pytest.Monk
         lengths.append(len(ids))
         return prove_head(model, ids)
 
-    monkeypatch.setattr("pytest_lmgate.backends.hf.likelihood.scoring.prove_head", watch)
+    monkeypatch.setattr("pytest_lmgate.backends.hf.runner.prove_head", watch)
     streams = documents(2, 25, 2)
     measure_nll(loaded(build("gpt2")), streams, sliding(streams, 32, 16), dataset="d")
 

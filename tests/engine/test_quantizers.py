@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+from pytest_lmgate.backends.hf.likelihood.head import prove_head
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
 from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, load_checkpoint, quiet
@@ -74,7 +75,7 @@ def test_a_quantized_model_is_scored_as_its_own_logits_say(
 
     assert layers(found.model) == (layer, head), "quantized, and no more than asked for"
     with quiet(), torch.inference_mode():
-        scorer = Scorer.proven(found.model, torch.from_numpy(streams.ids[0]), name="tiny")
+        scorer = Scorer("tiny", prove_head(found.model, torch.from_numpy(streams.ids[0])))
     assert (scorer.head is not None) == streamed, "a head that is quantized itself is left to the model"
     nll = measure_nll(found, streams, plan, dataset="d")
     assert nll == pytest.approx(naive_nll(found.model, streams, plan), rel=1e-6, abs=1e-6)

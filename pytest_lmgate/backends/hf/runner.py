@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["TransformersRunner"]
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,9 +18,11 @@ from pytest_lmgate.backends.base import Batching, Company, Runner
 from pytest_lmgate.backends.hf.decoding import Decoding
 from pytest_lmgate.backends.hf.likelihood.divergence import Logits
 from pytest_lmgate.backends.hf.likelihood.forward import evaluation_mode
+from pytest_lmgate.backends.hf.likelihood.head import prove_head
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer, check_ids
 from pytest_lmgate.backends.hf.memory import release, token_budget, within_memory
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
+from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, where_it_fits
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
@@ -71,12 +72,7 @@ class TransformersRunner(Runner):
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
         """Return the logits that predict the requests' targets, as hidden states where the head could be proven."""
-        assert self._scorer is not None
-        scorer, batch = self._scorer, _Batch(self.loaded, requests)
-        states = within_memory(
-            self.loaded.device, lambda: scorer.states(batch.model, batch.ids, batch.rows, batch.columns)
-        )
-        return Logits(states, scorer.head)
+        return within_memory(self.loaded.device, lambda: self._distributions(requests))
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
         """Try out which prompts may share a batch.
@@ -110,10 +106,8 @@ class TransformersRunner(Runner):
         longest = requests.make(int(requests.order[0]))
         batch = _Batch(loaded, [longest])
         if longest.source is None and requests.may_pad:
-            self._scorer = Scorer.causal(loaded, batch.ids[0])
-        else:
-            self._scorer = Scorer.proven(batch.model, batch.ids[0], name=loaded.name)
-        scorer = self._scorer
+            require_causal(loaded.model, batch.ids[0], name=loaded.name)
+        self._scorer = scorer = Scorer(loaded.name, prove_head(batch.model, batch.ids[0]))
         # Logits held whole for a comparison are there twice: as the model gives them, and those of the targets; and so
         # may the other model's be.
         vocabulary = scorer.plain_vocabulary(loaded) * (4 if compare else 1)
@@ -149,8 +143,9 @@ class TransformersRunner(Runner):
         return (Company.ALONE if company is Company.ALONE else Company.ANY), differs
 
     def _found_company(self, longest: Ints, other: Ints, lengths: Ints, budget: int) -> tuple[Company, bool]:
-        assert self._scorer is not None
-        read = functools.partial(self._scorer.read, self.loaded)
+        def read(rows: Sequence[Ints]) -> list[Floats]:
+            return self._score([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])
+
         return find_company(read, longest, other, lengths, budget=budget, loaded=self.loaded)
 
     def _company_of_pairs(self, requests: Requests) -> tuple[Company, bool]:
@@ -164,6 +159,13 @@ class TransformersRunner(Runner):
             lambda: has_same_numbers(self._score, short, [longest], dtype=dtype, name=self.loaded.name),
         )
         return (Company.ANY, False) if same else (Company.ALONE, same is not None)
+
+    def _distributions(self, requests: Sequence[Request]) -> Logits:
+        assert self._scorer is not None
+        batch = _Batch(self.loaded, requests)
+        found = Logits(self._scorer.states(batch.model, batch.ids, batch.rows, batch.columns), self._scorer.head)
+        check_ids(int(batch.targets.max()), found.vocabulary_size, self.loaded.name)
+        return found
 
     def _score(self, requests: Sequence[Request]) -> list[Floats]:
         assert self._scorer is not None

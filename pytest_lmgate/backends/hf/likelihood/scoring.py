@@ -4,20 +4,16 @@ from __future__ import annotations
 
 __all__ = ["Scorer", "check_ids"]
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable, run
-from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead, capture_hidden, prove_head
+from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead, capture_hidden
 from pytest_lmgate.backends.hf.likelihood.streaming import streamed_nll
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
-from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.errors import ModelError
 
 # Logits upcast at a time where they are held whole: 128 MiB of float64.
@@ -35,17 +31,6 @@ class Scorer:
 
     name: str
     split: tuple[VocabularyHead, nn.Module] | None
-
-    @classmethod
-    def proven(cls, model: Any, ids: Tensor, *, name: str) -> Scorer:
-        """Try the head out on token ids of shape ``[tokens]``."""
-        return cls(name, prove_head(model, ids))
-
-    @classmethod
-    def causal(cls, loaded: LoadedModel, ids: Tensor) -> Scorer:
-        """Require a model to be causal, then try its head out, both on token ids of shape ``[tokens]``."""
-        require_causal(loaded.model, ids, name=loaded.name)
-        return cls.proven(loaded.model, ids, name=loaded.name)
 
     @property
     def head(self) -> VocabularyHead | None:
@@ -80,16 +65,6 @@ class Scorer:
             return _plain_nll(logits, rows, columns, targets)
         check_ids(int(targets.max()), self.head.vocabulary_size, self.name)
         return streamed_nll(self.states(model, ids, rows, columns), targets, self.head)
-
-    def read(self, loaded: LoadedModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
-        """Return the NLL of each token of some rows but the first, read in one batch; a row has two tokens or more."""
-        targets = [torch.from_numpy(row[1:]) for row in rows]
-        ids = nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
-        counts = [len(target) for target in targets]
-        columns = torch.cat([torch.arange(count) for count in counts])
-        where = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(counts))
-        nll = self.nll(loaded.model, ids.to(loaded.device), where, columns, torch.cat(targets)).cpu().numpy()
-        return np.split(nll, np.cumsum(counts)[:-1])
 
     def states(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the head's input at some positions of ids, as in `nll`, shape ``[positions, hidden]``.
