@@ -266,7 +266,8 @@ def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning
     second = _measure(session)
     assert (second, second.cached) == (first, False)
     (warning,) = session.warnings
-    assert "cannot be trusted: it is no measurement of float on text (KeyError('nll')); set aside as " in warning
+    said = "cannot be trusted: it is no measurement of float on text (KeyError('window_targets')); set aside as "
+    assert said in warning
 
 
 def test_a_cache_that_cannot_be_written_changes_no_score(workplace: Any) -> None:
