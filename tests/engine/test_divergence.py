@@ -12,13 +12,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from pytest_lmgate.backends import divergence as likelihood_divergence
 from pytest_lmgate.backends import spool
-from pytest_lmgate.backends.hf.likelihood import divergence as likelihood_divergence
-from pytest_lmgate.backends.hf.likelihood.divergence import Logits, streamed_divergence
+from pytest_lmgate.backends.divergence import Logits, streamed_divergence
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
-from pytest_lmgate.backends.hf.likelihood.streaming import TileShape
 from pytest_lmgate.backends.hf.models.loading import quiet
 from pytest_lmgate.backends.hf.runner import TransformersRunner
+from pytest_lmgate.backends.tiles import TileShape
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan
 from pytest_lmgate.engine.comparing import COLUMNS, ModelPair

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
-from pytest_lmgate.backends.hf.likelihood.streaming import TileShape, streamed_nll, tile_shape
+from pytest_lmgate.backends.hf.likelihood.streaming import streamed_nll
+from pytest_lmgate.backends.tiles import TileShape, tile_shape
 
 
 def whole_nll(logits: Tensor, targets: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from pytest_lmgate.backends.hf.models.checkpoint import (
 )
 from pytest_lmgate.backends.hf.models.device import device_class, require_device, resolve_device, share_processors
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
+from pytest_lmgate.backends.hf.models.tokenizer import WEIGHTS, find_tokenizer
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.code import imports_of, several
 from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below, is_file, texts_in
@@ -27,8 +28,6 @@ from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, installed_pa
 
 # The address of every model from files holds these versions.
 _LIBRARIES = ("torch", "transformers", "tokenizers")
-# Beside a tokenizer taken from another model's folder, these do not matter.
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
 
 
 class Transformers(Backend):
@@ -46,7 +45,7 @@ class Transformers(Backend):
         folder = _fetched(entry) if spec.path is None else entry.path(spec.path)
         checkpoint = open_checkpoint(folder, name=name)
         checkpoint.require_safe_weights(pickle_weights=spec.pickle_weights)
-        tokenizer_folder = folder if spec.tokenizer is None else _tokenizer_folder(entry, spec.tokenizer)
+        tokenizer_folder = folder if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
         require_tokenizer(tokenizer_folder, name=name)
         if spec.trust_remote_code:
             for part in (folder, tokenizer_folder):
@@ -185,15 +184,6 @@ def _dtype(checkpoint: Architecture, entry: Entry) -> str:
     return str(config.get("dtype") or config.get("torch_dtype")) if entry.dtype == "auto" else entry.dtype
 
 
-def _tokenizer_folder(entry: Entry, tokenizer: str) -> Path:
-    folder = entry.path(tokenizer)
-    if folder.is_dir():
-        return folder
-    if (hub_id := entry.hub_id(tokenizer)) is None:
-        raise ModelError(f"model {entry.name!r}: no such folder: {folder}; check its tokenizer:")
-    return fetch_checkpoint(*hub_id, name=entry.name, offline=entry.offline, only_tokenizer=True)
-
-
 def _fetched(entry: Entry) -> Path:
     spec, name = entry.spec, entry.name
     try:
@@ -224,7 +214,7 @@ def _files(
     for part, where in parts.items():
         if where is not None and (part == "model" or where != parts["model"]):
             for file, path in checkpoint_files(where, everything=everything).items():
-                if part != "tokenizer" or path.suffix not in _WEIGHTS:
+                if part != "tokenizer" or path.suffix not in WEIGHTS:
                     yield f"{part}/{file}", path
     for text in texts_in(load):  # as in gguf_file: inner/model.gguf
         for path in (Path(text), Path(str(parts["model"]), text)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Scorer", "check_ids"]
+__all__ = ["Scorer"]
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable, 
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead, capture_hidden
 from pytest_lmgate.backends.hf.likelihood.streaming import streamed_nll
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
-from pytest_lmgate.errors import ModelError
+from pytest_lmgate.backends.vocabulary import check_ids
 
 # Logits upcast at a time where they are held whole: 128 MiB of float64.
 _LOGITS = 2**24
@@ -80,19 +80,6 @@ class Scorer:
         with capture_hidden(self.split[1]) as captured:
             run(model, ids)
         return captured.pop()
-
-
-def check_ids(highest: int, size: int, model: str) -> None:
-    """Refuse token ids that the model has no entry for.
-
-    Raises:
-        ModelError: The highest is not below `size`.
-    """
-    if highest >= size:
-        raise ModelError(
-            f"model {model!r}: its tokenizer gives token id {highest}, but its vocabulary has {size} entries; the "
-            "tokenizer belongs to another model, or tokens were added without resizing the embeddings"
-        )
 
 
 def _plain_nll(logits: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Tensor:

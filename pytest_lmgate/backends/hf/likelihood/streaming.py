@@ -9,31 +9,17 @@ done again with a running maximum (Milakov and Gimelshein 2018, arXiv 1805.02867
 
 from __future__ import annotations
 
-__all__ = ["TileShape", "streamed_nll", "tile_shape", "vocabulary_tiles"]
-
-from collections.abc import Iterator
-from typing import NamedTuple
+__all__ = ["streamed_nll"]
 
 import torch
 from torch import Tensor
 
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
+from pytest_lmgate.backends.tiles import TileShape, tile_shape, vocabulary_tiles
 
 # Targets' logits up to this size need no shift: exp(-50) = 2e-22 is part of the sum, so that what float32 loses in
 # terms below its smallest normal number, 1e-38, is less than a rounding of the sum, whatever the vocabulary.
 _UNSHIFTED = 50.0
-
-
-class TileShape(NamedTuple):
-    """How much of the logits exists at a time: positions and tokens of the vocabulary."""
-
-    rows: int
-    tokens: int
-
-
-def tile_shape(device: torch.device) -> TileShape:
-    """Return the tile for a device: 2 MiB of float32 on a CPU (a second-level cache), 256 MiB on an accelerator."""
-    return TileShape(1024, 512) if device.type == "cpu" else TileShape(8192, 8192)
 
 
 def streamed_nll(hidden: Tensor, targets: Tensor, head: VocabularyHead, tile: TileShape | None = None) -> Tensor:
@@ -97,13 +83,3 @@ def _safe_block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: T
         total = total * scale + (logits.double() - base[:, None]).exp().sum(-1)
         highest = new
     return total.log() + highest - target_logit
-
-
-def vocabulary_tiles(targets: Tensor, vocabulary: int, tokens: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Yield the begin and end of each tile of a vocabulary, the rows whose target lies in it, their columns in it."""
-    order = targets.argsort()
-    begins = torch.arange(0, vocabulary + tokens, tokens, device=targets.device)
-    bounds = torch.searchsorted(targets[order], begins).tolist()
-    for index, begin in enumerate(range(0, vocabulary, tokens)):
-        rows = order[bounds[index] : bounds[index + 1]]
-        yield begin, min(begin + tokens, vocabulary), rows, targets[rows] - begin

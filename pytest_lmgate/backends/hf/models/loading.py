@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LoadedModel", "load_checkpoint", "quiet", "tokenizer_facts", "wrap_pair"]
+__all__ = ["LoadedModel", "load_checkpoint", "load_tokenizer", "quiet", "tokenizer_facts", "wrap_pair"]
 
 import contextlib
 import warnings
@@ -70,7 +70,7 @@ def load_checkpoint(
     name, folder = checkpoint.name, str(checkpoint.folder)
     known: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
     with quiet():
-        tokenizer = _load_tokenizer(name, tokenizer_folder, known)
+        tokenizer = load_tokenizer(name, tokenizer_folder, known)
         try:
             loaded: Any = _LOADERS[checkpoint.kind].from_pretrained(
                 folder,
@@ -198,7 +198,17 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _load_tokenizer(name: str, folder: Path, known: dict[str, Any]) -> Any:
+def load_tokenizer(name: str, folder: Path, known: dict[str, Any]) -> Any:
+    """Return the tokenizer of a folder.
+
+    Args:
+        name: The model's name, for messages.
+        folder: The folder.
+        known: Arguments of ``from_pretrained``.
+
+    Raises:
+        ModelError: It cannot be loaded.
+    """
     try:
         return transformers.AutoTokenizer.from_pretrained(str(folder), **known)
     except Exception as error:

@@ -9,22 +9,41 @@ to Q, so the divergence of a model from itself is exactly zero.
 
 from __future__ import annotations
 
-__all__ = ["COLUMNS", "Logits", "streamed_divergence"]
+__all__ = ["COLUMNS", "Head", "Logits", "streamed_divergence"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
-from pytest_lmgate.backends.hf.likelihood.streaming import TileShape, tile_shape, vocabulary_tiles
 from pytest_lmgate.backends.hf.memory import within_memory
+from pytest_lmgate.backends.tiles import TileShape, tile_shape, vocabulary_tiles
 
 # What is measured of each target, in this order.
 COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
+
+
+class Head(Protocol):
+    """Makes logits of hidden states, some of the vocabulary at a time."""
+
+    @property
+    def weight(self) -> Tensor:
+        """Shape ``[vocabulary, hidden]``."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Logits per position."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the scratch that `tile` takes."""
+
+    def tile(self, hidden: Tensor, begin: int, end: int, buffer: Tensor) -> Tensor:
+        """Return the logits of the tokens ``begin..end-1``, shape ``[positions, end - begin]``, made in the scratch."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +56,7 @@ class Logits:
     """
 
     states: Tensor
-    head: VocabularyHead | None
+    head: Head | None
 
     @property
     def vocabulary_size(self) -> int:

@@ -1,0 +1,35 @@
+"""The folder of a tokenizer that is not the model's own, found without importing transformers."""
+
+from __future__ import annotations
+
+__all__ = ["WEIGHTS", "find_tokenizer", "tokenizer_files"]
+
+from pathlib import Path
+
+from pytest_lmgate.backends.base import Entry
+from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.identity.files import checkpoint_files
+
+# Files of these suffixes in a tokenizer's folder cannot change its tokens.
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
+
+
+def find_tokenizer(entry: Entry, tokenizer: str) -> Path:
+    """Return the folder that ``tokenizer:`` of a model's entry names, fetched from the hub where it is a hub id.
+
+    Raises:
+        ModelError: There is no such folder.
+    """
+    folder = entry.path(tokenizer)
+    if folder.is_dir():
+        return folder
+    if (hub_id := entry.hub_id(tokenizer)) is None:
+        raise ModelError(f"model {entry.name!r}: no such folder: {folder}; check its tokenizer:")
+    return fetch_checkpoint(*hub_id, name=entry.name, offline=entry.offline, only_tokenizer=True)
+
+
+def tokenizer_files(folder: Path) -> dict[str, Path]:
+    """Return the files that can change the tokens, by their names in an address."""
+    files = checkpoint_files(folder).items()
+    return {f"tokenizer/{file}": path for file, path in files if path.suffix not in WEIGHTS}
