@@ -18,6 +18,7 @@ _DEFAULT = "transformers"
 # a model needs it.
 BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     _DEFAULT: ("pytest_lmgate.backends.hf.backend:Transformers", ()),
+    "llama.cpp": ("pytest_lmgate.backends.llamacpp.backend:LlamaCpp", (".gguf",)),
 }
 
 

@@ -1,0 +1,1 @@
+"""The engine llama.cpp, through llama-cpp-python: GGUF files, full logits from its own batches."""

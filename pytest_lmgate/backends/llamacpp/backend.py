@@ -1,0 +1,187 @@
+"""The engine llama.cpp: describes GGUF files."""
+
+from __future__ import annotations
+
+__all__ = ["LlamaCpp"]
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_lmgate.backends.base import Backend, Entry, Model, OutOfMemory, Runner
+from pytest_lmgate.backends.hf.models.checkpoint import require_tokenizer
+from pytest_lmgate.backends.hf.models.device import device_class
+from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer, tokenizer_files
+from pytest_lmgate.backends.llamacpp.library import Weights, built_with, library
+from pytest_lmgate.backends.llamacpp.options import LoadOptions
+from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
+from pytest_lmgate.errors import ConfigError, EngineError, ModelError
+from pytest_lmgate.identity.files import Snapshot
+from pytest_lmgate.identity.libraries import versions
+
+_MAGIC = b"GGUF"
+_SPLIT = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+# Keys of an entry that mean nothing for a GGUF, and what to do instead.
+_NOT_HERE = {
+    "hub": "download the file, and give its path:",
+    "adapter": "merge the adapter into the model before converting it",
+    "dtype": "a GGUF has the dtype of its weights; convert it to another one",
+    "trust_remote_code": "a GGUF holds no code",
+    "pickle_weights": "a GGUF holds no pickle",
+}
+# What llama.cpp calls its devices, by what torch calls them.
+_DEVICES = {"CUDA": "cuda", "ROCm": "cuda", "Metal": "mps", "MTL": "mps"}
+# What llama_ftype calls the weights; quantized ones round more coarsely than bfloat16.
+_DTYPES = {0: "float32", 1: "float16"}
+
+
+class LlamaCpp(Backend):
+    """GGUF files, split ones too, with their own tokens or those of a tokenizer's folder."""
+
+    name = "llama.cpp"
+    suffixes = (".gguf",)
+
+    def describe(self, entry: Entry) -> Model:
+        """Describe a GGUF by its metadata, which llama.cpp reads.
+
+        Raises:
+            ConfigError: The entry says what a GGUF does not have.
+            ModelError: The file is missing, cut short, no GGUF or no causal model, or llama.cpp is not installed.
+        """
+        spec, name = entry.spec, entry.name
+        for key, instead in _NOT_HERE.items():
+            if getattr(spec, key) not in (None, False, "auto"):
+                raise ConfigError(f"models.{name}.{key}: the engine llama.cpp does not take it: {instead}")
+        options = LoadOptions.of(entry)
+        files = _files(entry)
+        first = next(iter(files.values()))
+        folder = None if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
+        if folder is not None:
+            require_tokenizer(folder, name=name)
+            files |= tokenizer_files(folder)
+        device = _device(entry, options)
+        facts = _facts(name, first)
+        try:
+            snapshot = Snapshot.of(files.values())
+            content = {part: entry.digest(path) for part, path in files.items()}
+            size = sum(path.stat().st_size for path in files.values() if path.suffix == ".gguf")
+        except OSError as error:
+            raise ModelError(f"model {name!r}: {error.filename}: cannot be read: {error.strerror}") from error
+        libraries = ["llama-cpp-python"] + (["transformers", "tokenizers"] if folder is not None else [])
+
+        def open_() -> Runner:
+            from pytest_lmgate.backends.llamacpp.runner import LlamaCppRunner
+            from pytest_lmgate.backends.llamacpp.tokens import own_tokens, tokens_of_folder
+
+            _require_device(device, name)
+            try:
+                weights = Weights(name, first, options)
+            except OutOfMemory as error:
+                raise EngineError(
+                    f"model {name!r}: no memory for its weights of {size:,} bytes on {device}: {error.details}; "
+                    "offload fewer layers (load: {n_gpu_layers: ..}), or take a machine with more memory"
+                ) from error
+            tokens = own_tokens(weights) if folder is None else tokens_of_folder(folder, weights)
+            return LlamaCppRunner(weights, tokens, options)
+
+        return Model(
+            name,
+            open_,
+            context=facts.context,
+            content={**content, "load": json.dumps(options.changing_numbers)},
+            runtime={"device": device_class(device), "llama.cpp": built_with(name), **versions(libraries)},
+            offers=frozenset({"score", "generate", "compare"}),
+            device=device,
+            dtype=facts.dtype,
+            weight_bytes=size,
+            batch_size=entry.batch_size,
+            architecture=facts.architecture,
+            writing=lambda: options.writing,
+            files=snapshot,
+            changed=lambda: sorted(snapshot.moved),
+        )
+
+
+class _Facts(NamedTuple):
+    """What a GGUF's metadata say of it."""
+
+    architecture: str
+    context: int | None
+    dtype: str
+
+
+def _facts(name: str, file: Path) -> _Facts:
+    """Read the metadata, and refuse a model that sees the tokens which it has to predict.
+
+    Raises:
+        ModelError: llama.cpp cannot read the file, or it is no causal model.
+    """
+    weights = Weights(name, file)
+    try:
+        llama, model = weights.llama, weights.pointer
+        architecture = weights.metadata("general.architecture") or ""
+        is_causal = weights.metadata(f"{architecture}.attention.causal") != "false"
+        if not is_causal or llama.llama_model_has_encoder(model) or llama.llama_model_is_diffusion(model):
+            raise ModelError(
+                f"model {name!r}: {file} is not a causal model (architecture {architecture}); llama.cpp gives "
+                "likelihoods of causal models only: use the checkpoint that it was converted from"
+            )
+        length = weights.metadata(f"{architecture}.context_length")
+        dtype = _DTYPES.get(int(llama.llama_model_ftype(model)), "bfloat16")
+        return _Facts(architecture, int(length) if length else None, dtype)
+    finally:
+        weights.close()
+
+
+def _files(entry: Entry) -> dict[str, Path]:
+    """Return the files of a GGUF by their names in an address, the first of several first.
+
+    Raises:
+        ModelError: One is missing, a Git LFS pointer, or no GGUF.
+    """
+    name = entry.name
+    if entry.spec.path is None:
+        raise ModelError(f"model {name!r}: expected path: of a .gguf file")
+    path = entry.path(entry.spec.path)
+    if path.suffix != ".gguf":
+        raise ModelError(f"model {name!r}: the engine llama.cpp reads a file that ends in .gguf, got {path}")
+    files = {"model": path}
+    if split := _SPLIT.fullmatch(path.name):
+        if int(split["number"]) != 1:
+            raise ModelError(f"model {name!r}: {path} is part {int(split['number'])}: give the first, -00001-of-...")
+        parts = [f"{number:05}-of-{split['count']}" for number in range(1, int(split["count"]) + 1)]
+        files = {f"model/{part}": path.with_name(f"{split['stem']}-{part}.gguf") for part in parts}
+    for file in files.values():
+        if not file.is_file():
+            raise ModelError(f"model {name!r}: no such file: {file}; check models.{name}.path")
+        if is_lfs_pointer(file):
+            raise ModelError(f"model {name!r}: {pull_hint(file)}")
+        try:
+            with file.open("rb") as opened:
+                begin = opened.read(len(_MAGIC))
+        except OSError as error:
+            raise ModelError(f"model {name!r}: {file}: cannot be read: {error.strerror}") from error
+        if begin != _MAGIC:
+            raise ModelError(f"model {name!r}: {file} is no GGUF file: expected it to begin with GGUF, got {begin!r}")
+    return files
+
+
+def _device(entry: Entry, options: LoadOptions) -> str:
+    """Return where layers will run: the first accelerator that llama.cpp was built for, else the CPU."""
+    if entry.device != "auto":
+        return entry.device
+    built = built_with(entry.name)
+    accelerator = built.partition(" :")[0].strip()
+    if options.gpu_layers == 0 or not library(entry.name).llama_supports_gpu_offload():
+        return "cpu"
+    return _DEVICES.get(accelerator, accelerator.lower())
+
+
+def _require_device(device: str, name: str) -> None:
+    if device.startswith("cpu") or library(name).llama_supports_gpu_offload():
+        return
+    raise ModelError(
+        f"model {name!r}: the device {device!r} cannot be used: this llama-cpp-python was built for "
+        f"{built_with(name).partition(' :')[0]} alone; say device: cpu, or install a build for the device"
+    )

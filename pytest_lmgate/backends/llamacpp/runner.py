@@ -1,0 +1,178 @@
+"""A GGUF that is loaded: one sequence at a time, so that a number depends on no other row of its batch."""
+
+from __future__ import annotations
+
+__all__ = ["LlamaCppRunner"]
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.backends.base import Batching, Runner
+from pytest_lmgate.backends.llamacpp.library import Context, Weights
+from pytest_lmgate.backends.llamacpp.options import LoadOptions
+from pytest_lmgate.backends.llamacpp.tokens import Tokens
+from pytest_lmgate.backends.llamacpp.writing import chosen, uniforms
+from pytest_lmgate.backends.vocabulary import check_ids
+from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.data.prompting import PromptIds
+from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.errors import ConfigError, NonFiniteError
+
+if TYPE_CHECKING:
+    from pytest_lmgate.backends.divergence import Logits
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# Tokens between two reports of progress, and logits of a comparison, which are there four times: see `Logits`.
+_TOKENS, _COMPARED_LOGITS = 2048, 2**24
+# Positions whose exponentials are made at a time.
+_ROWS = 64
+# Tokens without a character of their own that may stand among those of a stop string.
+_SPARE_TOKENS = 8
+
+
+class LlamaCppRunner(Runner):
+    """Reads requests through llama.cpp's batches and writes texts.
+
+    Args:
+        weights: The model.
+        tokens: Its tokens.
+        options: How to compute.
+    """
+
+    def __init__(self, weights: Weights, tokens: Tokens, options: LoadOptions) -> None:
+        self._weights, self._tokens, self._options = weights, tokens, options
+        self._context: Context | None = None
+        self.tokenizer = tokens.facts
+
+    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
+        """Make room for the longest request.
+
+        Raises:
+            ModelError: A token id is beyond the vocabulary.
+            OutOfMemory: The longest request does not fit.
+        """
+        size = self._weights.vocabulary_size
+        check_ids(requests.highest, size, self._weights.name)
+        self._make_room(int(requests.lengths.max(initial=1)))
+        return Batching(max(1, min(_TOKENS, _COMPARED_LOGITS // size)) if compare else _TOKENS)
+
+    def score(self, requests: Sequence[Request]) -> list[Floats]:
+        """Return the NLLs of the requests' targets."""
+        return [self._nll(request) for request in requests]
+
+    def distributions(self, requests: Sequence[Request]) -> Logits:
+        """Return the logits that predict the requests' targets, whole."""
+        import torch
+
+        from pytest_lmgate.backends.divergence import Logits
+
+        size = self._weights.vocabulary_size
+        found = np.empty((sum(len(request.at) for request in requests), size), dtype=np.float32)
+        first = 0
+        for request in requests:
+            for targets, rows, logits in self._read(request):
+                found[first + targets] = logits[rows]
+            first += len(request.at)
+        return Logits(torch.from_numpy(found), None)
+
+    def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
+        """Make room for the longest prompt and its text.
+
+        Raises:
+            ConfigError: Beam search is asked for.
+            OutOfMemory: The longest prompt does not fit.
+        """
+        if settings.num_beams > 1:
+            raise ConfigError.of("num_beams", "llama.cpp has no beam search; leave it out, or sample with a seed")
+        self._make_room(max((len(prompt.ids) for prompt in prompts), default=1) + settings.max_new_tokens, writes=True)
+        return Batching(_TOKENS)
+
+    def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
+        """Write one text for each prompt, one after the other.
+
+        Raises:
+            NonFiniteError: The logits are NaN or infinite.
+        """
+        return [self._write(prompt, settings) for prompt in prompts]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._context is not None:
+            self._context.close()
+        self._weights.close()
+
+    def _make_room(self, tokens: int, *, writes: bool = False) -> None:
+        """Make a context of this length; a longer one could compute otherwise, as models with long positions do."""
+        if self._context is not None and self._context.shape != (tokens, writes):
+            self._context.close()
+            self._context = None
+        if self._context is None:
+            self._context = Context(self._weights, tokens, self._options, writes=writes)
+
+    def _read(self, request: Request) -> Iterator[tuple[Ints, Ints, NDArray[np.float32]]]:
+        """Yield logits, part by part, with the numbers of the targets that they predict and the row of each target."""
+        assert self._context is not None
+        self._context.forget()
+        positions, row_of = np.unique(request.at, return_inverse=True)
+        begin = 0
+        for logits in self._context.read(request.ids[: positions[-1] + 1], positions):
+            end = begin + len(logits)
+            targets = np.flatnonzero((row_of >= begin) & (row_of < end))
+            yield targets, row_of[targets] - begin, logits
+            begin = end
+
+    def _nll(self, request: Request) -> Floats:
+        nll = np.empty(len(request.targets))
+        for targets, rows, logits in self._read(request):
+            nll[targets] = _log_sums(logits)[rows] - logits[rows, request.targets[targets]]
+        return nll
+
+    def _write(self, prompt: PromptIds, settings: GenerationSettings) -> tuple[str, int]:
+        assert self._context is not None
+        self._context.forget()
+        written: list[int] = []
+        read: Sequence[int] = prompt.ids
+        for uniform in uniforms(settings, prompt.row):
+            *_, logits = self._context.read(read, np.array([len(read) - 1]))
+            if not np.isfinite(logits.max()):
+                raise NonFiniteError(
+                    f"model {self._weights.name!r}: NaN or infinite logits while generating; the weights are damaged"
+                )
+            token = chosen(logits[0], settings, float(uniform))
+            if self._tokens.ends(token):
+                return _cut(self._tokens.text(written), settings.stop), len(written) + 1
+            written.append(token)
+            if self._has_stop(written, settings.stop):
+                break
+            read = [token]
+        return _cut(self._tokens.text(written), settings.stop), len(written)
+
+    def _has_stop(self, written: list[int], stops: Sequence[str]) -> bool:
+        """Whether a text has a stop string; looks at the last few tokens first, which is cheap."""
+        if not stops:
+            return False
+        tail = max(len(stop.encode()) for stop in stops) + _SPARE_TOKENS
+        if not any(stop in self._tokens.text(written[-tail:]) for stop in stops):
+            return False
+        text = self._tokens.text(written)
+        return any(stop in text for stop in stops)
+
+
+def _log_sums(logits: NDArray[np.float32]) -> Floats:
+    """Return the logarithm of the sum of exponentials of each row, shape ``[rows]``."""
+    found = np.empty(len(logits))
+    for begin in range(0, len(logits), _ROWS):
+        some = logits[begin : begin + _ROWS]
+        highest = some.max(1)
+        exponentials = np.exp(some - highest[:, None])
+        found[begin : begin + _ROWS] = np.log(exponentials.sum(1, dtype=np.float64)) + highest
+    return found
+
+
+def _cut(text: str, stops: Sequence[str]) -> str:
+    ends = [at for stop in stops if (at := text.find(stop)) >= 0]
+    return text[: min(ends, default=len(text))]

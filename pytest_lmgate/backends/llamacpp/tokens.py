@@ -1,0 +1,141 @@
+"""A GGUF's own tokens, or those of a tokenizer's folder, which must agree with the GGUF on every text that is read."""
+
+from __future__ import annotations
+
+__all__ = ["Tokens", "own_tokens", "tokens_of_folder"]
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_lmgate.backends.llamacpp.library import Weights
+from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.errors import ModelError
+
+_NONE = -1  # LLAMA_TOKEN_NULL
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a model.
+
+    Attributes:
+        facts: What the planning needs to know.
+        text: Returns the text of generated tokens, without special tokens.
+        ends: Returns whether a token ends a text.
+    """
+
+    facts: TokenizerFacts
+    text: Callable[[Sequence[int]], str]
+    ends: Callable[[int], bool]
+
+
+def own_tokens(weights: Weights) -> Tokens:
+    """Return the tokens of the GGUF's own vocabulary.
+
+    Special tokens that a text names, as ``<s>``, are read as such, as tokenizers of transformers do. Its vocabulary is
+    not told: converters write names of their own for unused and added tokens, so that two models are compared by the
+    ids of the text.
+    """
+    llama, vocabulary = weights.llama, weights.vocabulary
+
+    def encode(text: str, special: bool) -> list[int]:
+        written = text.encode("utf-8", "surrogatepass")
+        room = len(written) + 8
+        while True:
+            ids = (llama.llama_token * room)()
+            count = llama.llama_tokenize(vocabulary, written, len(written), ids, room, special, True)
+            if count >= 0:
+                return list(ids[:count])
+            room = -count
+
+    def decode(ids: Sequence[int], *, special: bool) -> str:
+        given, room = (llama.llama_token * len(ids))(*ids), 16 * len(ids) + 16
+        while True:
+            text = ctypes.create_string_buffer(room)
+            count = llama.llama_detokenize(vocabulary, given, len(ids), text, room, False, special)
+            if count >= 0:
+                return text.raw[:count].decode(errors="replace")
+            room = -count
+
+    named = {
+        name: token
+        for name in ("bos", "eos", "eot", "sep", "pad", "mask")
+        if (token := int(getattr(llama, f"llama_vocab_{name}")(vocabulary))) != _NONE
+    }
+    facts = TokenizerFacts(
+        encode,
+        named.get("bos"),
+        named.get("eos"),
+        bool(llama.llama_vocab_get_add_bos(vocabulary)),
+        lambda token: decode([token], special=True),
+        special=frozenset(named.values()),
+        chat=_chat(weights, {name: decode([token], special=True) for name, token in named.items()}),
+    )
+    return Tokens(
+        facts,
+        lambda ids: decode(ids, special=False),
+        lambda token: bool(llama.llama_vocab_is_eog(vocabulary, token)),
+    )
+
+
+def tokens_of_folder(folder: Path, weights: Weights) -> Tokens:
+    """Return the tokens of a tokenizer's folder; a text that it cuts otherwise than the GGUF is an error.
+
+    Raises:
+        ModelError: The tokenizer cannot be loaded, or puts other special tokens around a text than the GGUF.
+    """
+    from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet, tokenizer_facts
+
+    with quiet():
+        tokenizer = load_tokenizer(weights.name, folder, {"local_files_only": True})
+    given, own = tokenizer_facts(tokenizer), own_tokens(weights)
+
+    def encode(text: str, special: bool) -> Sequence[int]:
+        ids = list(given.encode(text, special))
+        _require_same(ids, own.facts.encode(text, special), given, own, folder=folder, model=weights.name)
+        return ids
+
+    def text(ids: Sequence[int]) -> str:
+        with quiet():
+            return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    encode("a", True)
+    return Tokens(replace(given, encode=encode, target=None), text, own.ends)
+
+
+def _require_same(
+    ids: Sequence[int], its: Sequence[int], given: TokenizerFacts, own: Tokens, *, folder: Path, model: str
+) -> None:
+    if list(ids) == list(its):
+        return
+    pairs = zip(ids, its, strict=False)
+    at = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(its)))
+    before = own.text(its[:at])[-_SHOWN:]
+    where = f"after {before!r}" if before else "at the beginning"
+    raise ModelError(
+        f"model {model!r}: the tokenizer in {folder} and the GGUF cut a text into different tokens: token {at} {where} "
+        f"is {_shown(ids, at, given)} in the folder and {_shown(its, at, own.facts)} in the GGUF; give the folder that "
+        "the GGUF was made from, or leave tokenizer: out to use the GGUF's own tokens"
+    )
+
+
+def _shown(ids: Sequence[int], at: int, facts: TokenizerFacts) -> str:
+    return f"{ids[at]} ({facts.decode(ids[at])!r})" if at < len(ids) else "none"
+
+
+def _chat(weights: Weights, special: Mapping[str, str]) -> Callable[[Sequence[Mapping[str, str]]], str] | None:
+    template = weights.metadata("tokenizer.chat_template")
+    if template is None:
+        return None
+
+    def chat(messages: Sequence[Mapping[str, str]]) -> str:
+        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+        formatter: Any = Jinja2ChatFormatter(template, special.get("eos", ""), special.get("bos", ""))
+        return str(formatter(messages=list(messages)).prompt)
+
+    return chat
