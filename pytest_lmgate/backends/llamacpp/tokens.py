@@ -52,14 +52,25 @@ def own_tokens(weights: Weights) -> Tokens:
                 return list(ids[:count])
             room = -count
 
-    def decode(ids: Sequence[int], *, special: bool) -> str:
-        given, room = (llama.llama_token * len(ids))(*ids), 16 * len(ids) + 16
+    def piece(token: int, special: bool) -> bytes:
+        room = 64
         while True:
-            text = ctypes.create_string_buffer(room)
-            count = llama.llama_detokenize(vocabulary, given, len(ids), text, room, False, special)
+            buffer = ctypes.create_string_buffer(room)
+            count = llama.llama_token_to_piece(vocabulary, token, buffer, room, 0, special)
             if count >= 0:
-                return text.raw[:count].decode(errors="replace")
+                return buffer.raw[:count]
             room = -count
+
+    # Byte by byte: llama_detokenize takes spaces out that the model wrote.
+    puts_space = llama.llama_vocab_type(vocabulary) == llama.LLAMA_VOCAB_TYPE_SPM
+    puts_space = puts_space and weights.metadata("tokenizer.ggml.add_space_prefix") != "false"
+
+    def text(ids: Sequence[int]) -> str:
+        written = b"".join(piece(token, False) for token in ids)
+        return (written.removeprefix(b" ") if puts_space else written).decode(errors="replace")
+
+    def shown(token: int) -> str:
+        return piece(token, True).decode(errors="replace")
 
     named = {
         name: token
@@ -71,13 +82,13 @@ def own_tokens(weights: Weights) -> Tokens:
         named.get("bos"),
         named.get("eos"),
         bool(llama.llama_vocab_get_add_bos(vocabulary)),
-        lambda token: decode([token], special=True),
+        shown,
         special=frozenset(named.values()),
-        chat=_chat(weights, {name: decode([token], special=True) for name, token in named.items()}),
+        chat=_chat(weights, {name: shown(token) for name, token in named.items()}),
     )
     return Tokens(
         facts,
-        lambda ids: decode(ids, special=False),
+        text,
         lambda token: bool(llama.llama_vocab_is_eog(vocabulary, token)),
     )
 

@@ -1,0 +1,217 @@
+"""GGUF files gated in real pytest processes: numbers, the cache, resuming, files of several parts, errors."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
+
+from tests.gguf.conftest import Project
+
+PPL = "ppl_max: {model: MODEL, dataset: text, limit: 1e9, OPTIONS}"
+OPTIONS = [
+    "protocol: sliding, max_length: 96, stride: 32",
+    "protocol: llama.cpp, max_length: 64",
+    "protocol: gptq, max_length: 128",
+    "protocol: lm-eval",
+]
+WATCHED = """
+    import os, pathlib
+    from pytest_lmgate.backends.llamacpp import runner
+    from pytest_lmgate.engine import loop
+
+    loop.SAVE_SECONDS = 0.0
+    plain = runner.LlamaCppRunner.score
+
+    def score(self, requests):
+        log = pathlib.Path(__file__).with_name("scored.txt")
+        if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
+            os._exit(9)
+        with log.open("a") as file:
+            file.write(f"{len(requests)}\\n")
+        return plain(self, requests)
+
+    runner.LlamaCppRunner.score = score
+"""
+
+
+def dedented(text: str) -> str:
+    return "\n".join(line.removeprefix("    ") for line in text.splitlines())
+
+
+def ppl(model: str, options: str = OPTIONS[0]) -> str:
+    return PPL.replace("MODEL", model).replace("OPTIONS", options)
+
+
+def test_every_metric_of_a_gguf_is_that_of_the_float_model_and_is_kept(project: Project) -> None:
+    both = [ppl(model, options) for options in OPTIONS for model in ("float", "f32")]
+    for model in ("float", "f32"):
+        both += [
+            f"bpb_max: {{model: {model}, dataset: text, limit: 99}}",
+            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0}}",
+            f"bleu_min: {{model: {model}, dataset: news, limit: 0, max_new_tokens: 24}}",
+        ]
+    kl = "kl_max: {model: MODEL, reference: float, dataset: text, limit: 1e-4, max_length: 128}"
+    both += [kl.replace("MODEL", "f32"), kl.replace("MODEL", "f16")]
+    both += ["no_regression: {metric: ppl, model: f32, dataset: text, tolerance: 0.1%, against: float}"]
+    said = project.run(both)
+    assert project.status == 0, said
+    values = project.values
+    for gate, value in values.items():
+        if "[f32-" in gate and (twin := gate.replace("[f32-", "[float-")) in values:
+            assert value == pytest.approx(values[twin], rel=1e-5), gate
+    assert sum("[f32-" in gate for gate in values) >= len(OPTIONS) + 3
+    # llama.cpp says a page on stderr when a model is loaded.
+    assert project.stderr == ""
+
+    (project.folder / "conftest.py").write_text(
+        "from pytest_lmgate.backends.llamacpp import runner\n"
+        "def score(self, requests): raise RuntimeError('measured again')\n"
+        "runner.LlamaCppRunner.score = runner.LlamaCppRunner.distributions = runner.LlamaCppRunner.generate = score\n"
+    )
+    said = project.run(both)
+    assert project.status == 0, said
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
+    (project.folder / "conftest.py").write_text(dedented(WATCHED))
+    models = {"slow": "{path: {files}/q8_0.gguf, batch_size: 2}"}
+    scored = project.folder / "scored.txt"
+    project.run([ppl("slow")], models, DIE_AFTER="3")
+    assert project.status == 9
+    before = len(scored.read_text().split())
+    said = project.run([ppl("slow")], models)
+    assert project.status == 0, said
+    resumed, counts = project.values, [int(line) for line in scored.read_text().split()]
+    shutil.rmtree(project.folder / ".lmgate_cache")
+    scored.unlink()
+    project.run([ppl("slow")], models)
+    assert project.values == resumed
+    assert sum(map(int, scored.read_text().split())) == sum(counts), "no request was scored twice"
+    assert before == 3
+
+
+def test_what_changes_a_number_is_in_the_address_and_threads_are_not(project: Project) -> None:
+    (project.folder / "conftest.py").write_text(dedented(WATCHED))
+    scored = project.folder / "scored.txt"
+
+    def measured(entry: str) -> bool:
+        scored.write_text("")
+        said = project.run([ppl("x")], {"x": entry})
+        assert project.status == 0, said
+        return bool(scored.read_text())
+
+    assert measured("{path: {files}/f16.gguf}")
+    assert not measured("{path: {files}/f16.gguf, load: {n_threads: 3}}")
+    assert measured("{path: {files}/f16.gguf, load: {flash_attn: false}}")
+    assert measured("{path: {files}/q8_0.gguf}")
+
+
+def test_a_file_in_several_parts_is_one_model(project: Project) -> None:
+    (part,) = [path for path in project.models.glob("parts-*.gguf") if "-00001-of-" in path.name]
+    models = {"parts": f"{{path: {part}}}"}
+    said = project.run([ppl("parts"), ppl("f32")], models)
+    assert project.status == 0, said
+    assert len({*project.values.values()}) == 1
+
+    for each in project.models.glob("parts-*.gguf"):
+        shutil.copy(each, project.folder)
+    missing = sorted(project.folder.glob("parts-*.gguf"))[1]
+    missing.unlink()
+    said = project.run([ppl("parts")], {"parts": f"{{path: {part.name}}}"})
+    assert f"model 'parts': no such file: {missing}" in said
+    assert project.status == 1
+
+
+def cut(files: Path, folder: Path) -> None:
+    (folder / "x.gguf").write_bytes((files / "f16.gguf").read_bytes()[:-500])
+
+
+def cut_early(files: Path, folder: Path) -> None:
+    (folder / "x.gguf").write_bytes((files / "f16.gguf").read_bytes()[:1000])
+
+
+def no_gguf(files: Path, folder: Path) -> None:
+    (folder / "x.gguf").write_text("hello")
+
+
+def wrong_suffix(files: Path, folder: Path) -> None:
+    shutil.copy(files / "f16.gguf", folder / "x.bin")
+
+
+@pytest.mark.parametrize(
+    ("make", "entry", "message"),
+    [
+        (
+            cut,
+            "{path: x.gguf}",
+            "is not within the file bounds, model is corrupted or incomplete; the file is cut short",
+        ),
+        (
+            cut_early,
+            "{path: x.gguf}",
+            "failed to read key-value pairs; the file is cut short or damaged: copy it again",
+        ),
+        (no_gguf, "{path: x.gguf}", "x.gguf is no GGUF file: expected it to begin with GGUF, got b'hell'"),
+        (None, "{path: x.gguf}", "no such file:"),
+        (wrong_suffix, "{path: x.bin, backend: llama.cpp}", "llama.cpp reads a file that ends in .gguf, got"),
+        (None, "{backend: llama.cpp}", "model 'x': expected path: of a .gguf file"),
+        (None, "{path: {files}/encoder.gguf}", "is not a causal model (architecture llama)"),
+        (None, "{path: {files}/f32.gguf, dtype: float16}", "models.x.dtype: the engine llama.cpp does not take it"),
+        (
+            None,
+            "{path: {files}/f32.gguf, adapter: a}",
+            "models.x.adapter: the engine llama.cpp does not take it: merge",
+        ),
+        (None, "{path: {files}/f32.gguf, load: {n_thread: 2}}", "no option 'n_thread', did you mean 'n_threads'?"),
+        (None, "{path: {files}/f32.gguf, load: {flash_attn: 1}}", "load.flash_attn: expected true or false, got 1"),
+        (None, "{path: {files}/f32.gguf, load: {type_k: f12}}", "load.type_k: expected one of f32, f16"),
+        (None, "{path: {files}/f32.gguf, device: cuda}", "the device 'cuda' cannot be used: this llama-cpp-python was"),
+        (
+            None,
+            "{path: {files}/f32.gguf, tokenizer: {files}/other-words}",
+            "cut a text into different tokens: token",
+        ),
+        (
+            None,
+            "{path: {files}/f32.gguf, tokenizer: {files}/no-bos}",
+            "token 0 at the beginning is 67 ('a') in the folder and 1 ('<s>') in the GGUF",
+        ),
+    ],
+)
+def test_a_wrong_file_or_entry_is_one_clear_sentence(project: Project, make: object, entry: str, message: str) -> None:
+    if callable(make):
+        make(project.models, project.folder)
+    said = project.run([ppl("x")], {"x": entry})
+    assert project.status == 1, said
+    assert message in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("gate", "message"),
+    [
+        (ppl("f32", "max_length: 641"), "max_length"),
+        ("bleu_min: {model: f32, dataset: news, limit: 0, max_new_tokens: 640}", "has a context of 640 tokens"),
+        ("bleu_min: {model: f32, dataset: news, limit: 0, num_beams: 2}", "num_beams: llama.cpp has no beam search"),
+        (
+            "pppl_max: {model: f32, dataset: text, limit: 9}",
+            "undefined for the causal model 'f32' (architecture llama)",
+        ),
+    ],
+)
+def test_what_a_gguf_cannot_do_is_one_clear_sentence(project: Project, gate: str, message: str) -> None:
+    said = project.run([gate])
+    assert project.status != 0
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_a_missing_package_says_what_to_install(project: Project) -> None:
+    (project.folder / "conftest.py").write_text("import sys\nsys.modules['llama_cpp'] = None\n")
+    said = project.run([ppl("f32")])
+    assert project.status == 1
+    assert "pip install 'pytest-lmgate[gguf]'" in said

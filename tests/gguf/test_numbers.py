@@ -1,0 +1,151 @@
+"""One float32 model through transformers and llama.cpp: the same NLL of each token, divergences of nothing, texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.requests import Requests
+from pytest_lmgate.data.windows import window_requests
+from pytest_lmgate.spec.protocol import Protocol
+from tests.gguf.conftest import CONTEXT, text_of
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
+
+from pytest_lmgate.engine.comparing import COLUMNS, ModelPair, compare
+from pytest_lmgate.engine.generation import generate
+from pytest_lmgate.engine.loop import Job
+from pytest_lmgate.engine.scoring import score
+from pytest_lmgate.evaluate.perplexity import planned_windows
+
+JOB = Job(model="m", dataset="d")
+CORPUS = Corpus("d", tuple(text_of(150, seed) for seed in range(6)))
+PROTOCOLS = [
+    Protocol("sliding", 96, 32),
+    Protocol("disjoint", 128),
+    Protocol("bos-chunks", 100),
+    Protocol("gptq", 128),
+    Protocol("llama.cpp", 64),
+    Protocol("lm-eval"),
+    Protocol("document"),
+    Protocol("sliding", CONTEXT, 513),
+]
+
+
+def requests_of(runner: Any, protocol: Protocol, corpus: Corpus = CORPUS) -> Requests:
+    streams, plan = planned_windows(corpus, protocol.windowing(CONTEXT, model="m"), runner.tokenizer, "m")
+    return window_requests(streams, plan, corpus.name)
+
+
+def nll_of(runner: Any, protocol: Protocol) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return score(runner, requests_of(runner, protocol), JOB).nll
+
+
+def texts_of(runner: Any, prompts: Sequence[str], **how: Any) -> list[str]:
+    return generate(runner, prompts, GenerationSettings.of(**how), JOB, context=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def reference(opened: Callable[..., Any]) -> Any:
+    return opened("float")
+
+
+@pytest.fixture(scope="module")
+def exact(opened: Callable[..., Any]) -> Any:
+    return opened("f32.gguf")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: f"{each.name}-{each.max_length}")
+def test_every_token_has_the_nll_of_transformers(reference: Any, exact: Any, protocol: Protocol) -> None:
+    expected, found = nll_of(reference, protocol), nll_of(exact, protocol)
+    assert len(found) > 100
+    assert np.abs(found - expected).max() < 1e-4
+    assert np.exp(found.mean()) == pytest.approx(np.exp(expected.mean()), rel=1e-5)
+
+
+def test_the_tokenizer_of_the_folder_gives_the_same_numbers(exact: Any, opened: Callable[..., Any], files: Any) -> None:
+    beside = opened("f32.gguf", tokenizer=str(files / "float"))
+    protocol = Protocol("sliding", 96, 32)
+    assert np.array_equal(nll_of(beside, protocol), nll_of(exact, protocol))
+    assert texts_of(beside, ["the cat"], max_new_tokens=9) == texts_of(exact, ["the cat"], max_new_tokens=9)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("f32.gguf", 1e-8), ("f16.gguf", 1e-4)])
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_the_divergence_from_the_float_model_is_nothing(
+    reference: Any, opened: Callable[..., Any], name: str, limit: float, side_by_side: bool
+) -> None:
+    candidate = opened(name)
+    pair = ModelPair(("p", "q"), lambda: reference, lambda: candidate, side_by_side=side_by_side)
+    found = compare(pair, requests_of(reference, Protocol("sliding", 128, 64)), JOB)
+    assert 0 <= found[:, COLUMNS.index("kl")].mean() < limit
+    assert found[:, COLUMNS.index("same_top")].mean() > 0.98
+
+
+def test_a_gguf_is_the_reference_of_another(opened: Callable[..., Any]) -> None:
+    p, q = opened("f32.gguf"), opened("q8_0.gguf")
+    found = compare(ModelPair(("p", "q"), lambda: p, lambda: q), requests_of(p, Protocol("disjoint", 128)), JOB)
+    assert 1e-8 < found[:, COLUMNS.index("kl")].mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"stop": "the"},
+        {"seed": 3, "temperature": 0.8},
+        {"seed": 4, "top_k": 7},
+        {"seed": 5, "top_p": 0.7, "temperature": 1.3},
+    ],
+    ids=str,
+)
+def test_texts_are_those_of_transformers(reference: Any, exact: Any, how: dict[str, Any]) -> None:
+    prompts = [text_of(length, length) for length in (3, 9, 20, 1, 6)]
+    expected = texts_of(reference, prompts, max_new_tokens=40, **how)
+    assert texts_of(exact, prompts, max_new_tokens=40, **how) == expected
+    assert len(set(expected)) > 1
+
+
+def test_a_chat_is_put_into_the_template_of_the_file(reference: Any, exact: Any) -> None:
+    messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
+    assert exact.tokenizer.chat(messages) == reference.tokenizer.chat(messages)
+    assert exact.tokenizer.chat(messages).startswith("<s>user: the cat\n")
+
+
+@pytest.mark.parametrize("text", ["", " ", "a", "<s>the cat</s>", "\n\n tab\t", "🙂 é 猫", "the cat " * 50])
+@pytest.mark.parametrize("special", [True, False])
+def test_tokens_are_those_of_transformers(reference: Any, exact: Any, text: str, special: bool) -> None:
+    assert list(exact.tokenizer.encode(text, special)) == list(reference.tokenizer.encode(text, special))
+    assert (exact.tokenizer.bos, exact.tokenizer.eos, exact.tokenizer.adds_bos) == (1, 2, True)
+
+
+@pytest.mark.parametrize("name", ["f32.gguf", "f16.gguf", "q8_0.gguf"])
+def test_the_number_of_threads_changes_no_number(opened: Callable[..., Any], name: str) -> None:
+    one, three = (opened(name, load={"n_threads": count}) for count in (1, 3))
+    # 513 tokens are a batch and one more, which flash attention would share among the threads.
+    corpus = Corpus("d", (text_of(500),))
+    both = [score(each, requests_of(each, Protocol("sliding", 514, 100), corpus), JOB).nll for each in (one, three)]
+    assert np.array_equal(*both)
+    written = [texts_of(each, [text_of(400)], max_new_tokens=60, truncate="left") for each in (one, three)]
+    assert written[0] == written[1]
+
+
+def test_a_row_has_the_same_number_in_any_batch(opened: Callable[..., Any]) -> None:
+    runner = opened("q8_0.gguf")
+    requests = requests_of(runner, Protocol("document"))
+    together = score(runner, requests, JOB).nll
+    alone = score(runner, requests, Job(model="m", dataset="d", batch_size=1)).nll
+    assert np.array_equal(together, alone)
+
+
+def test_logits_come_a_batch_at_a_time(opened: Callable[..., Any]) -> None:
+    runner = opened("f32.gguf", load={"n_batch": 32})
+    request = requests_of(runner, Protocol("disjoint", 128)).make(0)
+    runner.prepare(requests_of(runner, Protocol("disjoint", 128)))
+    parts = [len(logits) for _, _, logits in runner._read(request)]
+    assert parts == [32, 32, 32, 31]
