@@ -11,7 +11,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make
 
 from tests.gguf.conftest import Project
 
-PPL = "ppl_max: {model: MODEL, dataset: text, limit: 1e9, OPTIONS}"
+PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, OPTIONS}"
 OPTIONS = [
     "protocol: sliding, max_length: 96, stride: 32",
     "protocol: llama.cpp, max_length: 64",
@@ -51,10 +51,10 @@ def test_every_metric_of_a_gguf_is_that_of_the_float_model_and_is_kept(project: 
     for model in ("float", "f32"):
         both += [
             f"bpb_max: {{model: {model}, dataset: text, limit: 99}}",
-            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0}}",
-            f"bleu_min: {{model: {model}, dataset: news, limit: 0, max_new_tokens: 24}}",
+            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0.001}}",
+            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24}}",
         ]
-    kl = "kl_max: {model: MODEL, reference: float, dataset: text, limit: 1e-4, max_length: 128}"
+    kl = "kl_max: {model: MODEL, reference: float, dataset: text, limit: 0.0001, max_length: 128}"
     both += [kl.replace("MODEL", "f32"), kl.replace("MODEL", "f16")]
     both += ["no_regression: {metric: ppl, model: f32, dataset: text, tolerance: 0.1%, against: float}"]
     said = project.run(both)
@@ -195,8 +195,8 @@ def test_a_wrong_file_or_entry_is_one_clear_sentence(project: Project, make: obj
     ("gate", "message"),
     [
         (ppl("f32", "max_length: 641"), "max_length"),
-        ("bleu_min: {model: f32, dataset: news, limit: 0, max_new_tokens: 640}", "has a context of 640 tokens"),
-        ("bleu_min: {model: f32, dataset: news, limit: 0, num_beams: 2}", "num_beams: llama.cpp has no beam search"),
+        ("bleu_min: {model: f32, dataset: news, limit: 1, max_new_tokens: 640}", "has a context of 640 tokens"),
+        ("bleu_min: {model: f32, dataset: news, limit: 1, num_beams: 2}", "num_beams: llama.cpp has no beam search"),
         (
             "pppl_max: {model: f32, dataset: text, limit: 9}",
             "undefined for the causal model 'f32' (architecture llama)",
