@@ -10,13 +10,16 @@ PYTEST_ARGS ?=
 
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
+GGUF := $(VENV)/.gguf
 CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test example lint lint-format lint-rules lint-types lint-imports format constraints clean
+.PHONY: help install test test-gguf install-gguf example lint lint-format lint-rules lint-types lint-imports format \
+	constraints clean
 
 help:
 	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
+	@echo "make test-gguf    test the engine llama.cpp; compiles llama-cpp-python first, in some minutes"
 	@echo "make example      gate the checkpoints of example_project, offline"
 	@echo "make lint         ruff (format and lint), mypy strict, import-linter"
 	@echo "make format       let ruff rewrite what it can"
@@ -32,6 +35,16 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+# pip compiles llama-cpp-python once, and keeps the wheel for other environments.
+install-gguf: $(GGUF)
+
+$(GGUF): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[gguf]"
+	touch $@
+
+test-gguf: $(GGUF)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/gguf $(PYTEST_ARGS)
 
 example: $(INSTALLED)
 	cd example_project && HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -58,7 +71,7 @@ format: $(INSTALLED)
 # same pin takes whichever build of that version the index offers.
 constraints:
 	$(PYTHON) -m venv --clear .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks]"
+	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks,gguf]"
 	{ sed '/^[^#]/,$$d' constraints.txt; \
 	  .venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > constraints.new
 	mv constraints.new constraints.txt

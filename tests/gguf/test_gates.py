@@ -166,7 +166,7 @@ def wrong_suffix(files: Path, folder: Path) -> None:
             "{path: {files}/f32.gguf, adapter: a}",
             "models.x.adapter: the engine llama.cpp does not take it: merge",
         ),
-        (None, "{path: {files}/f32.gguf, load: {n_thread: 2}}", "no option 'n_thread', did you mean 'n_threads'?"),
+        (None, "{path: {files}/f32.gguf, load: {n_thread: 2}}", "no option 'n_thread' (did you mean 'n_threads'?)"),
         (None, "{path: {files}/f32.gguf, load: {flash_attn: 1}}", "load.flash_attn: expected true or false, got 1"),
         (None, "{path: {files}/f32.gguf, load: {type_k: f12}}", "load.type_k: expected one of f32, f16"),
         (None, "{path: {files}/f32.gguf, device: cuda}", "the device 'cuda' cannot be used: this llama-cpp-python was"),

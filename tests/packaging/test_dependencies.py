@@ -24,6 +24,8 @@ EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT
 FOR_THE_PROJECT = {"dev", "benchmarks"}
 OPTIONAL = [requirement for name, extra in EXTRAS.items() if name not in FOR_THE_PROJECT for requirement in extra]
 DIRECT = list(dict.fromkeys([*REQUIRED, *(requirement for extra in EXTRAS.values() for requirement in extra)]))
+# Modules of optional packages that an environment may lack: nothing there tells whose they are.
+MODULES_OF = {"llama_cpp": "llama-cpp-python"}
 MODULES = sorted((ROOT / "pytest_lmgate").rglob("*.py"))
 PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[0-9][A-Za-z0-9.]*)")
 
