@@ -35,6 +35,10 @@ WATCHED = """
         return plain(self, requests)
 
     runner.LlamaCppRunner.score = score
+
+    def pytest_sessionfinish():
+        import sys
+        assert not {"torch", "transformers", "datasets"} & sys.modules.keys()
 """
 
 

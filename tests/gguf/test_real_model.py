@@ -34,14 +34,14 @@ def real(shared_data: Path, tmp_path: Path) -> Project:
     for dtype in ("f32", "f16", "q8_0"):
         write_gguf(files / f"{dtype}.gguf", model, tokenizer, dtype=dtype)
     (files / "float").symlink_to(folder)
-    stories = (shared_data / "text" / "tinystories_150.jsonl").read_text(encoding="utf-8").splitlines()[:30]
+    stories = (shared_data / "text" / "tinystories_150.jsonl").read_text(encoding="utf-8").splitlines()[:12]
     (tmp_path / "text.jsonl").write_text("\n".join(stories) + "\n", encoding="utf-8")
     cloze = shared_data / "choice" / "tinystories_cloze_200.jsonl"
-    rows = [json.loads(line) for line in cloze.read_text(encoding="utf-8").splitlines()[:60]]
+    rows = [json.loads(line) for line in cloze.read_text(encoding="utf-8").splitlines()[:16]]
     project = Project(tmp_path, files)
     questions = [{"q": row["context"], "options": row["choices"], "label": row["answer"]} for row in rows]
     project.write("quiz.jsonl", questions)
-    prompts = [" ".join(json.loads(line)["text"].split()[:20]) for line in stories[:8]]
+    prompts = [" ".join(json.loads(line)["text"].split()[:20]) for line in stories[:6]]
     project.write("news.jsonl", [{"article": prompt, "summary": prompt} for prompt in prompts])
     (tmp_path / "long.txt").write_text("".join(json.loads(line)["text"] for line in stories), encoding="utf-8")
     return project
