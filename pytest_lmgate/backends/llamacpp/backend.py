@@ -95,7 +95,6 @@ class LlamaCpp(Backend):
             device=device,
             dtype=facts.dtype,
             weight_bytes=size,
-            batch_size=entry.batch_size,
             architecture=facts.architecture,
             writing=lambda: options.writing,
             files=snapshot,
