@@ -10,16 +10,18 @@ PYTEST_ARGS ?=
 
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
-GGUF := $(VENV)/.gguf
+# Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
+ENGINES := gguf
 CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-gguf install-gguf example lint lint-format lint-rules lint-types lint-imports format \
+.SECONDARY:
+.PHONY: help install test engines example lint lint-format lint-rules lint-types lint-imports format \
 	constraints clean
 
 help:
 	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
-	@echo "make test-gguf    test the engine llama.cpp; compiles llama-cpp-python first, in some minutes"
+	@echo "make test-ENGINE  test an engine in an environment of its own: $(ENGINES)"
 	@echo "make example      gate the checkpoints of example_project, offline"
 	@echo "make lint         ruff (format and lint), mypy strict, import-linter"
 	@echo "make format       let ruff rewrite what it can"
@@ -36,15 +38,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-# pip compiles llama-cpp-python once, and keeps the wheel for other environments.
-install-gguf: $(GGUF)
+engines:
+	@echo $(ENGINES)
 
-$(GGUF): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[gguf]"
+# pip compiles llama-cpp-python once, in some minutes, and keeps the wheel for other environments.
+$(VENV)-%/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install --quiet -c constraints.txt -e ".[dev,$*]"
 	touch $@
 
-test-gguf: $(GGUF)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/gguf $(PYTEST_ARGS)
+$(addprefix install-,$(ENGINES)): install-%: $(VENV)-%/.installed
+
+$(addprefix test-,$(ENGINES)): test-%: $(VENV)-%/.installed
+	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n 2 --dist worksteal tests/engines/$* $(PYTEST_ARGS)
 
 example: $(INSTALLED)
 	cd example_project && HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -78,6 +84,6 @@ constraints:
 	rm -rf .venv-constraints
 
 clean:
-	rm -rf $(VENV) .venv-constraints build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(addprefix $(VENV)-,$(ENGINES)) .venv-constraints build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .lmgate_cache -prune -exec rm -rf {} +

@@ -26,7 +26,7 @@ MODULES = [
         "end_to_end",
         "engine",
         "evaluate",
-        "gguf",
+        "engines",
         "identity/test_patches.py",
         "example_project/test_quantization_check.py",
         "example_project/test_quantize.py",

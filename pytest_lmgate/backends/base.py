@@ -64,6 +64,10 @@ Kind = Literal["causal", "masked", "encoder-decoder"]
 Offer = Literal["score", "generate", "compare"]
 
 
+# What a comparison gives of each target, in this order: see `Distributions.against`.
+COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
+
+
 class OutOfMemory(Exception):
     """Raised by a runner where memory does not suffice for a batch, which is then halved and tried again.
 

@@ -9,7 +9,7 @@ to Q, so the divergence of a model from itself is exactly zero.
 
 from __future__ import annotations
 
-__all__ = ["COLUMNS", "Head", "Logits", "streamed_divergence"]
+__all__ = ["Head", "Logits", "streamed_divergence"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pytest_lmgate.backends.base import COLUMNS
 from pytest_lmgate.backends.hf.memory import within_memory
 from pytest_lmgate.backends.tiles import TileShape, tile_shape, vocabulary_tiles
-
-# What is measured of each target, in this order.
-COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
 
 
 class Head(Protocol):

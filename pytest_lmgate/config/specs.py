@@ -63,11 +63,14 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One entry of ``models:``; exactly one of `path` and `hub` is given, unless `backend` names an engine.
+    """One entry of ``models:``; exactly one of `path`, `hub` and `server` is given, unless `backend` names an engine.
 
     Attributes:
         path: Folder of the checkpoint, relative to lmgate.yaml.
         hub: Hub id, as in ``org/name``.
+        server: Address of a server that runs the model, as in ``http://localhost:8000/v1``.
+        model: Of a server, its name for the model.
+        key: Of a server, the environment variable that holds its key.
         revision: Branch, tag or commit of the hub id. Of a path, a text that the user changes whenever code that this
             package cannot identify changes; see docs/cache.md.
         backend: Name of the engine; None takes the one of the path's suffix, else transformers.
@@ -83,6 +86,9 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     path: str | None = None
     hub: str | None = None
+    server: str | None = None
+    model: str | None = None
+    key: str | None = None
     revision: str | None = None
     backend: str | None = None
     tokenizer: str | None = None
@@ -95,8 +101,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     pickle_weights: bool = False
 
     def __post_init__(self) -> None:
-        if self.backend is None or self.path or self.hub:
-            _exactly_one("path", self.path, "hub", self.hub)
+        if self.backend is None or self.path or self.hub or self.server:
+            _exactly_one(path=self.path, hub=self.hub, server=self.server)
         for key, instead in _BESIDE_LOAD.items():
             if self.backend is None and key in self.load:
                 raise ConfigError.of(f"load.{key}", f"say {instead}: beside load:, not inside it")
@@ -104,9 +110,9 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def where(self) -> str:
-        """Path or hub id, for messages."""
+        """Path, hub id or address, for messages."""
         if self.hub is None:
-            return self.path or f"backend:{self.backend}"
+            return self.path or self.server or f"backend:{self.backend}"
         return f"hub:{self.hub}{'@' + self.revision if self.revision else ''}"
 
 
@@ -155,7 +161,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     cluster: str | None = None
 
     def __post_init__(self) -> None:
-        _exactly_one("path", self.path, "hub", self.hub)
+        _exactly_one(path=self.path, hub=self.hub)
         if self.prompt is not None and self.source is not None:
             raise ConfigError("prompt, source: give one; a source is the prompt {column}")
         if self.choices is not None and (self.question is None or self.answer is None):
@@ -197,9 +203,12 @@ def check_device(device: str) -> None:
         )
 
 
-def _exactly_one(first: str, a: object, second: str, b: object) -> None:
-    if bool(a) == bool(b):
-        raise ConfigError(f"expected exactly one of {first}: and {second}:, got {'both' if a else 'neither'}")
+def _exactly_one(**keys: str | None) -> None:
+    given = [f"{key}:" for key, value in keys.items() if value]
+    if len(given) != 1:
+        *some, last = (f"{key}:" for key in keys)
+        got = " and ".join(given) or ("neither" if len(keys) == 2 else "none of them")
+        raise ConfigError(f"expected exactly one of {', '.join(some)} and {last}, got {got}")
 
 
 def _check_running(dtype: str | None, device: str | None, batch_size: int | str | None) -> None:

@@ -7,17 +7,17 @@ that. Either way no logits are stored, and the numbers are the same.
 
 from __future__ import annotations
 
-__all__ = ["COLUMNS", "ModelPair", "compare"]
+__all__ = ["ModelPair", "compare"]
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.backends.base import Batching, Company, Distributions, Runner
+from pytest_lmgate.backends.base import COLUMNS, Batching, Company, Distributions, Runner
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests import Requests
 from pytest_lmgate.engine.loop import Job, explained, prepared, run_batches
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 # Returns the distributions that predict the targets of some requests.
 Read = Callable[[Sequence[int]], Distributions]
-# What is measured of each target, in this order.
-COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
 
 
 @dataclass(frozen=True)
@@ -166,10 +164,7 @@ def _compare(
 
 
 def _prepared(runner: Runner, requests: Requests, name: str, job: Job) -> Batching:
-    batching = prepared(name, requests, lambda: runner.prepare(requests, compare=True))
-    if batching.remark:
-        job.remark(batching.remark)
-    return replace(batching, remark="")
+    return prepared(name, requests, lambda: runner.prepare(requests, compare=True), job)
 
 
 def _read(runner: Runner, requests: Requests, some: Sequence[int], name: str) -> Distributions:

@@ -59,7 +59,7 @@ def generate(
     board = _TextBoard(len(prompts), job.partial)
     with runner.measuring():
         longest_first = [rows.prompts[row] for row in rows.order]
-        batching = prepared(job.model, rows, lambda: runner.prepare_writing(longest_first, settings))
+        batching = prepared(job.model, rows, lambda: runner.prepare_writing(longest_first, settings), job)
         run_batches(
             rows, lambda some: runner.generate([rows.prompts[row] for row in some], settings), board, batching, job
         )

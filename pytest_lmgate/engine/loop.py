@@ -151,8 +151,6 @@ def run_batches(
         EngineError: Memory does not suffice for a single item, or the model failed.
         LmgateError: Whatever else `run` and `board` raise of this package.
     """
-    if batching.remark:
-        job.remark(batching.remark)
     resumed, started = board.done, time.monotonic()
     saved = started
     batches = _Batches(items, batching, job.batch_size)
@@ -206,14 +204,17 @@ def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> I
         ) from error
 
 
-def prepared(model: str, items: Items, prepare: Callable[[], Batching]) -> Batching:
-    """Return how a runner wants its requests, which it tries out on the longest.
+def prepared(model: str, items: Items, prepare: Callable[[], Batching], job: Job) -> Batching:
+    """Return how a runner wants its requests, which it tries out on the longest, and pass its remark on.
 
     Raises:
         EngineError: The model failed, or ran out of memory.
     """
     with explained(model, lambda: items.describe(items.order[:1].tolist())):
-        return prepare()
+        batching = prepare()
+    if batching.remark:
+        job.remark(batching.remark)
+    return batching
 
 
 class _Batches:

@@ -51,7 +51,7 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
 
     board = TargetBoard(requests, job, lambda index, nll: require_finite(nll, requests, index, job.model))
     with runner.measuring():
-        batching = prepared(job.model, requests, lambda: runner.prepare(requests))
+        batching = prepared(job.model, requests, lambda: runner.prepare(requests), job)
         is_whole = run_batches(requests, run, board, batching, job)
     return Scored(board.values, board.total, is_whole, batching.is_double)
 
@@ -110,13 +110,11 @@ class TargetBoard:
     def put(self, items: Sequence[int], results: Sequence[Floats]) -> None:
         """Take the results of some requests, for all equal ones too."""
         offsets = self._requests.offsets
-        for item, result in zip(items, results, strict=True):
-            values = np.asarray(result, dtype=np.float64)
+        for item, values in zip(items, results, strict=True):
             if values.shape != self.values[: self._requests.counts[item]].shape:
                 raise EngineError(
                     f"model {self._model!r}: expected {self._requests.counts[item]:,} numbers of "
-                    f"{self._requests.describe([item])}, got an array of shape "
-                    f"{list(values.shape)}"
+                    f"{self._requests.describe([item])}, got an array of shape {list(values.shape)}"
                 )
             self._check(item, values)
             first = values if values.ndim == 1 else values[:, 0]

@@ -11,14 +11,14 @@ from functools import cached_property
 import numpy as np
 
 from pytest_lmgate import __version__
-from pytest_lmgate.backends.base import Model, Runner
+from pytest_lmgate.backends.base import COLUMNS, Model, Runner
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import Streams, TokenizerFacts, tokenize
 from pytest_lmgate.data.windows import window_requests
-from pytest_lmgate.engine.comparing import COLUMNS, ModelPair, compare
+from pytest_lmgate.engine.comparing import ModelPair, compare
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.evaluate.likelihoods import TargetMeasurement, digest_of_targets, targets_of_rows
 from pytest_lmgate.evaluate.measurement import Bench, identity_of, require

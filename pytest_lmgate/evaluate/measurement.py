@@ -103,8 +103,8 @@ class Measurement(abc.ABC, Generic[T]):
     @property
     def shared(self) -> dict[str, str]:
         """What a comparison must share, as far as it is known before a model runs."""
-        how = {} if self.signature is None else {"protocol": self.signature.compared}
-        return {**self.identity, **how}
+        signature = self.signature
+        return self.identity if signature is None else {**self.identity, "protocol": signature.compared}
 
     @abc.abstractmethod
     def measure(self, bench: Bench) -> T | AtLeast:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.backends import divergence as likelihood_divergence
 from pytest_lmgate.backends import spool
+from pytest_lmgate.backends.base import COLUMNS
 from pytest_lmgate.backends.divergence import Logits, streamed_divergence
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 from pytest_lmgate.backends.hf.models.loading import quiet
@@ -21,7 +22,7 @@ from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.tiles import TileShape
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan
-from pytest_lmgate.engine.comparing import COLUMNS, ModelPair
+from pytest_lmgate.engine.comparing import ModelPair
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 from tests.engine.measuring import Kept, measure_divergence, pair_of

@@ -21,6 +21,7 @@ from torch import BoolTensor, FloatTensor, LongTensor, Tensor
 
 from pytest_lmgate.backends.base import Batching, Company
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
+from pytest_lmgate.backends.writing import cut, has_stop, uniforms
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
 from pytest_lmgate.errors import NonFiniteError
@@ -30,8 +31,6 @@ _TOKEN_IDS = (
     "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
     "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
 )  # fmt: skip
-# Tokens without a character of their own that may stand among those of a stop string.
-_SPARE_TOKENS = 8
 # Tokens of prompts and texts, padding and all beams included, whose keys and values are in memory at a time.
 _CPU_TOKENS, _ACCELERATOR_TOKENS = 8192, 65536
 _PROOF_TOKENS, _PROOF_PADDING = 24, 4
@@ -92,7 +91,9 @@ class Decoding:
                 f"model {self._loaded.name!r}: NaN or infinite logits while generating; the weights are damaged, or "
                 "the dtype overflows (try dtype: float32)"
             )
-        return [(self._cut(self.decode(tokens)), self._length(tokens)) for tokens in out[:, begin:].tolist()]
+        return [
+            (cut(self.decode(tokens), self._settings.stop), self._length(tokens)) for tokens in out[:, begin:].tolist()
+        ]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of generated tokens up to the first end token, without special tokens."""
@@ -143,19 +144,13 @@ class Decoding:
             return model.generate(input_ids=ids.to(device), generation_config=config, **how)
 
     def _uniforms(self, rows: Sequence[int]) -> Tensor:
-        assert self._settings.seed is not None
-        steps, seed = self._settings.max_new_tokens, self._settings.seed
-        drawn = [np.random.Generator(np.random.PCG64([seed, row])).random(steps) for row in rows]
+        drawn = [uniforms(self._settings, row) for row in rows]
         device = self._loaded.device
         dtype = torch.float32 if device.type == "mps" else torch.float64  # which has no float64
         return torch.from_numpy(np.stack(drawn)).to(device, dtype)
 
     def _length(self, tokens: Sequence[int]) -> int:
         return next((at + 1 for at, token in enumerate(tokens) if token in self._eos), len(tokens))
-
-    def _cut(self, text: str) -> str:
-        ends = [at for stop in self._settings.stop if (at := text.find(stop)) >= 0]
-        return text[: min(ends, default=len(text))]
 
 
 @contextlib.contextmanager
@@ -232,19 +227,15 @@ class _Draw(transformers.LogitsProcessor):
 
 
 class _StopStrings(transformers.StoppingCriteria):
-    """Ends a row once its text has a stop string; looks at the last few tokens first, which is cheap."""
+    """Ends a row once its text has a stop string."""
 
     def __init__(self, decoding: Decoding, stops: Sequence[str], begin: int) -> None:
         self._decoding, self._stops, self._begin = decoding, stops, begin
-        self._tail = max(len(stop.encode()) for stop in stops) + _SPARE_TOKENS
 
     def __call__(self, input_ids: LongTensor, scores: FloatTensor, **_: Any) -> BoolTensor:
-        ended: Any = torch.tensor([self._has_stop(row) for row in input_ids[:, self._begin :]], device=input_ids.device)
+        rows = input_ids[:, self._begin :]
+        ended: Any = torch.tensor([has_stop(row, self._text, self._stops) for row in rows], device=input_ids.device)
         return ended  # type: ignore[no-any-return]
 
-    def _has_stop(self, row: Tensor) -> bool:
-        some = self._decoding.decode(row[-self._tail :].tolist())
-        if not any(stop in some for stop in self._stops):
-            return False
-        text = self._decoding.decode(row.tolist())
-        return any(stop in text for stop in self._stops)
+    def _text(self, row: Tensor) -> str:
+        return self._decoding.decode(row.tolist())

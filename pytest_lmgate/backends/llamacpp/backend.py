@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, OutOfMemory, Runner
+from pytest_lmgate.backends.entries import refuse_keys
 from pytest_lmgate.backends.hf.models.checkpoint import require_tokenizer
 from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer, tokenizer_files
 from pytest_lmgate.backends.llamacpp.library import Weights, built_with, library
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
 from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
-from pytest_lmgate.errors import ConfigError, EngineError, ModelError
+from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.identity.files import Snapshot
 from pytest_lmgate.identity.libraries import versions
 
@@ -50,9 +51,7 @@ class LlamaCpp(Backend):
             ModelError: The file is missing, cut short, no GGUF or no causal model, or llama.cpp is not installed.
         """
         spec, name = entry.spec, entry.name
-        for key, instead in _NOT_HERE.items():
-            if getattr(spec, key) not in (None, False, "auto"):
-                raise ConfigError(f"models.{name}.{key}: the engine llama.cpp does not take it: {instead}")
+        refuse_keys(entry, self.name, _NOT_HERE)
         options = LoadOptions.of(entry)
         files = _files(entry)
         first = next(iter(files.values()))

@@ -14,8 +14,9 @@ from pytest_lmgate.backends.base import Batching, Runner
 from pytest_lmgate.backends.llamacpp.library import Context, Weights
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
 from pytest_lmgate.backends.llamacpp.tokens import Tokens
-from pytest_lmgate.backends.llamacpp.writing import chosen, uniforms
+from pytest_lmgate.backends.llamacpp.writing import chosen
 from pytest_lmgate.backends.vocabulary import check_ids
+from pytest_lmgate.backends.writing import cut, has_stop, uniforms
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
 from pytest_lmgate.data.requests import Request, Requests
@@ -30,8 +31,6 @@ Ints = NDArray[np.int64]
 _TOKENS, _COMPARED_LOGITS = 2048, 2**24
 # Positions whose exponentials are made at a time.
 _ROWS = 64
-# Tokens without a character of their own that may stand among those of a stop string.
-_SPARE_TOKENS = 8
 
 
 class LlamaCppRunner(Runner):
@@ -144,22 +143,12 @@ class LlamaCppRunner(Runner):
                 )
             token = chosen(logits[0], settings, float(uniform))
             if self._tokens.ends(token):
-                return _cut(self._tokens.text(written), settings.stop), len(written) + 1
+                return cut(self._tokens.text(written), settings.stop), len(written) + 1
             written.append(token)
-            if self._has_stop(written, settings.stop):
+            if has_stop(written, self._tokens.text, settings.stop):
                 break
             read = [token]
-        return _cut(self._tokens.text(written), settings.stop), len(written)
-
-    def _has_stop(self, written: list[int], stops: Sequence[str]) -> bool:
-        """Whether a text has a stop string; looks at the last few tokens first, which is cheap."""
-        if not stops:
-            return False
-        tail = max(len(stop.encode()) for stop in stops) + _SPARE_TOKENS
-        if not any(stop in self._tokens.text(written[-tail:]) for stop in stops):
-            return False
-        text = self._tokens.text(written)
-        return any(stop in text for stop in stops)
+        return cut(self._tokens.text(written), settings.stop), len(written)
 
 
 def _log_sums(logits: NDArray[np.float32]) -> Floats:
@@ -171,8 +160,3 @@ def _log_sums(logits: NDArray[np.float32]) -> Floats:
         exponentials = np.exp(some - highest[:, None])
         found[begin : begin + _ROWS] = np.log(exponentials.sum(1, dtype=np.float64)) + highest
     return found
-
-
-def _cut(text: str, stops: Sequence[str]) -> str:
-    ends = [at for stop in stops if (at := text.find(stop)) >= 0]
-    return text[: min(ends, default=len(text))]

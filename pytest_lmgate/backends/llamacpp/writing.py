@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["chosen", "uniforms"]
+__all__ = ["chosen"]
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +10,6 @@ from numpy.typing import NDArray
 from pytest_lmgate.config.generation import GenerationSettings
 
 Floats = NDArray[np.float64]
-
-
-def uniforms(settings: GenerationSettings, row: int) -> Floats:
-    """Return the numbers in [0, 1) that a row's tokens are drawn by, shape ``[max_new_tokens]``."""
-    if settings.seed is None:
-        return np.zeros(settings.max_new_tokens)
-    return np.random.Generator(np.random.PCG64([settings.seed, row])).random(settings.max_new_tokens)
 
 
 def chosen(logits: NDArray[np.float32], settings: GenerationSettings, uniform: float) -> int:

@@ -1,4 +1,4 @@
-"""A tiny float32 Llama with a tokenizer of byte-level BPE, and GGUF files of it."""
+"""What the tests of every engine share: a tiny float32 Llama, its tokenizer of byte-level BPE, and a project."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-from tests.models.tiny import made_once
 
 CONTEXT = 640
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -51,37 +47,39 @@ def trained_tokenizer(seed: int = 0, *, bos: bool = True) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named)
 
 
-@pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the model, GGUF files of it, and tokenizers; copy a file before changing it."""
+def write_float_model(folder: Path) -> tuple[Any, Any]:
+    """Write a model with heads of 32 numbers, and its tokenizer, as `save_pretrained` does; return both."""
+    from tests.models.zoo import build
 
-    def make(folder: Path) -> None:
-        from tests.gguf.converting import write_gguf
-        from tests.models.zoo import build
-
-        tokenizer = trained_tokenizer()
-        tokenizer.chat_template = (
-            "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-        )
-        model = build("llama", vocab_size=320, max_position_embeddings=CONTEXT, intermediate_size=64)
-        model.save_pretrained(folder / "float")
-        tokenizer.save_pretrained(folder / "float")
-        trained_tokenizer(1).save_pretrained(folder / "other-words")
-        trained_tokenizer(bos=False).save_pretrained(folder / "no-bos")
-        for dtype in ("f32", "f16", "q8_0"):
-            write_gguf(folder / f"{dtype}.gguf", model, tokenizer, dtype=dtype)
-        write_gguf(folder / "parts.gguf", model, tokenizer, parts_of=8)
-        write_gguf(folder / "encoder.gguf", model, tokenizer, attention__causal=False)
-
-    return made_once(tmp_path_factory.getbasetemp(), "gguf", make)
+    tokenizer = trained_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    model = build(
+        "llama",
+        vocab_size=320,
+        max_position_embeddings=CONTEXT,
+        hidden_size=64,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=64,
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
 
 
 @dataclass
 class Project:
-    """A project whose models are those of `files`, run in processes of their own."""
+    """A project that runs gates in processes of their own.
+
+    Attributes:
+        folder: The project's folder.
+        files: Folder that ``{files}`` in an entry means.
+        entries: Entries of all models that every run has.
+    """
 
     folder: Path
-    models: Path
+    files: Path
+    entries: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write rows as JSON lines."""
@@ -92,20 +90,16 @@ class Project:
 
         Args:
             gates: As in lmgate.yaml.
-            models: Entries beside those of all files; ``{files}`` is their folder.
+            models: Entries beside those of every run.
             env: Environment variables.
         """
-        entries = {
-            "float": "{path: {files}/float}",
-            **{name: f"{{path: {{files}}/{name}.gguf}}" for name in ("f32", "f16", "q8_0")},
-            **(models or {}),
-        }
+        entries = {"float": "{path: {files}/float}", **self.entries, **(models or {})}
         lines = ["models:", *(f"  {name}: {entry}" for name, entry in entries.items())]
         lines += ["datasets:", "  text: {path: text.jsonl}", "  long: {path: long.txt}"]
         lines += ["  quiz: {path: quiz.jsonl, question: q, choices: options, answer: label}"]
         lines += ["  news: {path: news.jsonl, source: article, references: [summary]}", "gates:"]
         lines += [f"  - {gate}" for gate in gates]
-        yaml = "\n".join(lines).replace("{files}", str(self.models))
+        yaml = "\n".join(lines).replace("{files}", str(self.files))
         (self.folder / "lmgate.yaml").write_text(yaml, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]
         found = subprocess.run(
@@ -126,33 +120,14 @@ class Project:
         gates = json.loads((self.folder / "report.json").read_text())["gates"]
         return {gate["id"].rpartition("::")[2]: gate["value"] for gate in gates}
 
-
-@pytest.fixture
-def project(tmp_path: Path, files: Path) -> Project:
-    """A project with a text, questions and prompts."""
-    project = Project(tmp_path, files)
-    project.write("text.jsonl", [{"text": text_of(120, seed)} for seed in range(6)])
-    (tmp_path / "long.txt").write_text(text_of(900, 9), encoding="utf-8")
-    questions = [
-        {"q": text_of(12, row), "options": [text_of(4, 100 * row + k) for k in range(4)], "label": row % 4}
-        for row in range(20)
-    ]
-    project.write("quiz.jsonl", questions)
-    project.write("news.jsonl", [{"article": text_of(9, row), "summary": text_of(9, row + 50)} for row in range(8)])
-    return project
-
-
-@pytest.fixture(scope="session")
-def opened(files: Path) -> Callable[..., Any]:
-    """Opens a model of `files` by its name there; further arguments are those of its entry."""
-    from pytest_lmgate.backends.base import Entry
-    from pytest_lmgate.backends.table import backend_of
-    from pytest_lmgate.config.specs import ModelSpec
-
-    def open_(name: str, **entry: Any) -> Any:
-        spec = ModelSpec(path=str(files / name), **entry)
-        backend = backend_of(spec, name, {})
-        known = {"path": Path, "hub_id": lambda _: None, "digest": lambda path: path.name, "device": "cpu"}
-        return backend.describe(Entry(name=name, spec=spec, **known)).open()
-
-    return open_
+    def fill(self) -> Project:
+        """Write a text of six rows, a long one, questions, and prompts with references; return the project."""
+        self.write("text.jsonl", [{"text": text_of(120, seed)} for seed in range(6)])
+        (self.folder / "long.txt").write_text(text_of(900, 9), encoding="utf-8")
+        questions = [
+            {"q": text_of(12, row), "options": [text_of(4, 100 * row + k) for k in range(4)], "label": row % 4}
+            for row in range(20)
+        ]
+        self.write("quiz.jsonl", questions)
+        self.write("news.jsonl", [{"article": text_of(9, row), "summary": text_of(9, row + 50)} for row in range(8)])
+        return self

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
-from tests.gguf.conftest import Project
+from tests.engines.projects import Project
 
 PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, OPTIONS}"
 OPTIONS = [

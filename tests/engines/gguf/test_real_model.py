@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
-from tests.gguf.conftest import Project
+from tests.engines.projects import Project
 
 pytestmark = pytest.mark.shared
 NAME = "stories260K-hf"
@@ -23,7 +23,7 @@ def real(shared_data: Path, tmp_path: Path) -> Project:
     import transformers
 
     from pytest_lmgate.backends.hf.models.loading import quiet
-    from tests.gguf.converting import write_gguf
+    from tests.engines.gguf.converting import write_gguf
 
     folder = shared_data / "models" / NAME
     with quiet():
@@ -38,7 +38,7 @@ def real(shared_data: Path, tmp_path: Path) -> Project:
     (tmp_path / "text.jsonl").write_text("\n".join(stories) + "\n", encoding="utf-8")
     cloze = shared_data / "choice" / "tinystories_cloze_200.jsonl"
     rows = [json.loads(line) for line in cloze.read_text(encoding="utf-8").splitlines()[:16]]
-    project = Project(tmp_path, files)
+    project = Project(tmp_path, files, {name: f"{{path: {{files}}/{name}.gguf}}" for name in DIVERGENCES})
     questions = [{"q": row["context"], "options": row["choices"], "label": row["answer"]} for row in rows]
     project.write("quiz.jsonl", questions)
     prompts = [" ".join(json.loads(line)["text"].split()[:20]) for line in stories[:6]]

@@ -1,0 +1,36 @@
+"""GGUF files of a tiny float32 Llama."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engines.projects import Project, trained_tokenizer, write_float_model
+from tests.models.tiny import made_once
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the model, GGUF files of it, and tokenizers; copy a file before changing it."""
+
+    def make(folder: Path) -> None:
+        from tests.engines.gguf.converting import write_gguf
+
+        model, tokenizer = write_float_model(folder / "float")
+        trained_tokenizer(1).save_pretrained(folder / "other-words")
+        trained_tokenizer(bos=False).save_pretrained(folder / "no-bos")
+        for dtype in ("f32", "f16", "q8_0"):
+            write_gguf(folder / f"{dtype}.gguf", model, tokenizer, dtype=dtype)
+        write_gguf(folder / "parts.gguf", model, tokenizer, parts_of=8)
+        write_gguf(folder / "encoder.gguf", model, tokenizer, attention__causal=False)
+
+    return made_once(tmp_path_factory.getbasetemp(), "gguf", make)
+
+
+@pytest.fixture
+def project(tmp_path: Path, files: Path) -> Project:
+    """A project with a text, questions and prompts."""
+    return Project(
+        tmp_path, files, {name: f"{{path: {{files}}/{name}.gguf}}" for name in ("f32", "f16", "q8_0")}
+    ).fill()
