@@ -153,7 +153,10 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
         ("models: {a: models/a}", ": models.a: expected keys with values, got text"),
         ("models: {a: }", ": models.a: expected exactly one of path:, hub: and server:, got none of them"),
         ("models: {a: {path: ''}}", ": models.a: expected exactly one of path:, hub: and server:, got none of them"),
-        ("models: {a: {path: x, hub: o/n}}", ": models.a: expected exactly one of path:, hub: and server:, got path: and hub:"),
+        (
+            "models: {a: {path: x, hub: o/n}}",
+            ": models.a: expected exactly one of path:, hub: and server:, got path: and hub:",
+        ),
         ("datasets: {a: {split: test}}", ": datasets.a: expected exactly one of path: and hub:, got neither"),
         (
             "datasets: {a: {path: x, joint: ''}}",
