@@ -12,11 +12,12 @@ __all__ = ["patches"]
 import contextlib
 import functools
 import gc
+import itertools
 import operator
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_lmgate.identity.libraries import LIBRARIES, STANDARD_LIBRARY, home_of_file, is_library
@@ -32,9 +33,44 @@ _PLAIN = frozenset(
      types.MethodDescriptorType, types.ModuleType, types.NoneType, types.WrapperDescriptorType}
 )  # fmt: skip
 _DEEP = 100  # objects looked at within one callable
-# Modules without a patch, with what they held then.
-_CLEAN: dict[str, list[Any]] = {}
+_CODE = operator.attrgetter("__code__")
+_NO_ENTRIES: dict[Any, Any] = {}
 _Scan = dict[int, list[types.FunctionType]]  # code within callables that is no library's, by the callable's id
+
+
+class _Held:
+    """The objects of a module that `_patched_in` looks at, so that an unchanged module is not searched again."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self._own = [*vars(module).values()]
+        self._functions: list[types.FunctionType] = []
+        kinds = [each for each in self._own if isinstance(each, type) and each.__module__ in _homes(module)]
+        self._tables: list[Mapping[Any, Any]] = [vars(kind) for kind in kinds]
+        for each in [*self._own, *itertools.chain.from_iterable(table.values() for table in self._tables)]:
+            if (kind := type(each)) is types.FunctionType:
+                self._functions.append(each)
+            elif kind not in _PLAIN and kind is not type:
+                table = each if isinstance(each, dict) else _own_entries(each)
+                if table is not _NO_ENTRIES and "__name__" not in table:
+                    self._tables.append(table)
+        self._inner = [*self._inside()]
+
+    def is_still_in(self, module: types.ModuleType) -> bool:
+        """Return whether the module holds the same objects still, down to the code of its functions."""
+        return _are_same(self._own, [*vars(module).values()]) and _are_same(self._inner, [*self._inside()])
+
+    def _inside(self) -> Iterator[Any]:
+        for table in self._tables:
+            yield from dict.values(table) if isinstance(table, dict) else table.values()
+        yield from map(_CODE, self._functions)
+
+
+def _are_same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+# Modules without a patch, with what they held then.
+_CLEAN: dict[str, _Held] = {}
 
 
 def patches() -> tuple[str, ...]:
@@ -51,29 +87,14 @@ def patches() -> tuple[str, ...]:
     for name, module in sorted(sys.modules.items()):
         if not _SCANNED.match(name) or not isinstance(module, types.ModuleType):
             continue
-        held = _held(module)
-        before = _CLEAN.get(name, [])
-        if len(held) == len(before) and all(map(operator.is_, held, before)):
+        if (before := _CLEAN.get(name)) is not None and before.is_still_in(module):
             continue
+        held = _Held(module)
         strange = [*_patched_in(module, scan)]
         found += strange
         if not strange:
             _CLEAN[name] = held
     return tuple(dict.fromkeys(found))
-
-
-def _held(module: types.ModuleType) -> list[Any]:
-    """Return the objects that `_patched_in` looks at, so that an unchanged module is not searched again."""
-    held = list(vars(module).values())
-    for kind in [each for each in held if isinstance(each, type) and each.__module__ in _homes(module)]:
-        held += vars(kind).values()
-    for each in tuple(held):
-        if (kind := type(each)) is types.FunctionType:
-            held.append(each.__code__)
-        elif kind not in _PLAIN and kind is not type:
-            table = each if isinstance(each, dict) else _own_entries(each)
-            held += () if "__name__" in table else dict.values(table)
-    return held
 
 
 def _homes(module: types.ModuleType) -> tuple[str, str]:
@@ -83,7 +104,7 @@ def _homes(module: types.ModuleType) -> tuple[str, str]:
 
 def _own_entries(value: Any) -> dict[Any, Any]:
     """Return the entries that one of transformers' tables of functions has beside those that all tables share."""
-    return vars(value).get("_local_mapping", {}) if hasattr(type(value), "_global_mapping") else {}
+    return vars(value).get("_local_mapping", _NO_ENTRIES) if hasattr(type(value), "_global_mapping") else _NO_ENTRIES
 
 
 def _patched_in(module: types.ModuleType, scan: _Scan) -> Iterator[str]:

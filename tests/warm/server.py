@@ -63,6 +63,10 @@ def warm_up() -> None:
 
     for module in pkgutil.walk_packages(pytest_lmgate.__path__, "pytest_lmgate."):
         importlib.import_module(module.name)
+    # What a session finds once, and what transformers builds when it loads its first model.
+    assert importlib.import_module("pytest_lmgate.identity.patches").patches() == ()
+    importlib.import_module("pytest_lmgate.identity.libraries").versions(("tokenizers", "torch", "transformers"))
+    importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
     gc.collect()
     gc.freeze()  # so that a fork that collects garbage does not copy the memory of all these modules
 
