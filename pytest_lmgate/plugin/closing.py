@@ -51,7 +51,7 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
             )
             closing.notes += notes
             closing.problems += blocked
-    closing.notes += [*ledger.remarks, *filter(None, [verifications.note])]
+    closing.notes += [*ledger.remarks, *filter(None, [verifications.note, ledger.left_out])]
     if ledger.not_kept:
         from pytest_lmgate.report.table import not_kept_note
 

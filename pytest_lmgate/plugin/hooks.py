@@ -20,6 +20,7 @@ from pytest_lmgate.plugin.catalogue import FIXTURES_HELP, MARKERS_HELP
 from pytest_lmgate.plugin.closing import Closing, close, show_summary
 from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_late_gates
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
+from pytest_lmgate.plugin.left_out import left_out
 from pytest_lmgate.plugin.places import judged_by_others
 from pytest_lmgate.plugin.selection import are_all_in, only_lists, passed, was_stopped
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
@@ -50,6 +51,7 @@ class GateHooks:
         self._run = uuid.uuid4().hex if self._worker is None else str(self._worker["lmgate_run"])
         self._handover: Path | None = None  # controller: where workers write what they expect
         self._unread: list[str] = []  # what is wrong with the gates of lmgate.yaml
+        self._has_gate_file = False  # whether the gates of lmgate.yaml were collected
         self._closing: Closing | None = None  # controller: what the summary shows
 
     @classmethod
@@ -84,6 +86,10 @@ class GateHooks:
             return None
         return gate_file(file_path, parent, self._unread)
 
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """Note that the gates of lmgate.yaml are collected: pytest asks for files beside its arguments too."""
+        self._has_gate_file |= isinstance(collector, GateFile)
+
     @functools.cached_property
     def _project_file(self) -> Path:
         return options.project_file(self._config) or self._config.rootpath / FILE_NAME
@@ -105,7 +111,10 @@ class GateHooks:
         ledger.deselected |= not are_all_in(found, items)
         gated, measuring = list(filter(is_gated, items)), list(filter(is_measuring, items))
         problems = [*self._unread, *mistyped(items, MARKERS_HELP)]
-        if not (gated or measuring or problems or options.update(self._config)):
+        ledger.left_out = "" if self._has_gate_file else left_out(self._config)
+        if ledger.left_out and options.flag(self._config, "require-all"):
+            problems.append(f"--lmgate-require-all: {ledger.left_out}")
+        if not (gated or measuring or problems or ledger.left_out or options.update(self._config)):
             return
         try:
             expected = self._read(gated, measuring)

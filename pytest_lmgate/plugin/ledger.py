@@ -24,7 +24,7 @@ EXTRAS = "lmgate"
 ``entries`` for the baseline file; ``remarks`` for the summary; ``not_kept``, models with the reason; and
 ``xfailed_by_body`` if the test called ``pytest.xfail``, which says nothing of its gates, unlike the mark.
 """
-_HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected")
+_HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected", "left_out")
 
 
 class Ledger:
@@ -38,6 +38,7 @@ class Ledger:
         self.by_baseline: list[str] = []  # gates that go by the committed baseline, by id
         self.deselected = False
         self.uncollected: list[str] = []  # files and folders skipped or failed at collection: their gates are unknown
+        self.left_out = ""  # which gates of lmgate.yaml pytest was led past, in a sentence
         self.entries: dict[str, str] = {}  # for the baseline file, in JSON, by gate
         self.remarks: dict[str, None] = {}  # sentences for the summary, each once
         self.not_kept: dict[str, str] = {}  # models whose measurements were not kept, with the reason

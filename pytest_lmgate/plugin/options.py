@@ -37,6 +37,7 @@ _FLAGS = {
     "fail-fast": "stop a measurement as soon as its partial sum proves the limit broken",
     "strict": "fail wherever a gate is inconclusive",
     "holm": "correct no_regression gates for how many they are (Holm)",
+    "require-all": "refuse a session that pytest leads past the gates of lmgate.yaml",
     "explain-cache": "say per gate whether the cache had it, and if not which ingredient changed",
 }
 _UPDATES = {

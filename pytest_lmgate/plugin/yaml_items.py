@@ -6,7 +6,7 @@ parsed only if the word ``gates`` stands in it as a key.
 
 from __future__ import annotations
 
-__all__ = ["GateFile", "GateItem", "add_to_testpaths", "entry_of", "gate_file", "misnamed"]
+__all__ = ["GateFile", "GateItem", "add_to_testpaths", "entry_of", "gate_file", "mentions_gates", "misnamed"]
 
 import re
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) ->
         problems += misnamed(file_path)
     if file_path.name != (explicit.name if explicit else FILE_NAME) or (explicit and not _same(explicit, file_path)):
         return None
-    if not _mentions_gates(file_path):
+    if not mentions_gates(file_path):
         return None
     node: GateFile = GateFile.from_parent(parent, path=file_path)
     node.problems = problems
@@ -100,9 +100,7 @@ def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) ->
 
 def misnamed(file: Path) -> list[str]:
     """Return what to say of a file that nobody would read: nothing where it holds no gates."""
-    return [f"{file}: its gates are not read, since only a file named {FILE_NAME} is: rename it"] * _mentions_gates(
-        file
-    )
+    return [f"{file}: its gates are not read, since only a file named {FILE_NAME} is: rename it"] * mentions_gates(file)
 
 
 def add_to_testpaths(config: pytest.Config) -> None:
@@ -112,7 +110,7 @@ def add_to_testpaths(config: pytest.Config) -> None:
     called as the controller was, and decide for themselves.
     """
     file = options.project_file(config) or config.rootpath / FILE_NAME
-    if not _inside(file, config.rootpath) or not _mentions_gates(file):
+    if not _inside(file, config.rootpath) or not mentions_gates(file):
         return
     if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
         config.args.append(str(file))
@@ -123,7 +121,8 @@ def entry_of(item: pytest.Item, mark: pytest.Mark) -> YamlGate | None:
     return item.entry if isinstance(item, GateItem) and mark is item.mark else None
 
 
-def _mentions_gates(file: Path) -> bool:
+def mentions_gates(file: Path) -> bool:
+    """Whether the word stands in a file as a key; it is not parsed."""
     try:
         data = file.read_bytes()
     except OSError:
