@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Baselines", "read_baseline"]
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from pytest_lmgate.gates.baseline import BaselineEntry, entry_of, parse_baseline
 from pytest_lmgate.judge.provenance import changed_since, provenance
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.spec.gates import EvaluationSpec
 
 
 class Baselines:
@@ -22,13 +23,19 @@ class Baselines:
 
     Args:
         path: Of the file.
-        update: ``all``, ``new`` for gates that have no entry yet, or empty.
+        update: ``all``, ``new`` for gates that have no entry yet, ``prune`` to move entries of renamed gates, or empty.
         arguments: Arguments of the command line that a session which makes an entry needs too.
+
+    Attributes:
+        gates: Every gate that goes by the file, by id, where all there is was collected; None where it was not.
+        renamed: The former name of each gate whose entry was found under it.
     """
 
     def __init__(self, path: Path, update: str = "", arguments: Sequence[str] = ()) -> None:
         self.path, self._update, self._arguments = path, update, arguments
         self._entries: dict[str, BaselineEntry] | None = None
+        self.gates: Collection[str] | None = None
+        self.renamed: dict[str, str] = {}
 
     def read(self) -> Mapping[str, BaselineEntry]:
         """Return the entries by gate; the file is read once.
@@ -44,8 +51,34 @@ class Baselines:
         """Return whether the session writes a gate's entry rather than judge by it."""
         return self._update == "all" or (self._update == "new" and identity not in self.read())
 
-    def require(self, identity: str, test: str) -> BaselineEntry:
-        """Return the entry of the gate `identity`, which `test` carries.
+    def may_have_moved(self, identity: str) -> bool:
+        """Return whether to look for a gate's entry under a former name, which takes the gate's score."""
+        return self._update == "prune" and identity not in self.read() and bool(self._unused())
+
+    def move(self, identity: str, score: Score) -> None:
+        """Give a gate the entry that no gate uses and that is of the same metric, model, dataset and protocol.
+
+        Raises:
+            BaselineError: There are several, and they differ.
+        """
+        known = score.sample.merged().identity if score.sample is not None else {}
+        former = {
+            name: entry
+            for name, entry in self._unused().items()
+            if (entry.metric, entry.model, entry.dataset) == (score.metric, score.model, score.dataset)
+            and entry.identity == known
+        }
+        if len({(entry.value, entry.content) for entry in former.values()}) > 1:
+            raise BaselineError(
+                f"no baseline: {self.path} has no entry for this gate, and several that no gate uses and that may be "
+                f"its own under a former name: {', '.join(former)}; rename one of them to {identity} in the file"
+            )
+        for name, entry in list(former.items())[:1]:
+            self.renamed[identity] = name
+            self._entries = {**self.read(), identity: entry}
+
+    def require(self, identity: str, test: str, what: EvaluationSpec) -> BaselineEntry:
+        """Return the entry of the gate `identity`, which `test` carries and which measures `what`.
 
         Raises:
             BaselineError: There is none.
@@ -53,10 +86,27 @@ class Baselines:
         if (entry := self.read().get(identity)) is not None:
             return entry
         there = "has no entry for this gate" if self.path.exists() else "does not exist"
+        asked = (what.model_name, what.dataset_name)
+        former = [
+            name
+            for name, entry in self._unused().items()
+            if (entry.model, entry.dataset) == asked and entry.metric in (what.metric, what.variant)
+        ]
+        was_renamed = ""
+        if former and self._update != "prune":
+            prune = shlex.join(["pytest", "--lmgate-prune", *self._arguments])
+            was_renamed = (
+                f"; the entry of {former[0]} is of the same metric, model and dataset, and no gate uses it: if this "
+                f"gate was renamed, give the entry its new name by\n    {prune}\nand if not,"
+            )
         raise BaselineError(
-            f"no baseline: {self.path} {there}; make one with a model that is good, and commit the file:\n"
-            f"    {shlex.join(['pytest', test, '--lmgate-update-new-only', *self._arguments])}"
+            f"no baseline: {self.path} {there}{was_renamed or ';'} make one with a model that is good, and commit the "
+            f"file:\n    {shlex.join(['pytest', test, '--lmgate-update-new-only', *self._arguments])}"
         )
+
+    def _unused(self) -> dict[str, BaselineEntry]:
+        gates = self.gates
+        return {} if gates is None else {name: entry for name, entry in self.read().items() if name not in gates}
 
     def reference(self, entry: BaselineEntry, score: Score, candidate: Sample) -> Sample:
         """Return an entry's sample, to compare with the candidate's.

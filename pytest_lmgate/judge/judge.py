@@ -132,7 +132,9 @@ class Judge:
                 )
             self.entries[blank.id] = baselines.entry(score)
             return replace(_measured(blank, score), verdict="pass", message="the baseline is measured anew")
-        entry = baselines.require(blank.id, blank.test)
+        if baselines.may_have_moved(blank.id):
+            baselines.move(blank.id, self._evaluator.evaluate(gate.evaluation.resolved(resolve)))
+        entry = baselines.require(blank.id, blank.test, gate.evaluation)
         against = " ".join(["baseline of", entry.provenance.date, entry.provenance.commit]).rstrip()
         with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, against)):
             score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))

@@ -25,16 +25,25 @@ from pytest_lmgate.metrics.score import distinct
 
 
 def keep_baseline(
-    path: Path, update: str, new: Mapping[str, str], *, used: Sequence[str] | None, unknown: Sequence[str] = ()
+    path: Path,
+    update: str,
+    new: Mapping[str, str],
+    *,
+    used: Sequence[str] | None,
+    unknown: Sequence[str] = (),
+    renamed: Mapping[str, str],
+    expected: Sequence[str],
 ) -> tuple[list[str], list[str]]:
     """Write the entries of gates that ran, or name those that no gate uses.
 
     Args:
         path: Of the file.
-        update: ``all``, ``new``, or empty where nothing is written.
+        update: ``all``, ``new``, ``prune``, or empty where nothing is written.
         new: Entries in JSON, by gate.
         used: After a full run, every gate that goes by the baseline; None after any other run.
         unknown: Files and folders that could not be collected, of whose entries nothing is said.
+        renamed: The former name of each gate whose entry was found under it.
+        expected: Gates that go by the baseline, as they were collected.
 
     Returns:
         What to say, and what went wrong.
@@ -43,15 +52,26 @@ def keep_baseline(
         names = []
         with contextlib.suppress(BaselineError):  # said where a gate wanted it
             names = [] if used is None else _without_gate(read_baseline(path), used, unknown)
-        return [f"baseline {path.name}: no gate uses {name}; remove it by --lmgate-update" for name in names], []
+        return [f"baseline {path.name}: no gate uses {name}; remove it by --lmgate-prune" for name in names], []
+    if update == "prune" and used is None:
+        why = "not all tests were collected (a path, -k or -m for instance), or not all ran"
+        return [f"baseline {path.name}: --lmgate-prune changed nothing: {why}"], []
     try:
-        return update_file(path, new, used=used if update == "all" else None, unknown=unknown), []
+        used = used if update != "new" else None
+        expected = expected if update == "prune" else ()
+        return update_file(path, new, used=used, unknown=unknown, renamed=renamed, expected=expected), []
     except (BaselineError, OSError) as error:
         return [], [f"the baseline was not written: {error}"]
 
 
 def update_file(
-    path: Path, new: Mapping[str, str], *, used: Sequence[str] | None, unknown: Sequence[str] = ()
+    path: Path,
+    new: Mapping[str, str],
+    *,
+    used: Sequence[str] | None,
+    unknown: Sequence[str] = (),
+    renamed: Mapping[str, str],
+    expected: Sequence[str],
 ) -> list[str]:
     """Write the entries of gates that ran into the file; all others stay as they are.
 
@@ -61,6 +81,8 @@ def update_file(
         used: After a full run, every gate that goes by the baseline: entries of others are removed. None after any
             other run.
         unknown: Files and folders that could not be collected, whose entries stay.
+        renamed: The former name of each gate that gets the entry of that name.
+        expected: Gates that need an entry before one is removed: it may be theirs under a former name.
 
     Returns:
         What was done, in lines.
@@ -76,12 +98,22 @@ def update_file(
         remove_leftovers(target)
         before = read_baseline(path)
         measured = {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
-        entries = before | {name: _dated(before.get(name), entry) for name, entry in measured.items()}
-        gone = [] if used is None else _without_gate(before, [*used, *new], unknown)
+        entries = before | {name: before[former] for name, former in renamed.items() if former in before}
+        entries |= {name: _dated(before.get(name), entry) for name, entry in measured.items()}
+        unused = [] if used is None else _without_gate(before, [*used, *new], unknown)
+        waiting = [name for name in expected if name not in entries]
+        gone = [name for name in unused if not waiting or name in renamed.values()]
         after = {name: entry for name, entry in entries.items() if name not in gone}
         if after != before:
             write_durably(target, format_baseline(after).encode())
-    return _told(path.name, before, after, list(new), gone)
+    moved = {name: former for name, former in renamed.items() if after.get(name) != before.get(name)}
+    told = _told(path.name, before, after, list(new), gone, moved)
+    if waiting and len(gone) < len(unused):
+        told.append(
+            f"  nothing else was removed, since {waiting[0]} has no entry, and one that no gate uses may be its own "
+            "under a former name: make its entry first, by --lmgate-update-new-only"
+        )
+    return told
 
 
 def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str], unknown: Sequence[str]) -> list[str]:
@@ -105,15 +137,18 @@ def _told(
     after: Mapping[str, BaselineEntry],
     measured: Sequence[str],
     gone: Sequence[str],
+    moved: Mapping[str, str],
 ) -> list[str]:
+    gone = [name for name in gone if name not in moved.values()]
     added = [name for name in measured if name not in before]
     same = [name for name in measured if name in before and before[name] == after[name]]
     changed = [name for name in measured if name not in added and name not in same]
-    counts = {"new": added, "changed": changed, "unchanged": same, "removed": gone}
+    counts = {"new": added, "changed": changed, "unchanged": same, "renamed": moved, "removed": gone}
     text = ", ".join(f"{len(names)} {word}" for word, names in counts.items() if names) or "nothing to write"
     return [
         f"baseline {file}: {text}{'; commit it' if after != before else ''}",
         *(f"  {name}: {_change(before[name], after[name])}" for name in changed),
+        *(f"  {former}: renamed to {name}" for name, former in moved.items()),
         *(f"  {name}: removed, no gate uses it" for name in gone),
     ]
 

@@ -90,13 +90,22 @@ def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) ->
     # The last gate that went by the baseline may be gone: then nobody but the file knows of its entry.
     to_look_at = {
         "all": session.testscollected > 0,
+        "prune": session.testscollected > 0,
         "new": bool(ledger.by_baseline),
         "": bool(ledger.expected) and path.exists(),
     }
-    if ledger.entries or (full and to_look_at[update]):
+    if ledger.entries or update == "prune" or (full and to_look_at[update]):
         from pytest_lmgate.judge.upkeep import keep_baseline
 
-        used = ledger.used if full else None
-        notes, problems = keep_baseline(path, update, ledger.entries, used=used, unknown=ledger.uncollected)
+        used = ledger.used if full and to_look_at[update] else None
+        notes, problems = keep_baseline(
+            path,
+            update,
+            ledger.entries,
+            used=used,
+            unknown=ledger.uncollected,
+            renamed=ledger.renamed,
+            expected=ledger.by_baseline,
+        )
         closing.notes += notes
         closing.problems += problems

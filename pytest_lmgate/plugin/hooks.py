@@ -22,7 +22,7 @@ from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.left_out import left_out
 from pytest_lmgate.plugin.places import judged_by_others
-from pytest_lmgate.plugin.selection import are_all_in, only_lists, passed, was_stopped
+from pytest_lmgate.plugin.selection import are_all_in, asks_for_all, only_lists, passed, was_stopped
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.travel import make_plain
 from pytest_lmgate.plugin.typos import mistyped
@@ -89,6 +89,10 @@ class GateHooks:
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
         """Note that the gates of lmgate.yaml are collected: pytest asks for files beside its arguments too."""
         self._has_gate_file |= isinstance(collector, GateFile)
+
+    @functools.cached_property
+    def _asks_for_all(self) -> bool:
+        return asks_for_all(self._config) if self._worker is None else bool(self._worker["lmgate_asks_for_all"])
 
     @functools.cached_property
     def _project_file(self) -> Path:
@@ -212,6 +216,7 @@ class GateHooks:
             self._handover = Path(tempfile.gettempdir()) / f"lmgate-{uuid.uuid4().hex}.json"
         node.workerinput["lmgate_handover"] = str(self._handover)
         node.workerinput["lmgate_run"] = self._run
+        node.workerinput["lmgate_asks_for_all"] = self._asks_for_all
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
@@ -264,6 +269,8 @@ class GateHooks:
             try:
                 expected = self.session().collect(ours)
                 self._ledger.by_baseline = self.session().by_baseline
+                if self._asks_for_all and not (self._ledger.deselected or self._ledger.uncollected):
+                    self.session().has_all_gates()
             except pytest.UsageError as error:
                 problems.append(str(error))
         if problems:

@@ -21,7 +21,8 @@ PROPERTY = "lmgate:verdicts"
 EXTRAS = "lmgate"
 """Attribute of a report: a mapping with what else travels. Not a property, which JUnit's XML would hold.
 
-``entries`` for the baseline file; ``remarks`` for the summary; ``not_kept``, models with the reason; and
+``entries`` for the baseline file, and ``renamed``, the former names of gates; ``remarks`` for the summary;
+``not_kept``, models with the reason; and
 ``xfailed_by_body`` if the test called ``pytest.xfail``, which says nothing of its gates, unlike the mark.
 """
 _HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected", "left_out")
@@ -40,6 +41,7 @@ class Ledger:
         self.uncollected: list[str] = []  # files and folders skipped or failed at collection: their gates are unknown
         self.left_out = ""  # which gates of lmgate.yaml pytest was led past, in a sentence
         self.entries: dict[str, str] = {}  # for the baseline file, in JSON, by gate
+        self.renamed: dict[str, str] = {}  # former names of gates whose entry was found under it
         self.remarks: dict[str, None] = {}  # sentences for the summary, each once
         self.not_kept: dict[str, str] = {}  # models whose measurements were not kept, with the reason
         self._verdicts: dict[str, dict[str, str]] = {}
@@ -53,6 +55,7 @@ class Ledger:
         self._take_verdicts(report)
         extras = getattr(report, EXTRAS, {})
         self.entries |= extras.get("entries", {})
+        self.renamed |= extras.get("renamed", {})
         self.remarks |= dict.fromkeys(extras.get("remarks", ()))
         self.not_kept |= extras.get("not_kept", {})
         is_part = hasattr(report, "context")  # a subtest, whose end is not the test's

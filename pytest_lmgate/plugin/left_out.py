@@ -1,7 +1,7 @@
-"""Gates of lmgate.yaml that pytest was led past: `pytest tests` collects no file beside the folder, and would be green.
+"""Gates of lmgate.yaml that pytest was led past: `pytest tests` collects no file beside the folder, and is green.
 
-What the user deselects one by one is meant: ``-k``, ``-m`` and ``--deselect`` where the file is collected, ``--ignore``,
-node ids and ``--lf``.
+What the user leaves out on purpose is not told: ``-k``, ``-m`` and ``--deselect`` where the file is collected,
+``--ignore``, node ids and ``--lf``.
 """
 
 from __future__ import annotations

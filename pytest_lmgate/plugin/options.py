@@ -44,6 +44,7 @@ _UPDATES = {
     "update": "write what no_regression gates measure to the baseline file, instead of judging by it",
     "update-new-only": "write the baseline of gates that have none yet; judge all others",
     "force-update": "allow both in CI (environment variable CI)",
+    "prune": "remove baselines that no gate uses, and give those of renamed gates the new name; judge by all others",
 }
 
 
@@ -108,15 +109,19 @@ def baseline_file(config: pytest.Config) -> Path:
 
 
 def update(config: pytest.Config) -> str:
-    """Return which baselines to write: ``all``, ``new``, or none by an empty text.
+    """Return what to write of the baseline: ``all``, ``new``, ``prune`` (names only), or nothing by an empty text.
 
     Raises:
-        pytest.UsageError: Both are asked for, or in CI any, or not on the command line.
+        pytest.UsageError: Two are asked for, or in CI one that measures, or not on the command line.
     """
     _require_command_line(config)
     every, new = config.getoption("--lmgate-update"), config.getoption("--lmgate-update-new-only")
     if every and new:
         raise pytest.UsageError("--lmgate-update and --lmgate-update-new-only: expected one of them, got both")
+    if config.getoption("--lmgate-prune"):
+        if every or new:
+            raise pytest.UsageError("--lmgate-prune keeps what was measured: expected no update beside it, got one")
+        return "prune"
     in_ci = os.environ.get("CI", "").lower() not in _FALSE
     if (every or new) and in_ci and not config.getoption("--lmgate-force-update"):
         raise pytest.UsageError(
@@ -135,7 +140,7 @@ def _require_command_line(config: pytest.Config) -> None:
         if config.getoption(f"--lmgate-{name}") and f"--lmgate-{name}" not in config.invocation_params.args:
             raise pytest.UsageError(
                 f"--lmgate-{name}: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, "
-                "so every session would write the baseline and judge nothing; remove it there"
+                "so every session would write the baseline; remove it there"
             )
 
 

@@ -113,8 +113,10 @@ class GateSession:
         """Return what a report carries beside verdicts (see `EXTRAS`), with the entries of the test `item` if any."""
         gates = {} if item is None else item.stash.get(_GATES, {})
         entries = {name: self._judge.entries[name] for name in gates if name in self._judge.entries}
+        renamed = {name: self._baselines.renamed[name] for name in gates if name in self._baselines.renamed}
         remarks, self._remarks[:] = list(dict.fromkeys(self._remarks)), []
-        extras = {"entries": entries, "remarks": remarks, "not_kept": dict(self._evaluator.not_kept)}
+        not_kept = dict(self._evaluator.not_kept)
+        extras = {"entries": entries, "renamed": renamed, "remarks": remarks, "not_kept": not_kept}
         return {key: value for key, value in extras.items() if value}
 
     def collect(self, items: Sequence[pytest.Item]) -> dict[str, int]:
@@ -154,6 +156,10 @@ class GateSession:
         if problems:
             raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
         return expected
+
+    def has_all_gates(self) -> None:
+        """Note that all there is was collected, so that an entry of the baseline file that no gate uses is known."""
+        self._baselines.gates = frozenset(self.by_baseline)
 
     def _read(self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None) -> Gate | NoRegression:
         gate = entry.gate if entry else parse_marker(mark.name, mark.args, mark.kwargs)

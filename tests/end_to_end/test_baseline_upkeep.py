@@ -73,7 +73,7 @@ def test_entries_of_the_last_gate_are_reported_where_other_gates_run_and_removed
     kept: Project, workers: tuple[str, ...]
 ) -> None:
     kept.write(test_gate=GATE)
-    kept.run(*workers).expect(0, passed=1).says(f"no gate uses {OTHER}; remove it by --lmgate-update")
+    kept.run(*workers).expect(0, passed=1).says(f"no gate uses {OTHER}; remove it by --lmgate-prune")
     kept.run("--lmgate-update-new-only", *workers).expect(0).is_silent_on("removed", "nothing to write")
     assert len(entries(kept)) == 2
     kept.run("--lmgate-update", *workers).expect(0, passed=1).says("2 removed", f"{OTHER}: removed")
@@ -94,3 +94,78 @@ def test_a_run_that_finds_no_test_removes_nothing(kept: Project) -> None:
     (kept.folder / "test_gate.py").unlink()
     kept.run("--lmgate-update").expect(5).is_silent_on("removed")
     assert len(entries(kept)) == 2
+
+
+GATE_ID, NEW_ID = (f"test_gate.py::test_{name}::no_regression:ppl[die-words]" for name in ("gate", "new_name"))
+
+
+def text(project: Project) -> str:
+    return (project.folder / "lmgate-baseline.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_prune_removes_what_no_gate_uses_and_measures_nothing_anew(kept: Project, workers: tuple[str, ...]) -> None:
+    before = text(kept)
+    kept.write(test_gate=GATES.partition('@pytest.mark.no_regression("bpb"')[0].rstrip() + "\n")
+    other_model(kept)
+    outcome = kept.run("--lmgate-prune", *workers).expect(1, failed=1).says("1 removed", f"{OTHER}: removed")
+    assert entries(kept) == [GATE_ID]
+    assert json.loads(text(kept))["gates"][GATE_ID] == json.loads(before)["gates"][GATE_ID]
+    outcome.is_silent_on("changed")
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_renamed_gate_is_recognized_and_prune_moves_its_entry(kept: Project, workers: tuple[str, ...]) -> None:
+    before = text(kept)
+    kept.write(test_gate=GATES.replace("test_gate()", "test_new_name()"))
+    told = kept.run(*workers).expect(1, passed=1, error=1)
+    told.says(f"the entry of {GATE_ID} is of the same metric, model and dataset, and no gate uses it", "--lmgate-prune")
+    kept.run("--lmgate-prune", *workers).expect(0, passed=2).says(
+        "1 renamed; commit it", f"{GATE_ID}: renamed to {NEW_ID}"
+    )
+    assert sorted(entries(kept)) == sorted([NEW_ID, OTHER])
+    assert json.loads(text(kept))["gates"][NEW_ID] == json.loads(before)["gates"][GATE_ID]
+    kept.run("--lmgate-prune", *workers).expect(0, passed=2).says("nothing to write")
+
+
+def test_prune_judges_a_renamed_gate_by_its_old_entry(kept: Project) -> None:
+    kept.write(test_gate=GATES.replace("test_gate()", "test_new_name()"))
+    other_model(kept)
+    outcome = kept.run("--lmgate-prune").expect(1, failed=2)
+    outcome.says("worse than 60 of the baseline", f"{GATE_ID}: renamed to {NEW_ID}")
+
+
+def test_prune_moves_no_entry_of_another_protocol_and_then_removes_nothing(kept: Project) -> None:
+    kept.write(test_gate=GATES.replace('"1%")\n    def test_gate()', '"1%", stride=8)\n    def test_new_name()'))
+    outcome = kept.run("--lmgate-prune").expect(1, passed=1, error=1)
+    outcome.says("no baseline", f"nothing else was removed, since {NEW_ID} has no entry").is_silent_on("renamed to")
+    assert sorted(entries(kept)) == sorted([GATE_ID, OTHER])
+
+
+def test_prune_does_not_choose_between_entries_that_differ(kept: Project) -> None:
+    data = json.loads(text(kept))
+    twin = GATE_ID.replace("test_gate::", "test_twin::")
+    data["gates"][twin] = data["gates"][GATE_ID] | {"content": "0" * 64}
+    (kept.folder / "lmgate-baseline.json").write_text(json.dumps(data))
+    kept.write(test_gate=GATES.replace("test_gate()", "test_new_name()"))
+    outcome = kept.run("--lmgate-prune").expect(1, passed=1, error=1)
+    outcome.says(f"under a former name: {GATE_ID}, {twin}; rename one of them to {NEW_ID} in the file")
+    assert len(entries(kept)) == 3
+
+
+@pytest.mark.parametrize("options", [("-k", "test_gate"), ("test_gate.py",), ("-x",)])
+def test_prune_of_a_part_changes_nothing_and_says_so(kept: Project, options: tuple[str, ...]) -> None:
+    before = text(kept)
+    kept.write(test_gate=GATES.replace("test_other", "test_else"))
+    kept.run("--lmgate-prune", *options).says("--lmgate-prune changed nothing: not all tests were collected")
+    assert text(kept) == before
+
+
+def test_prune_and_update_exclude_each_other(kept: Project) -> None:
+    kept.run("--lmgate-prune", "--lmgate-update").expect(4).says("expected no update beside it")
+
+
+def other_model(project: Project) -> None:
+    """Let the gates' model be one that is worse."""
+    path = project.folder / "lmgate.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("/die}", "/sure}", 1), encoding="utf-8")

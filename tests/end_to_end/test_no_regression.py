@@ -404,7 +404,7 @@ def test_neither_the_ini_file_nor_the_environment_can_turn_an_update_on(measured
     measured.write(test_gate=AGAINST_BASELINE)
     measured.run(env={"LMGATE_UPDATE": "1"}).expect(1, error=1)
     says = "expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest"
-    for option in ("--lmgate-update", "--lmgate-update-new-only"):
+    for option in ("--lmgate-update", "--lmgate-update-new-only", "--lmgate-prune"):
         measured.run(env={"PYTEST_ADDOPTS": option}).expect(4).says(f"{option}: {says}").is_silent_on("Traceback")
         measured.run("-o", f"addopts={option}").expect(4).says(f"{option}: {says}")
         measured.write(pytest_ini=f"[pytest]\naddopts = {option}\n")
@@ -421,7 +421,7 @@ def test_entries_that_no_gate_uses_are_reported_and_removed_only_by_a_full_updat
     with_baseline(measured, TWO_GATES)
     measured.write(test_gate=AGAINST_BASELINE)
     other = "test_gate.py::test_other::no_regression:bpb[die-words]"
-    measured.run().expect(0, passed=1).says(f"no gate uses {other}; remove it by --lmgate-update")
+    measured.run().expect(0, passed=1).says(f"no gate uses {other}; remove it by --lmgate-prune")
     for selection in (("-k", "gate"), ("test_gate.py",), ("--lf",), ("--deselect", "nothing")):
         measured.run("--lmgate-update", *selection).expect(0).is_silent_on("removed")
         assert other in baseline(measured).read_text(encoding="utf-8")
