@@ -85,6 +85,11 @@ class BaselineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str = ""
     outcomes: str = ""
 
+    @property
+    def words(self) -> str:
+        """The entry in words, as in ``baseline of 2026-01-31``."""
+        return " ".join(["baseline of", self.provenance.date, self.provenance.commit]).rstrip()
+
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     schema: int

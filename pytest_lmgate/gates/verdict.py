@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Bounded", "Verdict", "judge_bounds", "judge_limit"]
+__all__ = ["Bounded", "Former", "Verdict", "judge_bounds", "judge_limit"]
 
 import json
 import math
@@ -32,6 +32,21 @@ class Bounded:
 
 
 @dataclass(frozen=True)
+class Former:
+    """The entry of the baseline file that a session replaces.
+
+    Attributes:
+        value: Its value; None where there was no entry.
+        comparison: Of the new value with it; None where they cannot be compared.
+        problem: Why they cannot.
+    """
+
+    value: float | None = None
+    comparison: Comparison | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """One gate's verdict.
 
@@ -50,6 +65,7 @@ class Verdict:
         blocking: Whether an inconclusive verdict fails the build.
         comparison: Against a reference, where the gate has one; its decision is that before Holm's correction.
         bounded: Of a limit gate with a confidence, the bounds that were judged.
+        former: Of a gate whose baseline is measured anew, what its entry was.
         arguments: Arguments of the command line that decide what is measured.
     """
 
@@ -79,6 +95,7 @@ class Verdict:
     blocking: bool = False
     comparison: Comparison | None = None
     bounded: Bounded | None = None
+    former: Former | None = None
     arguments: tuple[str, ...] = ()
 
     @property

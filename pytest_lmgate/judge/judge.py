@@ -13,9 +13,10 @@ from typing import Any
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import ComparisonError, LmgateError, about, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.gates.baseline import BaselineEntry
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.paired import compare, differences
-from pytest_lmgate.gates.verdict import Verdict, judge_bounds, judge_limit
+from pytest_lmgate.gates.verdict import Former, Verdict, judge_bounds, judge_limit
 from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
@@ -131,21 +132,34 @@ class Judge:
                     "by it; use a tolerance in the metric's unit"
                 )
             self.entries[blank.id] = baselines.entry(score)
-            return replace(_measured(blank, score), verdict="pass", message="the baseline is measured anew")
+            former = self._former(gate, score, baselines.read().get(blank.id))
+            return replace(
+                _measured(blank, score), verdict="pass", message="the baseline is measured anew", former=former
+            )
         if baselines.may_have_moved(blank.id):
             baselines.move(blank.id, self._evaluator.evaluate(gate.evaluation.resolved(resolve)))
         entry = baselines.require(blank.id, blank.test, gate.evaluation)
-        against = " ".join(["baseline of", entry.provenance.date, entry.provenance.commit]).rstrip()
-        with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, against)):
+        with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, entry.words)):
             score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
+        return self._judged(blank, score, self._with_entry(gate, score, entry, _ANEW))
+
+    def _with_entry(self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = "") -> Comparison:
         candidate = _sample(score).merged()
-        reference = baselines.reference(entry, score, candidate)
+        reference = self._baselines.reference(entry, score, candidate)
         same = bool(score.content) and score.content == entry.content
         try:
-            found = _compared(gate, candidate, reference, against, same=same)
+            found = _compared(gate, candidate, reference, entry.words, same=same)
         except ComparisonError as error:
-            raise type(error)(f"{error}{_ANEW}") from None
-        return self._judged(blank, score, replace(found, notes=baselines.notes(entry, score)))
+            raise type(error)(f"{error}{hint}") from None
+        return replace(found, notes=self._baselines.notes(entry, score))
+
+    def _former(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> Former:
+        if entry is None:
+            return Former()
+        try:
+            return Former(entry.value, self._with_entry(gate, score, entry))
+        except LmgateError as error:
+            return Former(entry.value, problem=str(error))
 
     def _judged(self, blank: Verdict, score: Score, found: Comparison) -> Verdict:
         fails = found.fails_build(strict=self._options.strict)

@@ -19,9 +19,7 @@ from filelock import FileLock
 from pytest_lmgate.cache.files import remove_leftovers, write_durably
 from pytest_lmgate.errors import BaselineError
 from pytest_lmgate.gates.baseline import BaselineEntry, format_baseline
-from pytest_lmgate.gates.paired import differences
 from pytest_lmgate.judge.baselines import read_baseline
-from pytest_lmgate.metrics.score import distinct
 
 
 def keep_baseline(
@@ -147,14 +145,6 @@ def _told(
     text = ", ".join(f"{len(names)} {word}" for word, names in counts.items() if names) or "nothing to write"
     return [
         f"baseline {file}: {text}{'; commit it' if after != before else ''}",
-        *(f"  {name}: {_change(before[name], after[name])}" for name in changed),
         *(f"  {former}: renamed to {name}" for name, former in moved.items()),
         *(f"  {name}: removed, no gate uses it" for name in gone),
     ]
-
-
-def _change(before: BaselineEntry, after: BaselineEntry) -> str:
-    old, new = distinct(before.value, after.value)
-    if before.identity != after.identity:
-        return f"{old} -> {new}, of {'; '.join(differences(after.identity, before.identity))}"
-    return f"{old} -> {new}" if before.clusters != after.clusters else f"{new}, measured elsewhere"

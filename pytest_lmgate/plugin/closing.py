@@ -66,6 +66,7 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
 def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
     """Print one line per gate, what the cache said where asked, and what else fails the session."""
     from pytest_lmgate.report.excerpt import printable
+    from pytest_lmgate.report.replaced import replaced_lines
     from pytest_lmgate.report.table import summary_lines
 
     terminal.write_sep("=", "lmgate")  # unlike section(), it ends the line of dots first
@@ -75,6 +76,8 @@ def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
     for verdict in closing.verdicts:
         if verdict.cache:
             terminal.write_line(printable(f"cache {verdict.id}: {verdict.cache}"))
+    for outcome, line in replaced_lines(closing.verdicts):
+        terminal.write_line(printable(line), **_COLOURS.get(outcome, {}))
     for note in closing.notes:
         terminal.write_line(printable(note))
     for problem in closing.problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "CI_VARIABLES",
     "add_options",
     "arguments",
     "baseline_file",
@@ -23,6 +24,17 @@ import pytest
 
 from pytest_lmgate.report.formats import FORMATS
 
+# By which the common systems can be told; most set CI besides.
+CI_VARIABLES = (
+    "CI",
+    "GITHUB_ACTIONS",
+    "GITLAB_CI",
+    "TF_BUILD",
+    "JENKINS_URL",
+    "BUILDKITE",
+    "CIRCLECI",
+    "TEAMCITY_VERSION",
+)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
@@ -43,7 +55,7 @@ _FLAGS = {
 _UPDATES = {
     "update": "write what no_regression gates measure to the baseline file, instead of judging by it",
     "update-new-only": "write the baseline of gates that have none yet; judge all others",
-    "force-update": "allow both in CI (environment variable CI)",
+    "force-update": "allow updates in CI (environment variables such as CI, GITHUB_ACTIONS, GITLAB_CI)",
     "prune": "remove baselines that no gate uses, and give those of renamed gates the new name; judge by all others",
 }
 
@@ -122,10 +134,10 @@ def update(config: pytest.Config) -> str:
         if every or new:
             raise pytest.UsageError("--lmgate-prune keeps what was measured: expected no update beside it, got one")
         return "prune"
-    in_ci = os.environ.get("CI", "").lower() not in _FALSE
-    if (every or new) and in_ci and not config.getoption("--lmgate-force-update"):
+    ci = next((name for name in CI_VARIABLES if os.environ.get(name, "").lower() not in _FALSE), None)
+    if (every or new) and ci and not config.getoption("--lmgate-force-update"):
         raise pytest.UsageError(
-            f"--lmgate-update{'-new-only' * bool(new)}: refused in CI (CI={os.environ['CI']}), where a baseline made "
+            f"--lmgate-update{'-new-only' * bool(new)}: refused in CI ({ci}={os.environ[ci]}), where a baseline made "
             "from the change under test would let it pass; run it where the file can be looked at and committed, or "
             "add --lmgate-force-update"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["conclusion", "degradation", "explain", "interval", "number"]
+__all__ = ["conclusion", "degradation", "explain", "interval", "number", "size"]
 
 import math
 import shlex
@@ -61,13 +61,13 @@ def _lines(verdict: Verdict) -> list[str]:
 def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
     assert verdict.value is not None
     value, reference = distinct(verdict.value, found.reference)
-    worse = f"{_size(found, abs(found.degradation))} {'worse' if found.degradation > 0 else 'better'}"
+    worse = f"{size(found, abs(found.degradation))} {'worse' if found.degradation > 0 else 'better'}"
     relation = "the same as" if found.degradation == 0 else f"{worse} than"
     bounds = f"{found.bounds}, {_judged_between(found.clusters, found.clustered_by)}"
     p_value = "" if found.p_value is None else f"p = {found.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"
     power = ""
     if found.detectable is not None:
-        power = f"the smallest change this gate can see is {_size(found, found.detectable)}"
+        power = f"the smallest change this gate can see is {size(found, found.detectable)}"
     return [
         f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
         f"{reference} of the {found.against}: {verdict.verdict.upper()} at a tolerance of {found.tolerance}",
@@ -113,7 +113,7 @@ def _judged_between(clusters: int, clustered_by: str) -> str:
 def degradation(found: Comparison) -> str:
     """Return the change with its one-sided bounds, as in ``+0.65 % [+0.52, +0.78]``; plus is worse."""
     if found.lower is None or found.upper is None:
-        return f"{_size(found, found.degradation, '+.4g')} (no bounds)"
+        return f"{size(found, found.degradation, '+.4g')} (no bounds)"
     scale, unit = (100, " %") if found.tolerance.relative else (1, "")
     shown = [scale * value for value in (found.degradation, found.lower, found.upper)]
     decimals = _decimals(shown, scale * found.tolerance.size)
@@ -151,14 +151,15 @@ def _of_comparison(verdict: Verdict, found: Comparison) -> str:
     if verdict.is_corrected:
         text += f"; it is {found.decision.upper()} alone, before Holm's correction"
     if found.needed is not None and found.degradation == 0 and found.bounds in ("tango", "unchanged"):
-        shown = _size(found, found.tolerance.size)
+        shown = size(found, found.tolerance.size)
         text += f"; it needs {found.needed:,} {verdict.unit}s without a change to show less than {shown}"
     elif found.needed is not None:
         text += f"; about {found.needed:,} {verdict.unit}s would settle it"
     return f"{text}; {found.reason}" if found.reason else text
 
 
-def _size(found: Comparison, value: float, form: str = ".4g") -> str:
+def size(found: Comparison, value: float, form: str = ".4g") -> str:
+    """Return a change in the unit of the tolerance: in percent, or in the metric's own."""
     return f"{100 * value:{form}} %" if found.tolerance.relative else f"{value:{form}}"
 
 
@@ -179,7 +180,7 @@ def _worst(verdict: Verdict) -> list[str]:
     lines = _facts(("worst rows", "row (from 0), score, reference, output"))
     for row, score, reference, output in verdict.worst:
         begin = f"    {row:{digits},}  {score:8.4g}  "
-        width = max(20, shutil.get_terminal_size().columns - len(begin))
+        width = max(20, shutil.get_terminalsize().columns - len(begin))
         lines.append(begin + (excerpt(reference, width) or "(empty)"))
         lines.append(" " * len(begin) + (excerpt(output, width) or "(empty)"))
     return lines

@@ -44,6 +44,11 @@ def _gate(verdict: Verdict) -> dict[str, Any]:
         gate["comparison"] = {key: _finite(facts[key]) for key in _OF_A_COMPARISON}
     if verdict.bounded is not None:
         gate["bounded"] = {key: _finite(value) for key, value in asdict(verdict.bounded).items()}
+    if (former := verdict.former) is not None and former.value is not None:
+        decided = {} if former.comparison is None else {"degradation": former.comparison.degradation}
+        verdict_then = "error" if former.comparison is None else former.comparison.decision
+        facts = {"value": former.value, "verdict": verdict_then, **decided, "message": former.problem}
+        gate["former"] = {key: _finite(value) for key, value in facts.items() if value != ""}
     if verdict.details:
         gate["details"] = {name: _finite(value) for name, value in verdict.details}
     return gate

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_lmgate.plugin.options import CI_VARIABLES
 from tests.models.tiny import tiny_llama, word_level
 from tests.warm import READ_BY_IMPORTS, warm_python
 
@@ -203,7 +204,7 @@ def environment() -> dict[str, str]:
     kept = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_")) and key != "CI"
+        if not key.startswith(("PYTEST_", "LMGATE_", "PYTHONWARNINGS", "COV_")) and key not in CI_VARIABLES
     }
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
 

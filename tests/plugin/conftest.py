@@ -14,6 +14,7 @@ import yaml  # noqa: F401
 
 import pytest_lmgate.config.file
 import pytest_lmgate.gates.verdict  # noqa: F401
+from pytest_lmgate.plugin.options import CI_VARIABLES
 
 Configured = Callable[..., pytest.Config]
 
@@ -21,7 +22,7 @@ Configured = Callable[..., pytest.Config]
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what this test session's own environment says."""
-    for name in ("CI", "LMGATE_CONFIG", "LMGATE_CACHE", "LMGATE_REPORT", "LMGATE_STRICT", "PYTEST_ADDOPTS"):
+    for name in (*CI_VARIABLES, "LMGATE_CONFIG", "LMGATE_CACHE", "LMGATE_REPORT", "LMGATE_STRICT", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
 
 

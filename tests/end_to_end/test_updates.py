@@ -1,0 +1,69 @@
+"""An update of the baseline says of each entry what it was, what it is, and what the old one would have decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.projects import Project
+
+GATES = """
+    import pytest
+
+    @pytest.mark.no_regression("ppl", "die", "words", "1%")
+    def test_worse(): pass
+
+    @pytest.mark.no_regression("ppl", "sure", "words", "1%")
+    def test_better(): pass
+
+    @pytest.mark.no_regression("ppl", "hopeless", "words", "1%")
+    def test_unchanged(): pass
+"""
+NEW = """
+    @pytest.mark.no_regression("bpb", "die", "words", "1%")
+    def test_new(): pass
+"""
+RED, GREEN = "\x1b[31m", "\x1b[32m"
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Project, workers: tuple[str, ...]) -> None:
+    done = measured.write(test_gate=GATES).run("--lmgate-update").expect(0)
+    done.says("baseline of test_gate.py::test_worse::no_regression:ppl[die-words]: new, 60\n")
+    path = measured.folder / "lmgate.yaml"
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace("/die}", "/SURE}").replace("/sure}", "/die}").replace("/SURE}", "/sure}"))
+    measured.write(test_gate=GATES + NEW)
+    done = measured.run("--lmgate-update", "--color=yes", "--lmgate-report", "json:report.json", *workers).expect(0)
+    own = [line for line in done.out.splitlines() if "baseline of test_gate" in line]
+    lines = {line.rpartition("::")[0].rpartition("::")[2]: line for line in own}
+    assert set(lines) == {"test_worse", "test_better", "test_unchanged", "test_new"}
+    assert lines["test_worse"].startswith(RED)
+    assert " % WORSE: by the old baseline FAIL at a tolerance of 1%" in lines["test_worse"]
+    assert ": 60 -> " in lines["test_worse"]
+    assert lines["test_better"].startswith(GREEN)
+    assert " % better: by the old baseline PASS at a tolerance of 1%" in lines["test_better"]
+    assert lines["test_unchanged"].endswith(", unchanged")
+    assert ": new, " in lines["test_new"]
+    former = {gate["test"].rpartition("::")[2]: gate.get("former") for gate in measured.report()["gates"]}
+    assert (former["test_worse"]["value"], former["test_worse"]["verdict"]) == (pytest.approx(60), "fail")
+    assert former["test_worse"]["degradation"] > 0.01
+    assert former["test_new"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GITHUB_ACTIONS", "true"),
+        ("GITLAB_CI", "true"),
+        ("TF_BUILD", "True"),
+        ("JENKINS_URL", "https://ci.example/"),
+        ("BUILDKITE", "true"),
+        ("CIRCLECI", "true"),
+        ("TEAMCITY_VERSION", "2025.1"),
+    ],
+)
+def test_an_update_is_refused_in_each_ci(tmp_path: Path, name: str, value: str) -> None:
+    project = Project(tmp_path).write(test_plain="def test_plain(): pass\n")
+    project.run("--lmgate-update", env={name: value}).expect(4).says(f"refused in CI ({name}={value})")
