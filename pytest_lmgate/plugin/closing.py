@@ -17,17 +17,31 @@ from pytest_lmgate.plugin.verifying import Verifications
 
 if TYPE_CHECKING:
     from pytest_lmgate.gates.verdict import Verdict
+    from pytest_lmgate.report.measured import Measured
 
 _COLOURS = {"pass": {"green": True}, "fail": {"red": True}, "error": {"red": True}, "inconclusive": {"yellow": True}}
 
 
 @dataclass
 class Closing:
-    """What the summary shows."""
+    """What the summary shows.
+
+    Attributes:
+        verdicts: Of all gates.
+        measured: What fixtures measured: of tests that failed, or with ``-v`` of all.
+        notes: What else there is to say.
+        problems: What fails the session although every test passed.
+    """
 
     verdicts: Sequence[Verdict] = ()
+    measured: Sequence[Measured] = ()
     notes: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)  # what fails the session although every test passed
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is anything to show."""
+        return any(vars(self).values())
 
 
 def close(ledger: Ledger, verifications: Verifications, session: pytest.Session, *, broke: bool) -> Closing:
@@ -56,16 +70,25 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
         from pytest_lmgate.report.table import not_kept_note
 
         closing.notes.append(not_kept_note(ledger.not_kept))
+    measured = {}
+    if ledger.measured:
+        from pytest_lmgate.report.measured import Measured
+
+        measured = {test: [Measured(**each) for each in found] for test, found in ledger.measured.items()}
+        shown = [test for test in measured if config.option.verbose > 0 or ledger.did_fail(test)]
+        closing.measured = [each for test in shown for each in measured[test]]
     if reports := options.reports(config):
         from pytest_lmgate.report.formats import write_reports
 
-        closing.problems += write_reports(closing.verdicts, reports, config.invocation_params.dir)
+        everything = [each for found in measured.values() for each in found]
+        closing.problems += write_reports(closing.verdicts, reports, config.invocation_params.dir, everything)
     return closing
 
 
 def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
     """Print one line per gate, what the cache said where asked, and what else fails the session."""
     from pytest_lmgate.report.excerpt import printable
+    from pytest_lmgate.report.measured import measured_line
     from pytest_lmgate.report.replaced import replaced_lines
     from pytest_lmgate.report.table import summary_lines
 
@@ -76,6 +99,8 @@ def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
     for verdict in closing.verdicts:
         if verdict.cache:
             terminal.write_line(printable(f"cache {verdict.id}: {verdict.cache}"))
+    for found in closing.measured:
+        terminal.write_line(printable(measured_line(found)))
     for outcome, line in replaced_lines(closing.verdicts):
         terminal.write_line(printable(line), **_COLOURS.get(outcome, {}))
     for note in closing.notes:

@@ -181,7 +181,7 @@ class GateHooks:
         if is_gated_setup and failure is not None and not failure.errisinstance(_MEANT_NOT_TO_RUN):
             self.session().give_up(item, failure.exconly())
             report.user_properties = list(item.user_properties)
-        extras = {} if self._session is None else self._session.take_extras(item if is_gated_setup else None)
+        extras = {} if self._session is None else self._session.take_extras(item, has_verdicts=is_gated_setup)
         if failure is not None and failure.errisinstance(pytest.xfail.Exception):
             extras["xfailed_by_body"] = True
         if extras:
@@ -258,7 +258,7 @@ class GateHooks:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the verdicts."""
-        if self._closing is not None and any(vars(self._closing).values()):
+        if self._closing is not None and self._closing.is_shown:
             show_summary(terminalreporter, self._closing)
 
     def _read(self, gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> dict[str, int]:

@@ -22,7 +22,7 @@ EXTRAS = "lmgate"
 """Attribute of a report: a mapping with what else travels. Not a property, which JUnit's XML would hold.
 
 ``entries`` for the baseline file, and ``renamed``, the former names of gates; ``remarks`` for the summary;
-``not_kept``, models with the reason; and
+``measured``, what fixtures measured; ``not_kept``, models with the reason; and
 ``xfailed_by_body`` if the test called ``pytest.xfail``, which says nothing of its gates, unlike the mark.
 """
 _HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected", "left_out")
@@ -42,6 +42,7 @@ class Ledger:
         self.left_out = ""  # which gates of lmgate.yaml pytest was led past, in a sentence
         self.entries: dict[str, str] = {}  # for the baseline file, in JSON, by gate
         self.renamed: dict[str, str] = {}  # former names of gates whose entry was found under it
+        self.measured: dict[str, list[dict[str, Any]]] = {}  # by fixtures, by the test that asked
         self.remarks: dict[str, None] = {}  # sentences for the summary, each once
         self.not_kept: dict[str, str] = {}  # models whose measurements were not kept, with the reason
         self._verdicts: dict[str, dict[str, str]] = {}
@@ -56,6 +57,8 @@ class Ledger:
         extras = getattr(report, EXTRAS, {})
         self.entries |= extras.get("entries", {})
         self.renamed |= extras.get("renamed", {})
+        if measured := extras.get("measured"):
+            self.measured.setdefault(report.nodeid, []).extend(measured)
         self.remarks |= dict.fromkeys(extras.get("remarks", ()))
         self.not_kept |= extras.get("not_kept", {})
         is_part = hasattr(report, "context")  # a subtest, whose end is not the test's
@@ -90,6 +93,10 @@ class Ledger:
     def expected_to_fail(self) -> set[str]:
         """Gates of tests that are marked xfail, by id."""
         return {name for test in self._expected_to_fail for name in self._verdicts.get(test, ())}
+
+    def did_fail(self, test: str) -> bool:
+        """Return whether a test ended otherwise than it should."""
+        return test in self._shown_as_failed and test not in self._expected_to_fail
 
     def discrepancies(self) -> list[str]:
         """Say which verdicts never came although nothing else failed or skipped their test, and which did not count."""

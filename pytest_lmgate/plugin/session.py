@@ -8,6 +8,7 @@ import contextlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
@@ -33,6 +34,7 @@ from pytest_lmgate.plugin.users_own import users_backends, users_metrics
 from pytest_lmgate.plugin.yaml_items import GateItem, entry_of
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.junit import properties
+from pytest_lmgate.report.measured import Measured
 from pytest_lmgate.spec.gates import Gate, NoRegression
 from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.spec.yaml_gates import YamlGate
@@ -61,6 +63,7 @@ class GateSession:
         self._config = config
         self._cache_warnings: list[str] = []
         self._remarks: list[str] = []
+        self._measured: list[tuple[str, Score | Divergence]] = []  # what fixtures measured in this phase of a test
         cache = options.text(config, "cache")
         try:
             project = load_project(config.rootpath, options.project_file(config))
@@ -109,14 +112,16 @@ class GateSession:
             self._evaluator.forget(share=True)
         self._follows_gate_of_yaml = is_yaml
 
-    def take_extras(self, item: pytest.Item | None) -> dict[str, Any]:
-        """Return what a report carries beside verdicts (see `EXTRAS`), with the entries of the test `item` if any."""
-        gates = {} if item is None else item.stash.get(_GATES, {})
+    def take_extras(self, item: pytest.Item, *, has_verdicts: bool) -> dict[str, Any]:
+        """Return what the report of a phase of a test carries beside verdicts (see `EXTRAS`)."""
+        gates = item.stash.get(_GATES, {}) if has_verdicts else {}
         entries = {name: self._judge.entries[name] for name in gates if name in self._judge.entries}
         renamed = {name: self._baselines.renamed[name] for name in gates if name in self._baselines.renamed}
         remarks, self._remarks[:] = list(dict.fromkeys(self._remarks)), []
-        not_kept = dict(self._evaluator.not_kept)
-        extras = {"entries": entries, "renamed": renamed, "remarks": remarks, "not_kept": not_kept}
+        measured = [asdict(Measured.of(_test_id(item), fixture, score)) for fixture, score in self._measured]
+        self._measured.clear()
+        extras = {"entries": entries, "renamed": renamed, "remarks": remarks, "measured": measured}
+        extras["not_kept"] = dict(self._evaluator.not_kept)
         return {key: value for key, value in extras.items() if value}
 
     def collect(self, items: Sequence[pytest.Item]) -> dict[str, int]:
@@ -245,6 +250,7 @@ class GateSession:
             raise error.with_traceback(None) from None
         finally:
             self._evaluator.forget()
+        self._measured.append((fixture, score))
         self._emit_warnings()
         return score
 

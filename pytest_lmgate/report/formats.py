@@ -13,12 +13,21 @@ from pytest_lmgate.cache.files import write_durably
 
 if TYPE_CHECKING:
     from pytest_lmgate.gates.verdict import Verdict
+    from pytest_lmgate.report.measured import Measured
 
 FORMATS: Mapping[str, str] = {"json": "json_file:json_report"}
-"""For each format ``module:function`` of this package, from verdicts to text; imported when a report is written."""
+"""For each format ``module:function`` of this package, from verdicts and what fixtures measured to text.
+
+It is imported when a report is written.
+"""
 
 
-def write_reports(verdicts: Sequence[Verdict], reports: Iterable[tuple[str, str]], folder: Path) -> list[str]:
+def write_reports(
+    verdicts: Sequence[Verdict],
+    reports: Iterable[tuple[str, str]],
+    folder: Path,
+    measured: Sequence[Measured] = (),
+) -> list[str]:
     """Write each report, given by format and destination, which is relative to `folder`.
 
     Returns:
@@ -29,7 +38,7 @@ def write_reports(verdicts: Sequence[Verdict], reports: Iterable[tuple[str, str]
         module, _, function = FORMATS[name].partition(":")
         render = getattr(import_module(f"pytest_lmgate.report.{module}"), function)
         try:
-            _write(folder / Path(destination).expanduser(), render(verdicts).encode())
+            _write(folder / Path(destination).expanduser(), render(verdicts, measured).encode())
         except (OSError, RuntimeError) as error:  # RuntimeError: a home that nobody has
             problems.append(f"--lmgate-report {name}:{destination}: cannot be written: {error}")
     return problems

@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.identity.libraries import versions
+from pytest_lmgate.report.measured import Measured
 
 _KEYS = (
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
@@ -26,10 +27,21 @@ _OF_A_COMPARISON = (
 _PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
 
 
-def json_report(verdicts: Sequence[Verdict]) -> str:
+def json_report(verdicts: Sequence[Verdict], measured: Sequence[Measured] = ()) -> str:
     """Return the report, schema 1; numbers that are not finite are null."""
-    gates = [_gate(verdict) for verdict in verdicts]
-    return json.dumps({"schema": 1, "gates": gates, "environment": _environment()}, indent=2, allow_nan=False) + "\n"
+    report = {
+        "schema": 1,
+        "gates": [_gate(verdict) for verdict in verdicts],
+        "measurements": [_measurement(found) for found in measured],
+        "environment": _environment(),
+    }
+    return json.dumps(report, indent=2, allow_nan=False) + "\n"
+
+
+def _measurement(found: Measured) -> dict[str, Any]:
+    facts = {name: _finite(value) for name, value in vars(found).items() if name != "details"}
+    details = {name: _finite(value) for name, value in found.details}
+    return facts | ({"details": details} if details else {})
 
 
 def _gate(verdict: Verdict) -> dict[str, Any]:

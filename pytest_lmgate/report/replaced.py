@@ -1,4 +1,4 @@
-"""What an update of the baseline replaced: of each gate old -> new, and the verdict that the old entry would have given.
+"""What an update of the baseline replaced: of each gate old -> new, and the verdict by the old entry.
 
 An update judges nothing, so these lines are all that tells a person that it accepted a worse model.
 """

@@ -98,6 +98,16 @@ def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
     assert options.update(configured("--lmgate-update")) == "all"
 
 
+@pytest.mark.parametrize("name", options.CI_VARIABLES)
+def test_an_update_is_refused_in_each_system_of_ci(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(pytest.UsageError, match=rf"--lmgate-update: refused in CI \({name}=1\)"):
+        options.update(configured("--lmgate-update"))
+    assert options.update(configured("--lmgate-prune")) == "prune"
+
+
 def test_reports_come_from_the_command_line_before_the_ini_file_before_the_environment(
     configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
