@@ -57,6 +57,7 @@ def generate(
     encoded = [PromptIds(row, each, tuple(encoder.encode(each, row))) for row, each in enumerate(prompts)]
     rows = _Rows(encoded, settings, job.dataset)
     board = _TextBoard(len(prompts), job.partial)
+    job.say_resumed(board.done, board.of)
     with runner.measuring():
         longest_first = [rows.prompts[row] for row in rows.order]
         batching = prepared(job.model, rows, lambda: runner.prepare_writing(longest_first, settings), job)

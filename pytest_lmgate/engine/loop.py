@@ -72,8 +72,9 @@ class Job:
         dataset: Name of the dataset, for messages.
         batch_size: Requests per batch, or ``auto`` for as many tokens as the runner takes.
         partial: Results of an interrupted run; None to begin afresh.
-        keep: Called with partial results now and then.
+        keep: Called with partial results now and then; None where nothing is kept.
         report: Called after each batch.
+        note: Called with a sentence that is worth saying at once.
         remark: Called with a sentence for the session's summary.
         stop_when: Called after each batch with the sum so far; the measurement ends where it returns True.
     """
@@ -82,10 +83,16 @@ class Job:
     dataset: str
     batch_size: int | str = "auto"
     partial: Entry | None = None
-    keep: Callable[[Entry], None] = field(default=lambda _: None)
+    keep: Callable[[Entry], None] | None = None
     report: Callable[[Progress], None] = field(default=lambda _: None)
+    note: Callable[[str], None] = field(default=lambda _: None)
     remark: Callable[[str], None] = field(default=lambda _: None)
     stop_when: Callable[[float], bool] = field(default=lambda _: False)
+
+    def say_resumed(self, done: int, of: int) -> None:
+        """Say that a measurement goes on where an earlier run was interrupted, if it does."""
+        if self.partial is not None and done:
+            self.note(f"{self.model} on {self.dataset}: resumed at {_percent(done, of)}")
 
 
 class Items(Protocol):
@@ -151,8 +158,15 @@ def run_batches(
         EngineError: Memory does not suffice for a single item, or the model failed.
         LmgateError: Whatever else `run` and `board` raise of this package.
     """
+    with _kept_on_interrupt(board, job):
+        return _run_batches(items, run, board, batching, job)
+
+
+def _run_batches(
+    items: Items, run: Callable[[Sequence[int]], Sequence[Any]], board: Board, batching: Batching, job: Job
+) -> bool:
     resumed, started = board.done, time.monotonic()
-    saved = started
+    saved, keep = started, job.keep or (lambda _: None)
     batches = _Batches(items, batching, job.batch_size)
     for batch in batches:
         todo = [item for item in batch if not board.is_done(item)]
@@ -165,12 +179,32 @@ def run_batches(
         if done == of:
             continue
         if job.stop_when(board.total):
-            job.keep(board.entry)
+            keep(board.entry)
             return False
         if now - saved >= SAVE_SECONDS:
-            job.keep(board.entry)
+            keep(board.entry)
             saved = now
     return True
+
+
+@contextlib.contextmanager
+def _kept_on_interrupt(board: Board, job: Job) -> Iterator[None]:
+    """Keep what there is when the user presses ctrl-c, and say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if job.keep is not None and board.done:
+            job.keep(board.entry)
+            job.note(
+                f"{job.model} on {job.dataset}: interrupted at {_percent(board.done, board.of)}, which is kept; the "
+                "next run goes on from there"
+            )
+        raise
+
+
+def _percent(done: int, of: int) -> str:
+    """A share in whole percent, rounded down: 100 % is all of it."""
+    return f"{100 * done // of} %"
 
 
 @contextlib.contextmanager

@@ -90,6 +90,7 @@ class TargetBoard:
             kept = np.repeat(whole, requests.counts)
             self.values[kept] = known[kept]
         self.done = int(np.isfinite(self._first).sum())
+        job.say_resumed(self.done, self.of)
         self.total = float(np.nansum(self._first, dtype=np.float64))
 
     @property

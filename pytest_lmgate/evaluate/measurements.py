@@ -193,6 +193,8 @@ class Measurements:
             return ()
         if self.options.refresh and self.store.get(fingerprint) is not None:
             return ("nothing changed: measured again by --lmgate-refresh",)
+        if not self.options.refresh and self.store.get_partial(fingerprint) is not None:
+            return ("partial: an interrupted measurement goes on",)
         return tuple(self.store.explain(fingerprint))
 
 
@@ -220,7 +222,14 @@ class _Bench:
 
     def job(self, model: str, dataset: str, batch_size: int | str) -> Job:
         session, fingerprint = self.session, self.fingerprint
-        job = Job(model=model, dataset=dataset, batch_size=batch_size, report=session.report, remark=session.remark)
+        job = Job(
+            model=model,
+            dataset=dataset,
+            batch_size=batch_size,
+            report=session.report,
+            note=session.note,
+            remark=session.remark,
+        )
         if fingerprint is None:
             return job
         partial = None if session.options.refresh else session.store.get_partial(fingerprint)
