@@ -152,17 +152,18 @@ class Evaluator:
         if isinstance(how, TextRequest):
             metric = text_metric(how, self.users_metrics)
             if how.predictions is not None:
-                return score_texts(metric, how.predictions, how.references)
+                return self._with_hint(score_texts(metric, how.predictions, how.references), "the texts given")
             if (function := self._function(what.model)) is not None:
                 rows = self.resolver.rows(what.dataset)
                 self._measurements.expect(identity_of_texts(rows, how, metric))
                 score, seconds = score_function(function, rows, how, metric), time.monotonic() - started
-                return score.placed(
+                return self._with_hint(score, rows.name).placed(
                     model=function.name, dataset=rows.name, fingerprint="", cached=False, seconds=seconds
                 )
         measurement = self._measurement(what)
         statistics, address, cached = self._made(measurement, stop_above)
         score = measurement.bound(statistics) if isinstance(statistics, AtLeast) else measurement.score(statistics)
+        self._with_hint(score, measurement.data.name)
         model = measurement.model
         score.device, score.content = model.device, identity_of(model)
         return score.identified(**measurement.identity).placed(
@@ -240,6 +241,11 @@ class Evaluator:
                 f"{metric} of the encoder-decoder model {model.name!r} measures a reference given its source: {error}"
             ) from error
         return ConditionalLikelihoods(metric, model, task, how)
+
+    def _with_hint(self, score: Score, data: str) -> Score:
+        if hint := score.details.get("hint"):
+            self.remark(f"{data}: {hint}")
+        return score
 
     def _made(self, measurement: Measurement[Any], stop_above: float | None = None) -> tuple[Any, str, bool]:
         self._measurements.expect(measurement.shared)

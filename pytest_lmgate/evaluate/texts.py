@@ -6,7 +6,7 @@ __all__ = ["GeneratedTexts", "TextFunction", "identity_of_texts", "score_functio
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from pytest_lmgate.metrics import texts as metrics
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
+from pytest_lmgate.metrics.texts.scripts import tokenizer_hint
 from pytest_lmgate.spec.requests import TextRequest
 
 # Raise the number whenever the code that generates may give another text.
@@ -108,7 +109,14 @@ class GeneratedTexts(Measurement[list[str]]):
     def score(self, statistics: list[str]) -> Score:
         """Score the texts by the metric asked for."""
         task, clusters = self.data.task, self.data.clusters
-        found = score_texts(self.scorer, list(statistics), task.references, rows=task.rows, clusters=clusters)
+        found = score_texts(
+            self.scorer,
+            list(statistics),
+            task.references,
+            rows=task.rows,
+            clusters=clusters,
+            prompts=task.prompts,
+        )
         found.signature = found.signature.plus(*self.asked.generation.signature.fields, ("lmgate", __version__))
         return found
 
@@ -127,7 +135,8 @@ def score_function(
             f"{request.generation.signature}: {function.name} writes as it likes; settings of generation are for models"
         )
     task, clusters = rows.task, rows.clusters
-    score = score_texts(metric, _called(function, task.prompts), task.references, rows=task.rows, clusters=clusters)
+    texts = _called(function, task.prompts)
+    score = score_texts(metric, texts, task.references, rows=task.rows, clusters=clusters, prompts=task.prompts)
     score.signature = score.signature.plus(("function", None), ("lmgate", __version__))
     return score.identified(**identity_of_texts(rows, request, metric))
 
@@ -139,8 +148,9 @@ def score_texts(
     *,
     rows: Sequence[Mapping[str, Any]] | None = None,
     clusters: Sequence[Any] | None = None,
+    prompts: Sequence[Prompt] = (),
 ) -> Score:
-    """Score texts; the five worst rows are in ``details["worst"]``.
+    """Score texts; the five worst rows are in ``details["worst"]``, and for BLEU what to know of its tokenizer.
 
     Raises:
         MetricInputError: They cannot be scored.
@@ -152,8 +162,17 @@ def score_texts(
         metric, texts.predictions, texts.references, rows=texts.rows, clusters=clusters, statistics=statistics
     )
     worst = metrics.worst_rows(metric, texts.predictions, texts.references, rows=texts.rows, statistics=statistics)
+    if prompts:
+        worst = [replace(each, prompt=_shown(prompts[each.row])) for each in worst]
     score.details = {**score.details, "worst": tuple(worst)}
+    if metric.name == "bleu" and "tok:13a" in metric.signature.split("|"):
+        hint = tokenizer_hint(reference for of_row in texts.references for reference in of_row)
+        score.details |= {"hint": f"BLEU's tokenizer 13a splits at spaces, and {hint}"} if hint else {}
     return score
+
+
+def _shown(prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else "\n".join(f"{role}: {content}" for role, content in prompt)
 
 
 def _called(source: TextFunction, prompts: Sequence[Prompt]) -> list[str]:

@@ -60,7 +60,7 @@ class Verdict:
         at_least: Whether the value is only a lower bound, from a measurement stopped early.
         message: What went wrong, for an error.
         cache: What the cache said, where that was asked for.
-        worst: Of a failed metric of texts, the worst rows: their number from 0, score, references and output.
+        worst: Of a failed metric of texts, the worst rows: their number from 0, score, prompt, references and output.
         details: Of a metric of two models, everything that was found, by name.
         blocking: Whether an inconclusive verdict fails the build.
         comparison: Against a reference, where the gate has one; its decision is that before Holm's correction.
@@ -89,7 +89,7 @@ class Verdict:
     at_least: bool = False
     message: str = ""
     cache: str = ""
-    worst: tuple[tuple[int, float, str, str], ...] = ()
+    worst: tuple[tuple[int, float, str, str, str], ...] = ()
     iid: bool = False
     details: tuple[tuple[str, float | int | str | None], ...] = ()
     blocking: bool = False

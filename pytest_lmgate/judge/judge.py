@@ -224,6 +224,6 @@ def _require_same(known: Mapping[str, str], identity: Mapping[str, str], against
         raise ComparisonError(f"cannot be compared with {against}: {'; '.join(found)}{_ANEW}")
 
 
-def _worst(score: Score) -> tuple[tuple[int, float, str, str], ...]:
+def _worst(score: Score) -> tuple[tuple[int, float, str, str, str], ...]:
     worst = score.details.get("worst", ())
-    return tuple((each.row, each.score, " | ".join(each.references), each.prediction) for each in worst)
+    return tuple((each.row, each.score, each.prompt, " | ".join(each.references), each.prediction) for each in worst)

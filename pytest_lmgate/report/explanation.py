@@ -72,7 +72,7 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
         f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
         f"{reference} of the {found.against}: {verdict.verdict.upper()} at a tolerance of {found.tolerance}",
         *_facts(
-            ("degraded", degradation(found)),
+            ("degraded", f"{degradation(found)}{_level(found)}"),
             ("verdict", conclusion(verdict)),
             ("bounds", bounds if found.bounds else ""),
             ("note", found.note),
@@ -121,6 +121,10 @@ def degradation(found: Comparison) -> str:
         f"{value + 0:+.4g}" if decimals is None else f"{value + 0:+.{decimals}f}" for value in shown
     )
     return f"{measured}{unit} [{lower}, {upper}]"
+
+
+def _level(found: Comparison) -> str:
+    return "" if found.bounds is None else f", one-sided {100 * found.confidence:.15g} % bounds"
 
 
 def _decimals(shown: Sequence[float], tolerance: float) -> int | None:
@@ -173,16 +177,17 @@ def _how_measured(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def _worst(verdict: Verdict) -> list[str]:
-    """One line for the reference and one for the output of each row, cut to the terminal."""
+    """One line for the prompt, the reference and the output of each row, cut to the terminal."""
     if not verdict.worst:
         return []
     digits = max(len(f"{row:,}") for row, *_ in verdict.worst)
-    lines = _facts(("worst rows", "row (from 0), score, reference, output"))
-    for row, score, reference, output in verdict.worst:
+    with_prompt = any(prompt for _, _, prompt, *_ in verdict.worst)
+    lines = _facts(("worst rows", f"row (from 0), score, {'prompt, ' * with_prompt}reference, output"))
+    for row, score, prompt, *texts in verdict.worst:
         begin = f"    {row:{digits},}  {score:8.4g}  "
-        width = max(20, shutil.get_terminalsize().columns - len(begin))
-        lines.append(begin + (excerpt(reference, width) or "(empty)"))
-        lines.append(" " * len(begin) + (excerpt(output, width) or "(empty)"))
+        width = max(20, shutil.get_terminal_size().columns - len(begin))
+        shown = [excerpt(text, width) or "(empty)" for text in ([prompt, *texts] if with_prompt else texts)]
+        lines += [(" " * len(begin) if number else begin) + text for number, text in enumerate(shown)]
     return lines
 
 

@@ -13,7 +13,7 @@ from pytest_lmgate.report.explanation import conclusion, degradation, interval, 
 
 _FEW = 30
 _LIMITED = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
-_COMPARED = ("verdict", "gate", "degraded by", "tolerance", "value", "reference", "scored", "seconds")
+_COMPARED = ("verdict", "gate", "degraded [one-sided]", "tolerance", "value", "reference", "scored", "seconds")
 
 
 def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
@@ -31,9 +31,9 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
             continue
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
         lines += [("", "")] * bool(lines) + [("", _aligned(header, widths))]
-        lines += [(verdict.verdict, _aligned(row, widths)) for (verdict, _), row in zip(group, rows, strict=True)]
+        lines += [(_colour(verdict), _aligned(row, widths)) for (verdict, _), row in zip(group, rows, strict=True)]
     lines += [
-        ("inconclusive", f"{name}: {why}")  # which may not have failed its test
+        (_colour(verdict), f"{_outcome(verdict)} {name}: {why}")  # which may not have failed its test
         for verdict, name in zip(verdicts, names, strict=True)
         if verdict.verdict == "inconclusive" and (why := conclusion(verdict))
     ]
@@ -43,6 +43,8 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     text = ", ".join(
         f"{counts[outcome]} {outcome}" for outcome in ("pass", "fail", "inconclusive", "error") if counts[outcome]
     )
+    if blocking := sum(verdict.blocking and verdict.verdict == "inconclusive" for verdict in verdicts):
+        text = text.replace(" inconclusive", f" inconclusive ({blocking} fail{'s' * (blocking == 1)} the build)")
     return [*lines, ("", f"{_gates(len(verdicts))}: {text}")]
 
 
@@ -56,6 +58,15 @@ def not_kept_note(reasons: Mapping[str, str]) -> str:
     )
 
 
+def _outcome(verdict: Verdict) -> str:
+    """The verdict in capitals; an inconclusive one that fails the build has a mark, which the eye finds."""
+    return verdict.verdict.upper() + "!" * (verdict.verdict == "inconclusive" and verdict.blocking)
+
+
+def _colour(verdict: Verdict) -> str:
+    return "fail" if verdict.blocking else verdict.verdict
+
+
 def _row(verdict: Verdict, name: str) -> tuple[str, ...]:
     scored = "-" if verdict.n is None else f"{verdict.n:,} {verdict.unit}s"
     seconds = "cached" if verdict.cached else f"{verdict.seconds:.1f}"
@@ -64,7 +75,7 @@ def _row(verdict: Verdict, name: str) -> tuple[str, ...]:
         if verdict.value is not None and found.degradation != 0:  # else they differ by the order of adding, if at all
             value, reference = distinct(verdict.value, found.reference)
         judged = degradation(found), str(found.tolerance), value, reference
-        return verdict.verdict.upper(), name, *judged, scored, seconds
+        return _outcome(verdict), name, *judged, scored, seconds
     value, limit = ("-" if each is None else number(each) for each in (verdict.value, verdict.limit))
     if verdict.value is not None and verdict.limit is not None:
         value, limit = distinct(verdict.value, verdict.limit)
@@ -72,7 +83,7 @@ def _row(verdict: Verdict, name: str) -> tuple[str, ...]:
     value = f">= {value}" if verdict.at_least else value
     if verdict.marker == "no_regression" and verdict.verdict == "pass":  # and without a comparison: it was not judged
         limit = "new baseline"
-    return verdict.verdict.upper(), name, value, noise, limit, scored, seconds
+    return _outcome(verdict), name, value, noise, limit, scored, seconds
 
 
 def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:

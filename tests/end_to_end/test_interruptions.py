@@ -12,6 +12,7 @@ CTRL_C = """
     import os, signal
 
     def pytest_collection_finish():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background starts without
         from pytest_lmgate.engine.scoring import TargetBoard
 
         plain, batches = TargetBoard.put, []

@@ -15,7 +15,7 @@ GATES = """
     @pytest.mark.no_regression("ppl", "sure", "words", "1%")
     def test_better(): pass
 
-    @pytest.mark.no_regression("ppl", "hopeless", "words", "1%")
+    @pytest.mark.no_regression("bpb", "hopeless", "words", "1%")
     def test_unchanged(): pass
 """
 NEW = """

@@ -169,7 +169,7 @@ _VERDICTS = st.builds(
     at_least=st.booleans(),
     message=_TEXTS,
     cache=_TEXTS,
-    worst=st.lists(st.tuples(st.integers(0), _FLOATS, _TEXTS, _TEXTS), max_size=3).map(tuple),
+    worst=st.lists(st.tuples(st.integers(0), _FLOATS, _TEXTS, _TEXTS, _TEXTS), max_size=3).map(tuple),
     details=st.lists(st.tuples(_TEXTS, _PERHAPS | st.integers() | _TEXTS), max_size=2).map(tuple),
     arguments=st.lists(_TEXTS, max_size=2).map(tuple),
     comparison=st.none() | _COMPARISONS,

@@ -247,15 +247,17 @@ def test_a_score_that_should_be_higher_is_below_its_limit_and_its_worst_rows_are
         stderr=None,
         n=200,
         unit="row",
-        worst=((1203, 0.0, "the whole reference of this row", ""), (7, 12.34, "a\nb", "c")),
+        worst=((1203, 0.0, "say it", "the whole reference of this row", ""), (7, 12.34, "", "a\nb", "c")),
     )
     first, *rest = explain(verdict).split("\n")
     assert first == "bleu_min: BLEU 20.5 of 'int8' on 'wikitext2' is below the limit 25"
     assert rest[0] == "  by         -4.5 (-18.00%)"
-    assert rest[-5:] == [
-        "  worst rows row (from 0), score, reference, output",
-        "    1,203         0  the whole...",
+    assert rest[-7:] == [
+        "  worst rows row (from 0), score, prompt, reference, output",
+        "    1,203         0  say it",
+        "                     the whole...",
         "                     (empty)",
-        "        7     12.34  a\\nb",
+        "        7     12.34  (empty)",
+        "                     a\\nb",
         "                     c",
     ]

@@ -55,6 +55,19 @@ def test_the_last_line_counts_what_there_was(passed: Verdict, outcomes: list[str
     assert lines[-1] == ("", counts)
 
 
+def test_an_inconclusive_gate_that_fails_the_build_looks_different_from_one_that_does_not(passed: Verdict) -> None:
+    goes_on = replace(_compared(passed, 40, decision="inconclusive"), verdict="inconclusive")
+    fails = replace(goes_on, id="t.py::test_b::no_regression:ppl[b-c]", test="t.py::test_b", blocking=True)
+    lines = summary_lines([goes_on, fails])
+    assert [(outcome, line.split()[0]) for outcome, line in lines[1:5]] == [
+        ("inconclusive", "INCONCLUSIVE"),
+        ("fail", "INCONCLUSIVE!"),
+        ("inconclusive", "INCONCLUSIVE"),
+        ("fail", "INCONCLUSIVE!"),
+    ]
+    assert lines[-1] == ("", "2 gates: 2 inconclusive (1 fails the build)")
+
+
 def test_value_and_limit_are_told_apart_in_the_table_too(failed: Verdict) -> None:
     (_, line), *_ = summary_lines([replace(failed, value=16.50000001, interval=None)])[1:]
     assert line.split()[2] == "16.50000001"
@@ -74,7 +87,6 @@ def test_columns_are_as_wide_as_their_longest_text(failed: Verdict) -> None:
 def _compared(verdict: Verdict, clusters: int, **more: Any) -> Verdict:
     comparison = Comparison(
         against="model 'fp16'",
-        decision="pass",
         candidate=16.0,
         reference=16.0,
         change=0.0,
@@ -85,7 +97,7 @@ def _compared(verdict: Verdict, clusters: int, **more: Any) -> Verdict:
         clusters=clusters,
         lower=-0.001,
         upper=0.001,
-        **{"bounds": "hall", **more},
+        **{"decision": "pass", "bounds": "hall", **more},
     )
     return replace(verdict, comparison=comparison)
 

@@ -17,12 +17,13 @@ from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
 
 @dataclass(frozen=True)
 class ScoredRow:
-    """One row, by its index from 0, with its own score in the metric's scale."""
+    """One row, by its index from 0, with its own score in the metric's scale; an empty prompt is not known."""
 
     row: int
     score: float
     prediction: str
     references: tuple[str, ...]
+    prompt: str = ""
 
 
 def row_statistics(
