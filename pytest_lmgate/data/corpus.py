@@ -5,11 +5,12 @@ Text is never normalized: no newline translation, no stripping, and bytes that a
 
 from __future__ import annotations
 
-__all__ = ["Corpus", "corpus_from_rows", "read_corpus", "read_rows"]
+__all__ = ["Corpus", "corpus_from_rows", "looks_like_documents", "read_corpus", "read_rows"]
 
 import csv
 import hashlib
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,9 @@ from pytest_lmgate.config.specs import TEXT_SUFFIXES, DatasetSpec
 from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
 from pytest_lmgate.errors import DataError, OfflineError, nearest
 
+# Of documents of their own: this many rows and more, shorter on average than this many characters.
+_MANY_ROWS, _SHORT_ROW = 10, 2000
+_HEADING = re.compile(r"\s*(=+ .* =+|#+ .*)\s*")
 # What some programs put before the first character of a UTF-8 file; part of a text, but of no table.
 _BOM = "\ufeff"
 
@@ -52,6 +56,19 @@ class Corpus:
             digest.update(b"%d\n" % len(data))
             digest.update(data)
         return digest.hexdigest()
+
+
+def looks_like_documents(corpus: Corpus) -> bool:
+    """Return whether the rows seem to be texts of their own rather than the lines of one text, as wikitext's are.
+
+    Many short rows do, unless one is blank, ends in a line break or is a heading, or the dataset says how to join.
+    """
+    rows = corpus.rows
+    if corpus.is_one_text or corpus.join != Corpus.join or len(rows) < _MANY_ROWS:
+        return False
+    if sum(map(len, rows)) >= _SHORT_ROW * len(rows):
+        return False
+    return not any(not row.strip() or row.endswith("\n") or _HEADING.fullmatch(row) for row in rows)
 
 
 def corpus_from_rows(rows: Iterable[Any], *, text: str, name: str, join: str = "\n\n") -> Corpus:

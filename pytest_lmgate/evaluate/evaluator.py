@@ -17,6 +17,7 @@ from pytest_lmgate.cache.store import Store
 from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.revision import RevisedModel
+from pytest_lmgate.data.corpus import Corpus, looks_like_documents
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import ConfigError, about
 from pytest_lmgate.evaluate.choices import ChoiceLikelihoods
@@ -37,6 +38,7 @@ from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.spec.gates import EvaluationSpec
+from pytest_lmgate.spec.protocol import Protocol
 from pytest_lmgate.spec.requests import ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
 
 P = ParamSpec("P")
@@ -242,6 +244,13 @@ class Evaluator:
             ) from error
         return ConditionalLikelihoods(metric, model, task, how)
 
+    def _mention_joining(self, corpus: Corpus, asked: Protocol | DivergenceRequest) -> None:
+        """Say that rows were joined, where nothing was said of how to read them and they seem to be documents."""
+        protocol = asked.protocol if isinstance(asked, DivergenceRequest) else asked
+        if protocol.name == Protocol.name and protocol.stride is None and looks_like_documents(corpus):
+            rows = f"{corpus.name}: {len(corpus.rows):,} rows were read as one text"
+            self.remark(f'{rows}; protocol="document" reads them one by one')
+
     def _with_hint(self, score: Score, data: str) -> Score:
         if hint := score.details.get("hint"):
             self.remark(f"{data}: {hint}")
@@ -249,6 +258,8 @@ class Evaluator:
 
     def _made(self, measurement: Measurement[Any], stop_above: float | None = None) -> tuple[Any, str, bool]:
         self._measurements.expect(measurement.shared)
+        if isinstance(measurement, CausalLikelihoods | Divergences):
+            self._mention_joining(measurement.data, measurement.asked)
         return self._measurements.once(measurement, stop_above)
 
     def _function(self, model: Any) -> TextFunction | None:

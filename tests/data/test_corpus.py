@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.config.specs import DATA_SUFFIXES, TEXT_SUFFIXES, DatasetSpec
-from pytest_lmgate.data.corpus import _READERS, Corpus, corpus_from_rows, read_corpus
+from pytest_lmgate.data.corpus import _READERS, Corpus, corpus_from_rows, looks_like_documents, read_corpus
 from pytest_lmgate.errors import DataError, OfflineError
 
 ROWS = ["first row", "zweite – 第二行\n한 줄", "", ' "quoted", \\ and\ttabbed ', "last\r\n"]
@@ -340,3 +340,32 @@ def test_reading_files_imports_neither_datasets_nor_numpy(tmp_path: Path) -> Non
 
 def test_the_endings_that_make_a_path_are_those_that_can_be_read() -> None:
     assert (*TEXT_SUFFIXES, *_READERS) == DATA_SUFFIXES
+
+
+def _of_rows(*rows: str, **more: Any) -> Corpus:
+    return Corpus("data", rows, **more)
+
+
+SHORT = tuple(f"document number {number}" for number in range(10))
+
+
+def test_many_short_rows_look_like_documents() -> None:
+    assert looks_like_documents(_of_rows(*SHORT))
+    assert looks_like_documents(_of_rows(*(f"{row}\nin two lines" for row in SHORT)))
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        _of_rows(*SHORT[1:]),
+        _of_rows(*SHORT, is_one_text=True),
+        _of_rows(*SHORT, join=" "),
+        _of_rows(*SHORT, ""),
+        _of_rows(*SHORT, "a line of wikitext \n"),
+        _of_rows(*SHORT, " = = Heading = = "),
+        _of_rows(*SHORT, "## Heading"),
+        _of_rows(*SHORT, "a long document " * 2000),
+    ],
+)
+def test_few_rows_one_text_and_lines_of_one_text_do_not_look_like_documents(corpus: Corpus) -> None:
+    assert not looks_like_documents(corpus)
