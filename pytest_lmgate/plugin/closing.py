@@ -28,20 +28,22 @@ class Closing:
 
     Attributes:
         verdicts: Of all gates.
-        measured: What fixtures measured: of tests that failed, or with ``-v`` of all.
+        measured: What fixtures measured.
+        told: Of these, what the summary shows: those of tests that failed, or with ``-v`` all.
         notes: What else there is to say.
         problems: What fails the session although every test passed.
     """
 
     verdicts: Sequence[Verdict] = ()
     measured: Sequence[Measured] = ()
+    told: Sequence[Measured] = ()
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
     def is_shown(self) -> bool:
         """Whether there is anything to show."""
-        return any(vars(self).values())
+        return any([self.verdicts, self.told, self.notes, self.problems])
 
 
 def close(ledger: Ledger, verifications: Verifications, session: pytest.Session, *, broke: bool) -> Closing:
@@ -70,18 +72,17 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
         from pytest_lmgate.report.table import not_kept_note
 
         closing.notes.append(not_kept_note(ledger.not_kept))
-    measured = {}
     if ledger.measured:
         from pytest_lmgate.report.measured import Measured
 
         measured = {test: [Measured(**each) for each in found] for test, found in ledger.measured.items()}
-        shown = [test for test in measured if config.option.verbose > 0 or ledger.did_fail(test)]
-        closing.measured = [each for test in shown for each in measured[test]]
+        told = [test for test in measured if config.option.verbose > 0 or ledger.did_fail(test)]
+        closing.told = [each for test in told for each in measured[test]]
+        closing.measured = [each for found in measured.values() for each in found]
     if reports := options.reports(config):
         from pytest_lmgate.report.formats import write_reports
 
-        everything = [each for found in measured.values() for each in found]
-        closing.problems += write_reports(closing.verdicts, reports, config.invocation_params.dir, everything)
+        closing.problems += write_reports(closing.verdicts, reports, config.invocation_params.dir, closing.measured)
     return closing
 
 
@@ -90,16 +91,17 @@ def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
     from pytest_lmgate.report.excerpt import printable
     from pytest_lmgate.report.measured import measured_line
     from pytest_lmgate.report.replaced import replaced_lines
-    from pytest_lmgate.report.table import summary_lines
+    from pytest_lmgate.report.table import summary_lines, title
 
-    terminal.write_sep("=", "lmgate")  # unlike section(), it ends the line of dots first
+    # Unlike section(), it ends the line of dots first.
+    terminal.write_sep("=", title(closing.verdicts, closing.measured))
     if closing.verdicts:
         for outcome, line in summary_lines(closing.verdicts):
             terminal.write_line(printable(line), **_COLOURS.get(outcome, {}))
     for verdict in closing.verdicts:
         if verdict.cache:
             terminal.write_line(printable(f"cache {verdict.id}: {verdict.cache}"))
-    for found in closing.measured:
+    for found in closing.told:
         terminal.write_line(printable(measured_line(found)))
     for outcome, line in replaced_lines(closing.verdicts):
         terminal.write_line(printable(line), **_COLOURS.get(outcome, {}))

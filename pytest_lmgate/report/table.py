@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["not_kept_note", "summary_lines"]
+__all__ = ["not_kept_note", "summary_lines", "title"]
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.columns import fitted
 from pytest_lmgate.report.explanation import conclusion, degradation, interval, number
+from pytest_lmgate.report.measured import Measured
 
 _FEW = 30
 _LIMITED = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
 _COMPARED = ("verdict", "gate", "degraded [one-sided]", "tolerance", "value", "reference", "scored", "seconds")
+# Columns that go first where the terminal is narrow; failures and reports have all of it.
+_FOLDS_OF_COMPARED = ("seconds", "scored", "reference", "value")
+_FOLDS_OF_LIMITED = ("seconds", "scored", "95 % interval")
 
 
 def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
@@ -22,16 +28,16 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     # A gate is named with its test only where its label alone does not tell it from the others.
     names = [verdict.label if labels[verdict.label] == 1 else verdict.id for verdict in verdicts]
     lines: list[tuple[str, str]] = []
-    for header, is_compared in ((_LIMITED, False), (_COMPARED, True)):
+    for header, folds, is_compared in ((_LIMITED, _FOLDS_OF_LIMITED, False), (_COMPARED, _FOLDS_OF_COMPARED, True)):
         group = [
             (v, name) for v, name in zip(verdicts, names, strict=True) if (v.comparison is not None) == is_compared
         ]
         rows = [_row(verdict, name) for verdict, name in group]
         if not rows:
             continue
-        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        lines += [("", "")] * bool(lines) + [("", _aligned(header, widths))]
-        lines += [(_colour(verdict), _aligned(row, widths)) for (verdict, _), row in zip(group, rows, strict=True)]
+        first, *others = fitted(header, rows, shutil.get_terminal_size().columns, folds)
+        lines += [("", "")] * bool(lines) + [("", first)]
+        lines += [(_colour(verdict), line) for (verdict, _), line in zip(group, others, strict=True)]
     lines += [
         (_colour(verdict), f"{_outcome(verdict)} {name}: {why}")  # which may not have failed its test
         for verdict, name in zip(verdicts, names, strict=True)
@@ -118,7 +124,15 @@ def _gates(count: int) -> str:
     return f"{count} gate{'s' * (count != 1)}"
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    left = [text.ljust(width) for text, width in zip(row[:2], widths[:2], strict=True)]
-    right = [text.rjust(width) for text, width in zip(row[2:], widths[2:], strict=True)]
-    return "  ".join(left + right)
+def title(verdicts: Sequence[Verdict], measured: Sequence[Measured]) -> str:
+    """Return the summary's title, as in ``lmgate: 12 gates, 5 measurements (3 cached)``."""
+    found: dict[str, bool] = {}  # by address, or where nothing is kept by place: whether it came from the cache
+    for index, each in enumerate([*verdicts, *measured]):
+        if each.value is not None:
+            key = each.fingerprint or str(index)
+            found[key] = each.cached and found.get(key, True)
+    if not verdicts and not found:
+        return "lmgate"
+    cached = f" ({sum(found.values())} cached)" if any(found.values()) else ""
+    gates = f"{_gates(len(verdicts))}, " if verdicts else ""
+    return f"lmgate: {gates}{len(found)} measurement{'s' * (len(found) != 1)}{cached}"

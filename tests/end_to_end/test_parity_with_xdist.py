@@ -95,7 +95,7 @@ def properties(project: Project) -> dict[str, list[tuple[str, str]]]:
 def summary(outcome: Outcome) -> list[str]:
     """Return what the terminal's summary says of the gates, without times, and what pytest says of each test."""
     lines = outcome.out.splitlines()
-    own = lines[next(number for number, line in enumerate(lines) if re.match("=+ lmgate ", line)) :]
+    own = lines[next(number for number, line in enumerate(lines) if re.match("=+ lmgate: ", line)) :]
     return [re.sub(r"\s+(cached|\d+\.\d)\s*$| in \d+\.\d\ds.*", "", line).strip("= ") for line in own]
 
 

@@ -11,6 +11,11 @@ from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Verdict
 
 
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+
+
 @pytest.fixture
 def failed() -> Verdict:
     return Verdict(

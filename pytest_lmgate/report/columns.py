@@ -1,0 +1,53 @@
+"""A table in as many characters as the terminal has: names are shortened in the middle, and columns left out."""
+
+from __future__ import annotations
+
+__all__ = ["fitted", "shortened_name"]
+
+from collections.abc import Sequence
+
+_NAME, _LEAST = 32, 16  # characters that a name has before a column goes, and once all are gone that can
+_GAP = "  "
+_DOTS = "..."
+
+
+def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, folds: Sequence[str]) -> list[str]:
+    """Return the lines of a table whose first two columns, an outcome and a name, stand on the left.
+
+    Args:
+        header: Names of the columns.
+        rows: Texts of each row.
+        width: Characters of the terminal.
+        folds: Columns that may go where the table is wider, the first first.
+    """
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    widths = {title: max(map(len, (title, *texts))) for title, texts in columns.items()}
+    outcome, name, *_ = header
+    longest = widths[name]
+
+    def others() -> int:
+        return sum(widths[title] + len(_GAP) for title in columns) - widths[name] - len(_GAP)
+
+    for title in folds:
+        if others() + min(longest, _NAME) > width:
+            del columns[title]
+    room = max(_LEAST, width - others())
+    names = [shortened_name(text, room) for text in columns[name]]
+    if len(set(names)) == len(set(columns[name])):  # else nobody could tell them apart
+        columns[name], widths[name] = tuple(names), max(map(len, (name, *names)))
+    left = (outcome, name)
+    return [
+        _GAP.join(
+            text.ljust(widths[title]) if title in left else text.rjust(widths[title])
+            for title, text in zip(columns, row, strict=True)
+        )
+        for row in [tuple(columns), *zip(*columns.values(), strict=True)]
+    ]
+
+
+def shortened_name(name: str, most: int) -> str:
+    """Return a name of so many characters at most: both its ends are kept, which say the metric and the dataset."""
+    if len(name) <= most:
+        return name
+    kept = most - len(_DOTS)
+    return f"{name[: kept - kept // 2]}{_DOTS}{name[len(name) - kept // 2 :]}"

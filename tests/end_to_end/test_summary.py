@@ -1,0 +1,40 @@
+"""The summary in a narrow terminal, without colours, and where the stream takes ASCII only."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.end_to_end.projects import Project
+
+GATES = """
+    import pytest
+
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    @pytest.mark.ppl_max("a-model-whose-name-is-rather-long", "w\xf6rter", 60.5)
+    def test_limits(): pass
+
+    @pytest.mark.no_regression("ppl", "die", "words", "1%", against="a-model-whose-name-is-rather-long")
+    @pytest.mark.no_regression("bpb", "sure", "words", "1%", against="die")
+    def test_compared(ppl_of): ppl_of("die", "words")
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_the_summary_fits_80_columns_in_ascii_without_colours(measured: Project, workers: tuple[str, ...]) -> None:
+    path = measured.folder / "lmgate.yaml"
+    text = path.read_text(encoding="utf-8")
+    die = next(line for line in text.splitlines() if line.strip().startswith("die:"))
+    words = next(line for line in text.splitlines() if line.strip().startswith("words:"))
+    text = text.replace(die, f"{die}\n{die.replace('die:', 'a-model-whose-name-is-rather-long:')}")
+    path.write_text(text.replace(words, f"{words}\n" + words.replace("words:", "w\xf6rter:")), encoding="utf-8")
+    measured.write(test_gates=GATES)
+    environment = {"COLUMNS": "80", "PYTHONIOENCODING": "ascii"}
+    outcome = measured.run("--color=no", *workers, env=environment, fresh=True).expect(1, passed=1, failed=1)
+    outcome.says(" lmgate: 4 gates, 2 measurements (2 cached) ", "4 gates: 3 pass, 1 fail")
+    assert "\x1b" not in outcome.text
+    assert outcome.out.isascii()
+    own = outcome.out[outcome.out.index(" lmgate: ") :].splitlines()
+    tables = [line for line in own if line.startswith(("verdict", "PASS", "FAIL  "))]
+    assert len(tables) == 6
+    assert max(map(len, tables)) <= 80, tables
+    assert "w\\xf6rter" in "".join(tables)
