@@ -145,7 +145,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     split: str | None = None
     revision: str | None = None
     text: str = "text"
-    join: str = "\n\n"
+    join: str | msgspec.UnsetType = msgspec.UNSET
     limit: int | None = None
     lines: bool = False
     prompt: str | None = None

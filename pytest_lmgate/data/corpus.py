@@ -40,12 +40,14 @@ class Corpus:
         rows: The texts, unchanged.
         join: What stands between rows when they are read as one text.
         is_one_text: Whether the source is one running text rather than rows.
+        says_join: Whether the user said how rows are joined.
     """
 
     name: str
     rows: tuple[str, ...]
     join: str = "\n\n"
     is_one_text: bool = False
+    says_join: bool = False
 
     @property
     def digest(self) -> str:
@@ -64,7 +66,7 @@ def looks_like_documents(corpus: Corpus) -> bool:
     Many short rows do, unless one is blank, ends in a line break or is a heading, or the dataset says how to join.
     """
     rows = corpus.rows
-    if corpus.is_one_text or corpus.join != Corpus.join or len(rows) < _MANY_ROWS:
+    if corpus.is_one_text or corpus.says_join or len(rows) < _MANY_ROWS:
         return False
     if sum(map(len, rows)) >= _SHORT_ROW * len(rows):
         return False
@@ -94,10 +96,11 @@ def read_corpus(spec: DatasetSpec, path: Path | None, *, name: str, offline: boo
         OfflineError: A hub dataset is not in the local cache and `offline` is set.
     """
     _require_content(path, name)
+    joined: dict[str, Any] = {} if isinstance(spec.join, msgspec.UnsetType) else {"join": spec.join, "says_join": True}
     if path is not None and path.is_file() and path.suffix in TEXT_SUFFIXES and not spec.lines:
-        return _finished(Corpus(name, (_decoded(path, name),), spec.join, is_one_text=True))
+        return _finished(Corpus(name, (_decoded(path, name),), is_one_text=True, **joined))
     rows = read_rows(spec, path, name=name, offline=offline)
-    return _finished(Corpus(name, tuple(_texts(rows, spec.text, name)), spec.join))
+    return _finished(Corpus(name, tuple(_texts(rows, spec.text, name)), **joined))
 
 
 def read_rows(

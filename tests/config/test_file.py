@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_lmgate.config.file import FILE_NAME, Project, find_project_file, load_project
@@ -48,7 +49,7 @@ def test_a_whole_file_becomes_frozen_specs(tmp_path: Path) -> None:
             "old": ModelSpec(path="models/old", pickle_weights=True, dtype="bfloat16", device="cuda:1"),
         },
         datasets={
-            "wikitext2": DatasetSpec(path="data/wiki.test.raw"),
+            "wikitext2": DatasetSpec(path="data/wiki.test.raw", join="\n\n"),
             "lines": DatasetSpec(path="data/lines.txt", lines=True, limit=100),
             "far": DatasetSpec(hub="org/data", name="plain", split="test", revision="main", text="body"),
         },
@@ -65,7 +66,7 @@ def test_what_a_file_leaves_out_has_defaults(tmp_path: Path) -> None:
     model, dataset = spec.models["a"], spec.datasets["b"]
     assert (model.dtype, model.device, model.batch_size, model.load) == (None, None, None, {})
     assert (model.trust_remote_code, model.pickle_weights) == (False, False)
-    assert (dataset.text, dataset.join, dataset.limit, dataset.lines) == ("text", "\n\n", None, False)
+    assert (dataset.text, dataset.join, dataset.limit, dataset.lines) == ("text", msgspec.UNSET, None, False)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "models:\n", "defaults:\ndatasets: {}\n"])

@@ -112,7 +112,9 @@ def test_the_text_column_of_a_table_is_read_unchanged(tmp_path: Path, file: str)
 def test_another_column_a_limit_and_a_join_are_taken_as_said(tmp_path: Path, file: str) -> None:
     WRITERS[file](tmp_path / file, [{"id": str(index), "body": row} for index, row in enumerate(ROWS)])
 
-    assert read(tmp_path / file, text="body", limit=2, join=" | ") == Corpus("d", tuple(ROWS[:2]), " | ")
+    assert read(tmp_path / file, text="body", limit=2, join=" | ") == Corpus(
+        "d", tuple(ROWS[:2]), " | ", says_join=True
+    )
 
 
 @pytest.mark.parametrize("file", WRITERS)
@@ -359,7 +361,7 @@ def test_many_short_rows_look_like_documents() -> None:
     [
         _of_rows(*SHORT[1:]),
         _of_rows(*SHORT, is_one_text=True),
-        _of_rows(*SHORT, join=" "),
+        _of_rows(*SHORT, says_join=True),
         _of_rows(*SHORT, ""),
         _of_rows(*SHORT, "a line of wikitext \n"),
         _of_rows(*SHORT, " = = Heading = = "),
