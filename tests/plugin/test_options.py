@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,9 @@ def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
     assert options.update(configured("--lmgate-update")) == "all"
 
 
+COMMAND_LINE_ONLY = ("update", "update-new-only", "force-update", "prune")
+
+
 @pytest.mark.parametrize("name", options.CI_VARIABLES)
 def test_an_update_is_refused_in_each_system_of_ci(
     configured: Configured, monkeypatch: pytest.MonkeyPatch, name: str
@@ -106,6 +110,15 @@ def test_an_update_is_refused_in_each_system_of_ci(
     with pytest.raises(pytest.UsageError, match=rf"--lmgate-update: refused in CI \({name}=1\)"):
         options.update(configured("--lmgate-update"))
     assert options.update(configured("--lmgate-prune")) == "prune"
+
+
+def test_the_help_names_the_environment_variable_of_each_option(pytester: pytest.Pytester) -> None:
+    shown = " ".join(pytester.runpytest_inprocess("--help").stdout.str().split())
+    ours = {name for name in re.findall(r"--lmgate-([a-z-]+)", shown) if name not in COMMAND_LINE_ONLY}
+    assert {"config", "require-all", "report", "strict"} <= ours
+    for name in ours:
+        assert f"LMGATE_{name.replace('-', '_').upper()}" in shown
+    assert "LMGATE_CACHE_KEY" in shown
 
 
 def test_reports_come_from_the_command_line_before_the_ini_file_before_the_environment(
