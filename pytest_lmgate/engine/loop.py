@@ -158,8 +158,14 @@ def run_batches(
         EngineError: Memory does not suffice for a single item, or the model failed.
         LmgateError: Whatever else `run` and `board` raise of this package.
     """
-    with _kept_on_interrupt(board, job):
+    try:
         return _run_batches(items, run, board, batching, job)
+    except KeyboardInterrupt:
+        if job.keep is not None and board.done:
+            job.keep(board.entry)
+            at = f"interrupted at {_percent(board.done, board.of)}, which is kept"
+            job.note(f"{job.model} on {job.dataset}: {at}; the next run goes on from there")
+        raise
 
 
 def _run_batches(
@@ -185,21 +191,6 @@ def _run_batches(
             keep(board.entry)
             saved = now
     return True
-
-
-@contextlib.contextmanager
-def _kept_on_interrupt(board: Board, job: Job) -> Iterator[None]:
-    """Keep what there is when the user presses ctrl-c, and say so."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if job.keep is not None and board.done:
-            job.keep(board.entry)
-            job.note(
-                f"{job.model} on {job.dataset}: interrupted at {_percent(board.done, board.of)}, which is kept; the "
-                "next run goes on from there"
-            )
-        raise
 
 
 def _percent(done: int, of: int) -> str:

@@ -89,21 +89,20 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
 def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
     """Print one line per gate, what the cache said where asked, and what else fails the session."""
     from pytest_lmgate.report.excerpt import printable
-    from pytest_lmgate.report.measured import measured_line
-    from pytest_lmgate.report.replaced import replaced_lines
-    from pytest_lmgate.report.table import summary_lines, title
 
-    # Unlike section(), it ends the line of dots first.
-    terminal.write_sep("=", title(closing.verdicts, closing.measured))
-    if closing.verdicts:
-        for outcome, line in summary_lines(closing.verdicts):
-            terminal.write_line(printable(line), **_COLOURS.get(outcome, {}))
-    for verdict in closing.verdicts:
-        if verdict.cache:
-            terminal.write_line(printable(f"cache {verdict.id}: {verdict.cache}"))
-    for found in closing.told:
-        terminal.write_line(printable(measured_line(found)))
-    for outcome, line in replaced_lines(closing.verdicts):
+    heading, lines = "lmgate", list[tuple[str, str]]()
+    if closing.verdicts or closing.measured:
+        from pytest_lmgate.report.measured import measured_line
+        from pytest_lmgate.report.replaced import replaced_lines
+        from pytest_lmgate.report.table import summary_lines, title
+
+        heading = title(closing.verdicts, closing.measured)
+        lines += summary_lines(closing.verdicts) if closing.verdicts else []
+        lines += [("", f"cache {verdict.id}: {verdict.cache}") for verdict in closing.verdicts if verdict.cache]
+        lines += [("", measured_line(found)) for found in closing.told]
+        lines += replaced_lines(closing.verdicts)
+    terminal.write_sep("=", heading)  # unlike section(), it ends the line of dots first
+    for outcome, line in lines:
         terminal.write_line(printable(line), **_COLOURS.get(outcome, {}))
     for note in closing.notes:
         terminal.write_line(printable(note))

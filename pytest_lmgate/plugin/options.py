@@ -132,7 +132,7 @@ def update(config: pytest.Config) -> str:
         raise pytest.UsageError("--lmgate-update and --lmgate-update-new-only: expected one of them, got both")
     if config.getoption("--lmgate-prune"):
         if every or new:
-            raise pytest.UsageError("--lmgate-prune keeps what was measured: expected no update beside it, got one")
+            raise pytest.UsageError("--lmgate-prune and an update of the baseline: expected one of them, got both")
         return "prune"
     ci = next((name for name in CI_VARIABLES if os.environ.get(name, "").lower() not in _FALSE), None)
     if (every or new) and ci and not config.getoption("--lmgate-force-update"):

@@ -30,7 +30,7 @@ def _line(value: float, former: Former) -> tuple[str, str]:
     old, new = distinct(former.value, value)
     found = former.comparison
     if found is None:
-        return "inconclusive", f"{old} -> {new}, which {former.problem}"
+        return "inconclusive", f"{old} -> {new}: {former.problem}"
     if found.degradation == 0:
         return "", f"{new}, unchanged{', measured elsewhere' * bool(found.notes)}"
     fails = found.fails_build()

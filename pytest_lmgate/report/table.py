@@ -127,7 +127,8 @@ def _gates(count: int) -> str:
 def title(verdicts: Sequence[Verdict], measured: Sequence[Measured]) -> str:
     """Return the summary's title, as in ``lmgate: 12 gates, 5 measurements (3 cached)``."""
     found: dict[str, bool] = {}  # by address, or where nothing is kept by place: whether it came from the cache
-    for index, each in enumerate([*verdicts, *measured]):
+    everything: list[Verdict | Measured] = [*verdicts, *measured]
+    for index, each in enumerate(everything):
         if each.value is not None:
             key = each.fingerprint or str(index)
             found[key] = each.cached and found.get(key, True)

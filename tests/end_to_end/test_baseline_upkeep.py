@@ -162,7 +162,9 @@ def test_prune_of_a_part_changes_nothing_and_says_so(kept: Project, options: tup
 
 
 def test_prune_and_update_exclude_each_other(kept: Project) -> None:
-    kept.run("--lmgate-prune", "--lmgate-update").expect(4).says("expected no update beside it")
+    kept.run("--lmgate-prune", "--lmgate-update").expect(4).says(
+        "--lmgate-prune and an update of the baseline: expected one"
+    )
 
 
 def other_model(project: Project) -> None:

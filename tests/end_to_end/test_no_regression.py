@@ -562,7 +562,7 @@ def test_an_update_says_what_it_wrote_anew_though_the_value_is_the_same(measured
     text = baseline(measured).read_text(encoding="utf-8")
     baseline(measured).write_text(re.sub(r'"data": "\w{6}', '"data": "000000', text), encoding="utf-8")
     done = measured.run("--lmgate-update").expect(0)
-    done.says("1 changed; commit it", "60 -> 60, which cannot be compared", "the data differs")
+    done.says("1 changed; commit it", "60 -> 60: cannot be compared with baseline of", "the data differs")
     baseline(measured).write_text(re.sub(r'"torch": "\w+', '"torch": "1', text), encoding="utf-8")
     measured.run("--lmgate-update").expect(0).says("1 changed; commit it", "60, unchanged, measured elsewhere")
 
