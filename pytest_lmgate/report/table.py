@@ -39,7 +39,7 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         lines += [("", "")] * bool(lines) + [("", first)]
         lines += [(_colour(verdict), line) for (verdict, _), line in zip(group, others, strict=True)]
     lines += [
-        (_colour(verdict), f"{_outcome(verdict)} {name}: {why}")  # which may not have failed its test
+        (_colour(verdict), f"{name}: {why}")  # which may not have failed its test
         for verdict, name in zip(verdicts, names, strict=True)
         if verdict.verdict == "inconclusive" and (why := conclusion(verdict))
     ]

@@ -59,12 +59,8 @@ def test_an_inconclusive_gate_that_fails_the_build_looks_different_from_one_that
     goes_on = replace(_compared(passed, 40, decision="inconclusive"), verdict="inconclusive")
     fails = replace(goes_on, id="t.py::test_b::no_regression:ppl[b-c]", test="t.py::test_b", blocking=True)
     lines = summary_lines([goes_on, fails])
-    assert [(outcome, line.split()[0]) for outcome, line in lines[1:5]] == [
-        ("inconclusive", "INCONCLUSIVE"),
-        ("fail", "INCONCLUSIVE!"),
-        ("inconclusive", "INCONCLUSIVE"),
-        ("fail", "INCONCLUSIVE!"),
-    ]
+    assert [line.split()[0] for _, line in lines[1:3]] == ["INCONCLUSIVE", "INCONCLUSIVE!"]
+    assert [outcome for outcome, _ in lines[1:5]] == ["inconclusive", "fail", "inconclusive", "fail"]
     assert lines[-1] == ("", "2 gates: 2 inconclusive (1 fails the build)")
 
 
