@@ -97,7 +97,8 @@ class Project:
         lines = ["models:", *(f"  {name}: {entry}" for name, entry in entries.items())]
         lines += ["datasets:", "  text: {path: text.jsonl}", "  long: {path: long.txt}"]
         lines += ["  quiz: {path: quiz.jsonl, question: q, choices: options, answer: label}"]
-        lines += ["  news: {path: news.jsonl, source: article, references: [summary]}", "gates:"]
+        lines += ["  news: {path: news.jsonl, source: article, references: [summary]}"]
+        lines += ["  chats: {path: news.jsonl, source: article, references: [summary], chat: true}", "gates:"]
         lines += [f"  - {gate}" for gate in gates]
         yaml = "\n".join(lines).replace("{files}", str(self.files))
         (self.folder / "lmgate.yaml").write_text(yaml, encoding="utf-8")

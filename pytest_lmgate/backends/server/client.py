@@ -11,6 +11,7 @@ import contextlib
 import json
 import random
 import time
+import weakref
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -62,6 +63,8 @@ class Client:
             # A proxy of the environment does not reach this machine.
             trust_env=not settings.is_local,
         )
+        # Connections that are left to the garbage collector are warnings, which fail a session under -W error.
+        weakref.finalize(self, self._http.close)
 
     def completion(self, body: Mapping[str, Any], *, tries: bool = False) -> dict[str, Any]:
         """Return the answer of ``/completions``; see `_ask`."""
@@ -140,13 +143,14 @@ class Client:
             if attempt == settings.retries or (tries and refusal and attempt == 1) or wait > _LONGEST_WAIT:
                 break
             time.sleep(wait)
-        times = f"{attempt + 1} times" if attempt else "once"
+        if refusal:
+            raise self.wrong(f"{problem} ({_times(attempt + 1)})")
         later = f" and asks to wait {wait:,.0f} s" if wait > _LONGEST_WAIT else ""
         failed = self.wrong(
-            f"{problem}{later} (asked {times}, up to {settings.timeout} s each); check that it runs, and see "
+            f"{problem}{later} ({_times(attempt + 1)}, up to {settings.timeout} s each); check that it runs, and see "
             f"load: {{retries, timeout, concurrency}} of models.{self.name}"
         )
-        raise failed if refusal else EngineError(str(failed))
+        raise EngineError(str(failed))
 
     def _json(self, answer: Any) -> dict[str, Any]:
         try:
@@ -188,6 +192,10 @@ def _asked_to_wait(header: str | None) -> float:
         then = parsedate_to_datetime(header)
         return (then.astimezone(timezone.utc) - datetime.now(timezone.utc)).total_seconds()
     return 0.0
+
+
+def _times(count: int) -> str:
+    return "asked once" if count == 1 else f"asked {count} times"
 
 
 def _short(text: str) -> str:

@@ -78,7 +78,9 @@ class Way:
             ModelError: The prompt cannot be sent as text.
         """
         top = _TOP if tries else 1
-        wanted = {"echo": True, "logprobs": top} if self.echoes else {"prompt_logprobs": top}
+        wanted = {"prompt_logprobs": top}
+        if self.echoes:  # vLLM names tokens by their ids where asked; the bytes of a character have no other names
+            wanted = {"echo": True, "logprobs": top, "return_tokens_as_token_ids": True}
         prompt = list(ids) if self.takes_ids else tokens.prompt_text(ids)
         # Some servers take 0 tokens to write for no limit.
         answer = client.completion({"prompt": prompt, "max_tokens": 1, "temperature": 1.0, **wanted}, tries=tries)
@@ -89,7 +91,7 @@ class Way:
             problem = str(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"expected the shape of OpenAI's or vLLM's answers, got another: {type(error).__name__}: {error}"
-        raise client.wrong(f"the likelihoods of {len(ids):,} tokens, by {self.words}: {problem}")
+        raise client.wrong(problem)
 
 
 _WAYS = (
@@ -109,17 +111,17 @@ def proven_way(client: Client, tokens: ServedTokens) -> Way:
     texts = [_TEXT.format(*_WORDS)]
     texts += [_TEXT.format(*_WORDS[:at], other, *_WORDS[at + 1 :]) for at, other in enumerate(_OTHERS)]
     prompts = [list(tokens.facts.encode(text, True)) for text in texts]
-    problems: dict[str, str] = {}
+    problems: dict[str, list[str]] = {}
     for way in _WAYS:
         try:
             readings = [way.ask(client, tokens, ids, tries=True) for ids in prompts]
         except BadAnswer as error:
-            problems[way.words] = client.reason(error)
+            problems.setdefault(client.reason(error), []).append(way.words)
             continue
         if not (problem := _disproof(prompts, readings, tokens)):
             return way
-        problems[way.words] = problem
-    found = "; ".join(f"({number}) {way}: {problem}" for number, (way, problem) in enumerate(problems.items(), 1))
+        problems.setdefault(problem, []).append(way.words)
+    found = "; ".join(f"by {' and '.join(ways)}: {problem}" for problem, ways in problems.items())
     raise ModelError(
         f"model {client.name!r}: the server {client.settings.url} does not give the likelihoods of a prompt's tokens, "
         f"so that nothing can be scored: {found}; serve the model with vLLM, say, or gate its texts alone"
@@ -211,13 +213,13 @@ def _disproof(prompts: Sequence[Sequence[int]], readings: Sequence[Reading], tok
         before = max(_moves(base, reading, range(1, first), range(1, first)))
         before = max(before, _top_moves(base.tops[first], reading.tops[first]))
         after = max(_moves(base, reading, range(len(whole) - behind, len(whole)), range(len(ids) - behind, len(ids))))
-        if not after:
-            return "the likelihood of a token does not depend on what stands before it"
         if not before <= _ROUNDING * after:
             return (
                 f"another word changes the distributions before it by {before:.2g} nats, and behind it by {after:.2g}: "
                 "expected no change before it; the likelihoods may be off by one token"
             )
+        if not after:
+            return "the likelihood of a token does not depend on what stands before it"
     return _imprecision(readings) or _improbability(readings, tokens)
 
 
@@ -248,12 +250,17 @@ def _imprecision(readings: Sequence[Reading]) -> str:
 
 def _improbability(readings: Sequence[Reading], tokens: ServedTokens) -> str:
     """Return why the numbers are of no probabilities; empty if they are."""
-    size = len(tokens.facts.vocabulary()) if tokens.facts.vocabulary is not None else 0
+    highest: list[float] = []
     for reading in readings:
         for at, (value, top) in enumerate(zip(reading.logprobs, reading.tops, strict=True)):
-            if top and (value > top[0] + _ABOVE_ZERO or (size and top[0] < -math.log(size) - 1)):
-                return (
-                    f"token {at} has {value:.4g} and the likeliest token in its place {top[0]:.4g}: expected no more "
-                    f"than that, and no less than 1 of {size:,} tokens has at least"
-                )
+            if top and value > top[0] + _ABOVE_ZERO:
+                return f"token {at} has {value:.4g}, more than the likeliest token in its place, {top[0]:.4g}"
+            highest += top[:1]
+    # The likeliest of n tokens has 1 / n at least. Two of them may share a name, and one of the two is lost.
+    size = len(tokens.facts.vocabulary()) if tokens.facts.vocabulary is not None else math.inf
+    if (middle := float(np.median(highest))) < -math.log(size) - _ABOVE_ZERO:
+        return (
+            f"the likeliest of {size:,} tokens has {middle:.4g} at the median: expected {-math.log(size):.4g} or more; "
+            "does the server give logits in the place of log-likelihoods?"
+        )
     return ""
