@@ -210,9 +210,10 @@ def _disproof(prompts: Sequence[Sequence[int]], readings: Sequence[Reading], tok
         behind = next((at for at, (a, b) in enumerate(zip(whole[::-1], ids[::-1], strict=False)) if a != b), 0)
         if first < 2 or behind < 2:
             return f"the tokenizer of tokenizer: cuts the texts of the experiment into tokens such as {whole[:5]}"
-        before = max(_moves(base, reading, range(1, first), range(1, first)))
+        before = max(_moves(base, reading, range(1, first), range(1, first)), default=0.0)
         before = max(before, _top_moves(base.tops[first], reading.tops[first]))
-        after = max(_moves(base, reading, range(len(whole) - behind, len(whole)), range(len(ids) - behind, len(ids))))
+        here, there = range(len(whole) - behind, len(whole)), range(len(ids) - behind, len(ids))
+        after = max(_moves(base, reading, here, there), default=0.0)
         if not before <= _ROUNDING * after:
             return (
                 f"another word changes the distributions before it by {before:.2g} nats, and behind it by {after:.2g}: "

@@ -14,7 +14,7 @@ from tests.engines.projects import Project
 from tests.engines.server.conftest import entry_of
 from tests.engines.server.faulty import FaultyServer
 
-PPL = "ppl_max: {model: MODEL, dataset: text, limit: 1e9, max_length: 96, stride: 32}"
+PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, max_length: 96, stride: 32}"
 QUICK = {"context": 642, "retries": 0, "timeout": 5}
 KEY = "sk-very-secret-1234"
 SAVE_AT_ONCE = "from pytest_lmgate.engine import loop\nloop.SAVE_SECONDS = 0.0\n"
@@ -105,7 +105,7 @@ def test_a_secret_is_sent_and_appears_nowhere(project: Project, faulty: FaultySe
         "    print(repr(score))\n"
         "    assert score < 0\n"
     )
-    said = project.run([ppl()], {"served": entry}, PYTEST_ADDOPTS="--showlocals --lmgate-explain-cache -vv")
+    said = project.run([ppl()], {"served": entry}, PYTEST_ADDOPTS="--showlocals --lmgate-explain-cache -vv", **env)
     assert project.status == 1, "test_it fails, so that its locals are shown"
     header = faulty.headers[-1]["Authorization"]
     assert header == f"Bearer {KEY}" if where == "key" else header.startswith("Basic ")
@@ -113,7 +113,7 @@ def test_a_secret_is_sent_and_appears_nowhere(project: Project, faulty: FaultySe
     faulty.spoil = lambda *_: (401, {"error": {"message": f"Incorrect key {KEY}"}})
     faulty.models = (404, {})
     said += project.run(
-        [ppl("other")], {"served": entry, "other": entry.replace('"1"', '"2"')}, PYTEST_ADDOPTS="--showlocals"
+        [ppl("other")], {"served": entry, "other": entry.replace('"1"', '"2"')}, PYTEST_ADDOPTS="--showlocals", **env
     )
     assert "HTTP 401: Incorrect key ***" in said
     (project.folder / "lmgate.yaml").unlink()
@@ -124,44 +124,46 @@ def test_a_secret_is_sent_and_appears_nowhere(project: Project, faulty: FaultySe
 ENTRY = {"server": "http://127.0.0.1:9/v1", "model": "tiny", "tokenizer": "{files}/float"}
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"tokenizer": None}, "models.x.tokenizer: a served model needs the folder or hub id of its tokenizer"),
-        ({"tokenizer": "{files}"}, "model 'x': no tokenizer in"),
-        ({"model": None}, "models.x.model: expected the server's name for the model, as GET {server}/models lists it"),
-        ({"server": "localhost:8000"}, "models.x.server: expected an address as in http://localhost:8000/v1, got"),
-        ({"server": "http://a:b@h/v1?k=1"}, "expected an address as in http://localhost:8000/v1, got 'h/v1'"),
-        ({"key": "NO_KEY"}, "models.x.key: the environment variable 'NO_KEY' is not set; set it to the server's key"),
-        ({"key": "EMPTY"}, "models.x.key: the environment variable 'EMPTY' is empty"),
-        ({"key": "BROKEN"}, "models.x.key: the environment variable 'BROKEN' holds white space"),
-        ({"server": "http://a:b@127.0.0.1/v1", "key": "EMPTY"}, "models.x.key: server: holds a user name already"),
-        ({"load": {"timeouts": 3}}, "models.x.load: a server has no option 'timeouts' (did you mean 'timeout'?)"),
-        ({"load": {"retries": -1}}, "models.x.load.retries: expected a whole number from 0, got -1"),
-        ({"load": {"concurrency": True}}, "models.x.load.concurrency: expected a whole number from 1, got True"),
-        ({"dtype": "float16"}, "models.x.dtype: the engine server does not take it: the server decides it"),
-        ({"adapter": "a"}, "models.x.adapter: the engine server does not take it: have the server load it"),
-        ({"backend": "transformers"}, "models.x.server: the engine transformers does not take it"),
-        (
-            {"server": None, "path": "{files}/float"},
-            "models.x.model: the engine transformers does not take it: it is for",
-        ),
-        ({"server": None, "backend": "server"}, "models.x: the engine server needs server:, an address as in"),
-        ({"load": {"retries": 0}}, "ConnectError"),
-        ({"server": "http://192.0.2.1/v1", "load": QUICK}, "is not on this machine, and --lmgate-offline forbids"),
-    ],
-    ids=str,
-)
-def test_a_wrong_entry_is_one_clear_sentence(project: Project, entry: dict[str, Any], message: str) -> None:
-    written = json.dumps({key: value for key, value in {**ENTRY, **entry}.items() if value is not None})
-    said = project.run([ppl("x")], {"x": written}, EMPTY="", BROKEN="a b", LMGATE_OFFLINE="1")
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"tokenizer": None}, "models.x.tokenizer: a served model needs the folder or hub id of its tokenizer"),
+    ({"tokenizer": "{files}"}, "model 'x': no tokenizer in"),
+    ({"model": None}, "models.x.model: expected the server's name for the model, as GET {server}/models lists it"),
+    ({"server": "localhost:8000"}, "models.x.server: expected an address as in http://localhost:8000/v1, got"),
+    ({"server": "http://a:b@h/v1?k=1"}, "expected an address as in http://localhost:8000/v1, got 'h/v1'"),
+    ({"key": "NO_KEY"}, "models.x.key: the environment variable 'NO_KEY' is not set; set it to the server's key"),
+    ({"key": "EMPTY"}, "models.x.key: the environment variable 'EMPTY' is empty"),
+    ({"key": "BROKEN"}, "models.x.key: the environment variable 'BROKEN' holds white space"),
+    ({"server": "http://a:b@127.0.0.1/v1", "key": "EMPTY"}, "models.x.key: server: holds a user name already"),
+    ({"load": {"timeouts": 3}}, "models.x.load: a server has no option 'timeouts' (did you mean 'timeout'?)"),
+    ({"load": {"retries": -1}}, "models.x.load.retries: expected a whole number from 0, got -1"),
+    ({"load": {"concurrency": True}}, "models.x.load.concurrency: expected a whole number from 1, got True"),
+    ({"dtype": "float16"}, "models.x.dtype: the engine server does not take it: the server decides it"),
+    ({"adapter": "a"}, "models.x.adapter: the engine server does not take it: have the server load it"),
+    ({"backend": "transformers"}, "models.x.server: the engine transformers does not take it"),
+    (
+        {"server": None, "path": "{files}/float"},
+        "models.x.model: the engine transformers does not take it: it is for",
+    ),
+    ({"server": None, "backend": "server"}, "models.x: the engine server needs server:, an address as in"),
+    ({"load": {"retries": 0}}, "ConnectError"),
+    ({"server": "http://192.0.2.1/v1", "load": QUICK}, "is not on this machine, and --lmgate-offline forbids"),
+]
+
+
+def test_a_wrong_entry_is_one_clear_sentence(project: Project) -> None:
+    entries = [json.dumps({k: v for k, v in {**ENTRY, **entry}.items() if v is not None}) for entry, _ in WRONG]
+    models = {f"x{number}": entry for number, entry in enumerate(entries)}
+    env = {"EMPTY": "", "BROKEN": "a b", "LMGATE_OFFLINE": "1"}
+    said = project.run([ppl(name) for name in models], models, **env)
     assert project.status == 1, said
-    assert message in said
+    assert f"{len(WRONG)} failed" in said
     assert "Traceback" not in said
+    for name, (_, message) in zip(models, WRONG, strict=True):
+        assert message.replace(".x.", f".{name}.").replace("'x'", f"'{name}'").replace("s.x:", f"s.{name}:") in said
 
 
 def test_the_context_is_the_servers_else_the_tokenizers_else_an_error(project: Project, faulty: FaultyServer) -> None:
-    longer = "ppl_max: {model: MODEL, dataset: text, limit: 1e9, max_length: 9999}".replace("MODEL", "served")
+    longer = "ppl_max: {model: MODEL, dataset: text, limit: 999999, max_length: 9999}".replace("MODEL", "served")
     served = {"served": entry_of(faulty.url)}
     assert "is longer than the context of the model 'served', 640 tokens" in project.run([longer], served)
     faulty.models = {"data": [{"id": "tiny"}]}
@@ -198,7 +200,7 @@ def test_what_a_server_cannot_do_is_one_clear_sentence(
 
 
 def test_chats_are_put_into_the_tokenizers_template(project: Project, faulty: FaultyServer, tokenizer: Any) -> None:
-    gate = "chrf_min: {model: served, dataset: chats, limit: 0.0001, max_new_tokens: 4}"
+    gate = "ter_max: {model: served, dataset: chats, limit: 99999, max_new_tokens: 4}"
     said = project.run([gate], {"served": entry_of(faulty.url)})
     assert project.status == 0, said
     prompts = [tokenizer.decode(body["prompt"]) for body in faulty.bodies if body["max_tokens"] == 4]
@@ -210,7 +212,9 @@ def test_a_session_without_a_served_model_never_imports_the_engine(project: Proj
     from tests.backends import fair_die
 
     (project.folder / "conftest.py").write_text(Path(fair_die.__file__).read_text(encoding="utf-8") + UNTOUCHED)
-    said = project.run([ppl("die")], {"die": "{backend: fair-die}", "served": json.dumps(ENTRY)})
+    (project.folder / "four.die").write_text('{"sides": 4}')
+    gate = "ppl_max: {model: die, dataset: text, limit: 5, max_length: 32}"
+    said = project.run([gate], {"die": "{path: four.die}", "served": json.dumps(ENTRY)})
     assert project.status == 0, said
 
 
