@@ -75,11 +75,13 @@ class Project:
         folder: The project's folder.
         files: Folder that ``{files}`` in an entry means.
         entries: Entries of all models that every run has.
+        python: The interpreter.
     """
 
     folder: Path
     files: Path
     entries: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write rows as JSON lines."""
@@ -102,7 +104,7 @@ class Project:
         lines += [f"  - {gate}" for gate in gates]
         yaml = "\n".join(lines).replace("{files}", str(self.files))
         (self.folder / "lmgate.yaml").write_text(yaml, encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]
+        command = [self.python, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]
         found = subprocess.run(
             command,
             cwd=self.folder,

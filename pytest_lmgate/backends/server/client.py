@@ -50,7 +50,7 @@ class Client:
                 f"model {name!r}: a server is asked through httpx2, which cannot be imported ({error}): "
                 "pip install 'pytest-lmgate[server]'"
             ) from error
-        self.name, self.settings, self._failure = name, settings, httpx2.TransportError
+        self.name, self.settings, self._failure = name, settings, httpx2.RequestError
 
         def signed(request: httpx2.Request) -> httpx2.Request:
             request.headers["Authorization"] = f"Bearer {settings.key}"
@@ -131,7 +131,7 @@ class Client:
             try:
                 answer = self._http.request("GET" if body is None else "POST", url, json=body)
             except self._failure as error:
-                problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                problem = f"{type(error).__name__}: {error}".rstrip(": .")
             else:
                 if answer.is_success:
                     return self._json(answer)

@@ -115,7 +115,7 @@ def proven_way(client: Client, tokens: ServedTokens) -> Way:
     for way in _WAYS:
         try:
             readings = [way.ask(client, tokens, ids, tries=True) for ids in prompts]
-        except BadAnswer as error:
+        except (BadAnswer, ModelError) as error:
             problems.setdefault(client.reason(error), []).append(way.words)
             continue
         if not (problem := _disproof(prompts, readings, tokens)):

@@ -87,7 +87,7 @@ class ServerSettings:
     @property
     def key(self) -> str | None:
         """The key, read anew each time."""
-        return None if self.variable is None else os.environ[self.variable]
+        return None if self.variable is None else os.environ.get(self.variable, "")
 
     def hidden(self, text: str) -> str:
         """Return what a server said, without the key and the password, which it may repeat."""

@@ -20,6 +20,7 @@ import pytest
 from tests.engines.projects import CONTEXT, Project, write_float_model
 from tests.engines.server.faulty import NAME, ROOM, FaultyServer
 from tests.models.tiny import made_once
+from tests.warm import warm_python
 
 # Threads of a server must not compete with those of the tests.
 _QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -137,4 +138,4 @@ def entry_of(url: str, **more: Any) -> str:
 def project(tmp_path: Path, files: Path) -> Project:
     """A project with a text, questions and prompts."""
     assert CONTEXT == ROOM - 2
-    return Project(tmp_path, files).fill()
+    return Project(tmp_path, files, python=warm_python({**os.environ, **_QUIET})).fill()
