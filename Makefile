@@ -11,7 +11,9 @@ PYTEST_ARGS ?=
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
 # Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
-ENGINES := gguf
+ENGINES := gguf server
+# What the tests of an engine need beside its extra: a server to ask.
+BESIDE_server := llama-cpp-python[server]
 CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
 
 .DEFAULT_GOAL := help
@@ -44,7 +46,7 @@ engines:
 # pip compiles llama-cpp-python once, in some minutes, and keeps the wheel for other environments.
 $(VENV)-%/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install --quiet -c constraints.txt -e ".[dev,$*]"
+	$(VENV)-$*/bin/python -m pip install --quiet -c constraints.txt -e ".[dev,$*]" $(BESIDE_$*)
 	touch $@
 
 $(addprefix install-,$(ENGINES)): install-%: $(VENV)-%/.installed
@@ -77,7 +79,8 @@ format: $(INSTALLED)
 # same pin takes whichever build of that version the index offers.
 constraints:
 	$(PYTHON) -m venv --clear .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks,gguf]"
+	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks,gguf,server]" \
+	  $(BESIDE_server)
 	{ sed '/^[^#]/,$$d' constraints.txt; \
 	  .venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > constraints.new
 	mv constraints.new constraints.txt

@@ -1,4 +1,4 @@
-"""Which engine a model's entry means: the one that it names, the one of its path's suffix, else transformers."""
+"""Which engine a model's entry means: the one that it names, of its path's suffix, of a server, else transformers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from pytest_lmgate.backends.base import Backend, Entry, Model
 from pytest_lmgate.config.specs import ModelSpec
 from pytest_lmgate.errors import ConfigError, LmgateError, ModelError, nearest
 
-_DEFAULT = "transformers"
+_DEFAULT, _SERVER = "transformers", "server"
 # The engines of this package: where each stands, and the suffixes of paths that are its own. None is imported before
 # a model needs it.
 BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     _DEFAULT: ("pytest_lmgate.backends.hf.backend:Transformers", ()),
     "llama.cpp": ("pytest_lmgate.backends.llamacpp.backend:LlamaCpp", (".gguf",)),
+    _SERVER: ("pytest_lmgate.backends.server.backend:Server", ()),
 }
+# Keys of an entry that only a server has, or an engine of the user's own.
+_OF_SERVERS = ("server", "model", "key")
 
 
 def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Backend:
@@ -31,9 +34,9 @@ def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Back
         users: Engines that users registered, by name.
 
     Raises:
-        ConfigError: The entry names an unknown engine.
+        ConfigError: The entry names an unknown engine, or has a server's keys for another engine.
     """
-    wanted = spec.backend
+    wanted = spec.backend or (_SERVER if spec.server else None)
     if wanted is None:
         suffixes = {each: own for own, (_, several) in BACKENDS.items() for each in several}
         suffixes |= {each: own for own, backend in users.items() for each in backend.suffixes}
@@ -46,6 +49,11 @@ def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Back
         raise ConfigError(
             f"models.{name}.backend: expected one of {', '.join(known)}; got {wanted!r}{nearest(wanted, known)}"
         )
+    for key in _OF_SERVERS:
+        if wanted != _SERVER and getattr(spec, key) is not None:
+            raise ConfigError(
+                f"models.{name}.{key}: the engine {wanted} does not take it: it is for a model of server:"
+            )
     module, _, attribute = BACKENDS[wanted][0].partition(":")
     found: Backend = getattr(importlib.import_module(module), attribute)()
     return found

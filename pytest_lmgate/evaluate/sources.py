@@ -24,7 +24,7 @@ from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.config.specs import DATA_SUFFIXES, DatasetSpec, ModelSpec
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows
 from pytest_lmgate.data.in_memory import rows_in_memory
-from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.errors import ConfigError, harmless, nearest
 from pytest_lmgate.evaluate.rows import DatasetRows, mappings
 from pytest_lmgate.evaluate.session_code import SessionCode
 
@@ -244,7 +244,7 @@ class Resolver:
             self._described[key] = model
         if revision is None and spec.hub is None:
             revision = spec.revision
-        return self.code.applied(model, revision, key)
+        return self.code.applied(model, revision, harmless(key))  # without the password of a server's address
 
     def _from_pair(self, pair: tuple[Any, Any], revision: str | None) -> Model:
         from pytest_lmgate.backends.hf.backend import describe_in_memory

@@ -75,11 +75,13 @@ class Project:
         folder: The project's folder.
         files: Folder that ``{files}`` in an entry means.
         entries: Entries of all models that every run has.
+        python: The interpreter.
     """
 
     folder: Path
     files: Path
     entries: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write rows as JSON lines."""
@@ -97,11 +99,12 @@ class Project:
         lines = ["models:", *(f"  {name}: {entry}" for name, entry in entries.items())]
         lines += ["datasets:", "  text: {path: text.jsonl}", "  long: {path: long.txt}"]
         lines += ["  quiz: {path: quiz.jsonl, question: q, choices: options, answer: label}"]
-        lines += ["  news: {path: news.jsonl, source: article, references: [summary]}", "gates:"]
+        lines += ["  news: {path: news.jsonl, source: article, references: [summary]}"]
+        lines += ["  chats: {path: news.jsonl, source: article, references: [summary], chat: true}", "gates:"]
         lines += [f"  - {gate}" for gate in gates]
         yaml = "\n".join(lines).replace("{files}", str(self.files))
         (self.folder / "lmgate.yaml").write_text(yaml, encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]
+        command = [self.python, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]
         found = subprocess.run(
             command,
             cwd=self.folder,

@@ -1,0 +1,179 @@
+"""A served model: several requests at once, their answers checked."""
+
+from __future__ import annotations
+
+__all__ = ["ServerRunner"]
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.backends.base import Batching, Runner
+from pytest_lmgate.backends.server.client import BadAnswer, Client
+from pytest_lmgate.backends.server.likelihoods import Way, proven_way
+from pytest_lmgate.backends.server.tokens import ServedTokens
+from pytest_lmgate.backends.writing import cut
+from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.data.prompting import PromptIds
+from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.errors import ConfigError
+
+Floats = NDArray[np.float64]
+T = TypeVar("T")
+R = TypeVar("R")
+# Requests of a batch for each that is on its way, so that the slowest of a batch keeps few waiting.
+_ROUNDS = 4
+
+
+class ServerRunner(Runner):
+    """Asks a server for likelihoods and texts.
+
+    Args:
+        client: The server.
+        tokens: The model's tokens.
+    """
+
+    def __init__(self, client: Client, tokens: ServedTokens) -> None:
+        self._client, self._tokens = client, tokens
+        self._at_once = client.settings.concurrency
+        self._pool = ThreadPoolExecutor(self._at_once)
+        self._way: Way | None = None
+        self._takes_ids: bool | None = None
+        self.tokenizer = tokens.facts
+
+    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
+        """Find out, once, how the server gives likelihoods.
+
+        Raises:
+            ModelError: It does not.
+            EngineError: It cannot be reached.
+        """
+        if self._way is None:
+            self._way = proven_way(self._client, self._tokens)
+        return self._batching(requests.lengths.tolist())
+
+    def score(self, requests: Sequence[Request]) -> list[Floats]:
+        """Return the NLLs of the requests' targets.
+
+        Raises:
+            BadAnswer: An answer is not what it should be.
+            EngineError: The server cannot be reached.
+            ModelError: A request cannot be sent as text.
+        """
+        return self._together(self._nll, requests)
+
+    def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
+        """Find out, once, whether the server takes token ids.
+
+        Raises:
+            ConfigError: Beam search is asked for.
+            EngineError: The server cannot be reached.
+        """
+        if settings.num_beams > 1:
+            raise ConfigError.of("num_beams", "a server has no beam search; leave it out, or sample with a seed")
+        if self._takes_ids is None:
+            self._takes_ids = self._reads_ids()
+        return self._batching([len(prompt.ids) + settings.max_new_tokens for prompt in prompts])
+
+    def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
+        """Write a text for each prompt.
+
+        Raises:
+            BadAnswer: An answer is not what it should be.
+            EngineError: The server cannot be reached.
+            ModelError: A prompt cannot be sent as text.
+        """
+        return self._together(partial(self._write, settings=settings), prompts)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def _batching(self, lengths: Iterable[int]) -> Batching:
+        return Batching(_ROUNDS * self._at_once * max(lengths, default=1))
+
+    def _together(self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Do several things at once; the first that fails cancels those that have not begun."""
+        futures = [self._pool.submit(do, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _nll(self, request: Request) -> Floats:
+        assert self._way is not None
+        last = int(np.argmax(request.at))
+        prompt = np.append(request.ids[: request.at[last] + 1], request.targets[last])
+        assert np.array_equal(prompt[request.at + 1], request.targets)
+        found: Floats = -self._way.ask(self._client, self._tokens, prompt.tolist()).logprobs[request.at + 1]
+        if np.isnan(found).any():
+            raise self._client.wrong(
+                "it gives no likelihood of the first token behind a BOS, which is to be scored; use a protocol that "
+                "does not score it, such as sliding, or another server, such as vLLM"
+            )
+        return found
+
+    def _reads_ids(self) -> bool:
+        ids = list(self._tokens.facts.encode("the", True))
+        try:
+            answer = self._client.completion({"prompt": ids, "max_tokens": 1, "temperature": 0.0}, tries=True)
+        except BadAnswer:
+            return False
+        return _count(answer, "prompt_tokens") == len(ids)
+
+    def _write(self, prompt: PromptIds, settings: GenerationSettings) -> tuple[str, int]:
+        client, ids = self._client, list(prompt.ids)
+        body = {
+            "prompt": ids if self._takes_ids else self._tokens.prompt_text(ids),
+            "max_tokens": settings.max_new_tokens,
+            "return_token_ids": True,  # vLLM: so that special tokens are left out as the tokenizer does
+            **_decoding(settings, prompt.row),
+        }
+        answer = client.completion(body)
+        choice, read = answer["choices"][0], _count(answer, "prompt_tokens")
+        if read != len(ids):
+            raise client.wrong(
+                f"row {prompt.row}: expected it to read {len(ids):,} tokens, as tokenizer: cuts the prompt, got "
+                f"{read if read is not None else 'no usage.prompt_tokens'}: the server's tokenizer is another one"
+            )
+        if choice.get("finish_reason") not in ("stop", "length"):
+            raise client.wrong(f"row {prompt.row}: the text ended by {choice.get('finish_reason')!r}, not by itself")
+        written = choice.get("token_ids")
+        text = self._tokens.text(written, True) if isinstance(written, list) else choice.get("text")
+        if not isinstance(text, str):
+            raise client.wrong(f"row {prompt.row}: expected a text, got {text!r:.40}")
+        return cut(text, settings.stop), _count(answer, "completion_tokens") or 0
+
+
+def _count(answer: dict[str, Any], which: str) -> int | None:
+    usage = answer.get("usage")
+    found = usage.get(which) if isinstance(usage, dict) else None
+    return found if isinstance(found, int) else None
+
+
+def _decoding(settings: GenerationSettings, row: int) -> dict[str, Any]:
+    """Return how to choose tokens, with nothing left to a server's defaults, such as penalties for repetition."""
+    plain: dict[str, Any] = {
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "repeat_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
+    if settings.stop:
+        plain["stop"] = list(settings.stop)
+    if settings.seed is None:
+        return plain
+    # Rows of equal prompts draw tokens of their own.
+    seed = int(np.random.SeedSequence([settings.seed, row]).generate_state(1)[0] >> 1)
+    drawn = {"temperature": settings.temperature or 1.0, "top_p": settings.top_p or 1.0, "top_k": settings.top_k or 0}
+    return {**plain, **drawn, "seed": seed}

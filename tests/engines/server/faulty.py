@@ -1,0 +1,251 @@
+"""An HTTP server of a bigram model, whose answers a test may spoil: what real servers cannot be brought to do."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+from tests.engines.projects import CONTEXT
+
+ROOM = CONTEXT + 2  # of prompt and text together
+NAME = "tiny"
+Answer = dict[str, Any]
+# From the number of a request to `/completions`, its body and the right answer to what is sent: a mapping as JSON, text
+# as HTML, a status with a mapping, or None to cut the connection.
+Spoil = Callable[[int, Answer, Answer], Any]
+
+
+class Bigrams:
+    """Each token depends on the one before it; `logprobs` has the shape ``[before, token]``."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        size = len(tokenizer)
+        scores = np.random.default_rng(0).normal(size=(size, size)) * 3
+        self.logprobs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+
+    def answer(self, body: Answer) -> Answer:
+        """Answer as vLLM does."""
+        prompt = body["prompt"]
+        ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
+        read = len(ids)
+        for _ in range(body["max_tokens"]):
+            ids.append(int(self.logprobs[ids[-1]].argmax()))
+        written = ids[read:]
+        text = self.tokenizer.decode(written)
+        choice: Answer = {"index": 0, "text": text, "finish_reason": "length", "logprobs": None}
+        if body.get("return_token_ids"):
+            choice["token_ids"] = written
+        if body.get("prompt_logprobs") is not None:
+            choice["prompt_logprobs"] = [
+                None,
+                *(self._known(*pair, body["prompt_logprobs"]) for pair in pairs(ids[:read])),
+            ]
+        if body.get("echo"):
+            rows = [None, *(self._known(*pair, body["logprobs"]) for pair in pairs(ids))]
+            choice["logprobs"] = {
+                "tokens": [self.tokenizer.decode([token]) for token in ids],
+                "token_logprobs": [row and row[str(token)]["logprob"] for row, token in zip(rows, ids, strict=True)],
+                "top_logprobs": [
+                    row and {self.tokenizer.decode([int(key)]): one["logprob"] for key, one in row.items()}
+                    for row in rows
+                ],
+            }
+        usage = {"prompt_tokens": read, "completion_tokens": len(written), "total_tokens": len(ids)}
+        return {"id": "cmpl-1", "object": "text_completion", "model": NAME, "choices": [choice], "usage": usage}
+
+    def _known(self, before: int, token: int, top: int) -> Answer:
+        row = self.logprobs[before]
+        return {str(each): {"logprob": float(row[each])} for each in {*np.argsort(-row)[:top].tolist(), token}}
+
+
+def pairs(ids: list[int]) -> list[tuple[int, int]]:
+    return list(itertools.pairwise(ids))
+
+
+class FaultyServer:
+    """A server on the loopback.
+
+    Attributes:
+        url: Its address, as an entry has it.
+        bodies: Of the requests to ``/completions``, in order.
+        headers: Of all requests.
+        spoil: Changes answers.
+        models: What ``/models`` lists.
+        most_at_once: The most requests that were answered at the same time.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.bigrams = Bigrams(tokenizer)
+        self.bodies: list[Answer] = []
+        self.headers: list[dict[str, str]] = []
+        self.spoil: Spoil = lambda number, body, answer: answer
+        self.models: Any = {"data": [{"id": NAME, "max_model_len": ROOM}]}
+        self.most_at_once = self._at_once = 0
+        self._lock = threading.Lock()
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, self))
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def scored(self) -> list[list[int]]:
+        """The prompts, as token ids, whose likelihoods were asked for."""
+        return [body["prompt"] for body in self.bodies if body.get("prompt_logprobs") == 1]
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        with self._lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
+    def take(self, body: Answer) -> int:
+        """Note a request, and return its number."""
+        with self._lock:
+            self.bodies.append(body)
+            return len(self.bodies) - 1
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, server: FaultyServer, *args: Any) -> None:
+        self.faulty = server
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        self.faulty.headers.append(dict(self.headers))
+        self._send(self.faulty.models if self.path == "/v1/models" else (404, {"detail": "Not Found"}))
+
+    def do_POST(self) -> None:
+        self.faulty.headers.append(dict(self.headers))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.faulty.counted():
+            sent = self.faulty.spoil(self.faulty.take(body), body, self.faulty.bigrams.answer(body))
+        self._send(sent)
+
+    def _send(self, sent: Any) -> None:
+        status, headers = 200, {}
+        if isinstance(sent, tuple):
+            status, sent, *more = sent
+            headers = more[0] if more else {}
+        if sent is None:
+            self.close_connection = True
+            return
+        content = (sent if isinstance(sent, str) else json.dumps(sent)).encode()
+        self.send_response(status)
+        kind = "text/html" if isinstance(sent, str) else "application/json"
+        for key, value in {"Content-Type": kind, "Content-Length": str(len(content)), **headers}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def first(answer: Answer) -> Answer:
+    return answer["choices"][0]  # type: ignore[no-any-return]
+
+
+def changed_values(change: Callable[[float], Any]) -> Spoil:
+    """Spoils each log-probability of prompts."""
+
+    def spoil(_: int, body: Answer, answer: Answer) -> Answer:
+        for row in first(answer).get("prompt_logprobs") or []:
+            for one in (row or {}).values():
+                one["logprob"] = change(one["logprob"])
+        if logprobs := first(answer)["logprobs"]:
+            values = logprobs["token_logprobs"]
+            logprobs["token_logprobs"] = [None if value is None else change(value) for value in values]
+            logprobs["top_logprobs"] = [
+                row and {k: change(v) for k, v in row.items()} for row in logprobs["top_logprobs"]
+            ]
+        return answer
+
+    return spoil
+
+
+def changed_rows(change: Callable[[list[Any]], list[Any]]) -> Spoil:
+    """Spoils the lists of a prompt's log-probabilities."""
+
+    def spoil(_: int, body: Answer, answer: Answer) -> Answer:
+        if rows := first(answer).get("prompt_logprobs"):
+            first(answer)["prompt_logprobs"] = change(rows)
+        if logprobs := first(answer)["logprobs"]:
+            first(answer)["logprobs"] = {key: change(values) for key, values in logprobs.items()}
+        return answer
+
+    return spoil
+
+
+def half(value: float) -> float:
+    return float(np.float16(value))
+
+
+def slow(seconds: float) -> Spoil:
+    def spoil(_: int, body: Answer, answer: Answer) -> Answer:
+        time.sleep(seconds)
+        return answer
+
+    return spoil
+
+
+def without_echo(_: int, body: Answer, answer: Answer) -> Answer:
+    """As llama.cpp's own server: likelihoods of generated tokens only, in a shape of its own."""
+    first(answer).pop("prompt_logprobs", None)
+    first(answer)["logprobs"] = {"content": [{"id": 7, "token": "x", "logprob": -math.pi, "top_logprobs": []}]}
+    return answer
+
+
+def off_by_one(_: int, body: Answer, answer: Answer) -> Answer:
+    """The likelihoods are those of the token behind each."""
+    first(answer).pop("prompt_logprobs", None)
+    if logprobs := first(answer)["logprobs"]:
+        for key in ("token_logprobs", "top_logprobs"):
+            logprobs[key] = [None, *logprobs[key][2:], logprobs[key][-1]]
+    return answer
+
+
+def constant(_: int, body: Answer, answer: Answer) -> Answer:
+    """Each token has the same likelihood, whatever stands before it."""
+    rows = first(answer).get("prompt_logprobs") or []
+    ids = [None, *body["prompt"][1:]]
+    alike = [
+        row and {"319": {"logprob": -1.2345678}, str(token): {"logprob": -math.pi - token / 1000}}
+        for row, token in zip(rows, ids, strict=False)
+    ]
+    first(answer)["prompt_logprobs"] = alike
+    return echoless(answer)
+
+
+def other_tokens(_: int, body: Answer, answer: Answer) -> Answer:
+    """The likelihoods are of the tokens' neighbours in the vocabulary."""
+    rows = first(answer).get("prompt_logprobs") or []
+    changed = [row and {str(int(token) + 1000): one for token, one in row.items()} for row in rows]
+    first(answer)["prompt_logprobs"] = changed
+    return echoless(answer)
+
+
+def echoless(answer: Answer) -> Answer:
+    first(answer)["logprobs"] = None
+    return answer

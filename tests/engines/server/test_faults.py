@@ -1,0 +1,203 @@
+"""What goes wrong with servers: passing trouble is waited out, and anything else is one clear error, never a number."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server runs these tests")
+
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError
+from pytest_lmgate.spec.protocol import Protocol
+from tests.engines.numbers import nll_of, requests_of, texts_of
+from tests.engines.server import faulty as faults
+from tests.engines.server.faulty import NAME, FaultyServer, Spoil, changed_rows, changed_values, first
+
+PROTOCOL = Protocol("disjoint", 128)
+PROBE = 6  # requests of the experiment
+QUICK = {"context": 642, "retries": 1, "timeout": 5}
+
+
+def later(spoil: Spoil) -> Spoil:
+    """Spoils what comes after the experiment."""
+    return lambda number, body, answer: spoil(number, body, answer) if number >= PROBE else answer
+
+
+def expected_nll(faulty: FaultyServer, runner: Any) -> np.ndarray[Any, Any]:
+    requests = requests_of(runner, PROTOCOL)
+    made = [requests.make(each) for each in range(len(requests))]
+    return np.concatenate([-faulty.bigrams.logprobs[each.ids[each.at], each.targets] for each in made])
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        lambda answer: answer,
+        lambda answer: first(answer).pop("prompt_logprobs") and answer,
+    ],
+    ids=["prompt_logprobs", "echo"],
+)
+def test_numbers_are_those_of_the_model_in_either_way(
+    faulty: FaultyServer, served: Callable[..., Any], hidden: Callable[[Any], Any]
+) -> None:
+    faulty.spoil = lambda _, body, answer: hidden(answer) if "prompt_logprobs" in first(answer) else answer
+    runner = served(faulty.url)
+    assert np.abs(nll_of(runner, PROTOCOL) - expected_nll(faulty, runner)).max() < 1e-12
+
+
+def test_a_request_is_sent_again_after_the_wait_that_the_server_asks_for(
+    faulty: FaultyServer, served: Callable[..., Any]
+) -> None:
+    begun: list[float] = []
+
+    def busy(number: int, _: Any, answer: Any) -> Any:
+        begun.append(time.monotonic())
+        return (429, {"error": {"message": "slow down"}}, {"Retry-After": "1.5"}) if number == 0 else answer
+
+    faulty.spoil = busy
+    runner = served(faulty.url)
+    assert np.abs(nll_of(runner, PROTOCOL) - expected_nll(faulty, runner)).max() < 1e-12
+    assert begun[1] - begun[0] >= 1.5
+
+
+@pytest.mark.parametrize("trouble", [(500, {"error": "boom"}), (503, "<html>starting</html>"), None], ids=str)
+def test_passing_trouble_changes_no_number(faulty: FaultyServer, served: Callable[..., Any], trouble: Any) -> None:
+    faulty.spoil = lambda number, _, answer: trouble if number % 5 == 1 else answer
+    runner = served(faulty.url)
+    assert np.abs(nll_of(runner, PROTOCOL) - expected_nll(faulty, runner)).max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (later(lambda *_: (500, {"error": {"message": "CUDA error"}})), "HTTP 500: CUDA error (asked 2 times)"),
+        (
+            lambda *_: (503, {"detail": "loading"}),
+            "HTTP 503: loading (asked 2 times, up to 1 s each); check that it runs",
+        ),
+        (lambda *_: (429, {}, {"Retry-After": "900"}), "HTTP 429: {} and asks to wait 900 s (asked once"),
+        (lambda *_: None, "RemoteProtocolError: Server disconnected without sending a response"),
+        (faults.slow(1.5), "ReadTimeout: timed out (asked 2 times, up to 1 s each)"),
+        (lambda *_: (401, {"error": {"message": "no key"}}), "HTTP 401: no key; it may need a key:"),
+        (lambda *_: (307, {}, {"Location": "http://x/"}), "HTTP 307: {}; it moved to http://x/: check models.m.server"),
+        (
+            lambda *_: "<!DOCTYPE html><html>Sign in",
+            "expected a JSON object, got text/html that begins '<!DOCTYPE html>",
+        ),
+        (lambda *_: {"choices": []}, "expected one completion under choices, got"),
+        (faults.without_echo, "expected a list under prompt_logprobs, got None; by echo"),
+        (faults.without_echo, "by echo with token ids and echo with text: expected a mapping with token_logprobs"),
+        (faults.off_by_one, "expected no change before it; the likelihoods may be off by one token"),
+        (faults.constant, "the likelihood of a token does not depend on what stands before it"),
+        (faults.other_tokens, "expected the likelihood of token id"),
+        (changed_rows(lambda rows: rows[:-1]), "tokens of the prompt, got"),
+        (changed_rows(lambda rows: [*rows, rows[-1]]), "tokens of the prompt, got"),
+        (changed_rows(lambda rows: [*rows[:5], None, *rows[6:]]), "token 5 has no likelihood: None"),
+        (changed_values(lambda _: None), "has no likelihood: expected a number, got None"),
+        (changed_values(lambda value: round(value, 3)), "the likelihoods are rounded to 4 decimals or fewer, as -"),
+        (changed_values(faults.half), "the likelihoods are in half precision, as -"),
+        (changed_values(lambda value: -value), "is no log-likelihood: expected 0 or less; does the server give logits"),
+        (
+            changed_values(lambda value: value - 9),
+            "at the median: expected -5.768 or more; does the server give logits",
+        ),
+        (changed_values(str), "has no likelihood: expected a number, got '-"),
+        (changed_values(lambda _: float("nan")), "nan is no log-likelihood: expected 0 or less"),
+        (later(changed_rows(lambda rows: rows[:-1])), "tokens of the prompt, got 1"),
+        (later(changed_rows(lambda rows: [*rows[:9], None, *rows[10:]])), "token 9 has no likelihood: None"),
+        (later(changed_values(lambda _: float("nan"))), "nan is no log-likelihood"),
+        (later(changed_values(lambda value: -value)), "is no log-likelihood"),
+        (later(changed_values(lambda _: -9999.0)), "infinite log-likelihood of token"),
+        (later(lambda *_: "<html>"), "expected a JSON object, got text/html that begins '<html>'"),
+        (later(lambda *_: (400, {"error": {"message": "too long"}})), "HTTP 400: too long"),
+    ],
+)
+def test_a_spoilt_answer_is_an_error_and_no_number(
+    faulty: FaultyServer, served: Callable[..., Any], spoil: Spoil, said: str
+) -> None:
+    faulty.spoil = spoil
+    with pytest.raises(LmgateError) as raised:
+        nll_of(served(faulty.url, load={**QUICK, "timeout": 1}), PROTOCOL)
+    assert said in str(raised.value)
+    assert str(raised.value).startswith("model 'm': ")
+
+
+@pytest.mark.parametrize("models", [{"data": []}, {"data": [{"id": "tiny-2"}, {"id": "large"}]}])
+def test_a_model_that_the_server_does_not_know_is_an_error(
+    faulty: FaultyServer, served: Callable[..., Any], models: Any
+) -> None:
+    faulty.models = models
+    names = ", ".join(each["id"] for each in models["data"]) or "none"
+    with pytest.raises(ModelError, match=f"has no model 'tiny'.*; it has {names}: check models.m.model"):
+        served(faulty.url)
+
+
+def test_a_server_that_is_gone_is_an_error(faulty: FaultyServer, served: Callable[..., Any]) -> None:
+    faulty.close()
+    with pytest.raises(
+        EngineError, match=r"ConnectError: .*refused \(asked 2 times, up to 5 s each\); check that it runs"
+    ):
+        served(faulty.url, load=QUICK)
+
+
+def test_so_many_requests_are_on_their_way_at_once_as_the_entry_says(
+    faulty: FaultyServer, served: Callable[..., Any]
+) -> None:
+    faulty.spoil = faults.slow(0.03)
+    nll_of(served(faulty.url, load={**QUICK, "concurrency": 3}), PROTOCOL)
+    assert faulty.most_at_once == 3
+
+
+def test_a_server_that_reads_text_alone_is_sent_text(faulty: FaultyServer, served: Callable[..., Any]) -> None:
+    refused = (400, {"error": {"message": "expected a string"}})
+    faulty.spoil = lambda _, body, answer: answer if isinstance(body["prompt"], str) else refused
+    runner = served(faulty.url)
+    expected = texts_of(served(faulty.url), ["the cat", "on a log"], max_new_tokens=5)
+    assert all(isinstance(body["prompt"], str) for body in faulty.bodies[1:])
+    faulty.spoil = lambda _, body, answer: answer
+    assert texts_of(served(faulty.url), ["the cat", "on a log"], max_new_tokens=5) == expected
+    assert list(runner.tokenizer.encode("on a log", True)) in [body["prompt"] for body in faulty.bodies]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (
+            {"usage": {"prompt_tokens": 99}},
+            "row 0: expected it to read 2 tokens, as tokenizer: cuts the prompt, got 99",
+        ),
+        ({"usage": None}, "got no usage.prompt_tokens"),
+        ({"choices": [{"text": "a", "finish_reason": "abort"}]}, "row 0: the text ended by 'abort', not by itself"),
+        ({"choices": [{"text": None, "finish_reason": "stop"}]}, "row 0: expected a text, got None"),
+    ],
+)
+def test_a_spoilt_text_is_an_error(faulty: FaultyServer, served: Callable[..., Any], spoil: Any, said: str) -> None:
+    faulty.spoil = lambda number, _, answer: {**answer, **spoil} if number else answer
+    with pytest.raises(EngineError, match=said):
+        texts_of(served(faulty.url), ["t"], max_new_tokens=5)
+
+
+def test_nothing_is_left_to_the_defaults_of_a_server(faulty: FaultyServer, served: Callable[..., Any]) -> None:
+    texts_of(served(faulty.url), ["the cat"], max_new_tokens=5, stop=["x"])
+    texts_of(served(faulty.url), ["the cat"], max_new_tokens=5, seed=3, top_k=4, temperature=0.5)
+    greedy, drawn = faulty.bodies[1], faulty.bodies[3]
+    plain = {"repetition_penalty": 1, "repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "min_p": 0}
+    assert plain.items() <= greedy.items()
+    assert plain.items() <= drawn.items()
+    assert {
+        "temperature": 0,
+        "top_p": 1,
+        "top_k": 0,
+        "stop": ["x"],
+        "max_tokens": 5,
+        "model": NAME,
+    }.items() <= greedy.items()
+    assert {"temperature": 0.5, "top_p": 1, "top_k": 4}.items() <= drawn.items()
+    assert "seed" not in greedy
+    assert isinstance(drawn["seed"], int)
+    json.dumps(drawn)
