@@ -101,7 +101,7 @@ class Client:
         """Return an error about an answer of the server."""
         return BadAnswer(f"{self._about}{self.settings.hidden(what)}")
 
-    def reason(self, error: EngineError) -> str:
+    def reason(self, error: Exception) -> str:
         """Return what an error about an answer says, without the names of model and server."""
         return str(error).removeprefix(harmless(self._about))
 
