@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pytest_lmgate.backends.base import COLUMNS
-from pytest_lmgate.backends.hf.memory import within_memory
+from pytest_lmgate.backends.memory import within_memory
 from pytest_lmgate.backends.tiles import TileShape, tile_shape, vocabulary_tiles
 
 

@@ -1,11 +1,29 @@
-"""Free memory of a device."""
+"""Memory of a device: how much is free, telling an out-of-memory error from others, and giving memory back.
+
+torch is imported where a function needs it, since a session whose measurements are all cached asks for free memory.
+"""
 
 from __future__ import annotations
 
-__all__ = ["available_bytes"]
+__all__ = ["available_bytes", "is_out_of_memory", "release", "within_memory"]
 
+import gc
 import os
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_lmgate.backends.base import OutOfMemory
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+_PHRASES = (
+    "out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "std::bad_alloc",
+    "alloc_failed",
+)  # fmt: skip
 
 
 def available_bytes(device: str) -> int:
@@ -28,3 +46,40 @@ def available_bytes(device: str) -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, ValueError, OSError):
         return 2**32
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; torch's CPU allocator raises a plain RuntimeError."""
+    import torch
+
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in _PHRASES)
+
+
+def release(device: torch.device) -> None:
+    """Give unused memory back to the device."""
+    import torch
+
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
+def within_memory(device: torch.device, compute: Callable[[], T]) -> T:
+    """Compute something on a device.
+
+    Raises:
+        OutOfMemory: Memory ran out; what was unused by then has been given back.
+    """
+    try:
+        return compute()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        details = str(error)
+    # Outside the handler: the traceback would keep the failed batch's tensors alive.
+    release(device)
+    raise OutOfMemory(str(device), details)

@@ -272,7 +272,7 @@ def test_an_interrupted_run_goes_on_with_the_same_batches_and_the_same_bits(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half precision moves with what a batch holds, so that what is left to do must not decide that."""
-    monkeypatch.setattr("pytest_lmgate.backends.hf.memory._CPU_TOKENS", 130)
+    monkeypatch.setattr("pytest_lmgate.backends.hf.budget._CPU_TOKENS", 130)
     model = build("llama", dtype=dtype)
     saved: list[np.ndarray[Any, Any]] = []
     keeping = Kept(save=lambda nll: saved.append(nll.copy()), every=0.0)

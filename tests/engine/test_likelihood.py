@@ -77,7 +77,7 @@ def test_every_window_is_read_once_in_batches_of_like_length() -> None:
 
 
 def test_a_batch_holds_no_more_tokens_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_lmgate.backends.hf.memory._CPU_TOKENS", 50)
+    monkeypatch.setattr("pytest_lmgate.backends.hf.budget._CPU_TOKENS", 50)
     watched = Watched(build("llama"))
 
     measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d")
@@ -87,7 +87,7 @@ def test_a_batch_holds_no_more_tokens_than_the_budget(monkeypatch: pytest.Monkey
 
 
 def test_a_model_run_as_it_is_gets_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_lmgate.backends.hf.memory._PLAIN_LOGIT_BYTES", 4 * VOCABULARY * 33)
+    monkeypatch.setattr("pytest_lmgate.backends.hf.budget._PLAIN_LOGIT_BYTES", 4 * VOCABULARY * 33)
     watched = Watched(build("llama"))
     watched.model.get_output_embeddings = lambda: None
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_lmgate.backends import memory
 from pytest_lmgate.backends.base import Model, Runner
-from pytest_lmgate.backends.hf import memory
+from pytest_lmgate.backends.hf.budget import token_budget
 from pytest_lmgate.backends.hf.models import device
-from pytest_lmgate.backends.memory import available_bytes
 from pytest_lmgate.engine.pool import ModelPool
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -58,15 +58,15 @@ def test_an_allocation_that_the_processor_refuses_is_known() -> None:
 
 
 def test_the_budget_is_smaller_on_a_processor_and_where_logits_are_held_whole() -> None:
-    assert memory.token_budget(CPU) < memory.token_budget(CUDA)
-    assert memory.token_budget(CPU, 100) == memory.token_budget(CPU)
-    whole = memory.token_budget(CUDA, 250_000)
+    assert token_budget(CPU) < token_budget(CUDA)
+    assert token_budget(CPU, 100) == token_budget(CPU)
+    whole = token_budget(CUDA, 250_000)
     assert whole * 250_000 * 4 <= 2**28 < (whole + 1) * 250_000 * 4
-    assert memory.token_budget(CPU, 2**40) == 1
+    assert token_budget(CPU, 2**40) == 1
 
 
 def test_the_free_memory_of_the_host_is_found() -> None:
-    assert 2**20 < available_bytes("cpu") < 2**50
+    assert 2**20 < memory.available_bytes("cpu") < 2**50
 
 
 def test_giving_memory_back_collects_what_is_unreachable() -> None:

@@ -21,7 +21,7 @@ import json, resource
 import torch
 
 torch.set_num_threads(1)
-from pytest_lmgate.backends.hf import memory
+from pytest_lmgate.backends import memory
 from pytest_lmgate.errors import EngineError
 from tests.engine.measuring import measure_nll
 from tests.models.zoo import build, documents, loaded, sliding

@@ -16,14 +16,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pytest_lmgate.backends.base import Batching, Company, Runner
 from pytest_lmgate.backends.divergence import Logits
+from pytest_lmgate.backends.hf.budget import token_budget
 from pytest_lmgate.backends.hf.decoding import Decoding
 from pytest_lmgate.backends.hf.likelihood.forward import evaluation_mode
 from pytest_lmgate.backends.hf.likelihood.head import prove_head
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
-from pytest_lmgate.backends.hf.memory import release, token_budget, within_memory
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
 from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, where_it_fits
+from pytest_lmgate.backends.memory import release, within_memory
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable
-from pytest_lmgate.backends.hf.memory import is_out_of_memory
+from pytest_lmgate.backends.memory import is_out_of_memory
 from pytest_lmgate.errors import ModelError
 
 _TOKENS = 24

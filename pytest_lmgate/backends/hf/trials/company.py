@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import Company, OutOfMemory
 from pytest_lmgate.backends.hf.likelihood.forward import not_deterministic
-from pytest_lmgate.backends.hf.memory import within_memory
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
+from pytest_lmgate.backends.memory import within_memory
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
