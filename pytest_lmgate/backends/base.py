@@ -284,10 +284,14 @@ class Backend(Protocol):
     Attributes:
         name: As in ``backend: name`` in a model's entry.
         suffixes: Suffixes of paths that mean this engine where the entry has no ``backend:``, such as ``.gguf``.
+        kinds: The kinds of models that it runs, for the table of the docs.
+        offers: What it can do with some model at least, for the table of the docs; `Model.offers` decides.
     """
 
     name: str
     suffixes: tuple[str, ...] = ()
+    kinds: frozenset[Kind] = frozenset({"causal"})
+    offers: frozenset[Offer] = frozenset({"score"})
 
     def describe(self, entry: Entry) -> Model:
         """Describe a model without loading it.

@@ -34,6 +34,8 @@ class Transformers(Backend):
     """Folders made by ``save_pretrained`` and models of the hub, with an adapter if one is asked for."""
 
     name = "transformers"
+    kinds = frozenset({"causal", "masked", "encoder-decoder"})
+    offers = frozenset({"score", "generate", "compare"})
 
     def describe(self, entry: Entry) -> Model:
         """Describe a checkpoint by its files.
@@ -174,7 +176,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
 def _offers(architecture: Architecture) -> frozenset[Offer]:
     if architecture.kind == "masked":
         return frozenset({"score"})
-    return frozenset({"score", "generate", "compare"})
+    return Transformers.offers
 
 
 def _dtype(checkpoint: Architecture, entry: Entry) -> str:

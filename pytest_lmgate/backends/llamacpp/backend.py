@@ -42,6 +42,7 @@ class LlamaCpp(Backend):
 
     name = "llama.cpp"
     suffixes = (".gguf",)
+    offers = frozenset({"score", "generate", "compare"})
 
     def describe(self, entry: Entry) -> Model:
         """Describe a GGUF by its metadata, which llama.cpp reads.
@@ -90,7 +91,7 @@ class LlamaCpp(Backend):
             context=facts.context,
             content={**content, "load": json.dumps(options.changing_numbers)},
             runtime={"device": device_class(device), "llama.cpp": built_with(name), **versions(libraries)},
-            offers=frozenset({"score", "generate", "compare"}),
+            offers=self.offers,
             device=device,
             dtype=facts.dtype,
             weight_bytes=size,

@@ -35,6 +35,7 @@ class Server(Backend):
     """Models behind a server, with the tokens of a tokenizer's folder."""
 
     name = "server"
+    offers = frozenset({"score", "generate"})
 
     def describe(self, entry: Entry) -> Model:
         """Describe a model; the server is asked for its context where the entry has none.
@@ -83,7 +84,7 @@ class Server(Backend):
             # Only the user knows when another build answers under the same address.
             content=content if spec.revision is not None else None,
             runtime={"device": "server", **versions(["transformers", "tokenizers"])},
-            offers=frozenset({"score", "generate"}),
+            offers=self.offers,
             device="server",
             dtype="bfloat16",  # it may be
             files=snapshot,
