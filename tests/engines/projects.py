@@ -47,6 +47,19 @@ def trained_tokenizer(seed: int = 0, *, bos: bool = True) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named)
 
 
+def with_ids_swapped(tokenizer: Any, *tokens: str) -> Any:
+    """Return a tokenizer that cuts texts alike and has the same tokens, of which two have each other's id."""
+    import tokenizers
+    import transformers
+
+    state, (first, second) = json.loads(tokenizer.backend_tokenizer.to_str()), tokens
+    ids = state["model"]["vocab"]
+    ids[first], ids[second] = ids[second], ids[first]
+    named = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL, strict=True))
+    backend = tokenizers.Tokenizer.from_str(json.dumps(state))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named)
+
+
 def write_float_model(folder: Path) -> tuple[Any, Any]:
     """Write a model with heads of 32 numbers, and its tokenizer, as `save_pretrained` does; return both."""
     from tests.models.zoo import build
@@ -100,8 +113,8 @@ class Project:
         lines += ["datasets:", "  text: {path: text.jsonl}", "  long: {path: long.txt}"]
         lines += ["  quiz: {path: quiz.jsonl, question: q, choices: options, answer: label}"]
         lines += ["  news: {path: news.jsonl, source: article, references: [summary]}"]
-        lines += ["  chats: {path: news.jsonl, source: article, references: [summary], chat: true}", "gates:"]
-        lines += [f"  - {gate}" for gate in gates]
+        lines += ["  chats: {path: news.jsonl, source: article, references: [summary], chat: true}"]
+        lines += ["gates:", *(f"  - {gate}" for gate in gates)] if gates else []
         yaml = "\n".join(lines).replace("{files}", str(self.files))
         (self.folder / "lmgate.yaml").write_text(yaml, encoding="utf-8")
         command = [self.python, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]

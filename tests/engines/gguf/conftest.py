@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.projects import Project, trained_tokenizer, write_float_model
+from tests.engines.projects import Project, trained_tokenizer, with_ids_swapped, write_float_model
 from tests.models.tiny import made_once
 
 
@@ -24,6 +24,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_gguf(folder / f"{dtype}.gguf", model, tokenizer, dtype=dtype)
         write_gguf(folder / "parts.gguf", model, tokenizer, parts_of=8)
         write_gguf(folder / "encoder.gguf", model, tokenizer, attention__causal=False)
+        write_gguf(folder / "swapped.gguf", model, with_ids_swapped(tokenizer, "a", "e"))
+        renamed = (folder / "f32.gguf").read_bytes().replace(b"<pad>", b"[PAD]")
+        (folder / "renamed.gguf").write_bytes(renamed)
 
     return made_once(tmp_path_factory.getbasetemp(), "gguf", make)
 

@@ -130,6 +130,22 @@ def test_a_file_in_several_parts_is_one_model(project: Project) -> None:
     assert project.status == 1
 
 
+def test_models_whose_ids_differ_are_not_compared_whatever_their_tokens_are_called(project: Project) -> None:
+    models = {name: f"{{path: {{files}}/{name}.gguf}}" for name in ("swapped", "renamed")}
+    gate = "{metric}: {{model: {model}, reference: {reference}, dataset: text, limit: {limit}, max_length: 128}}"
+    refused = [("swapped", "float"), ("float", "swapped"), ("swapped", "f32")]
+    gates = [gate.format(metric="kl_max", model=a, reference=b, limit=99) for a, b in refused]
+    gates += [gate.format(metric="top1_min", model=a, reference=b, limit=0.001) for a, b in refused]
+    gates += [gate.format(metric="kl_max", model="renamed", reference="float", limit=0.0001)]
+    said = project.run(gates, models)
+    assert project.status == 1, said
+    for model, reference in refused:
+        sentence = f"model '{model}' and its reference '{reference}' have tokenizers that differ (they cut the text of"
+        assert said.count(sentence) >= 2, said
+    assert "7 gates: 1 pass, 6 error" in said, said
+    assert project.values["kl_max[renamed-float-text]"] < 1e-8
+
+
 def cut(files: Path, folder: Path) -> None:
     (folder / "x.gguf").write_bytes((files / "f16.gguf").read_bytes()[:-500])
 
