@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
+from tests.engines.gguf.real import write_real_model
 from tests.engines.projects import Project
 
 pytestmark = pytest.mark.shared
-NAME = "stories260K-hf"
 # Mean KL from the float model, in nats.
 DIVERGENCES = {"f32": 0.0000001, "f16": 0.0001, "q8_0": 0.002}
 
@@ -20,20 +20,9 @@ DIVERGENCES = {"f32": 0.0000001, "f16": 0.0001, "q8_0": 0.002}
 @pytest.fixture
 def real(shared_data: Path, tmp_path: Path) -> Project:
     """A project with the model as a folder, and as GGUF files of three dtypes."""
-    import transformers
-
-    from pytest_lmgate.backends.hf.models.loading import quiet
-    from tests.engines.gguf.converting import write_gguf
-
-    folder = shared_data / "models" / NAME
-    with quiet():
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     files = tmp_path / "files"
     files.mkdir()
-    for dtype in ("f32", "f16", "q8_0"):
-        write_gguf(files / f"{dtype}.gguf", model, tokenizer, dtype=dtype)
-    (files / "float").symlink_to(folder)
+    write_real_model(files, shared_data)
     stories = (shared_data / "text" / "tinystories_150.jsonl").read_text(encoding="utf-8").splitlines()[:12]
     (tmp_path / "text.jsonl").write_text("\n".join(stories) + "\n", encoding="utf-8")
     cloze = shared_data / "choice" / "tinystories_cloze_200.jsonl"
