@@ -29,6 +29,6 @@ def pytest_lmgate_backends(config: pytest.Config) -> Iterable[Backend]:
 
     A model's entry takes an engine by ``backend: NAME``, or by a suffix of its path that the engine claims. All else is
     the same for every engine: metrics, verdicts, the cache, resuming, progress and reports. Called once, for the first
-    gate or fixture. See `pytest_lmgate.backends.base` and docs/backends.md.
+    gate or fixture. See `pytest_lmgate.backends.base` and docs/engines.md.
     """
     raise AssertionError("a hook specification is never called")  # pragma: no branch

@@ -12,7 +12,7 @@ from pytest_lmgate.backends.base import Backend, Kind, Offer
 from pytest_lmgate.backends.table import BACKENDS
 from pytest_lmgate.metrics.table import METRICS, Statistics
 
-DOCS = Path(__file__).parents[2] / "docs" / "backends.md"
+DOCS = Path(__file__).parents[2] / "docs" / "engines.md"
 # What a measurement asks of an engine, and the kinds of models that it is defined for; see `require` in evaluate/.
 NEEDS: Mapping[Statistics, tuple[Offer, set[Kind]]] = {
     "likelihoods": ("score", {"causal", "encoder-decoder"}),
