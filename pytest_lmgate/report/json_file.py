@@ -7,13 +7,14 @@ __all__ = ["json_report"]
 import json
 import math
 import platform
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.identity.libraries import versions
+from pytest_lmgate.report.excerpt import printable
 from pytest_lmgate.report.measured import Measured
+from pytest_lmgate.report.results import Results
 
 _KEYS = (
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
@@ -27,12 +28,13 @@ _OF_A_COMPARISON = (
 _PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
 
 
-def json_report(verdicts: Sequence[Verdict], measured: Sequence[Measured] = ()) -> str:
+def json_report(results: Results) -> str:
     """Return the report, schema 1; numbers that are not finite are null."""
     report = {
         "schema": 1,
-        "gates": [_gate(verdict) for verdict in verdicts],
-        "measurements": [_measurement(found) for found in measured],
+        "gates": [_gate(verdict) for verdict in results.verdicts],
+        "measurements": [_measurement(found) for found in results.measured],
+        "problems": [printable(problem) for problem in results.problems],
         "environment": _environment(),
     }
     return json.dumps(report, indent=2, allow_nan=False) + "\n"

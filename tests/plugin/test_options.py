@@ -138,6 +138,18 @@ def test_a_report_that_cannot_be_made_is_a_usage_error(configured: Configured, r
         options.reports(configured("--lmgate-report", report))
 
 
+def test_environment_variables_in_a_destination_are_expanded_and_must_be_set(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEP_SUMMARY", "/tmp/summary.md")
+    monkeypatch.delenv("NOT_SET", raising=False)
+    for given in ("$STEP_SUMMARY", "${STEP_SUMMARY}"):
+        assert options.reports(configured(f"--lmgate-report=json:{given}")) == [("json", "/tmp/summary.md")]
+    assert options.reports(configured("--lmgate-report=json:cost$.json")) == [("json", "cost$.json")]
+    with pytest.raises(pytest.UsageError, match=r"json:a/\$\{NOT_SET\}: the environment variable NOT_SET is not set"):
+        options.reports(configured("--lmgate-report=json:a/${NOT_SET}"))
+
+
 def test_the_arguments_to_repeat_are_those_that_say_what_is_measured(configured: Configured) -> None:
     config = configured("--lmgate-device", "cpu", "--lmgate-strict", "--lmgate-cache", "elsewhere")
     assert options.arguments(config)[-1] == "--lmgate-device=cpu"
