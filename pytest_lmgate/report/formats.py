@@ -44,6 +44,7 @@ FORMATS: Mapping[str, Format] = {
     "json": Format("json_file:json_report"),
     "markdown": Format("markdown:markdown_report"),
     "markdown-append": Format("markdown:markdown_section", appends=True),
+    "github": Format("github:github_annotations", destination=STDOUT),
 }
 
 

@@ -59,3 +59,48 @@ def test_a_report_that_cannot_be_written_fails_the_session_and_leaves_the_others
     done = measured.run(*reports).expect(1, passed=1)
     done.says("markdown:file/x.md: cannot be written", "markdown-append:.: cannot be written", "1 gate: 1 pass")
     assert (measured.folder / "good.md").exists()
+
+
+ANNOTATED = '''
+    import pytest
+
+    pytestmark = pytest.mark.bpb_max("sure", "words", 0.1)
+
+    @pytest.mark.parametrize("x", [1])
+    @pytest.mark.ppl_max("die", "words", 59.5)
+    @pytest.mark.ppl_max(
+        "sure",
+        "words",
+        59.5,
+    )
+    def test_gate(x): pass
+
+    class TestClass:
+        @pytest.mark.ppl_max("die", "words", 60.5)
+        @pytest.mark.ppl_max("die", "words", 58.5)
+        async def test_method(self): pass
+
+    @pytest.mark.xfail
+    @pytest.mark.ppl_max("die", "words", 57.5)
+    def test_known(): pass
+'''  # fmt: skip
+
+
+def test_annotations_stand_on_the_lines_of_markers_and_of_gates_in_yaml(measured: Project) -> None:
+    file = measured.folder / "lmgate.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(f"{text}gates:\n  - ppl_max: {{model: die, dataset: words, limit: 59.5}}\n", encoding="utf-8")
+    measured.write(test_gate=ANNOTATED)
+    for arguments in ((), ("-n", "2")):
+        done = measured.run("--lmgate-report=github", *arguments, env={"GITHUB_WORKSPACE": str(measured.folder.parent)})
+        commands = [line for line in done.expect(1).out.splitlines() if line.startswith("::")]
+        here = measured.folder.name
+        yaml = text.count("\n") + 2
+        assert sorted(command.partition(",title=")[0] for command in commands) == sorted(
+            f"::error file={here}/{file},line={line}"
+            for file, line in [
+                ("lmgate.yaml", yaml), ("test_gate.py", 5), ("test_gate.py", 6), ("test_gate.py", 7),
+                ("test_gate.py", 15), ("test_gate.py", 16),
+            ]
+        )  # fmt: skip
+        assert done.out.rstrip().endswith(commands[-1])
