@@ -45,6 +45,7 @@ FORMATS: Mapping[str, Format] = {
     "markdown": Format("markdown:markdown_report"),
     "markdown-append": Format("markdown:markdown_section", appends=True),
     "github": Format("github:github_annotations", destination=STDOUT),
+    "openmetrics": Format("openmetrics:openmetrics_report"),
 }
 
 
