@@ -46,6 +46,7 @@ FORMATS: Mapping[str, Format] = {
     "markdown-append": Format("markdown:markdown_section", appends=True),
     "github": Format("github:github_annotations", destination=STDOUT),
     "openmetrics": Format("openmetrics:openmetrics_report"),
+    "html": Format("page:html_report"),
 }
 
 
