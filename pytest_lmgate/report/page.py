@@ -37,7 +37,7 @@ class _Gate:
     """What the page shows of a verdict."""
 
     name: str
-    test: str
+    words: str
     verdict: Verdict
     row: Row
     fails: bool
@@ -86,7 +86,7 @@ def _gate(results: Results, verdict: Verdict, name: str) -> _Gate:
     text = explain(verdict).partition("\n  worst rows ")[0]
     return _Gate(
         name=excerpt(name, _NAME),
-        test=excerpt(verdict.test, _NAME),
+        words=" ".join(excerpt(text, _NAME) for text in (verdict.test, verdict.model, verdict.dataset)),
         verdict=verdict,
         row=Row.of(verdict),
         fails=results.fails(verdict),

@@ -50,9 +50,15 @@ controls.addEventListener("submit", event => event.preventDefault());
 controls.hidden = false;
 boxes.forEach(box => { box.checked = true; });
 filter.value = "";
-let opened = [];
+const opened = [];
 addEventListener("beforeprint", () => {
-  opened = gates.filter(gate => !gate.open && gate.dataset.outcome !== "pass");
-  for (const gate of opened) gate.open = true;
+  for (const gate of gates) {
+    if (!gate.open && gate.dataset.outcome !== "pass") {
+      gate.open = true;
+      opened.push(gate);
+    }
+  }
 });
-addEventListener("afterprint", () => { for (const gate of opened) gate.open = false; });
+addEventListener("afterprint", () => {
+  for (const gate of opened.splice(0)) gate.open = false;
+});
