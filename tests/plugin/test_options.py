@@ -132,7 +132,12 @@ def test_reports_come_from_the_command_line_before_the_ini_file_before_the_envir
     assert options.reports(configured("--lmgate-report", "json:C:/x.json", ini=ini)) == [("json", "C:/x.json")]
 
 
-@pytest.mark.parametrize("report", ["json", "json:", "yaml:out", ":out", ""])
+def test_annotations_need_no_destination(configured: Configured) -> None:
+    assert options.reports(configured("--lmgate-report=github")) == [("github", "-")]
+    assert options.reports(configured("--lmgate-report=github:log.txt")) == [("github", "log.txt")]
+
+
+@pytest.mark.parametrize("report", ["json", "json:", "github:", "yaml:out", ":out", ""])
 def test_a_report_that_cannot_be_made_is_a_usage_error(configured: Configured, report: str) -> None:
     with pytest.raises(pytest.UsageError, match="--lmgate-report: expected TYPE:DEST"):
         options.reports(configured("--lmgate-report", report))
