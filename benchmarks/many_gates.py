@@ -1,6 +1,7 @@
 """What cached gates cost: whole pytest sessions with 1,000 and 10,000 gates of lmgate.yaml, and the growth.
 
     python benchmarks/many_gates.py
+    python benchmarks/many_gates.py --reports --gates 1000   # with a report of each format, and how large it is
 
 Every gate judges a measurement that is in the cache: the sessions run no model and load no torch. Exits with 1 where a
 requirement is broken, unless --no-check is given. The requirements are for a quiet machine with two cores.
@@ -16,7 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from pytest_lmgate.report.formats import FORMATS
+
 SECONDS = {1_000: 4.0, 10_000: 40.0}
+SECONDS_WITH_REPORTS = {1_000: 6.0}
+PAGE_BYTES = 3_000_000  # of the HTML report of 1,000 gates
 _MODELS, _TEXTS = 4, 5
 _WORDS = 60
 
@@ -26,9 +31,13 @@ def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--gates", type=int, nargs="+", default=list(SECONDS))
     cli.add_argument("--runs", type=int, default=3, help="sessions of each size; the fastest counts")
+    cli.add_argument("--reports", action="store_true", help="write a report of each format")
     cli.add_argument("--no-check", action="store_true")
     arguments = cli.parse_args()
+    required_seconds = SECONDS_WITH_REPORTS if arguments.reports else SECONDS
+    reports = tuple(f"--lmgate-report={name}:report.{name}" for name in FORMATS) if arguments.reports else ()
     taken: dict[int, float] = {}
+    broken = False
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_models(folder)
@@ -37,17 +46,22 @@ def main() -> None:
         time.sleep(2.5)  # digests of files that have just changed are not remembered
         for gates in arguments.gates:
             _write_gates(folder, gates)
-            taken[gates] = min(_run(folder) for _ in range(arguments.runs))
-            allowed = SECONDS.get(gates)
+            taken[gates] = min(_run(folder, *reports) for _ in range(arguments.runs))
+            allowed = required_seconds.get(gates)
             required = f"; required: at most {allowed:.0f} s" if allowed else ""
             print(
                 f"{gates:>6,} cached gates: {taken[gates]:.2f} s, {taken[gates] / gates * 1000:.2f} ms each{required}"
             )
+            for file in sorted(folder.glob("report.*")):
+                print(f"       {file.name}: {file.stat().st_size:,} bytes")
+                broken |= file.suffix == ".html" and gates <= 1_000 and file.stat().st_size > PAGE_BYTES
+                file.unlink()
     sizes = sorted(taken)
     if len(sizes) > 1:
         growth = (taken[sizes[-1]] - taken[sizes[0]]) / (sizes[-1] - sizes[0])
         print(f"growth: {growth * 1000:.2f} ms for each further gate")
-    if not arguments.no_check and any(seconds > SECONDS.get(gates, seconds) for gates, seconds in taken.items()):
+    broken |= any(seconds > required_seconds.get(gates, seconds) for gates, seconds in taken.items())
+    if broken and not arguments.no_check:
         raise SystemExit(1)
 
 
@@ -82,11 +96,11 @@ def _write_models(folder: Path) -> None:
         (folder / f"t{index}.txt").write_text(" ".join(f"w{word}" for word in words))
 
 
-def _run(folder: Path) -> float:
+def _run(folder: Path, *options: str) -> float:
     """Return the seconds that a session takes."""
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment = {**kept, "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_lmgate.plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_lmgate.plugin", *options]
     before = os.times()
     started = time.perf_counter()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

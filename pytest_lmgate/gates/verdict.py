@@ -67,6 +67,7 @@ class Verdict:
         bounded: Of a limit gate with a confidence, the bounds that were judged.
         former: Of a gate whose baseline is measured anew, what its entry was.
         arguments: Arguments of the command line that decide what is measured.
+        file: File in which the gate stands, `line` its line from 1; empty where that is not known.
     """
 
     id: str
@@ -97,6 +98,8 @@ class Verdict:
     bounded: Bounded | None = None
     former: Former | None = None
     arguments: tuple[str, ...] = ()
+    file: str = ""
+    line: int = 0
 
     @property
     def label(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "Resolve"]
 
 import math
 import time

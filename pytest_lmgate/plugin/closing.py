@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Closing", "close", "show_summary"]
+__all__ = ["Closing", "close", "print_reports", "show_summary"]
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ _COLOURS = {"pass": {"green": True}, "fail": {"red": True}, "error": {"red": Tru
 
 @dataclass
 class Closing:
-    """What the summary shows.
+    """What the summary shows, and what is printed after it.
 
     Attributes:
         verdicts: Of all gates.
@@ -32,6 +33,7 @@ class Closing:
         told: Of these, what the summary shows: those of tests that failed, or with ``-v`` all.
         notes: What else there is to say.
         problems: What fails the session although every test passed.
+        printed: Reports for stdout.
     """
 
     verdicts: Sequence[Verdict] = ()
@@ -39,6 +41,7 @@ class Closing:
     told: Sequence[Measured] = ()
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
 
     @property
     def is_shown(self) -> bool:
@@ -81,8 +84,11 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
         closing.measured = [each for found in measured.values() for each in found]
     if reports := options.reports(config):
         from pytest_lmgate.report.formats import write_reports
+        from pytest_lmgate.report.results import Results
 
-        closing.problems += write_reports(closing.verdicts, reports, config.invocation_params.dir, closing.measured)
+        expected, here = frozenset(ledger.expected_to_fail), config.invocation_params.dir
+        results = Results(closing.verdicts, tuple(closing.problems), expected, here, closing.measured)
+        write_reports(results, reports, closing.printed, closing.problems)
     return closing
 
 
@@ -108,6 +114,17 @@ def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
         terminal.write_line(printable(note))
     for problem in closing.problems:
         terminal.write_line(printable(f"ERROR: {problem}"), red=True)
+
+
+def print_reports(config: pytest.Config, closing: Closing) -> None:
+    """Print the reports for stdout, each from the beginning of a line."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    for text in closing.printed:
+        if terminal is None:
+            sys.stdout.write(text)
+        else:
+            terminal.ensure_newline()
+            terminal.write(text, flush=True)
 
 
 def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) -> None:

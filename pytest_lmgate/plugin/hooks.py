@@ -17,7 +17,7 @@ import pytest
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.catalogue import FIXTURES_HELP, MARKERS_HELP
-from pytest_lmgate.plugin.closing import Closing, close, show_summary
+from pytest_lmgate.plugin.closing import Closing, close, print_reports, show_summary
 from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_late_gates
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.left_out import left_out
@@ -260,6 +260,12 @@ class GateHooks:
         """Show the verdicts."""
         if self._closing is not None and self._closing.is_shown:
             show_summary(terminalreporter, self._closing)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """Print reports when pytest has written everything else: a CI service reads commands at the begin of a line."""
+        if self._closing is not None:
+            print_reports(self._config, self._closing)
 
     def _read(self, gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> dict[str, int]:
         """Return how many gates each test carries, by node id; a usage error names every gate that is wrong."""

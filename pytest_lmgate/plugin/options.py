@@ -17,11 +17,13 @@ __all__ = [
 ]
 
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from pytest_lmgate.errors import nearest
 from pytest_lmgate.report.formats import FORMATS
 
 # By which the common systems can be told; most set CI besides.
@@ -76,7 +78,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--lmgate-report",
         action="append",
         metavar="TYPE:DEST",
-        help=f"write the verdicts: {', '.join(f'{name}:FILE' for name in FORMATS)} (repeatable) [LMGATE_REPORT]",
+        help=f"write the verdicts: {_forms()}; - as FILE is stdout (repeatable) [LMGATE_REPORT]",
     )
     parser.addini("lmgate_report", "reports to write, TYPE:DEST each", type="linelist", default=[])
     group.addoption("--no-lmgate", action="store_true", default=False, help="skip every test that needs a measurement")
@@ -197,19 +199,31 @@ def workers(config: pytest.Config) -> int:
 def reports(config: pytest.Config) -> list[tuple[str, str]]:
     """Return type and destination of each report to write.
 
+    Environment variables in a destination are expanded, as in ``--junitxml``: no shell does that in ini files.
+
     Raises:
-        pytest.UsageError: One is not ``TYPE:DEST``, or its type is not known.
+        pytest.UsageError: One is not ``TYPE:DEST``, its type is not known, or a variable is not set.
     """
     given: list[str] | None = config.getoption("--lmgate-report")
     from_environment = os.environ.get("LMGATE_REPORT", "").splitlines()
-    found = []
-    for report in given or config.getini("lmgate_report") or from_environment:
-        kind, _, destination = report.partition(":")
-        if not destination or kind not in FORMATS:
-            known = ", ".join(FORMATS)
-            raise pytest.UsageError(f"--lmgate-report: expected TYPE:DEST with TYPE one of {known}; got {report!r}")
-        found.append((kind, destination))
-    return found
+    return [_report(each) for each in given or config.getini("lmgate_report") or from_environment]
+
+
+def _report(given: str) -> tuple[str, str]:
+    kind, colon, destination = given.partition(":")
+    if kind in FORMATS and not colon:
+        destination = FORMATS[kind].destination
+    if not destination or kind not in FORMATS:
+        known = f"{', '.join(FORMATS)}{'' if kind in FORMATS else nearest(kind, FORMATS)}"
+        raise pytest.UsageError(f"--lmgate-report: expected TYPE:DEST with TYPE one of {known}; got {given!r}")
+    unset = [name for name in re.findall(r"\$(\w+|\{[^}]*\})", destination) if name.strip("{}") not in os.environ]
+    if unset:
+        raise pytest.UsageError(f"--lmgate-report {given}: the environment variable {unset[0].strip('{}')} is not set")
+    return kind, os.path.expandvars(destination)
+
+
+def _forms() -> str:
+    return ", ".join(name if kind.destination else f"{name}:FILE" for name, kind in FORMATS.items())
 
 
 def _key(name: str) -> str:

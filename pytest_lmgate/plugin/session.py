@@ -7,8 +7,9 @@ __all__ = ["GateFailed", "GateSession"]
 import contextlib
 import json
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
@@ -22,12 +23,13 @@ from pytest_lmgate.errors import BaselineError, CacheWarning, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.judge.baselines import Baselines
-from pytest_lmgate.judge.judge import Judge
+from pytest_lmgate.judge.judge import Judge, Resolve
 from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.catalogue import MARKERS_HELP
 from pytest_lmgate.plugin.ledger import PROPERTY
+from pytest_lmgate.plugin.marker_lines import place_of
 from pytest_lmgate.plugin.progress import ProgressLine
 from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
 from pytest_lmgate.plugin.users_own import users_backends, users_metrics
@@ -46,6 +48,7 @@ else:
 
 _SKIPS = (pytest.skip.Exception, pytest.xfail.Exception, SkipTest)
 _GATES = pytest.StashKey[dict[str, Gate | NoRegression]]()
+_PLACES = pytest.StashKey[dict[str, tuple[str, int]]]()
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 
 
@@ -134,6 +137,8 @@ class GateSession:
         expected = {}
         for item in items:
             gates: dict[str, Gate | NoRegression] = {}
+            places: dict[str, tuple[str, int]] = {}
+            seen: Counter[str] = Counter()
             for mark in reversed([mark for mark in item.iter_markers() if mark.name in MARKERS_HELP]):
                 entry = entry_of(item, mark)
                 try:
@@ -152,9 +157,11 @@ class GateSession:
                     count += 1
                     identity = f"{base}#{count}"
                 gates[identity] = gate
+                places[identity] = place_of(item, mark, seen[mark.name])
+                seen[mark.name] += 1
                 if gate.uses_baseline:
                     self.by_baseline.append(identity)
-            item.stash[_GATES] = gates
+            item.stash[_GATES], item.stash[_PLACES] = gates, places
             expected[item.nodeid] = len(gates)
             if self._config.getoption("no_lmgate"):
                 item.add_marker(pytest.mark.skip(reason="--no-lmgate: gates are not judged"))
@@ -189,7 +196,7 @@ class GateSession:
             for identity, gate in item.stash[_GATES].items():
                 try:
                     with self._progress:
-                        verdict, error = self._judge.judge(gate, identity, _test_id(item), lambda x: value_of(x, item))
+                        verdict, error = self._judged(item, identity, gate, lambda given: value_of(given, item))
                     if isinstance(error, SkipTest):
                         raise error
                 except _SKIPS as outcome:  # by a function that a gate measures
@@ -223,9 +230,16 @@ class GateSession:
             raise LmgateError(f"not measured, as the test could not be set up: {reason}")
 
         gates = item.stash[_GATES].items()
-        verdicts = [self._judge.judge(gate, identity, _test_id(item), refuse)[0] for identity, gate in gates]
+        verdicts = [self._judged(item, identity, gate, refuse)[0] for identity, gate in gates]
         item.stash[_VERDICTS] = verdicts
         _attach(item, verdicts)
+
+    def _judged(
+        self, item: pytest.Item, identity: str, gate: Gate | NoRegression, resolve: Resolve
+    ) -> tuple[Verdict, Exception | None]:
+        verdict, error = self._judge.judge(gate, identity, _test_id(item), resolve)
+        file, line = item.stash[_PLACES][identity]
+        return replace(verdict, file=file, line=line), error
 
     def raise_failures(self, item: pytest.Item) -> None:
         """Raise `GateFailed` if a verdict fails the test; called in its call phase."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["excerpt", "printable"]
+__all__ = ["excerpt", "printable", "shortened"]
 
 import unicodedata
 
@@ -40,6 +40,14 @@ def excerpt(text: str, width: int) -> str:
 def printable(text: str) -> str:
     """Return a text that every terminal, file and process takes, and none obeys: no half of a surrogate pair."""
     return harmless(text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of several lines with each line cut to so many characters, and told how many are left out."""
+    return "\n".join(
+        line if len(line) <= most else f"{line[:most]}{_END} ({len(line) - most:,} characters more)"
+        for line in text.split("\n")
+    )
 
 
 def _shown(character: str) -> str:

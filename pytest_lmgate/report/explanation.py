@@ -32,7 +32,9 @@ def _lines(verdict: Verdict) -> list[str]:
         ]
     if verdict.comparison is not None:
         return _compared(verdict, verdict.comparison, name)
-    assert verdict.limit is not None
+    if verdict.limit is None:
+        begin = f"{verdict.marker}: {name} {number(verdict.value)} of {verdict.model!r} on {verdict.dataset!r}"
+        return [f"{begin}: {verdict.message}", *_facts(*_how_measured(verdict))]
     value, limit = distinct(verdict.value, verdict.limit)
     at_least = "at least " if verdict.at_least else ""
     noise = "" if verdict.interval is None else f" {interval(*verdict.interval)}"

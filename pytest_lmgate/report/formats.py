@@ -1,10 +1,11 @@
-"""The formats of ``--lmgate-report``, one row each, and the writing of the files."""
+"""The formats of ``--lmgate-report``, one row each, and the writing of the reports."""
 
 from __future__ import annotations
 
-__all__ = ["FORMATS", "write_reports"]
+__all__ = ["FORMATS", "STDOUT", "Format", "write_reports"]
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,42 +13,69 @@ from typing import TYPE_CHECKING
 from pytest_lmgate.cache.files import write_durably
 
 if TYPE_CHECKING:
-    from pytest_lmgate.gates.verdict import Verdict
-    from pytest_lmgate.report.measured import Measured
+    from pytest_lmgate.report.results import Results
 
-FORMATS: Mapping[str, str] = {"json": "json_file:json_report"}
-"""For each format ``module:function`` of this package, from verdicts and what fixtures measured to text.
-
-It is imported when a report is written.
-"""
+STDOUT = "-"
+"""The destination that prints a report when pytest has written everything else."""
 
 
-def write_reports(
-    verdicts: Sequence[Verdict],
-    reports: Iterable[tuple[str, str]],
-    folder: Path,
-    measured: Sequence[Measured] = (),
-) -> list[str]:
-    """Write each report, given by format and destination, which is relative to `folder`.
+@dataclass(frozen=True)
+class Format:
+    """A format.
 
-    Returns:
-        What could not be written, and why: the session must still show its verdicts.
+    Attributes:
+        renders: ``module:function`` of this package, from `Results` to text; imported when a report is written.
+        appends: Whether the report is added to what its file holds.
+        destination: Where the report goes when no destination is given; empty where one is required.
     """
-    problems = []
+
+    renders: str
+    appends: bool = False
+    destination: str = ""
+
+    def render(self, results: Results) -> str:
+        """Return the report."""
+        module, _, function = self.renders.partition(":")
+        text: str = getattr(import_module(f"pytest_lmgate.report.{module}"), function)(results)
+        return text
+
+
+FORMATS: Mapping[str, Format] = {
+    "json": Format("json_file:json_report"),
+    "markdown": Format("markdown:markdown_report"),
+    "markdown-append": Format("markdown:markdown_section", appends=True),
+    "github": Format("github:github_annotations", destination=STDOUT),
+    "openmetrics": Format("openmetrics:openmetrics_report"),
+    "html": Format("page:html_report"),
+}
+
+
+def write_reports(results: Results, reports: Iterable[tuple[str, str]], say: list[str], problems: list[str]) -> None:
+    """Write each report, given by format and destination, which is relative to the folder where pytest was called.
+
+    Args:
+        results: What the session found.
+        reports: Format and destination of each.
+        say: Gets the reports that are to be printed.
+        problems: Gets what could not be written, and why: the session must still show its verdicts.
+    """
     for name, destination in reports:
-        module, _, function = FORMATS[name].partition(":")
-        render = getattr(import_module(f"pytest_lmgate.report.{module}"), function)
+        kind = FORMATS[name]
+        text = kind.render(results).encode("utf-8", "backslashreplace")  # half of a surrogate pair has no UTF-8
+        if destination == STDOUT:
+            say.append(text.decode())
+            continue
         try:
-            _write(folder / Path(destination).expanduser(), render(verdicts, measured).encode())
+            _write(results.folder / Path(destination).expanduser(), text, appends=kind.appends)
         except (OSError, RuntimeError) as error:  # RuntimeError: a home that nobody has
             problems.append(f"--lmgate-report {name}:{destination}: cannot be written: {error}")
-    return problems
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, *, appends: bool) -> None:
     """Write a file whole; a link, a pipe or a device is written to, never replaced by a file."""
-    if path.is_relative_to("/dev"):
-        with path.open("ab") as file:  # /dev/stdout may be a file, with pytest's own output in it
+    if appends or path.is_relative_to("/dev"):  # /dev/stdout may be a file, with pytest's own output in it
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
             file.write(data)
     elif path.is_symlink() or (path.exists() and not path.is_file()):
         path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""``--lmgate-report json:FILE``: every verdict of a session, for machines."""
+"""``--lmgate-report json:FILE``: every verdict of a session, for machines; report.schema.json describes it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ __all__ = ["json_report"]
 import json
 import math
 import platform
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.identity.libraries import versions
+from pytest_lmgate.report.excerpt import printable
 from pytest_lmgate.report.measured import Measured
+from pytest_lmgate.report.results import Results
 
 _KEYS = (
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
@@ -24,51 +25,58 @@ _OF_A_COMPARISON = (
     "lower", "upper", "p_pass", "p_fail", "p_value", "detectable", "needed", "reason", "notes", "corrected", "bounds",
     "clustered_by", "note",
 )  # fmt: skip
+_OF_A_ROW = ("row", "score", "reference", "output")
 _PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
 
 
-def json_report(verdicts: Sequence[Verdict], measured: Sequence[Measured] = ()) -> str:
+def json_report(results: Results) -> str:
     """Return the report, schema 1; numbers that are not finite are null."""
     report = {
         "schema": 1,
-        "gates": [_gate(verdict) for verdict in verdicts],
-        "measurements": [_measurement(found) for found in measured],
+        "gates": [_gate(verdict) for verdict in results.verdicts],
+        "measurements": [_measurement(found) for found in results.measured],
+        "problems": [printable(problem) for problem in results.problems],
         "environment": _environment(),
     }
     return json.dumps(report, indent=2, allow_nan=False) + "\n"
 
 
 def _measurement(found: Measured) -> dict[str, Any]:
-    facts = {name: _finite(value) for name, value in vars(found).items() if name != "details"}
-    details = {name: _finite(value) for name, value in found.details}
+    facts = {name: _plain(value) for name, value in vars(found).items() if name != "details"}
+    details = {name: _plain(value) for name, value in found.details}
     return facts | ({"details": details} if details else {})
 
 
 def _gate(verdict: Verdict) -> dict[str, Any]:
-    """A gate's keys; beside them its comparison, where it compares, its details, of two models, and any message."""
-    gate = {key: _finite(getattr(verdict, key)) for key in _KEYS}
+    """A gate's keys, and those that only some gates have."""
+    gate = {key: _plain(getattr(verdict, key)) for key in _KEYS}
     if verdict.message:
-        gate["message"] = verdict.message
+        gate["message"] = _plain(verdict.message)
     if verdict.comparison is not None:
         tolerance = verdict.comparison.tolerance
         facts = vars(verdict.comparison) | vars(tolerance)
         facts |= {"tolerance": str(tolerance), "corrected": verdict.is_corrected}
-        gate["comparison"] = {key: _finite(facts[key]) for key in _OF_A_COMPARISON}
+        gate["comparison"] = {key: _plain(facts[key]) for key in _OF_A_COMPARISON}
     if verdict.bounded is not None:
-        gate["bounded"] = {key: _finite(value) for key, value in asdict(verdict.bounded).items()}
+        gate["bounded"] = {key: _plain(value) for key, value in asdict(verdict.bounded).items()}
     if (former := verdict.former) is not None and former.value is not None:
         decided = {} if former.comparison is None else {"degradation": former.comparison.degradation}
         verdict_then = "error" if former.comparison is None else former.comparison.decision
         facts = {"value": former.value, "verdict": verdict_then, **decided, "message": former.problem}
-        gate["former"] = {key: _finite(value) for key, value in facts.items() if value != ""}
+        gate["former"] = {key: _plain(value) for key, value in facts.items() if value != ""}
     if verdict.details:
-        gate["details"] = {name: _finite(value) for name, value in verdict.details}
+        gate["details"] = {name: _plain(value) for name, value in verdict.details}
+    if verdict.worst:
+        gate["worst"] = [dict(zip(_OF_A_ROW, _plain(row), strict=True)) for row in verdict.worst]
     return gate
 
 
-def _finite(value: object) -> object:
+def _plain(value: Any) -> Any:
+    """Return a value that every reader of JSON takes: no NaN, no infinity, no half of a surrogate pair."""
     if isinstance(value, tuple):
-        return [_finite(inner) for inner in value]
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pytest_lmgate.gates.verdict import Verdict
-from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.report.columns import fitted
-from pytest_lmgate.report.explanation import conclusion, degradation, interval, number
+from pytest_lmgate.report.explanation import conclusion
 from pytest_lmgate.report.measured import Measured
+from pytest_lmgate.report.rows import Row, counts, gates, names
 
 _FEW = 30
 _LIMITED = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
@@ -24,15 +24,13 @@ _FOLDS_OF_LIMITED = ("seconds", "scored", "95 % interval")
 
 def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     """Return lines with the outcome each is coloured by; each table begins with its header, the last has the counts."""
-    labels = Counter(verdict.label for verdict in verdicts)
-    # A gate is named with its test only where its label alone does not tell it from the others.
-    names = [verdict.label if labels[verdict.label] == 1 else verdict.id for verdict in verdicts]
+    shown = names(verdicts)
     lines: list[tuple[str, str]] = []
     for header, folds, is_compared in ((_LIMITED, _FOLDS_OF_LIMITED, False), (_COMPARED, _FOLDS_OF_COMPARED, True)):
         group = [
-            (v, name) for v, name in zip(verdicts, names, strict=True) if (v.comparison is not None) == is_compared
+            (v, name) for v, name in zip(verdicts, shown, strict=True) if (v.comparison is not None) == is_compared
         ]
-        rows = [_row(verdict, name) for verdict, name in group]
+        rows = [_cells(Row.of(verdict), name, is_compared) for verdict, name in group]
         if not rows:
             continue
         first, *others = fitted(header, rows, shutil.get_terminal_size().columns, folds)
@@ -40,18 +38,12 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         lines += [(_colour(verdict), line) for (verdict, _), line in zip(group, others, strict=True)]
     lines += [
         (_colour(verdict), f"{name}: {why}")  # which may not have failed its test
-        for verdict, name in zip(verdicts, names, strict=True)
+        for verdict, name in zip(verdicts, shown, strict=True)
         if verdict.verdict == "inconclusive" and (why := conclusion(verdict))
     ]
     lines += [("inconclusive", text) for text in _few_rows(verdicts)]
     lines += [("", text) for text in _elsewhere(verdicts)]
-    counts = Counter(verdict.verdict for verdict in verdicts)
-    text = ", ".join(
-        f"{counts[outcome]} {outcome}" for outcome in ("pass", "fail", "inconclusive", "error") if counts[outcome]
-    )
-    if blocking := sum(verdict.blocking and verdict.verdict == "inconclusive" for verdict in verdicts):
-        text = text.replace(" inconclusive", f" inconclusive ({blocking} fail{'s' * (blocking == 1)} the build)")
-    return [*lines, ("", f"{_gates(len(verdicts))}: {text}")]
+    return [*lines, ("", counts(verdicts))]
 
 
 def not_kept_note(reasons: Mapping[str, str]) -> str:
@@ -64,32 +56,15 @@ def not_kept_note(reasons: Mapping[str, str]) -> str:
     )
 
 
-def _outcome(verdict: Verdict) -> str:
-    """The verdict in capitals; an inconclusive one that fails the build has a mark, which the eye finds."""
-    return verdict.verdict.upper() + "!" * (verdict.verdict == "inconclusive" and verdict.blocking)
-
-
 def _colour(verdict: Verdict) -> str:
     return "fail" if verdict.blocking else verdict.verdict
 
 
-def _row(verdict: Verdict, name: str) -> tuple[str, ...]:
-    scored = "-" if verdict.n is None else f"{verdict.n:,} {verdict.unit}s"
-    seconds = "cached" if verdict.cached else f"{verdict.seconds:.1f}"
-    if (found := verdict.comparison) is not None:
-        value = reference = number(found.reference)
-        if verdict.value is not None and found.degradation != 0:  # else they differ by the order of adding, if at all
-            value, reference = distinct(verdict.value, found.reference)
-        judged = degradation(found), str(found.tolerance), value, reference
-        return _outcome(verdict), name, *judged, scored, seconds
-    value, limit = ("-" if each is None else number(each) for each in (verdict.value, verdict.limit))
-    if verdict.value is not None and verdict.limit is not None:
-        value, limit = distinct(verdict.value, verdict.limit)
-    noise = "-" if verdict.interval is None else interval(*verdict.interval)
-    value = f">= {value}" if verdict.at_least else value
-    if verdict.marker == "no_regression" and verdict.verdict == "pass":  # and without a comparison: it was not judged
-        limit = "new baseline"
-    return _outcome(verdict), name, value, noise, limit, scored, seconds
+def _cells(row: Row, name: str, is_compared: bool) -> list[str]:
+    judged = [row.value, row.interval, row.limit]
+    if is_compared:
+        judged = [row.change, row.tolerance, row.value, row.limit]
+    return [row.outcome, name, *(text or "-" for text in (*judged, row.scored, row.seconds))]
 
 
 def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
@@ -106,7 +81,7 @@ def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
         return []
     rest = "rest" if len(few) != 1 else "rests"
     fewest = f"fewer than {_FEW} (the fewest: {min(few)})"
-    return [f"few rows: {_gates(len(few))} {rest} on {fewest}, which show only large changes"]
+    return [f"few rows: {gates(len(few))} {rest} on {fewest}, which show only large changes"]
 
 
 def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
@@ -114,14 +89,10 @@ def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
     compared = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
     old = Counter(found.note for found in compared if found.note)
     moved = Counter(found.notes for found in compared if found.notes)
-    lines = [f"{_gates(count)}: {note}" for note, count in old.items()]
+    lines = [f"{gates(count)}: {note}" for note, count in old.items()]
     return lines + [
-        f"baseline of {_gates(count)} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
+        f"baseline of {gates(count)} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
     ]
-
-
-def _gates(count: int) -> str:
-    return f"{count} gate{'s' * (count != 1)}"
 
 
 def title(verdicts: Sequence[Verdict], measured: Sequence[Measured]) -> str:
@@ -135,5 +106,5 @@ def title(verdicts: Sequence[Verdict], measured: Sequence[Measured]) -> str:
     if not verdicts and not found:
         return "lmgate"
     cached = f" ({sum(found.values())} cached)" if any(found.values()) else ""
-    gates = f"{_gates(len(verdicts))}, " if verdicts else ""
-    return f"lmgate: {gates}{len(found)} measurement{'s' * (len(found) != 1)}{cached}"
+    counted = f"{gates(len(verdicts))}, " if verdicts else ""
+    return f"lmgate: {counted}{len(found)} measurement{'s' * (len(found) != 1)}{cached}"

@@ -132,10 +132,27 @@ def test_reports_come_from_the_command_line_before_the_ini_file_before_the_envir
     assert options.reports(configured("--lmgate-report", "json:C:/x.json", ini=ini)) == [("json", "C:/x.json")]
 
 
-@pytest.mark.parametrize("report", ["json", "json:", "yaml:out", ":out", ""])
+def test_annotations_need_no_destination(configured: Configured) -> None:
+    assert options.reports(configured("--lmgate-report=github")) == [("github", "-")]
+    assert options.reports(configured("--lmgate-report=github:log.txt")) == [("github", "log.txt")]
+
+
+@pytest.mark.parametrize("report", ["json", "json:", "github:", "yaml:out", ":out", ""])
 def test_a_report_that_cannot_be_made_is_a_usage_error(configured: Configured, report: str) -> None:
     with pytest.raises(pytest.UsageError, match="--lmgate-report: expected TYPE:DEST"):
         options.reports(configured("--lmgate-report", report))
+
+
+def test_environment_variables_in_a_destination_are_expanded_and_must_be_set(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEP_SUMMARY", "/tmp/summary.md")
+    monkeypatch.delenv("NOT_SET", raising=False)
+    for given in ("$STEP_SUMMARY", "${STEP_SUMMARY}"):
+        assert options.reports(configured(f"--lmgate-report=json:{given}")) == [("json", "/tmp/summary.md")]
+    assert options.reports(configured("--lmgate-report=json:cost$.json")) == [("json", "cost$.json")]
+    with pytest.raises(pytest.UsageError, match=r"json:a/\$\{NOT_SET\}: the environment variable NOT_SET is not set"):
+        options.reports(configured("--lmgate-report=json:a/${NOT_SET}"))
 
 
 def test_the_arguments_to_repeat_are_those_that_say_what_is_measured(configured: Configured) -> None:

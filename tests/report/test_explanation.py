@@ -261,3 +261,9 @@ def test_a_score_that_should_be_higher_is_below_its_limit_and_its_worst_rows_are
         "                     a\\nb",
         "                     c",
     ]
+
+
+def test_a_baseline_that_was_written_is_explained_without_a_limit(passed: Verdict) -> None:
+    written = replace(passed, marker="no_regression", limit=None, message="the baseline is measured anew")
+    first, *_ = explain(written).splitlines()
+    assert first == "no_regression: perplexity 16 of 'int8' on 'wikitext2': the baseline is measured anew"

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.json_file import json_report
+from pytest_lmgate.report.results import Results
 
 _KEYS = [
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
@@ -25,14 +26,14 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _read(*verdicts: Verdict) -> dict[str, Any]:
-    text = json_report(verdicts)
+    text = json_report(Results(verdicts))
     assert text.endswith("}\n")
     return json.loads(text, parse_constant=_refuse)
 
 
 def test_a_report_has_the_schema_that_others_read(failed: Verdict) -> None:
     report = _read(failed)
-    assert list(report) == ["schema", "gates", "measurements", "environment"]
+    assert list(report) == ["schema", "gates", "measurements", "problems", "environment"]
     assert report["schema"] == 1
     (gate,) = report["gates"]
     assert list(gate) == _KEYS
@@ -121,7 +122,7 @@ def test_the_environment_names_what_computed() -> None:
 
 def test_a_gate_on_two_models_has_its_details_and_no_other_has(failed: Verdict) -> None:
     details = (("reference", "fp16"), ("Mean KLD", 0.02), ("Mean KLD, stderr", math.nan), ("df", None))
-    gates = json.loads(json_report([failed, replace(failed, details=details)]))["gates"]
+    gates = json.loads(json_report(Results([failed, replace(failed, details=details)])))["gates"]
 
     assert "details" not in gates[0]
     assert gates[1]["details"] == {"reference": "fp16", "Mean KLD": 0.02, "Mean KLD, stderr": None, "df": None}

@@ -1,0 +1,216 @@
+"""The page: its text as any parser reads it, and what it does in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.gates.verdict import Bounded, Verdict
+from pytest_lmgate.report.page import html_report
+from pytest_lmgate.report.plot import plot_of
+from pytest_lmgate.report.results import Results
+from tests.report.browser import CHROMIUM, Page, chromium
+from tests.report.hostile import HOSTILE
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+KL = (
+    ("reference", "fp16"),
+    *((f"{name} KLD", value) for name, value in [("Median", 0.004), ("99.0%", 0.25), ("Maximum", 5.4)]),
+)
+
+
+@pytest.fixture
+def results(passed: Verdict, failed: Verdict, unmeasured: Verdict, compared: Verdict) -> Results:
+    def named(verdict: Verdict, name: str) -> Verdict:
+        return replace(verdict, id=f"t.py::test_{name}::{name}", test=f"t.py::test_{name}")
+
+    open_ = replace(failed, verdict="inconclusive", bounded=Bounded(0.95, 16.0, 19.0, "hall", 40))
+    return Results(
+        [
+            named(passed, "gate_10"),
+            named(replace(passed, value=3.0), "gate_9"),
+            named(open_, "open"),
+            named(replace(failed, worst=((7, 0.25, "what was asked", "what came"),)), "failed"),
+            named(compared, "compared"),
+            named(unmeasured, "unmeasured"),
+            named(replace(failed, details=KL, marker="kl_max", metric="kl"), "divergent"),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as page:
+        yield page
+
+
+def _write(folder: Path, results: Results) -> Path:
+    file = folder / "report.html"
+    file.write_text(html_report(results), encoding="utf-8", errors="backslashreplace")
+    return file
+
+
+def _names(page: Page) -> list[str]:
+    names: list[str] = page.run(
+        "[...document.querySelectorAll('.gate')].filter(e => !e.hidden).map(e => e.querySelector('.name').textContent)"
+    )
+    return names
+
+
+def test_the_marks_of_a_plot_stand_in_the_order_of_their_numbers(failed: Verdict, compared: Verdict) -> None:
+    plot = plot_of(failed)
+    assert plot is not None
+    assert plot.limit.at < plot.low < plot.value.at < plot.high
+    assert (plot.fails_from, plot.fails_to, plot.reference) == (plot.limit.at, 100, None)
+    lower = plot_of(replace(failed, marker="bleu_min", value=10.0, interval=None))
+    assert lower is not None
+    assert lower.low == lower.value.at == lower.high < lower.limit.at == lower.fails_to
+    change = plot_of(compared)
+    assert change is not None
+    assert change.reference is not None
+    assert change.reference.at < change.limit.at < change.low < change.value.at < change.high
+
+
+@pytest.mark.parametrize("value", [16.5, 1e308, -1e308, float("inf")])
+def test_a_plot_is_drawn_within_its_width_or_not_at_all(failed: Verdict, value: float) -> None:
+    plot = plot_of(replace(failed, value=value, interval=(float("-inf"), float("inf"))))
+    assert plot is None or all(0 <= at <= 100 for at in (plot.value.at, plot.low, plot.high, plot.limit.at))
+
+
+def test_a_page_without_gates_says_so() -> None:
+    assert "0 gates" in html_report(Results([]))
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_text_makes_no_element(failed: Verdict, compared: Verdict, text: str) -> None:
+    def tags(text: str) -> list[str]:
+        found: list[str] = []
+        parser = HTMLParser()
+        parser.handle_starttag = lambda tag, attrs: found.append(tag)  # type: ignore[method-assign]
+        parser.feed(html_report(_hostile(failed, compared, text)))
+        return found
+
+    assert tags(text) == tags("plain")
+    report = html_report(_hostile(failed, compared, text))
+    assert not set(report) & {"\x1b", "\u202e", "\u2066", "\x00"}
+    assert len(report) < 150_000
+
+
+def _hostile(failed: Verdict, compared: Verdict, text: str) -> Results:
+    assert compared.comparison is not None
+    test = f"t.py::test_x[{text}]"
+    one = replace(failed, id=f"{test}::a", test=test, model=text, dataset=text, worst=((0, 0.5, text, text),))
+    found = replace(compared.comparison, against=text, note=f"note {text}")
+    return Results([one, replace(compared, id=f"{test}::b", test=test, comparison=found)], problems=(text,))
+
+
+@in_a_browser
+def test_hostile_texts_run_nothing_and_fetch_nothing(
+    page: Page, failed: Verdict, compared: Verdict, tmp_path: Path
+) -> None:
+    for text in HOSTILE.values():
+        page.requests.clear()
+        file = _write(tmp_path, _hostile(failed, compared, text))
+        page.open(file)
+        assert page.run("document.title").startswith("lmgate: 2 gates")
+        assert page.run("document.querySelectorAll('.gate').length") == 2
+        assert page.requests == [file.as_uri()]
+    assert page.console == []
+
+
+@in_a_browser
+def test_the_browser_refuses_what_the_template_would_let_through(page: Page, results: Results, tmp_path: Path) -> None:
+    file = _write(tmp_path, results)
+    text = file.read_text(encoding="utf-8")
+    broken = "<script>document.title='obeyed'</script><img src='http://127.0.0.1:9/x.png' onerror='document.title=1'>"
+    file.write_text(text.replace("<body>", f"<body>{broken}"), encoding="utf-8")
+    page.open(file)
+    assert page.run("document.title").startswith("lmgate: 7 gates")
+    assert len([said for said in page.console if "Content Security Policy" in said]) >= 2
+    page.console.clear()
+
+
+@in_a_browser
+def test_gates_open_sort_and_filter(page: Page, results: Results, tmp_path: Path) -> None:
+    file = _write(tmp_path, results)
+    page.requests.clear()
+    page.open(file)
+    assert _names(page) == ["failed", "compared", "unmeasured", "divergent", "open", "gate_10", "gate_9"]
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 0
+
+    page.click(".gate summary")
+    opened = page.run("document.querySelector('.gate[open]').innerText")
+    assert "is above the limit 16.5" in opened
+    assert "what was asked" in opened
+    assert page.run("document.querySelector('.gate[open] circle').getBoundingClientRect().width") >= 10
+    page.click("details:nth-child(4) summary")
+    assert page.run("document.querySelectorAll('.gate[open] .percentiles tr').length") == 3
+
+    page.click("[data-key=name]")
+    assert _names(page) == ["compared", "divergent", "failed", "gate_9", "gate_10", "open", "unmeasured"]
+    page.click("[data-key=value]")
+    assert _names(page)[0] == "gate_9"
+    assert _names(page)[-1] == "unmeasured"
+    page.click("[data-key=value]")
+    assert _names(page)[-2:] == ["gate_9", "unmeasured"]
+
+    page.click(".chip.pass")
+    assert not [name for name in _names(page) if name.startswith("gate_")]
+    page.click("#filter")
+    page.write("T.PY wikitext2 comp")
+    assert _names(page) == ["compared"]
+    assert page.run("document.getElementById('shown').textContent") == "1 of 7 shown"
+    assert (page.console, page.requests) == ([], [file.as_uri()])
+
+
+@in_a_browser
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_nothing_is_wider_than_a_phone_and_every_text_can_be_read(
+    page: Page, results: Results, tmp_path: Path, width: int, dark: bool
+) -> None:
+    page.open(_write(tmp_path, results), width=width, dark=dark)
+    page.run("document.querySelectorAll('.gate').forEach(e => e.open = true)")
+    assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    assert page.run(
+        "[...document.querySelectorAll('svg text')].every(e => e.getBoundingClientRect().right <= innerWidth)"
+    )
+    ground = page.run("getComputedStyle(document.body).backgroundColor")
+    for selector in (
+        "body",
+        ".fail .verdict",
+        ".pass .verdict",
+        ".inconclusive .verdict",
+        ".number small",
+        "figcaption",
+    ):
+        colour = page.run(f"getComputedStyle(document.querySelector('{selector}')).color")
+        assert _contrast(colour, ground) >= 4.5, selector
+    page.picture(tmp_path / "page.png")
+
+
+@in_a_browser
+def test_what_failed_is_printed_with_its_explanation(page: Page, results: Results, tmp_path: Path) -> None:
+    page.open(_write(tmp_path, results))
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 5
+    assert len(page.send("Page.printToPDF")["data"]) > 10_000
+    page.run("dispatchEvent(new Event('afterprint'))")
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 0
+
+
+def _contrast(one: str, other: str) -> float:
+    """By WCAG 2.2, from 1 to 21."""
+
+    def luminance(colour: str) -> float:
+        shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
