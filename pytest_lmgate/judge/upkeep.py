@@ -12,6 +12,7 @@ import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from filelock import FileLock
@@ -68,8 +69,8 @@ def update_file(
     *,
     used: Sequence[str] | None,
     unknown: Sequence[str] = (),
-    renamed: Mapping[str, str],
-    expected: Sequence[str],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    expected: Sequence[str] = (),
 ) -> list[str]:
     """Write the entries of gates that ran into the file; all others stay as they are.
 
