@@ -49,7 +49,7 @@ def test_texts_behind_llama_cpp_are_those_of_transformers(
     reference: Any, llama_cpp_server: str, served: Callable[..., Any], how: dict[str, Any]
 ) -> None:
     expected = [text.replace(BROKEN, "") for text in texts_of(reference, PROMPTS, max_new_tokens=40, **how)]
-    # That server leaves out the bytes of broken characters, of which a model of random weights writes many, and does not
+    # That server leaves out the bytes of broken characters, of which random weights write many, and does not
     # stop within one.
     found = [text.replace(BROKEN, "") for text in texts_of(served(llama_cpp_server), PROMPTS, max_new_tokens=40, **how)]
     assert [text[: len(other)] for text, other in zip(found, expected, strict=True)] == expected
