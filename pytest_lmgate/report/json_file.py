@@ -25,7 +25,7 @@ _OF_A_COMPARISON = (
     "lower", "upper", "p_pass", "p_fail", "p_value", "detectable", "needed", "reason", "notes", "corrected", "bounds",
     "clustered_by", "note",
 )  # fmt: skip
-_OF_A_ROW = ("row", "score", "reference", "output")
+_OF_A_ROW = ("row", "score", "prompt", "reference", "output")
 _PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
 
 

@@ -45,7 +45,7 @@ class _Gate:
     explanation: str
     plot: Plot | None
     percentiles: Sequence[tuple[str, str, float]]
-    worst: Sequence[tuple[int, str, str, str]]
+    worst: Sequence[tuple[object, ...]]
 
     @property
     def measure(self) -> float:
@@ -95,8 +95,8 @@ def _gate(results: Results, verdict: Verdict, name: str) -> _Gate:
         plot=plot_of(verdict),
         percentiles=_percentiles(dict(verdict.details)),
         worst=[
-            (row, f"{score:.4g}", shortened(printable(reference), _LINE), shortened(printable(output), _LINE))
-            for row, score, reference, output in verdict.worst
+            (row, f"{score:.4g}", *(shortened(printable(text), _LINE) for text in texts))
+            for row, score, *texts in verdict.worst
         ],
     )
 

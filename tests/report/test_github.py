@@ -69,7 +69,7 @@ def test_what_fails_the_session_beside_gates_is_an_error(passed: Verdict) -> Non
 def test_hostile_names_are_part_of_one_command(failed: Verdict, text: str) -> None:
     test = f"t.py::test_x[{text}]"
     one = replace(failed, id=f"{test}::{text}", test=test, model=text, dataset=text, file=f"/repo/{text}", line=3)
-    worst = replace(one, worst=((0, 0.5, text, text),), signature=text)
+    worst = replace(one, worst=((0, 0.5, text, text, text),), signature=text)
     report = github_annotations(Results([one, worst], problems=(text,)))
     report.encode("utf-8")
     found = _read(report)

@@ -35,7 +35,7 @@ def results(passed: Verdict, failed: Verdict, unmeasured: Verdict, compared: Ver
             named(passed, "gate_10"),
             named(replace(passed, value=3.0), "gate_9"),
             named(open_, "open"),
-            named(replace(failed, worst=((7, 0.25, "what was asked", "what came"),)), "failed"),
+            named(replace(failed, worst=((7, 0.25, "what was asked", "what was meant", "what came"),)), "failed"),
             named(compared, "compared"),
             named(unmeasured, "unmeasured"),
             named(replace(failed, details=KL, marker="kl_max", metric="kl"), "divergent"),
@@ -104,7 +104,7 @@ def test_a_hostile_text_makes_no_element(failed: Verdict, compared: Verdict, tex
 def _hostile(failed: Verdict, compared: Verdict, text: str) -> Results:
     assert compared.comparison is not None
     test = f"t.py::test_x[{text}]"
-    one = replace(failed, id=f"{test}::a", test=test, model=text, dataset=text, worst=((0, 0.5, text, text),))
+    one = replace(failed, id=f"{test}::a", test=test, model=text, dataset=text, worst=((0, 0.5, text, text, text),))
     found = replace(compared.comparison, against=text, note=f"note {text}")
     return Results([one, replace(compared, id=f"{test}::b", test=test, comparison=found)], problems=(text,))
 

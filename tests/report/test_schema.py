@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_lmgate.gates.verdict import Bounded, Verdict
+from pytest_lmgate.gates.verdict import Bounded, Former, Verdict
 from pytest_lmgate.report.json_file import json_report
 from pytest_lmgate.report.results import Results
 from tests.report.hostile import HOSTILE
@@ -45,21 +45,25 @@ def test_verdicts_of_every_kind_fit_the_schema(
     bounded = Bounded(0.95, 17.0, 19.0, "hall", 40, "rows", 1000)
     verdicts = [
         passed,
-        replace(failed, interval=(17.25, float("inf")), worst=((3, 0.5, "a | b", "c"),)),
+        replace(failed, interval=(17.25, float("inf")), worst=((3, 0.5, "say it", "a | b", "c"),)),
         stopped,
         unmeasured,
         compared,
         replace(compared, verdict="inconclusive"),
+        replace(passed, limit=None, former=Former(16.5, compared.comparison)),
+        replace(passed, limit=None, former=Former(16.5, problem="other data")),
         replace(failed, verdict="inconclusive", bounded=bounded),
         replace(failed, details=(("reference", "fp16"), ("Mean KLD", 0.02), ("df", None))),
     ]
     found = check(json_report(Results(verdicts, problems=("x",))))
-    assert found["gates"][1]["worst"] == [{"row": 3, "score": 0.5, "reference": "a | b", "output": "c"}]
+    assert found["gates"][1]["worst"] == [
+        {"row": 3, "score": 0.5, "prompt": "say it", "reference": "a | b", "output": "c"}
+    ]
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_texts_fit_the_schema_and_have_a_form_in_utf_8(failed: Verdict, text: str) -> None:
-    gate = replace(failed, id=text, test=text, model=text, message=text, worst=((0, 0.5, text, text),))
+    gate = replace(failed, id=text, test=text, model=text, message=text, worst=((0, 0.5, text, text, text),))
     found = check(json_report(Results([gate], problems=(text,))))["gates"][0]
     for given in (found["id"], found["model"], found["worst"][0]["output"]):
         given.encode("utf-8")
