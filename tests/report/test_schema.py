@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_lmgate.gates.verdict import Bounded, Verdict
+from pytest_lmgate.gates.verdict import Bounded, Former, Verdict
 from pytest_lmgate.report.json_file import json_report
 from pytest_lmgate.report.results import Results
 from tests.report.hostile import HOSTILE
@@ -50,6 +50,8 @@ def test_verdicts_of_every_kind_fit_the_schema(
         unmeasured,
         compared,
         replace(compared, verdict="inconclusive"),
+        replace(passed, limit=None, former=Former(16.5, compared.comparison)),
+        replace(passed, limit=None, former=Former(16.5, problem="other data")),
         replace(failed, verdict="inconclusive", bounded=bounded),
         replace(failed, details=(("reference", "fp16"), ("Mean KLD", 0.02), ("df", None))),
     ]
