@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
 # Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
-ENGINES := gguf
+ENGINES := gguf onnx
 CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
 
 .DEFAULT_GOAL := help
@@ -77,7 +77,7 @@ format: $(INSTALLED)
 # same pin takes whichever build of that version the index offers.
 constraints:
 	$(PYTHON) -m venv --clear .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks,gguf]"
+	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks,gguf,onnx]"
 	{ sed '/^[^#]/,$$d' constraints.txt; \
 	  .venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > constraints.new
 	mv constraints.new constraints.txt

@@ -53,8 +53,8 @@ class Onnx(Backend):
         checkpoint = open_checkpoint(export.folder, name=name)
         if checkpoint.kind != "causal":
             raise ModelError(
-                f"model {name!r}: the engine onnx runs causal models, but {export.folder} is an export of a "
-                f"{checkpoint.kind} model ({checkpoint.architecture}): use the checkpoint that it was made from"
+                f"model {name!r}: the engine onnx runs causal models, but the one in {export.folder} is "
+                f"{checkpoint.kind} ({checkpoint.architecture}): use the checkpoint that it was exported from"
             )
         tokenizer_folder = export.folder if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
         require_tokenizer(tokenizer_folder, name=name)

@@ -11,7 +11,7 @@ import pytest
 from tests.engines.projects import Project, write_float_model
 from tests.models.tiny import made_once
 
-NAMES = ("with-past", "without-past", "float16", "int8")
+NAMES = ("past", "plain", "float16", "int8")
 
 
 @pytest.fixture(scope="session")
@@ -23,14 +23,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         source = folder / "float"
         model, _ = write_float_model(source)
-        exact = write_onnx(folder / "with-past", source, model)
-        write_onnx(folder / "without-past", source, model, with_past=False)
+        exact = write_onnx(folder / "past", source, model)
+        write_onnx(folder / "plain", source, model, with_past=False)
         write_onnx(folder / "float16", source, copy.deepcopy(model).half())
         write_onnx(folder / "looks-ahead", source, model, with_past=False, ahead=1)
-        shutil.copytree(folder / "with-past", folder / "int8")
+        shutil.copytree(folder / "past", folder / "int8")
         quantize(exact, folder / "int8" / "model_quantized.onnx")
         (folder / "int8" / "model.onnx").unlink()
-        shutil.copytree(folder / "with-past", folder / "data-beside")
+        shutil.copytree(folder / "past", folder / "data-beside")
         move_weights_out(folder / "data-beside" / "model.onnx")
 
     return made_once(tmp_path_factory.getbasetemp(), "onnx", make)

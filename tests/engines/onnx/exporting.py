@@ -1,4 +1,4 @@
-"""From a model of transformers to the folder that `optimum-cli export onnx` makes of it, in the environment of the tests.
+"""From a model of transformers to the folder that `optimum-cli export onnx` makes of it.
 
 optimum 2.1 exports with torch's exporter by TorchScript, and wants an older transformers than this package is tested
 with. The names, axes and types of the inputs and outputs here are optimum's own; `by_optimum` beside this file is a
@@ -112,6 +112,11 @@ def move_weights_out(file: Path) -> Path:
     """Put the weights of a model into a file beside it, as optimum does above 2 GB; return that file."""
     data = file.with_name(f"{file.name}_data")
     onnx.save_model(
-        onnx.load(file), file, save_as_external_data=True, location=data.name, size_threshold=1024, convert_attribute=True
+        onnx.load(file),
+        file,
+        save_as_external_data=True,
+        location=data.name,
+        size_threshold=1024,
+        convert_attribute=True,
     )
     return data
