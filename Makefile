@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
 # Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
-ENGINES := gguf server
+ENGINES := gguf onnx server
 # What the tests of an engine need beside its extra: a server to ask.
 BESIDE_server := llama-cpp-python[server]
 CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
@@ -79,7 +79,7 @@ format: $(INSTALLED)
 # same pin takes whichever build of that version the index offers.
 constraints:
 	$(PYTHON) -m venv --clear .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks,gguf,server]" \
+	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks,gguf,onnx,server]" \
 	  $(BESIDE_server)
 	{ sed '/^[^#]/,$$d' constraints.txt; \
 	  .venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > constraints.new

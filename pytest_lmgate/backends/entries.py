@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["refuse_keys"]
+__all__ = ["refuse_keys", "threads"]
 
+import os
 from collections.abc import Mapping
 
 from pytest_lmgate.backends.base import Entry
@@ -24,3 +25,15 @@ def refuse_keys(entry: Entry, engine: str, instead: Mapping[str, str]) -> None:
     for key, advice in instead.items():
         if getattr(entry.spec, key) not in (None, False, "auto"):
             raise ConfigError(f"models.{entry.name}.{key}: the engine {engine} does not take it: {advice}")
+
+
+def threads(workers: int) -> int:
+    """Return how many threads an engine computes with: the processors, shared by the workers of this machine.
+
+    OMP_NUM_THREADS decides where it is set.
+    """
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, processors // workers)

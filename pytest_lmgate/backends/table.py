@@ -20,6 +20,7 @@ BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     _DEFAULT: ("pytest_lmgate.backends.hf.backend:Transformers", ()),
     "llama.cpp": ("pytest_lmgate.backends.llamacpp.backend:LlamaCpp", (".gguf",)),
     _SERVER: ("pytest_lmgate.backends.server.backend:Server", ()),
+    "onnx": ("pytest_lmgate.backends.onnx.backend:Onnx", (".onnx",)),
 }
 # Keys of an entry that only a server has, or an engine of the user's own.
 _OF_SERVERS = ("server", "model", "key")

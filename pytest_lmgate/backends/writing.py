@@ -1,8 +1,8 @@
-"""What every engine does alike when it writes a text: the numbers that a sample is drawn by, and stop strings."""
+"""What engines do alike when they write a text: the numbers that a sample is drawn by, the next token, stop strings."""
 
 from __future__ import annotations
 
-__all__ = ["cut", "has_stop", "uniforms"]
+__all__ = ["chosen", "cut", "has_stop", "uniforms", "written"]
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,9 +11,84 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.data.prompting import PromptIds
+from pytest_lmgate.errors import NonFiniteError
+
+Floats = NDArray[np.float64]
 
 # Tokens without a character of their own that may stand among those of a stop string.
 _SPARE_TOKENS = 8
+
+
+def written(
+    read: Callable[[Sequence[int]], NDArray[Any]],
+    prompt: PromptIds,
+    settings: GenerationSettings,
+    *,
+    text: Callable[[Sequence[int]], str],
+    ends: Callable[[int], bool],
+    model: str,
+) -> tuple[str, int]:
+    """Write one text token by token, for an engine that does not do so itself.
+
+    Args:
+        read: Reads tokens behind those that it has read, and returns the logits after the last, shape ``[vocabulary]``.
+        prompt: What to go on from.
+        settings: How to decode; no beam search.
+        text: Returns the text of generated tokens, without special tokens.
+        ends: Returns whether a token ends a text.
+        model: The model's name, for messages.
+
+    Returns:
+        The text, and how many tokens were generated.
+
+    Raises:
+        NonFiniteError: The logits are NaN or infinite.
+    """
+    tokens: list[int] = []
+    new: Sequence[int] = prompt.ids
+    for uniform in uniforms(settings, prompt.row):
+        logits = read(new)
+        if not np.isfinite(logits.max()):
+            raise NonFiniteError(f"model {model!r}: NaN or infinite logits while generating; the weights are damaged")
+        token = chosen(logits, settings, float(uniform))
+        if ends(token):
+            return cut(text(tokens), settings.stop), len(tokens) + 1
+        tokens.append(token)
+        if has_stop(tokens, text, settings.stop):
+            break
+        new = [token]
+    return cut(text(tokens), settings.stop), len(tokens)
+
+
+def chosen(logits: NDArray[Any], settings: GenerationSettings, uniform: float) -> int:
+    """Return the next token: the most likely one, or the first whose cumulative probability exceeds a number.
+
+    Temperature, top-k and top-p shape the distribution in the order of ``transformers``.
+
+    Args:
+        logits: Shape ``[vocabulary]``.
+        settings: How to decode.
+        uniform: In [0, 1).
+    """
+    if not settings.is_sampling:
+        return int(logits.argmax())
+    scores = logits.astype(np.float64) / (settings.temperature or 1.0)
+    if settings.top_k is not None and settings.top_k < len(scores):
+        scores[scores < np.partition(scores, -settings.top_k)[-settings.top_k]] = -np.inf
+    if settings.top_p is not None:
+        order = np.argsort(scores, kind="stable")
+        unlikely = order[np.cumsum(_softmax(scores)[order]) <= 1 - settings.top_p]
+        scores[unlikely[unlikely != order[-1]]] = -np.inf
+    cumulative = np.cumsum(_softmax(scores))
+    drawn = np.searchsorted(cumulative, uniform * cumulative[-1], side="right")
+    return min(int(drawn), len(scores) - 1)
+
+
+def _softmax(scores: Floats) -> Floats:
+    exponentials = np.exp(scores - scores.max())
+    found: Floats = exponentials / exponentials.sum()
+    return found
 
 
 def uniforms(settings: GenerationSettings, row: int) -> NDArray[np.float64]:

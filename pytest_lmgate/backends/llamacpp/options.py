@@ -4,12 +4,12 @@ from __future__ import annotations
 
 __all__ = ["LoadOptions"]
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_lmgate.backends.base import Entry
+from pytest_lmgate.backends.entries import threads
 from pytest_lmgate.errors import ConfigError, nearest
 
 # Options by what they must be, under llama.cpp's own names; see llama_model_params and llama_context_params.
@@ -60,7 +60,7 @@ class LoadOptions:
                 raise ConfigError(f"{where}.{key}: expected one of {', '.join(_CACHE_TYPES)}; got {value!r}")
             if key in ("n_batch", "n_ubatch", *_THREADS) and value < 1:
                 raise ConfigError(f"{where}.{key}: expected a whole number from 1, got {value!r}")
-        return cls(dict(entry.spec.load), _threads(entry.workers), entry.device)
+        return cls(dict(entry.spec.load), threads(entry.workers), entry.device)
 
     @property
     def changing_numbers(self) -> dict[str, Any]:
@@ -126,12 +126,3 @@ class LoadOptions:
 
 def _words(kind: type) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]
-
-
-def _threads(workers: int) -> int:
-    """Share the processors among this machine's workers, unless OMP_NUM_THREADS decides."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, processors // workers)

@@ -14,13 +14,12 @@ from pytest_lmgate.backends.base import Batching, Runner
 from pytest_lmgate.backends.llamacpp.library import Context, Weights
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
 from pytest_lmgate.backends.llamacpp.tokens import Tokens
-from pytest_lmgate.backends.llamacpp.writing import chosen
 from pytest_lmgate.backends.vocabulary import check_ids
-from pytest_lmgate.backends.writing import cut, has_stop, uniforms
+from pytest_lmgate.backends.writing import written
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
 from pytest_lmgate.data.requests import Request, Requests
-from pytest_lmgate.errors import ConfigError, NonFiniteError
+from pytest_lmgate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pytest_lmgate.backends.divergence import Logits
@@ -132,23 +131,15 @@ class LlamaCppRunner(Runner):
 
     def _write(self, prompt: PromptIds, settings: GenerationSettings) -> tuple[str, int]:
         assert self._context is not None
-        self._context.forget()
-        written: list[int] = []
-        read: Sequence[int] = prompt.ids
-        for uniform in uniforms(settings, prompt.row):
-            *_, logits = self._context.read(read, np.array([len(read) - 1]))
-            if not np.isfinite(logits.max()):
-                raise NonFiniteError(
-                    f"model {self._weights.name!r}: NaN or infinite logits while generating; the weights are damaged"
-                )
-            token = chosen(logits[0], settings, float(uniform))
-            if self._tokens.ends(token):
-                return cut(self._tokens.text(written), settings.stop), len(written) + 1
-            written.append(token)
-            if has_stop(written, self._tokens.text, settings.stop):
-                break
-            read = [token]
-        return cut(self._tokens.text(written), settings.stop), len(written)
+        context = self._context
+        context.forget()
+
+        def read(ids: Sequence[int]) -> NDArray[np.float32]:
+            *_, logits = context.read(ids, np.array([len(ids) - 1]))
+            return logits[0]  # type: ignore[no-any-return]
+
+        text, ends = self._tokens.text, self._tokens.ends
+        return written(read, prompt, settings, text=text, ends=ends, model=self._weights.name)
 
 
 def _log_sums(logits: NDArray[np.float32]) -> Floats:

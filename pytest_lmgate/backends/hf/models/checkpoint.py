@@ -108,7 +108,9 @@ class Checkpoint(Architecture):
         if suffixes & {".safetensors", ".gguf"}:
             return
         if not suffixes & set(_PICKLES):
-            raise ModelError(f"model {self.name!r}: no weights in {self.folder}: expected *.safetensors")
+            exported = next((name for name, path in files.items() if path.suffix == ".onnx"), None)
+            hint = f"; it holds {exported}, which runs with backend: onnx" if exported else ""
+            raise ModelError(f"model {self.name!r}: no weights in {self.folder}: expected *.safetensors{hint}")
         if not pickle_weights:
             found = ", ".join(name for name, path in self.files.items() if path.suffix in _PICKLES)
             raise ModelError(

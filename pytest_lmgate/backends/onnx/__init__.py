@@ -1,0 +1,1 @@
+"""The engine onnxruntime: folders that optimum exports, read without optimum."""

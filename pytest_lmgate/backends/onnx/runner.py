@@ -1,0 +1,108 @@
+"""An ONNX model that is loaded: read like any model of torch, by a module that hands its tokens to a session.
+
+So the trials, the batches and the likelihoods are those of the engine transformers: a model that looks ahead is
+refused, and rows whose numbers depend on their company run with rows of their length, or alone. Texts are written one
+after the other.
+"""
+
+from __future__ import annotations
+
+__all__ = ["OnnxRunner"]
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pytest_lmgate.backends.base import Batching
+from pytest_lmgate.backends.hf.models.loading import LoadedModel
+from pytest_lmgate.backends.hf.runner import TransformersRunner
+from pytest_lmgate.backends.onnx.session import Session, State
+from pytest_lmgate.backends.writing import written
+from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.data.prompting import PromptIds
+from pytest_lmgate.errors import ConfigError
+
+
+class OnnxRunner(TransformersRunner):
+    """Reads requests and writes texts.
+
+    Args:
+        name: The model's name, for messages.
+        session: The model.
+        tokenizer: Its tokenizer, of transformers.
+        ends: Ids of the tokens that end a text.
+        context: Tokens that it can read at once; None for no limit.
+    """
+
+    def __init__(self, name: str, session: Session, tokenizer: Any, ends: Collection[int], context: int | None) -> None:
+        super().__init__(_Loaded(name, OnnxModel(session), tokenizer, torch.device("cpu")), context)
+        self._ends = ends
+
+    def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
+        """Refuse what this engine does not do.
+
+        Raises:
+            ConfigError: Beam search is asked for.
+        """
+        if settings.num_beams > 1:
+            raise ConfigError.of("num_beams", "the engine onnx has no beam search; leave it out, or sample with a seed")
+        return Batching()
+
+    def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
+        """Write one text for each prompt, one after the other.
+
+        Raises:
+            NonFiniteError: The logits are NaN or infinite.
+            OutOfMemory: A prompt with its text does not fit.
+        """
+        session, tokenizer = self.loaded.model.session, self.loaded.tokenizer
+
+        def text(ids: Sequence[int]) -> str:
+            return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+
+        return [
+            written(_reader(session), prompt, settings, text=text, ends=self._ends.__contains__, model=self.loaded.name)
+            for prompt in prompts
+        ]
+
+
+class OnnxModel(nn.Module):
+    """A session as a causal model of torch, without parameters."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.dtype: torch.dtype = getattr(torch, session.dtype.name)
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor]:
+        """Return the logits after each token, shape ``[batch, tokens, vocabulary]``."""
+        return (torch.from_numpy(self.session.read(input_ids.numpy())[0]),)
+
+
+class _Loaded(LoadedModel):
+    @property
+    def vocabulary_size(self) -> int:
+        """Logits per token, which is all that a session tells."""
+        return int(self.model.session.vocabulary_size)
+
+
+def _reader(session: Session) -> Callable[[Sequence[int]], NDArray[Any]]:
+    """Return what reads a text on, with keys and values kept where the model was exported so."""
+    state: State | None = None
+    so_far: list[int] = []
+
+    def read(ids: Sequence[int]) -> NDArray[Any]:
+        nonlocal state
+        if session.has_past:
+            logits, state = session.read(np.array([ids], dtype=np.int64), state, keep=True)
+        else:
+            so_far.extend(ids)
+            logits, _ = session.read(np.array([so_far], dtype=np.int64))
+        found: NDArray[Any] = logits[0, -1]
+        return found
+
+    return read

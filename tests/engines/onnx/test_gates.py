@@ -1,0 +1,323 @@
+"""ONNX exports gated in real pytest processes: numbers, the cache, resuming, which file of several, errors."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is NOT installed; make test-onnx runs these tests")
+
+from pytest_lmgate.errors import ModelError
+from tests.engines.projects import Project
+
+PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, OPTIONS}"
+OPTIONS = [
+    "protocol: sliding, max_length: 96, stride: 32",
+    "protocol: llama.cpp, max_length: 64",
+    "protocol: gptq, max_length: 128",
+    "protocol: lm-eval",
+]
+WATCHED = """
+import os, pathlib
+from pytest_lmgate.backends.onnx import runner
+from pytest_lmgate.engine import loop
+
+loop.SAVE_SECONDS = 0.0
+plain = runner.OnnxRunner.score
+
+def score(self, requests):
+    log = pathlib.Path(__file__).with_name("scored.txt")
+    if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
+        os._exit(9)
+    with log.open("a") as file:
+        file.write(f"{self.loaded.name}-{len(requests)}\\n")
+    return plain(self, requests)
+
+runner.OnnxRunner.score = score
+"""
+
+
+def ppl(model: str, options: str = OPTIONS[0]) -> str:
+    return PPL.replace("MODEL", model).replace("OPTIONS", options)
+
+
+def test_every_metric_of_an_export_is_that_of_the_float_model_and_is_kept(project: Project) -> None:
+    exports = ("past", "plain")
+    gates = [ppl(model, options) for options in OPTIONS for model in ("float", *exports)]
+    for model in ("float", *exports):
+        gates += [
+            f"bpb_max: {{model: {model}, dataset: text, limit: 99}}",
+            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0.001}}",
+            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24}}",
+            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24, seed: 1, top_k: 9}}",
+        ]
+    kl = "kl_max: {model: MODEL, reference: REFERENCE, dataset: text, limit: LIMIT, max_length: 128}"
+    pairs = [("past", "float", "0.000001"), ("float", "plain", "0.000001"), ("int8", "float", "0.2")]
+    for model, p, limit in (*pairs, ("float", "int8", "0.2"), ("float16", "past", "0.001")):
+        gates.append(kl.replace("MODEL", model).replace("REFERENCE", p).replace("LIMIT", limit))
+    gates += ["top1_min: {model: float16, reference: float, dataset: text, limit: 0.9, max_length: 128}"]
+    for model, against in (("past", "float"), ("float", "past")):
+        gates += [
+            f"no_regression: {{metric: {metric}, model: {model}, dataset: {data}, tolerance: 0.1%, against: {against}}}"
+            for metric, data in (("ppl", "text"), ("accuracy", "quiz"))
+        ]
+    said = project.run(gates)
+    assert project.status == 0, said
+    values = project.values
+    compared = 0
+    for gate, value in values.items():
+        for model in exports:
+            if f"[{model}-" in gate and (twin := gate.replace(f"[{model}-", "[float-")) in values:
+                assert value == pytest.approx(values[twin], rel=1e-5), gate
+                compared += 1
+    assert compared >= 2 * (len(OPTIONS) + 4)
+    assert project.stderr == ""
+
+    (project.folder / "conftest.py").write_text(
+        "from pytest_lmgate.backends.onnx.runner import OnnxRunner\n"
+        "def measure(self, *_): raise RuntimeError('measured again')\n"
+        "OnnxRunner.score = OnnxRunner.distributions = OnnxRunner.generate = measure\n"
+    )
+    said = project.run(gates)
+    assert project.status == 0, said
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
+    (project.folder / "conftest.py").write_text(WATCHED)
+    models = {"slow": "{path: {files}/past, backend: onnx, batch_size: 2}"}
+    scored = project.folder / "scored.txt"
+    project.run([ppl("slow")], models, DIE_AFTER="7")
+    assert project.status == 9
+    before = len(scored.read_text().split())
+    said = project.run([ppl("slow")], models)
+    assert project.status == 0, said
+    resumed = project.values
+    both = scored.read_text().split()
+    shutil.rmtree(project.folder / ".lmgate_cache")
+    scored.unlink()
+    project.run([ppl("slow")], models)
+    assert project.values == resumed
+    whole = scored.read_text().split()
+    assert before < len(whole)
+    assert len(both) < 2 * len(whole), "only the trials before the first batch run again"
+
+
+def test_what_changes_a_number_is_in_the_address_and_threads_are_not(project: Project) -> None:
+    (project.folder / "conftest.py").write_text(WATCHED)
+    folder = shutil.copytree(project.files / "data-beside", project.folder / "mine")
+    models = {
+        "first": "{path: mine, backend: onnx}",
+        "file": "{path: mine/model.onnx}",
+        "threads": "{path: mine, backend: onnx, load: {intra_op_num_threads: 3, file_name: model.onnx}}",
+        "level": "{path: mine, backend: onnx, load: {graph_optimization_level: disable}}",
+    }
+
+    def measured() -> set[str]:
+        scored = project.folder / "scored.txt"
+        scored.write_text("")
+        said = project.run([ppl(name) for name in models], models)
+        assert project.status == 0, said
+        return {line.partition("-")[0] for line in scored.read_text().split()}
+
+    assert measured() == {"first", "level"}
+    data = folder / "model.onnx_data"
+    weights = bytearray(data.read_bytes())
+    weights[-1] ^= 1
+    data.write_bytes(weights)
+    assert measured() == {"first", "level"}
+
+
+def test_one_of_several_files_is_chosen_by_name_or_path_also_below_the_config(project: Project) -> None:
+    folder = shutil.copytree(project.files / "past", project.folder / "several")
+    (folder / "onnx").mkdir()
+    shutil.move(folder / "model.onnx", folder / "onnx" / "model.onnx")
+    shutil.copy(project.files / "int8" / "model_quantized.onnx", folder / "onnx")
+    models = {
+        "one": "{path: several, backend: onnx, load: {file_name: onnx/model.onnx}}",
+        "two": "{path: several/onnx/model_quantized.onnx}",
+    }
+    said = project.run([ppl(name) for name in ("one", "two", "past", "int8")], models)
+    assert project.status == 0, said
+    one, two, past, int8 = project.values.values()
+    assert (one, two) == (past, int8)
+    assert one != two
+
+
+def without_model(folder: Path) -> None:
+    (folder / "model.onnx").unlink()
+
+
+def with_two(folder: Path) -> None:
+    shutil.copy(folder / "model.onnx", folder / "model_int4.onnx")
+
+
+def without_data(folder: Path) -> None:
+    (folder / "model.onnx_data").unlink()
+
+
+def with_short_data(folder: Path) -> None:
+    data = folder / "model.onnx_data"
+    data.write_bytes(data.read_bytes()[:5000])
+
+
+def cut(folder: Path) -> None:
+    model = folder / "model.onnx"
+    model.write_bytes(model.read_bytes()[:-5000])
+
+
+def pointer(folder: Path) -> None:
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:1234\nsize 5\n"
+    (folder / "model.onnx").write_text(text)
+
+
+def pointer_to_data(folder: Path) -> None:
+    pointer(folder)
+    shutil.move(folder / "model.onnx", folder / "model.onnx_data")
+    (folder / "model.onnx").write_bytes(b"")
+
+
+def without_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+def encoder_decoder(folder: Path) -> None:
+    (folder / "config.json").write_text('{"is_encoder_decoder": true, "architectures": ["T5ForConditionalGeneration"]}')
+
+
+def masked(folder: Path) -> None:
+    (folder / "config.json").write_text('{"architectures": ["BertForMaskedLM"]}')
+
+
+def edited(folder: Path, edit: Callable[[Any], object]) -> None:
+    import onnx
+
+    model = onnx.load(folder / "model.onnx")
+    edit(model)
+    onnx.save(model, folder / "model.onnx")
+
+
+def hidden_states(folder: Path) -> None:
+    def edit(model: Any) -> None:
+        (node,) = (node for node in model.graph.node if "logits" in node.output)
+        node.output[0] = model.graph.output[0].name = "last_hidden_state"
+
+    edited(folder, edit)
+
+
+def branch(folder: Path) -> None:
+    def edit(model: Any) -> None:
+        import onnx
+
+        given = onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
+        model.graph.input.append(given)
+
+    edited(folder, edit)
+
+
+def fixed_shape(folder: Path) -> None:
+    def edit(model: Any) -> None:
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 128
+
+    edited(folder, edit)
+
+
+def own_operator(folder: Path) -> None:
+    def edit(model: Any) -> None:
+        import onnx
+
+        node = next(node for node in model.graph.node if node.op_type == "MatMul")
+        node.domain = "my.operators"
+        model.opset_import.append(onnx.helper.make_opsetid("my.operators", 1))
+
+    edited(folder, edit)
+
+
+def small_vocabulary(folder: Path) -> None:
+    from tests.engines.projects import trained_tokenizer
+
+    tokenizer = trained_tokenizer()
+    tokenizer.add_tokens(["the"])
+    tokenizer.save_pretrained(folder)
+
+
+WRONG: list[tuple[Callable[[Path], object] | None, str, str]] = [
+    (None, "{path: nowhere, backend: onnx}", "no such folder: {folder}/nowhere; check models.x0.path"),
+    (None, "{path: nowhere/model.onnx}", "no such file: {folder}/nowhere/model.onnx"),
+    (None, "{backend: onnx}", "expected path: of a folder that optimum exported, or of an .onnx file"),
+    (without_model, "", "no .onnx file in {folder}/mine: expected a folder made by optimum-cli export onnx"),
+    (with_two, "", "several .onnx files (model.onnx, model_int4.onnx): say which, as in load: {file_name: model.onn"),
+    (None, "load: {file_name: other.onnx}", "no such file: {folder}/mine/other.onnx"),
+    (without_data, "", "External data path does not exist"),
+    (with_short_data, "", "cut short or damaged: copy it again"),
+    (cut, "", "Protobuf parsing failed; the file is cut short or damaged: copy it again"),
+    (pointer, "", "mine/model.onnx is a Git LFS pointer, not the file itself: run git lfs pull"),
+    (pointer_to_data, "", "mine/model.onnx_data is a Git LFS pointer, not the file itself: run git lfs pull"),
+    (without_tokenizer, "", "no tokenizer in {folder}/mine"),
+    (encoder_decoder, "", "the one in {folder}/mine is encoder-decoder (T5ForConditionalGeneration)"),
+    (masked, "", "the one in {folder}/mine is masked (BertForMaskedLM)"),
+    (hidden_states, "", "lacks the outputs logits of a causal model (it has last_hidden_state"),
+    (branch, "", "wants inputs that this engine cannot give it (use_cache_branch)"),
+    (fixed_shape, "", "but a text may be of any length"),
+    (own_operator, "", "operators of a library of one's own are not supported"),
+    (small_vocabulary, "", "its tokenizer gives token id 320, but its vocabulary has 320 entries"),
+    (None, "dtype: float16", ".dtype: the engine onnx does not take it: a file has the dtype that it was"),
+    (None, "adapter: a", ".adapter: the engine onnx does not take it: merge the adapter"),
+    (None, "trust_remote_code: true", ".trust_remote_code: the engine onnx does not take it"),
+    (None, "load: {threads: 2}", "the engine onnx has no option 'threads'"),
+    (None, "load: {intra_op_num_threads: 0}", "expected a whole number from 1, got 0"),
+    (None, "load: {graph_optimization_level: al}", "got 'al' (did you mean 'all'?)"),
+    (None, "device: cuda", "the device 'cuda' cannot be used: this onnxruntime has"),
+    (None, "device: mps", "the device 'mps' cannot be used: this onnxruntime has"),
+    (None, "{path: {files}/past}", "it holds model.onnx, which runs with backend: onnx"),
+]
+
+
+def test_a_wrong_file_or_entry_is_one_clear_sentence(project: Project) -> None:
+    models, messages = {}, []
+    for number, (make, entry, message) in enumerate(WRONG):
+        name = f"x{number}"
+        kind = "data-beside" if make in (without_data, with_short_data) else "past"
+        folder = shutil.copytree(project.files / kind, project.folder / name)
+        if make is not None:
+            make(folder)
+        own = entry if entry.startswith("{") else f"{{path: {name}, backend: onnx{', ' * bool(entry)}{entry}}}"
+        models[name] = own.replace("mine", name)
+        messages.append(message.replace("{folder}", str(project.folder)).replace("mine", name))
+    said = project.run([ppl(name) for name in models], models)
+    assert project.status == 1, said
+    assert [message for message in messages if message not in said] == [], said
+    assert f"{len(WRONG)} errors" in said
+    assert "Traceback" not in said
+
+
+CANNOT = {
+    ppl("past", "max_length: 641"): "max_length",
+    "bleu_min: {model: past, dataset: news, limit: 1, max_new_tokens: 640}": "has a context of 640 tokens",
+    "bleu_min: {model: past, dataset: news, limit: 1, num_beams: 2}": "num_beams: the engine onnx has no beam search",
+    "pppl_max: {model: past, dataset: text, limit: 9}": "undefined for the causal model 'past'",
+}
+
+
+def test_what_an_export_cannot_do_is_one_clear_sentence(project: Project) -> None:
+    said = project.run(list(CANNOT))
+    assert project.status != 0
+    assert [message for message in CANNOT.values() if message not in said] == [], said
+    assert "Traceback" not in said
+
+
+def test_a_library_that_is_missing_or_old_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_lmgate.backends.onnx.session import library
+
+    monkeypatch.setattr("onnxruntime.__version__", "1.23.2")
+    library.cache_clear()
+    with pytest.raises(ModelError, match=r"expected onnxruntime 1\.24 or newer, got 1\.23\.2: pip install -U"):
+        library("m")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ModelError, match=r"pip install 'pytest-lmgate\[onnx\]'"):
+        library("m")
