@@ -19,6 +19,7 @@ _DEFAULT = "transformers"
 BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     _DEFAULT: ("pytest_lmgate.backends.hf.backend:Transformers", ()),
     "llama.cpp": ("pytest_lmgate.backends.llamacpp.backend:LlamaCpp", (".gguf",)),
+    "vllm": ("pytest_lmgate.backends.vllm.backend:Vllm", ()),
 }
 
 

@@ -1,0 +1,30 @@
+"""A tiny float32 Llama that vLLM can run, and checkpoints that it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.engines.projects import Project, write_float_model
+from tests.models.tiny import made_once
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the model, and of checkpoints that vLLM refuses; copy a file before changing it."""
+
+    def make(folder: Path) -> None:
+        write_float_model(folder / "float")
+        write_float_model(folder / "strange")
+        config = json.loads((folder / "strange" / "config.json").read_text())
+        (folder / "strange" / "config.json").write_text(json.dumps({**config, "architectures": ["StrangeForCausalLM"]}))
+
+    return made_once(tmp_path_factory.getbasetemp(), "vllm", make)
+
+
+@pytest.fixture
+def project(tmp_path: Path, files: Path) -> Project:
+    """A project with a text, questions and prompts."""
+    return Project(tmp_path, files, {"vllm": "{path: {files}/float, backend: vllm}"}).fill()
