@@ -33,7 +33,7 @@ _LIBRARIES = (
 _NOT_HERE = {"adapter": "merge the adapter into the model"}
 _DTYPES = ("float32", "bfloat16", "float16")
 # Variables of vLLM's that change no number.
-_HARMLESS = re.compile(r"VLLM_.*(LOG|CACHE|HOST|PORT|KEY|TOKEN|STATS|TIMEOUT|MULTIPROC|ALLOW_LONG)")
+_HARMLESS = re.compile(r"VLLM_.*(LOG|CACHE|HOST|PORT|KEY|STATS|TIMEOUT|MULTIPROC|ALLOW_LONG)")
 
 
 class Vllm(Backend):

@@ -5,14 +5,14 @@ from __future__ import annotations
 __all__ = ["receive", "send"]
 
 import struct
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import msgspec
 
 _LENGTH = struct.Struct(">Q")
 
 
-def send(stream: BinaryIO, message: Any) -> None:
+def send(stream: IO[bytes], message: Any) -> None:
     """Write a message.
 
     Raises:
@@ -23,7 +23,7 @@ def send(stream: BinaryIO, message: Any) -> None:
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> Any:
+def receive(stream: IO[bytes]) -> Any:
     """Return the next message; None where the other side is gone."""
     length = stream.read(_LENGTH.size)
     if len(length) < _LENGTH.size:

@@ -16,7 +16,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the model, and of checkpoints that vLLM refuses; copy a file before changing it."""
 
     def make(folder: Path) -> None:
-        write_float_model(folder / "float")
+        from tests.models.zoo import build
+
+        _, tokenizer = write_float_model(folder / "float")
+        tokenizer.save_pretrained(folder / "small-heads")
+        build("llama", hidden_size=64, num_attention_heads=4).save_pretrained(folder / "small-heads")
         write_float_model(folder / "strange")
         config = json.loads((folder / "strange" / "config.json").read_text())
         (folder / "strange" / "config.json").write_text(json.dumps({**config, "architectures": ["StrangeForCausalLM"]}))

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pytest_lmgate.spec.protocol import Protocol
-from tests.engines.projects import text_of
-
-pytest.importorskip("vllm", reason="vLLM is NOT installed; make test-vllm runs these tests")
-
 from pytest_lmgate.data.requests import Request
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.errors import EngineError
+from pytest_lmgate.spec.protocol import Protocol
 from tests.engines.numbers import JOB, PROTOCOLS, nll_of, requests_of, texts_of
+from tests.engines.projects import text_of
+
+# The session itself never imports vLLM.
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vLLM is NOT installed; make test-vllm runs these tests"
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +56,8 @@ def test_targets_may_be_few_and_out_of_order(reference: Any, served: Any) -> Non
     at = np.array([20, 5, 39])
     request = Request(ids, at, np.append(ids[1:], 7)[at])
     requests = requests_of(served, Protocol("disjoint", 128))
-    for runner in (reference, served):
-        runner.prepare(requests)
     with reference.measuring():
+        reference.prepare(requests)
         (expected,) = reference.score([request])
     (found,) = served.score([request])
     assert np.abs(found - expected).max() < 1e-4
@@ -85,8 +87,7 @@ def test_a_sample_depends_on_its_seed_and_row_alone(served: Any, how: dict[str, 
 def test_the_context_may_be_filled_to_the_last_token(reference: Any, served: Any) -> None:
     ids = np.arange(640) % 300 + 3
     request = Request(ids, np.array([639]), np.array([11]))
-    requests = requests_of(served, Protocol("disjoint", 128))
-    reference.prepare(requests)
     with reference.measuring():
+        reference.prepare(requests_of(served, Protocol("disjoint", 128)))
         (expected,) = reference.score([request])
     assert served.score([request])[0] == pytest.approx(expected, abs=1e-4)
