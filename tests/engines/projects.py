@@ -75,11 +75,13 @@ class Project:
         folder: The project's folder.
         files: Folder that ``{files}`` in an entry means.
         entries: Entries of all models that every run has.
+        patience: Seconds that a run may take.
     """
 
     folder: Path
     files: Path
     entries: Mapping[str, str] = field(default_factory=dict)
+    patience: float = 300
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write rows as JSON lines."""
@@ -108,7 +110,7 @@ class Project:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=self.patience,
             env={"PATH": "", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1", **env},
         )
         self.status, self.stderr = found.returncode, found.stderr

@@ -31,4 +31,4 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def project(tmp_path: Path, files: Path) -> Project:
     """A project with a text, questions and prompts."""
-    return Project(tmp_path, files, {"vllm": "{path: {files}/float, backend: vllm}"}).fill()
+    return Project(tmp_path, files, {"vllm": "{path: {files}/float, backend: vllm}"}, patience=900).fill()
