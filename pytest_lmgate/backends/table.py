@@ -19,8 +19,9 @@ _DEFAULT, _SERVER = "transformers", "server"
 BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     _DEFAULT: ("pytest_lmgate.backends.hf.backend:Transformers", ()),
     "llama.cpp": ("pytest_lmgate.backends.llamacpp.backend:LlamaCpp", (".gguf",)),
-    _SERVER: ("pytest_lmgate.backends.server.backend:Server", ()),
     "onnx": ("pytest_lmgate.backends.onnx.backend:Onnx", (".onnx",)),
+    "vllm": ("pytest_lmgate.backends.vllm.backend:Vllm", ()),
+    _SERVER: ("pytest_lmgate.backends.server.backend:Server", ()),
 }
 # Keys of an entry that only a server has, or an engine of the user's own.
 _OF_SERVERS = ("server", "model", "key")

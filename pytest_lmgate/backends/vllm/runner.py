@@ -1,0 +1,177 @@
+"""A model that vLLM has loaded: vLLM makes the batches."""
+
+from __future__ import annotations
+
+__all__ = ["VllmRunner", "opened"]
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.backends.base import Batching, Runner
+from pytest_lmgate.backends.hf.models.device import device_class
+from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet, tokenizer_facts
+from pytest_lmgate.backends.vllm.process import Failure, VllmProcess
+from pytest_lmgate.backends.vocabulary import check_ids
+from pytest_lmgate.backends.writing import cut
+from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.data.prompting import PromptIds
+from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.errors import ConfigError, EngineError, ModelError, NonFiniteError
+
+Floats = NDArray[np.float64]
+# Tokens that vLLM is given at a time, many of its own batches, which it fills best where it has many to choose from.
+_CPU_TOKENS, _ACCELERATOR_TOKENS = 16384, 2**18
+
+
+def opened(name: str, arguments: Mapping[str, Any], environment: Mapping[str, str], *, device: str) -> VllmRunner:
+    """Load a model.
+
+    Args:
+        name: Its name, for messages.
+        arguments: Of ``vllm.LLM``.
+        environment: Environment variables of vLLM's process.
+        device: Where it is to run.
+
+    Raises:
+        ModelError: vLLM or the tokenizer's library cannot load it.
+        EngineError: Memory ran out, or the process of vLLM ended.
+    """
+    known = {"trust_remote_code": arguments["trust_remote_code"], "local_files_only": True}
+    with quiet():
+        tokenizer = load_tokenizer(name, Path(arguments["tokenizer"]), known)
+    process = VllmProcess(name, environment)
+    try:
+        facts = process.ask("open", device=device_class(device), options=arguments)
+        return VllmRunner(name, process, tokenizer, facts, _CPU_TOKENS if device == "cpu" else _ACCELERATOR_TOKENS)
+    except Failure as error:
+        process.close()
+        if error.is_out_of_memory:
+            raise EngineError(
+                f"model {name!r}: no memory to load it with vLLM on {device}: {error}; lower load: "
+                "{max_model_len: ..} or load: {kv_cache_memory_bytes: ..}, or take a device with more memory"
+            ) from error
+        raise ModelError(f"model {name!r}: vLLM cannot load {arguments['model']}: {error}") from error
+    except BaseException:
+        process.close()
+        raise
+
+
+class VllmRunner(Runner):
+    """Scores requests and writes texts with vLLM.
+
+    Args:
+        name: The model's name, for messages.
+        process: Of vLLM, with the model loaded.
+        tokenizer: Of transformers.
+        facts: What vLLM says of the model.
+        tokens: Tokens to give vLLM at a time.
+    """
+
+    def __init__(self, name: str, process: VllmProcess, tokenizer: Any, facts: Mapping[str, Any], tokens: int) -> None:
+        self._name, self._process, self._tokenizer, self._tokens = name, process, tokenizer, tokens
+        self._vocabulary_size = facts["vocabulary"]
+        eos = getattr(tokenizer, "eos_token_id", None)
+        self._ends = sorted(facts["ends"] or ([] if eos is None else [eos]))
+        self.tokenizer = tokenizer_facts(tokenizer)
+
+    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
+        """Check the token ids.
+
+        Raises:
+            ModelError: A token id is beyond the vocabulary.
+        """
+        check_ids(requests.highest, self._vocabulary_size, self._name)
+        return Batching(self._tokens)
+
+    def score(self, requests: Sequence[Request]) -> list[Floats]:
+        """Return the NLLs of the requests' targets.
+
+        Raises:
+            EngineError: vLLM failed, or a target is not the token that follows its position.
+        """
+        found = self._ask("score", prompts=[self._prompt(request) for request in requests])
+        return [
+            -np.frombuffer(values, np.float32).astype(np.float64)[request.at]
+            for values, request in zip(found, requests, strict=True)
+        ]
+
+    def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
+        """Refuse what vLLM does not do.
+
+        Raises:
+            ConfigError: Beam search is asked for.
+        """
+        if settings.num_beams > 1:
+            raise ConfigError.of("num_beams", "the engine vllm has no beam search; leave it out, or sample with a seed")
+        return Batching(self._tokens)
+
+    def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
+        """Write a text for each prompt.
+
+        Raises:
+            NonFiniteError: The logits are NaN or infinite.
+            EngineError: vLLM failed.
+        """
+        how: dict[str, Any] = {
+            "max_tokens": settings.max_new_tokens,
+            "temperature": 0.0,
+            "stop": list(settings.stop),
+            "detokenize": bool(settings.stop),
+            "ignore_eos": True,  # else the tokenizer's EOS too would end a text, whatever the checkpoint says
+            "stop_token_ids": self._ends,
+        }
+        if settings.is_sampling:
+            how |= {
+                "temperature": float(settings.temperature or 1.0),
+                "top_p": float(settings.top_p or 1.0),
+                "top_k": settings.top_k or 0,
+            }
+        seeds = [_seed(settings, prompt.row) for prompt in prompts]
+        written = self._ask("write", prompts=[list(prompt.ids) for prompt in prompts], seeds=seeds, how=how)
+        if not all(math.isfinite(likelihood) for _, likelihood in written):
+            raise NonFiniteError(
+                f"model {self._name!r}: NaN or infinite logits while generating; the weights are damaged, or the dtype "
+                "overflows (try dtype: float32)"
+            )
+        return [(cut(self._text(ids), settings.stop), len(ids)) for ids, _ in written]
+
+    def close(self) -> None:
+        """End the process of vLLM."""
+        self._process.close()
+
+    def _ask(self, do: str, **given: Any) -> Any:
+        try:
+            return self._process.ask(do, **given)
+        except Failure as error:
+            if error.is_out_of_memory:
+                raise EngineError(
+                    f"model {self._name!r}: out of memory in vLLM: {error}; lower load: {{max_num_batched_tokens: ..}} "
+                    "or load: {gpu_memory_utilization: ..}"
+                ) from error
+            raise EngineError(f"model {self._name!r}: vLLM failed: {error}") from error
+
+    def _prompt(self, request: Request) -> tuple[bytes, int]:
+        """Return the tokens that predict a request's targets, as bytes, and the token that follows the last of them."""
+        last = int(request.at.argmax())
+        ids = request.ids[: int(request.at[last]) + 1].astype(np.int64)
+        follows = int(request.targets[last])
+        if not np.array_equal(np.append(ids[1:], follows)[request.at], request.targets):
+            raise EngineError(f"model {self._name!r}: the engine vllm scores only the token that follows a position")
+        return ids.tobytes(), follows
+
+    def _text(self, ids: Sequence[int]) -> str:
+        end = next((at for at, token in enumerate(ids) if token in self._ends), len(ids))
+        with quiet():
+            return str(self._tokenizer.decode(list(ids[:end]), skip_special_tokens=True))
+
+
+def _seed(settings: GenerationSettings, row: int) -> int | None:
+    """Return a row's own seed, so that its text does not depend on the other rows."""
+    if settings.seed is None:
+        return None
+    return int(np.random.SeedSequence([settings.seed, row]).generate_state(1)[0])

@@ -1,0 +1,201 @@
+"""Models of vLLM gated in real pytest processes: numbers, the cache, resuming, errors, and no process left behind."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.backends.vllm.process import VllmProcess
+from pytest_lmgate.errors import EngineError
+from tests.engines.projects import Project
+
+# The session itself never imports vLLM.
+pytestmark = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vLLM is NOT installed; make test-vllm runs these tests"
+)
+
+PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, OPTIONS}"
+OPTIONS = [
+    "protocol: sliding, max_length: 96, stride: 32",
+    "protocol: llama.cpp, max_length: 64",
+    "protocol: gptq, max_length: 128",
+    "protocol: lm-eval",
+]
+# Notes how many requests are scored each time, lets the session die, and looks what it leaves behind.
+WATCHED = """
+import os, pathlib
+from pytest_lmgate.backends.vllm import process, runner
+from pytest_lmgate.engine import loop
+
+loop.SAVE_SECONDS = 0.0
+plain, start = runner.VllmRunner.score, process.VllmProcess.__init__
+here = pathlib.Path(__file__).parent
+
+def score(self, requests):
+    log = here / "scored.txt"
+    if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
+        os._exit(9)
+    with log.open("a") as file:
+        file.write(f"{len(requests)}\\n")
+    return plain(self, requests)
+
+def started(self, name, environment):
+    start(self, name, environment)
+    with (here / "processes.txt").open("a") as file:
+        file.write(f"{self._process.pid}\\n")
+
+runner.VllmRunner.score, process.VllmProcess.__init__ = score, started
+
+def pytest_sessionfinish():
+    import sys
+    assert "vllm" not in sys.modules
+"""
+
+
+def ppl(model: str, options: str = OPTIONS[0]) -> str:
+    return PPL.replace("MODEL", model).replace("OPTIONS", options)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return "python" in Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+def test_every_metric_is_that_of_the_float_model_and_is_kept(project: Project) -> None:
+    (project.folder / "conftest.py").write_text(WATCHED)
+    gates = [ppl(model, options) for options in OPTIONS for model in ("float", "vllm")]
+    for model in ("float", "vllm"):
+        gates += [
+            f"bpb_max: {{model: {model}, dataset: text, limit: 99}}",
+            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0.001}}",
+            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24}}",
+        ]
+    gates += ["no_regression: {metric: ppl, model: vllm, dataset: text, tolerance: 0.1%, against: float}"]
+    said = project.run(gates, PYTEST_ADDOPTS="-n 2 -W error")
+    assert project.status == 0, said
+    values = project.values
+    twins = [(value, values[gate.replace("[vllm-", "[float-")]) for gate, value in values.items() if "[vllm-" in gate]
+    assert len(twins) >= len(OPTIONS) + 3
+    for value, twin in twins:
+        assert value == pytest.approx(twin, rel=1e-5)
+    # vLLM says pages on both.
+    assert project.stderr == ""
+    assert "vllm/" not in said
+    processes = [int(line) for line in (project.folder / "processes.txt").read_text().split()]
+    assert processes
+    assert not any(map(is_running, processes))
+
+    (project.folder / "conftest.py").write_text(
+        "from pytest_lmgate.backends.vllm import runner\n"
+        "def fail(*_, **__): raise RuntimeError('measured again')\n"
+        "runner.opened = fail\n"
+    )
+    said = project.run(gates)
+    assert project.status == 0, said
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
+    (project.folder / "conftest.py").write_text(WATCHED)
+    models = {"slow": "{path: {files}/float, backend: vllm, batch_size: 2}"}
+    scored = project.folder / "scored.txt"
+    project.run([ppl("slow")], models, DIE_AFTER="3")
+    assert project.status == 9
+    said = project.run([ppl("slow")], models)
+    assert project.status == 0, said
+    resumed, counts = project.values, [int(line) for line in scored.read_text().split()]
+    shutil.rmtree(project.folder / ".lmgate_cache")
+    scored.unlink()
+    project.run([ppl("slow")], models)
+    assert project.values == resumed
+    assert sum(map(int, scored.read_text().split())) == sum(counts), "no request was scored twice"
+
+
+def test_a_process_that_dies_is_one_clear_sentence() -> None:
+    process = VllmProcess("m", {})
+    process._process.send_signal(signal.SIGKILL)
+    with pytest.raises(EngineError, match=r"^model 'm': the process of vLLM has ended by the signal SIGKILL, as the"):
+        process.ask("open", device="cpu", options={})
+    process.close()
+    assert not is_running(process._process.pid)
+
+
+def test_the_process_ends_with_the_session() -> None:
+    process = VllmProcess("m", {})
+    process._process.stdin.close()
+    assert process._process.wait(300) == 0
+
+
+REFUSED = [
+    ("{path: {files}/float, backend: vllm, dtype: float64}", "models.NAME.dtype: vLLM computes in float32, bfloat16"),
+    (
+        "{path: {files}/float, backend: vllm, adapter: a}",
+        "models.NAME.adapter: the engine vllm does not take it: merge",
+    ),
+    ("{path: {files}/float, backend: vllm, load: {dtype: half}}", "models.NAME.load.dtype: say dtype: beside load:"),
+    ("{path: {files}/float, backend: vllm, load: {seed: 1}}", "models.NAME.load.seed: this engine sets it itself"),
+    (
+        "{path: {files}/float, backend: vllm, load: {speculative_config: {model: a}}}",
+        "models.NAME.load.speculative_config: it brings in a model or code",
+    ),
+    ("{path: {files}/float, backend: vllm, load: {max_model_len: 2k}}", "expected a whole number from 1, got '2k'"),
+    ("{path: {files}/nowhere, backend: vllm}", "model 'NAME': no such folder:"),
+    ("{backend: vllm}", "models.NAME: the engine vllm expects path: or hub:"),
+]
+FAILING = [
+    ("{path: {files}/strange, backend: vllm}", "architectures ['StrangeForCausalLM'] are not supported"),
+    ("{path: {files}/small-heads, backend: vllm}", "head size"),
+    ("{path: {files}/float, backend: vllm, load: {max_model_length: 9}}", "unexpected keyword argument"),
+    ("{path: {files}/float, backend: vllm, load: {max_model_len: 4096}}", "is greater than the derived max_model_len"),
+    ("{path: {files}/float, backend: vllm, load: {kv_cache_memory_bytes: 1000}}", "KV cache"),
+    ("{path: {files}/float, backend: vllm, device: cuda}", "this build of vLLM runs on cpu, but the device is cuda"),
+]
+LACKING = [
+    (ppl("vllm", "max_length: 641"), "max_length"),
+    ("bleu_min: {model: vllm, dataset: news, limit: 1, max_new_tokens: 640}", "has a context of 640 tokens"),
+    ("bleu_min: {model: vllm, dataset: news, limit: 1, num_beams: 2}", "num_beams: the engine vllm has no beam search"),
+    ("kl_max: {model: vllm, reference: float, dataset: text, limit: 1}", "is not possible with the model 'vllm'"),
+    ("pppl_max: {model: vllm, dataset: text, limit: 9}", "undefined for the causal model 'vllm'"),
+]
+
+
+def messages_of(project: Project, entries: list[str]) -> str:
+    models = {f"x{number}": entry for number, entry in enumerate(entries)}
+    said = project.run([ppl(name) for name in models], models, PYTEST_ADDOPTS="-n 2")
+    assert project.status == 1, said
+    assert f"{len(entries)} error" in said or f"{len(entries)} failed" in said
+    assert "Traceback" not in said
+    return said
+
+
+def test_a_wrong_entry_is_one_clear_sentence(project: Project) -> None:
+    said = messages_of(project, [entry for entry, _ in REFUSED])
+    for number, (_, message) in enumerate(REFUSED):
+        assert message.replace("NAME", f"x{number}") in said
+
+
+def test_what_vllm_cannot_load_is_one_clear_sentence(project: Project) -> None:
+    said = messages_of(project, [entry for entry, _ in FAILING])
+    for number, (_, message) in enumerate(FAILING):
+        assert f"model 'x{number}': vLLM cannot load" in said
+        assert message in said
+
+
+def test_what_vllm_does_not_offer_is_one_clear_sentence(project: Project) -> None:
+    said = project.run([gate for gate, _ in LACKING])
+    assert project.status == 1, said
+    for _, message in LACKING:
+        assert message in said
+    assert "Traceback" not in said
+
+
+def test_a_missing_package_says_what_to_install(project: Project) -> None:
+    (project.folder / "conftest.py").write_text("import sys\nsys.modules['vllm'] = None\n")
+    said = project.run([ppl("vllm")])
+    assert project.status == 1
+    assert "pip install 'pytest-lmgate[vllm]'" in said
