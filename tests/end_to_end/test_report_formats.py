@@ -173,7 +173,8 @@ def test_all_formats_of_a_run_agree_to_the_digit(noisy: Project) -> None:
     assert markdown.keys() - {"gate", "---"} == page.keys() == gates.keys()
     for name, gate in gates.items():
         verdict = gate["verdict"]
-        assert markdown[name][0].split()[1] == page[name][0] == verdict.upper()
+        assert markdown[name][0].split()[1] == page[name][0]
+        assert page[name][0].rstrip("!") == verdict.upper()
         assert series[name, "lmgate_verdict"] == verdict
         assert (f"title={verdict.upper()} {name.replace(':', '%3A')}::" in log) == (verdict != "pass")
         if gate["value"] is None:
