@@ -62,8 +62,6 @@ from pytest_lmgate.identity.files import Snapshot
 Floats = NDArray[np.float64]
 Kind = Literal["causal", "masked", "encoder-decoder"]
 Offer = Literal["score", "generate", "compare"]
-
-
 # What a comparison gives of each target, in this order: see `Distributions.against`.
 COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
 
@@ -297,7 +295,6 @@ class Backend(Protocol):
         """Describe a model without loading it.
 
         Raises:
-            ModelError: Its files are not what they should be.
-            ConfigError: Its entry is not.
+            LmgateError: Its files, or its entry, are not what they should be.
         """
         ...

@@ -67,11 +67,10 @@ class GateSession:
         self._cache_warnings: list[str] = []
         self._remarks: list[str] = []
         self._measured: list[tuple[str, Score | Divergence]] = []  # what fixtures measured in this phase of a test
-        cache = options.text(config, "cache")
         try:
             project = load_project(config.rootpath, options.project_file(config))
             self._options = Options(
-                cache=config.rootpath / Path(cache or ".lmgate_cache").expanduser(),
+                cache=config.rootpath / Path(options.text(config, "cache") or ".lmgate_cache").expanduser(),
                 run=run,
                 refresh=options.flag(config, "refresh"),
                 offline=options.flag(config, "offline"),
@@ -99,8 +98,7 @@ class GateSession:
             users_backends=users_backends(config),
         )
         self._follows_gate_of_yaml = False
-        path, update = options.baseline_file(config), options.update(config)
-        self._baselines = Baselines(path, update, self._options.arguments)
+        self._baselines = Baselines(options.baseline_file(config), options.update(config), self._options.arguments)
         self.by_baseline: list[str] = []
         """Gates that go by the committed baseline, by id."""
         self._judge = Judge(self._evaluator, self._options, self._baselines)
