@@ -14,6 +14,8 @@ INSTALLED := $(VENV)/.installed
 ENGINES := gguf onnx server vllm
 # What the tests of an engine need beside its extra: a server to ask.
 BESIDE_server := llama-cpp-python[server]
+# And what else runs in its environment: vLLM's server is asked where vLLM is.
+TESTS_vllm := tests/engines/server/test_numbers.py
 CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
 
 .DEFAULT_GOAL := help
@@ -38,7 +40,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/engines $(PYTEST_ARGS)
 
 engines:
 	@echo $(ENGINES)
@@ -58,7 +60,7 @@ $(VENV)-vllm/.installed: pyproject.toml constraints-vllm.txt
 $(addprefix install-,$(ENGINES)): install-%: $(VENV)-%/.installed
 
 $(addprefix test-,$(ENGINES)): test-%: $(VENV)-%/.installed
-	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n 2 --dist worksteal tests/engines/$* $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n 2 --dist worksteal tests/engines/$* $(TESTS_$*) $(PYTEST_ARGS)
 
 example: $(INSTALLED)
 	cd example_project && HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
