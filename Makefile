@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
 # Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
-ENGINES := gguf onnx server vllm
+ENGINES := onnx gguf server vllm
 # What the tests of an engine need beside its extra: a server to ask.
 BESIDE_server := llama-cpp-python[server]
 # And what else runs in its environment: vLLM's server is asked where vLLM is.
