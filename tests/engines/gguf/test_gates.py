@@ -115,13 +115,13 @@ def test_what_changes_a_number_is_in_the_address_and_threads_are_not(project: Pr
 
 
 def test_a_file_in_several_parts_is_one_model(project: Project) -> None:
-    (part,) = [path for path in project.models.glob("parts-*.gguf") if "-00001-of-" in path.name]
+    (part,) = [path for path in project.files.glob("parts-*.gguf") if "-00001-of-" in path.name]
     models = {"parts": f"{{path: {part}}}"}
     said = project.run([ppl("parts"), ppl("f32")], models)
     assert project.status == 0, said
     assert len({*project.values.values()}) == 1
 
-    for each in project.models.glob("parts-*.gguf"):
+    for each in project.files.glob("parts-*.gguf"):
         shutil.copy(each, project.folder)
     missing = sorted(project.folder.glob("parts-*.gguf"))[1]
     missing.unlink()
@@ -204,7 +204,7 @@ def wrong_suffix(files: Path, folder: Path) -> None:
 )
 def test_a_wrong_file_or_entry_is_one_clear_sentence(project: Project, make: object, entry: str, message: str) -> None:
     if callable(make):
-        make(project.models, project.folder)
+        make(project.files, project.folder)
     said = project.run([ppl("x")], {"x": entry})
     assert project.status == 1, said
     assert message in said
