@@ -89,6 +89,7 @@ class Project:
         files: Folder that ``{files}`` in an entry means.
         entries: Entries of all models that every run has.
         python: The interpreter.
+        environment: Environment variables of every run.
         patience: Seconds that a run may take.
     """
 
@@ -96,6 +97,7 @@ class Project:
     files: Path
     entries: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=dict)
     patience: float = 300
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
@@ -127,7 +129,14 @@ class Project:
             text=True,
             check=False,
             timeout=self.patience,
-            env={"PATH": "", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1", **env},
+            env={
+                "PATH": "",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "COLUMNS": "160",
+                "OMP_NUM_THREADS": "1",
+                **self.environment,
+                **env,
+            },
         )
         self.status, self.stderr = found.returncode, found.stderr
         return " ".join((found.stdout + found.stderr).split())

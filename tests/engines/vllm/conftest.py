@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -30,5 +31,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path, files: Path) -> Project:
-    """A project with a text, questions and prompts."""
-    return Project(tmp_path, files, {"vllm": "{path: {files}/float, backend: vllm}"}, patience=900).fill()
+    """A project with a text, questions and prompts; vLLM looks for the program lscpu."""
+    entries = {"vllm": "{path: {files}/float, backend: vllm}"}
+    return Project(tmp_path, files, entries, environment={"PATH": os.defpath}, patience=900).fill()
