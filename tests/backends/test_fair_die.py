@@ -167,7 +167,10 @@ def test_what_it_does_not_offer_is_one_clear_error(dice: _Project) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{backend: fair-dye, path: six.die}", "expected one of transformers, llama.cpp, fair-die; got 'fair-dye'"),
+        (
+            "{backend: fair-dye, path: six.die}",
+            "expected one of transformers, llama.cpp, onnx, vllm, server, fair-die; got 'fair-dye'",
+        ),
         ("{backend: fair-die}", "model 'x': expected path: of a file with its sides"),
     ],
 )

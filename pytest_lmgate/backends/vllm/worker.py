@@ -7,7 +7,7 @@ then makes its batches of the requests alone, and not of when they come in.
 
 from __future__ import annotations
 
-__all__: list[str] = []
+__all__ = ["main"]
 
 import os
 import sys
@@ -90,7 +90,8 @@ class _Engine:
         self._llm.llm_engine.engine_core.shutdown()
 
 
-def _main() -> None:
+def main() -> None:
+    """Do what standard input orders until it ends."""
     orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # whatever vLLM prints
@@ -113,4 +114,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    main()
