@@ -154,7 +154,10 @@ FAILING = [
     ("{path: {files}/small-heads, backend: vllm}", "head_dim=16"),
     ("{path: {files}/float, backend: vllm, load: {max_model_length: 9}}", "unexpected keyword argument"),
     ("{path: {files}/float, backend: vllm, load: {max_model_len: 4096}}", "is greater than the derived max_model_len"),
-    ("{path: {files}/float, backend: vllm, load: {kv_cache_memory_bytes: 1000}}", "KV cache"),
+    (
+        "{path: {files}/float, backend: vllm, load: {kv_cache_memory_bytes: 1000}}",
+        "No available memory for the cache blocks",
+    ),
     ("{path: {files}/float, backend: vllm, device: cuda}", "this build of vLLM runs on cpu, but the device is cuda"),
 ]
 LACKING = [
