@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.projects import Project, write_float_model
+from tests.engines.projects import CONTEXT, Project, write_float_model
 from tests.models.tiny import made_once
 
 
@@ -21,7 +21,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         _, tokenizer = write_float_model(folder / "float")
         tokenizer.save_pretrained(folder / "small-heads")
-        build("llama", hidden_size=64, num_attention_heads=4).save_pretrained(folder / "small-heads")
+        small = build("llama", vocab_size=320, max_position_embeddings=CONTEXT, hidden_size=64, num_attention_heads=4)
+        small.save_pretrained(folder / "small-heads")
         write_float_model(folder / "strange")
         config = json.loads((folder / "strange" / "config.json").read_text())
         (folder / "strange" / "config.json").write_text(json.dumps({**config, "architectures": ["StrangeForCausalLM"]}))
