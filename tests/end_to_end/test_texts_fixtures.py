@@ -197,7 +197,8 @@ def test_a_system_that_is_only_a_function_is_gated_by_a_fixture(project: Project
         "exact match 0.666667",
         "measured   now, in",
         "nothing is kept of a function",
-        "    2         0  fine\n                 rain\n    0         1  오늘은 맑다 | 맑음\n                 맑음\n",
+        "    2         0  today?\n                 fine\n                 rain\n",
+        "    0         1  오늘 날씨?\n                 오늘은 맑다 | 맑음\n                 맑음\n",
         "cache test_system.py::test_fails::exact_min[system-news]: not looked up: a function has no content to hash",
     )
     calls = (project.folder / "calls.txt").read_text()

@@ -66,7 +66,7 @@ def test_a_users_metric_is_gated_like_any_other_and_shares_the_generation(projec
         # 6, 5, 4 of the numbers; 3, 2, 1 of each other chain; two words each are written.
         outcome.says("metric_max: absent 11 [", "of 'counter' on 'chains' is above the limit 5")
         outcome.says(
-            "metric_min:length_ratio[counter-chains]", "worst rows", "0         4  two three four five six seven"
+            "metric_min:length_ratio[counter-chains]", "worst rows", "0         4  one", "two three four five six seven"
         )
         assert project.measured == ["counter", "counter"]
         values = {gate["metric"]: gate["value"] for gate in project.report()["gates"] if "whole" in gate["test"]}

@@ -138,14 +138,14 @@ def test_a_library_that_is_patched_while_it_is_loaded_is_seen(workplace: Any, mo
 
 
 def test_versions_and_files_are_looked_up_once_in_a_session(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_lmgate.backends.hf import backend
+    from pytest_lmgate.backends.hf.models import contents
 
     now = time.time
     monkeypatch.setattr("pytest_lmgate.identity.files.time.time", lambda: now() + 60)
     listed: list[Path] = []
-    plain = backend.checkpoint_files
+    plain = contents.checkpoint_files
     monkeypatch.setattr(
-        backend, "checkpoint_files", lambda folder, **how: listed.append(folder) or plain(folder, **how)
+        contents, "checkpoint_files", lambda folder, **how: listed.append(folder) or plain(folder, **how)
     )
     resolver = workplace.session().evaluator.resolver
     first = resolver.model("float")
