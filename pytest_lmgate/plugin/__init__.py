@@ -10,10 +10,10 @@ from __future__ import annotations
 import pytest
 
 from pytest_lmgate.plugin import hookspecs
-from pytest_lmgate.plugin.catalogue import MARKERS_HELP
 from pytest_lmgate.plugin.fixtures import FIXTURES
 from pytest_lmgate.plugin.hooks import GateHooks
 from pytest_lmgate.plugin.options import add_options, project_file, reports, update
+from pytest_lmgate.spec.catalogue import MARKERS_HELP
 
 __all__: list[str] = []
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.plugin.catalogue import FIXTURES_HELP
 from pytest_lmgate.plugin.hooks import GateHooks
+from pytest_lmgate.spec.catalogue import FIXTURES_HELP
 
 if TYPE_CHECKING:
     from pytest_lmgate.metrics.divergence import Divergence

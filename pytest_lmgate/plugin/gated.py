@@ -6,7 +6,7 @@ __all__ = ["gates_of", "is_gated", "is_measuring", "refuse_late_gates"]
 
 import pytest
 
-from pytest_lmgate.plugin.catalogue import FIXTURES_HELP, MARKERS_HELP
+from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
 
 
 def gates_of(item: pytest.Item) -> list[str]:

@@ -16,7 +16,6 @@ import pytest
 
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.catalogue import FIXTURES_HELP, MARKERS_HELP
 from pytest_lmgate.plugin.closing import Closing, close, print_reports, show_summary
 from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_late_gates
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
@@ -28,6 +27,7 @@ from pytest_lmgate.plugin.travel import make_plain
 from pytest_lmgate.plugin.typos import mistyped
 from pytest_lmgate.plugin.verifying import Verifications
 from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, misnamed
+from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
 
 if TYPE_CHECKING:
     from pytest_lmgate.plugin.session import GateSession

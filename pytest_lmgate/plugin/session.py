@@ -27,7 +27,6 @@ from pytest_lmgate.judge.judge import Judge, Resolve
 from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.catalogue import MARKERS_HELP
 from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.marker_lines import place_of
 from pytest_lmgate.plugin.progress import ProgressLine
@@ -37,6 +36,7 @@ from pytest_lmgate.plugin.yaml_items import GateItem, entry_of
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.junit import properties
 from pytest_lmgate.report.measured import Measured
+from pytest_lmgate.spec.catalogue import MARKERS_HELP
 from pytest_lmgate.spec.gates import Gate, NoRegression
 from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.spec.yaml_gates import YamlGate

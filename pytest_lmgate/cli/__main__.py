@@ -1,0 +1,5 @@
+"""``python -m pytest_lmgate.cli``, for environments whose scripts are not on the path."""
+
+from pytest_lmgate.cli.app import main
+
+main()

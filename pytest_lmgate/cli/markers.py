@@ -1,0 +1,25 @@
+"""``lmgate markers``: the markers and fixtures, as the table of metrics has them."""
+
+from __future__ import annotations
+
+__all__ = ["markers"]
+
+from typing import Annotated
+
+import typer
+
+from pytest_lmgate.cli.output import AsJson, show
+from pytest_lmgate.errors import nearest
+from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
+
+
+def markers(
+    name: Annotated[str, typer.Argument(help="One marker or fixture, such as ppl_max; all of them without.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say which markers and fixtures there are, and their arguments."""
+    known = {**MARKERS_HELP, **FIXTURES_HELP}
+    if name and name not in known:
+        raise typer.BadParameter(f"no marker or fixture is called {name!r}{nearest(name, known)}")
+    shown = {name: known[name]} if name else known
+    show(shown, "\n\n".join(shown.values()), as_json=as_json)

@@ -1,0 +1,19 @@
+"""What commands print: text for people or, with ``--json``, one JSON document for programs."""
+
+from __future__ import annotations
+
+__all__ = ["AsJson", "show"]
+
+import json
+from typing import Annotated
+
+import typer
+
+from pytest_lmgate.errors import harmless
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def show(data: object, text: str, *, as_json: bool) -> None:
+    """Print `data` as JSON or `text`, in which nothing is left that a terminal would obey."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False) if as_json else harmless(text))
