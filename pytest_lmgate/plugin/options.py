@@ -7,6 +7,7 @@ __all__ = [
     "add_options",
     "arguments",
     "baseline_file",
+    "cache_folder",
     "flag",
     "project_file",
     "reports",
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME
 from pytest_lmgate.errors import nearest
 from pytest_lmgate.report.formats import FORMATS
 
@@ -40,8 +42,8 @@ CI_VARIABLES = (
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
-    "cache": ("FOLDER", "folder of measurements (default: .lmgate_cache in rootdir); LMGATE_CACHE_KEY signs it"),
-    "baseline": ("FILE", "baseline of no_regression gates (default: lmgate-baseline.json in rootdir)"),
+    "cache": ("FOLDER", f"folder of measurements (default: {CACHE_NAME} in rootdir); LMGATE_CACHE_KEY signs it"),
+    "baseline": ("FILE", f"baseline of no_regression gates (default: {BASELINE_NAME} in rootdir)"),
     "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
 }
@@ -117,9 +119,14 @@ def project_file(config: pytest.Config) -> Path | None:
     return file
 
 
+def cache_folder(config: pytest.Config) -> Path:
+    """Return the folder of measurements: as it was named, relative to rootdir."""
+    return config.rootpath / Path(text(config, "cache") or CACHE_NAME).expanduser()
+
+
 def baseline_file(config: pytest.Config) -> Path:
     """Return the baseline file: as it was named, relative to rootdir."""
-    return config.rootpath / Path(text(config, "baseline") or "lmgate-baseline.json").expanduser()
+    return config.rootpath / Path(text(config, "baseline") or BASELINE_NAME).expanduser()
 
 
 def update(config: pytest.Config) -> str:

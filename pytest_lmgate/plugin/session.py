@@ -10,7 +10,6 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
 
@@ -70,7 +69,7 @@ class GateSession:
         try:
             project = load_project(config.rootpath, options.project_file(config))
             self._options = Options(
-                cache=config.rootpath / Path(options.text(config, "cache") or ".lmgate_cache").expanduser(),
+                cache=options.cache_folder(config),
                 run=run,
                 refresh=options.flag(config, "refresh"),
                 offline=options.flag(config, "offline"),
