@@ -22,7 +22,7 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli import baseline, cache, doctor, markers, report
+from pytest_lmgate.cli import baseline, cache, doctor, markers, measure, report
 from pytest_lmgate.errors import LmgateError
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ def version(
 app.command("markers")(markers.markers)
 app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
+app.command("measure")(measure.measure)
 app.add_typer(cache.cache, name="cache")
 app.add_typer(baseline.baseline, name="baseline")
 

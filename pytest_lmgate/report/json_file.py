@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["json_report"]
+__all__ = ["json_report", "measurement_facts"]
 
 import json
 import math
@@ -35,14 +35,15 @@ def json_report(results: Results) -> str:
     report = {
         "schema": 1,
         "gates": [_gate(verdict, results) for verdict in results.verdicts],
-        "measurements": [_measurement(found) for found in results.measured],
+        "measurements": [measurement_facts(found) for found in results.measured],
         "problems": [printable(problem) for problem in results.problems],
         "environment": _environment(),
     }
     return json.dumps(report, indent=2, allow_nan=False) + "\n"
 
 
-def _measurement(found: Measured) -> dict[str, Any]:
+def measurement_facts(found: Measured) -> dict[str, Any]:
+    """Return what the report says of a measurement."""
     facts = {name: _plain(value) for name, value in vars(found).items() if name != "details"}
     details = {name: _plain(value) for name, value in found.details}
     return facts | ({"details": details} if details else {})
