@@ -68,9 +68,23 @@ class Measuring:
 
 @contextlib.contextmanager
 def measuring(
-    *, config: str | None, cache: str | None, device: str | None, offline: bool, refresh: bool
+    *,
+    config: str | None = None,
+    cache: str | None = None,
+    device: str | None = None,
+    offline: bool = False,
+    refresh: bool = False,
+    project: Project | None = None,
 ) -> Iterator[Measuring]:
     """Make an evaluator; progress and everything else that there is to say go to stderr.
+
+    Args:
+        config: The lmgate.yaml that is named.
+        cache: The folder of measurements that is named.
+        device: As in `Options`, like the next two.
+        offline: See `device`.
+        refresh: See `device`.
+        project: In the place of an lmgate.yaml.
 
     Raises:
         LmgateError: lmgate.yaml or an option is not what it should be.
@@ -81,7 +95,8 @@ def measuring(
     from pytest_lmgate.evaluate.evaluator import Evaluator
 
     here = root()
-    project = load_project(here.folder, here.project_file(config))
+    if project is None:
+        project = load_project(here.folder, here.project_file(config))
     options = Options(
         cache=here.cache(cache),
         refresh=refresh,
