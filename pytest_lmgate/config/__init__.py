@@ -5,12 +5,14 @@ Where lmgate.yaml is found stands here, so that a session without gates knows it
 
 from __future__ import annotations
 
-__all__ = ["FILE_NAME", "WRONG_NAME", "find_project_file"]
+__all__ = ["BASELINE_NAME", "CACHE_NAME", "FILE_NAME", "WRONG_NAME", "find_project_file"]
 
 from pathlib import Path
 
 FILE_NAME = "lmgate.yaml"
 WRONG_NAME = "lmgate.yml"  # which nobody reads, and of which somebody should say so
+CACHE_NAME = ".lmgate_cache"  # folder of measurements, in rootdir
+BASELINE_NAME = "lmgate-baseline.json"  # baseline of no_regression gates, beside lmgate.yaml
 
 
 def find_project_file(start: Path) -> Path | None:

@@ -5,12 +5,12 @@ Only one process of a session writes the file, after all gates were judged.
 
 from __future__ import annotations
 
-__all__ = ["keep_baseline", "update_file"]
+__all__ = ["keep_baseline", "rewrite", "update_file"]
 
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -95,22 +95,20 @@ def update_file(
         BaselineError: The file there is not one.
         OSError: It cannot be written.
     """
-    # Two sessions at once: each reads what the other wrote.
-    target = path.resolve()
-    lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
-    with FileLock(lock):
-        remove_leftovers(target)
-        before = read_baseline(path, prefix)
-        measured = {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
-        entries = before | {name: before[former] for name, former in renamed.items() if former in before}
+    measured = {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
+    waiting: list[str] = []
+    unused: list[str] = []
+    gone: list[str] = []
+
+    def change(before: Mapping[str, BaselineEntry]) -> dict[str, BaselineEntry]:
+        entries = {**before, **{name: before[former] for name, former in renamed.items() if former in before}}
         entries |= {name: _dated(before.get(name), entry) for name, entry in measured.items()}
-        unused = [] if used is None else _without_gate(before, [*used, *new], unknown)
-        waiting = [name for name in expected if name not in entries]
-        gone = [name for name in unused if not waiting or name in renamed.values()]
-        after = {name: entry for name, entry in entries.items() if name not in gone}
-        if after != before:
-            kept = {name.removeprefix(prefix): entry for name, entry in after.items()}
-            write_durably(target, format_baseline(kept).encode())
+        unused[:] = [] if used is None else _without_gate(before, [*used, *new], unknown)
+        waiting[:] = [name for name in expected if name not in entries]
+        gone[:] = [name for name in unused if not waiting or name in renamed.values()]
+        return {name: entry for name, entry in entries.items() if name not in gone}
+
+    before, after = rewrite(path, change, prefix)
     moved = {name: former for name, former in renamed.items() if after.get(name) != before.get(name)}
     told = _told(f"{prefix}{path.name}", before, after, list(new), gone, moved)
     if waiting and len(gone) < len(unused):
@@ -119,6 +117,36 @@ def update_file(
             "under a former name: make its entry first, by --lmgate-update-new-only"
         )
     return told
+
+
+def rewrite(
+    path: Path, change: Callable[[Mapping[str, BaselineEntry]], Mapping[str, BaselineEntry]], prefix: str = ""
+) -> tuple[Mapping[str, BaselineEntry], Mapping[str, BaselineEntry]]:
+    """Change the entries of a file, durably and while no other process does; the same entries write nothing.
+
+    Args:
+        path: Of the file; a link stays one, and the file it leads to is written.
+        change: Returns the entries after the change.
+        prefix: What the ids of its gates begin with, which the file leaves out.
+
+    Returns:
+        The entries before and after.
+
+    Raises:
+        BaselineError: The file there is not one.
+        OSError: It cannot be written.
+    """
+    # Two sessions at once: each reads what the other wrote.
+    target = path.resolve()
+    lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
+    with FileLock(lock):
+        remove_leftovers(target)
+        before = read_baseline(path, prefix)
+        after = change(before)
+        if after != before:
+            kept = {name.removeprefix(prefix): entry for name, entry in after.items()}
+            write_durably(target, format_baseline(kept).encode())
+    return before, after
 
 
 def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str], unknown: Sequence[str]) -> list[str]:

@@ -70,7 +70,7 @@ class GateSession:
         self._measured: list[tuple[str, Score | Divergence]] = []  # what fixtures measured in this phase of a test
         try:
             self._options = Options(
-                cache=config.rootpath / Path(options.text(config, "cache") or ".lmgate_cache").expanduser(),
+                cache=options.cache_folder(config),
                 run=run,
                 refresh=options.flag(config, "refresh"),
                 offline=options.flag(config, "offline"),
