@@ -1,7 +1,7 @@
 """How often `lmgate why` finds a damaged layer, and how often it names a layer of an undamaged model.
 
-Each run draws a Llama of 12 layers with random weights and a text, and measures two candidates: of one a layer, drawn at
-random, is rounded to 4 bits; of the other, A/A, all layers are rounded alike, to 8 bits, and no layer should be named.
+Each run draws a Llama of 12 layers with random weights and a text, and measures two candidates: of one a layer, drawn
+at random, is rounded to 4 bits; of the other, A/A, all layers are rounded alike, to 8 bits, and none should be named.
 
     python benchmarks/why.py --runs 20 --tokens 20000
 """
