@@ -12,14 +12,17 @@ A cache that cannot be read or written never changes a verdict: it warns, and th
 
 from __future__ import annotations
 
-__all__ = ["PARTIAL", "WHOLE", "Entry", "Store", "lock_of"]
+__all__ = ["PARTIAL", "WHOLE", "Entry", "Store", "lock_of", "open_store"]
 
 import contextlib
 import json
+import math
 import os
+import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import filelock
@@ -32,10 +35,13 @@ from pytest_lmgate.cache.digest import FileDigests
 from pytest_lmgate.cache.files import read_sealed, write_durably, write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference
 from pytest_lmgate.cache.metadata import facts_of, fingerprint_of
+from pytest_lmgate.cache.remote import Remote, is_from_fork
 from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import CacheError, UnsignedError
 
 WHOLE, PARTIAL = ".lmgate", ".partial"
+_SEND_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Store:
         warn: Called with a sentence that says what is wrong with the cache.
         key: Signs every file; then only files with its signature are believed.
         remark: Called with a sentence where entries without a signature are measured again.
+        remote: A second level, read where the folder lacks a file and written after it.
     """
 
     def __init__(
@@ -62,17 +69,19 @@ class Store:
         warn: Callable[[str], None],
         key: CacheKey | None = None,
         remark: Callable[[str], None] = lambda _: None,
+        remote: Remote | None = None,
     ) -> None:
         self.folder = folder
         self.digests = FileDigests(folder / "digests", key)
-        self._warn, self._key, self._remark = warn, key, remark
+        self._warn, self._key, self._remark, self._remote = warn, key, remark, remote
+        self._sent = -math.inf  # when the last unfinished measurement was sent
 
     def get(self, fingerprint: Fingerprint) -> Entry | None:
         """Return the whole measurement under `fingerprint`; an entry that cannot be trusted is set aside.
 
         Its file's time of change becomes that of its last use, by which `lmgate cache gc` goes.
         """
-        found = self._load(self.path(fingerprint), fingerprint)
+        found = self._found(self.path(fingerprint), fingerprint)
         if found is not None:
             with contextlib.suppress(OSError):  # a cache may be for reading only
                 os.utime(self.path(fingerprint))
@@ -80,17 +89,25 @@ class Store:
 
     def put(self, fingerprint: Fingerprint, entry: Entry) -> None:
         """Store a whole measurement; the partial one goes."""
-        self._save(self.path(fingerprint), fingerprint, entry)
+        path, partial = self.path(fingerprint), self._path(fingerprint, PARTIAL)
+        self._save(path, fingerprint, entry)
         with contextlib.suppress(OSError):
-            self._path(fingerprint, PARTIAL).unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
+        if self._remote is not None:
+            self._remote.put(self._name(path), path)
+            self._remote.remove(self._name(partial))
 
     def get_partial(self, fingerprint: Fingerprint) -> Entry | None:
         """Return what an interrupted measurement had, if anything."""
-        return self._load(self._path(fingerprint, PARTIAL), fingerprint)
+        return self._found(self._path(fingerprint, PARTIAL), fingerprint)
 
     def put_partial(self, fingerprint: Fingerprint, entry: Entry) -> None:
         """Store what a measurement has so far."""
-        self._save(self._path(fingerprint, PARTIAL), fingerprint, entry)
+        path = self._path(fingerprint, PARTIAL)
+        self._save(path, fingerprint, entry)
+        if self._remote is not None and time.monotonic() - self._sent >= _SEND_SECONDS:
+            self._remote.put(self._name(path), path)
+            self._sent = time.monotonic()
 
     def set_aside(self, fingerprint: Fingerprint, reason: CacheError) -> None:
         """Put the whole measurement under `fingerprint` out of the way: it was found not to be one."""
@@ -142,6 +159,15 @@ class Store:
         address = fingerprint.address
         return self.folder / fingerprint.kind.partition("/")[0] / address[:2] / f"{address}{suffix}"
 
+    def _name(self, path: Path) -> PurePosixPath:
+        return PurePosixPath(path.relative_to(self.folder).as_posix())
+
+    def _found(self, path: Path, fingerprint: Fingerprint) -> Entry | None:
+        found = self._load(path, fingerprint)
+        if found is None and self._remote is not None and self._remote.get(self._name(path), path):
+            found = self._load(path, fingerprint)
+        return found
+
     def _load(self, path: Path, fingerprint: Fingerprint) -> Entry | None:
         try:
             body = read_sealed(path, self._key)
@@ -187,3 +213,17 @@ class Store:
 def lock_of(folder: Path, address: str) -> Path:
     """Return the file that is locked while the measurement of an address is made or removed."""
     return folder / "locks" / f"{address[:40]}.lock"
+
+
+def open_store(options: Options, warn: Callable[[str], None], remark: Callable[[str], None]) -> Store:
+    """Return the store that a session's options ask for; see `Store`.
+
+    Raises:
+        ConfigError: The address of the remote cache leads to no kind of store.
+    """
+    remote = None
+    # Offline, only a folder is asked.
+    if options.remote_cache and not (options.offline and re.match(r"(?!file:)\w+:", options.remote_cache)):
+        readonly = options.remote_cache_readonly or is_from_fork(os.environ)
+        remote = Remote(options.remote_cache, readonly=readonly, remark=remark)
+    return Store(options.cache, warn, options.cache_key, remark, remote)

@@ -18,6 +18,8 @@ class Options:
 
     Attributes:
         cache: Cache folder.
+        remote_cache: Address of a second level of the cache, as fsspec reads it; None without.
+        remote_cache_readonly: Write nothing to it.
         run: Id of the run, the same in all its processes; kept with what it measures.
         refresh: Measure again whatever was not measured in this run.
         offline: Forbid the network.
@@ -35,6 +37,8 @@ class Options:
     """
 
     cache: Path
+    remote_cache: str | None = None
+    remote_cache_readonly: bool = False
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     refresh: bool = False
     offline: bool = False

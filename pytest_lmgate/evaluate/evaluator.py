@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from pytest_lmgate.backends.base import Backend, Model, Runner
-from pytest_lmgate.cache.store import Store
+from pytest_lmgate.cache.store import open_store
 from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.revision import RevisedModel
@@ -85,7 +85,7 @@ class Evaluator:
     users_backends: Mapping[str, Backend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        store = Store(self.options.cache, self.warn, self.options.cache_key, self.remark)
+        store = open_store(self.options, self.warn, self.remark)
         self._measurements = Measurements(store, self.options, lambda far: self.report(far), self.note, self.remark)
         self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends)
         self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are

@@ -12,6 +12,7 @@ __all__ = [
     "flag",
     "project_file",
     "reports",
+    "session_options",
     "text",
     "update",
     "verify",
@@ -22,12 +23,16 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME
 from pytest_lmgate.errors import nearest
 from pytest_lmgate.report.formats import FORMATS
+
+if TYPE_CHECKING:
+    from pytest_lmgate.config.options import Options
 
 # By which the common systems can be told; most set CI besides.
 CI_VARIABLES = (
@@ -44,12 +49,17 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
     "cache": ("FOLDER", f"folder of measurements (default: {CACHE_NAME} in rootdir); LMGATE_CACHE_KEY signs it"),
+    "remote-cache": (
+        "URL",
+        "second level of the cache, for several machines: s3://, gs://, file:// and so on",
+    ),
     "baseline": ("FILE", f"baseline of no_regression gates (default: {BASELINE_NAME} beside lmgate.yaml)"),
     "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
 }
 _FLAGS = {
     "refresh": "measure again whatever the gates need",
+    "remote-cache-readonly": "read the remote cache and write nothing to it, as for pull requests from forks",
     "offline": "never use the network; what is missing is an error",
     "fail-fast": "stop a measurement as soon as its partial sum proves the limit broken",
     "strict": "fail wherever a gate is inconclusive",
@@ -85,6 +95,34 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini("lmgate_report", "reports to write, TYPE:DEST each", type="linelist", default=[])
     group.addoption("--no-lmgate", action="store_true", default=False, help="skip every test that needs a measurement")
+
+
+def session_options(config: pytest.Config, run: str) -> Options:
+    """Return the options of a session in the run of this id; all that measures is told by them.
+
+    Raises:
+        pytest.UsageError: One is not what it should be; ConfigError says the same.
+    """
+    from pytest_lmgate.config.cache_key import CacheKey
+    from pytest_lmgate.config.options import Options
+
+    return Options(
+        cache=cache_folder(config),
+        remote_cache=text(config, "remote-cache"),
+        remote_cache_readonly=flag(config, "remote-cache-readonly"),
+        run=run,
+        refresh=flag(config, "refresh"),
+        offline=flag(config, "offline"),
+        device=text(config, "device"),
+        # What was stopped could not be compared with a whole measurement.
+        fail_fast=flag(config, "fail-fast") and not verify(config),
+        workers=workers(config),
+        explain_cache=flag(config, "explain-cache"),
+        strict=flag(config, "strict"),
+        verify=verify(config),
+        cache_key=CacheKey.from_environment(),
+        arguments=arguments(config),
+    )
 
 
 def text(config: pytest.Config, name: str) -> str | None:

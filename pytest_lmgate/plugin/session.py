@@ -16,9 +16,7 @@ from unittest import SkipTest
 
 import pytest
 
-from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.config.file import Project
-from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import BaselineError, CacheWarning, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.verdict import Verdict
@@ -68,35 +66,21 @@ class GateSession:
         self._cache_warnings: list[str] = []
         self._remarks: list[str] = []
         self._measured: list[tuple[str, Score | Divergence]] = []  # what fixtures measured in this phase of a test
+        self._progress = ProgressLine(config)
         try:
-            self._options = Options(
-                cache=options.cache_folder(config),
-                run=run,
-                refresh=options.flag(config, "refresh"),
-                offline=options.flag(config, "offline"),
-                device=options.text(config, "device"),
-                # What was stopped could not be compared with a whole measurement.
-                fail_fast=options.flag(config, "fail-fast") and not options.verify(config),
-                workers=options.workers(config),
-                explain_cache=options.flag(config, "explain-cache"),
-                strict=options.flag(config, "strict"),
-                verify=options.verify(config),
-                cache_key=CacheKey.from_environment(),
-                arguments=options.arguments(config),
+            self._options = options.session_options(config, run)
+            self._evaluator = Evaluator(
+                Project(config.rootpath),
+                self._options,
+                report=self._progress.show,
+                note=self._progress.say,
+                remark=self._remarks.append,
+                warn=self._cache_warnings.append,
+                users_metrics=users_metrics(config),
+                users_backends=users_backends(config),
             )
         except LmgateError as error:
             raise pytest.UsageError(str(error)) from error
-        self._progress = ProgressLine(config)
-        self._evaluator = Evaluator(
-            Project(config.rootpath),
-            self._options,
-            report=self._progress.show,
-            note=self._progress.say,
-            remark=self._remarks.append,
-            warn=self._cache_warnings.append,
-            users_metrics=users_metrics(config),
-            users_backends=users_backends(config),
-        )
         self._follows_gate_of_yaml = False
         self._projects = Projects(config, self._evaluator, self._options)
         self.by_baseline: list[str] = []

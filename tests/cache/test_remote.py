@@ -1,0 +1,214 @@
+"""A second level of the cache: what one machine measured another one reads, and a store that fails changes nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from pytest_lmgate.cache import remote as module
+from pytest_lmgate.cache.remote import Remote, is_from_fork
+from pytest_lmgate.cache.store import Store
+from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.errors import ConfigError
+from tests.cache.test_store import ENTRY, FINGERPRINT, OTHER
+
+NAME = PurePosixPath("token-nll/ab/abc.lmgate")
+
+
+class Machine:
+    """A cache folder beside a remote cache, and what was said."""
+
+    def __init__(self, folder: Path, url: str, key: bytes | None = None, **settings: Any) -> None:
+        self.said: list[str] = []
+        self.warnings: list[str] = []
+        self.remote = Remote(url, remark=self.said.append, **settings)
+        signed = None if key is None else CacheKey(key)
+        self.store = Store(folder, self.warnings.append, signed, self.said.append, self.remote)
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return f"file://{tmp_path}/shared"
+    MemoryFileSystem.store.clear()
+    return "memory://shared/cache"
+
+
+@pytest.fixture
+def machines(tmp_path: Path, url: str) -> tuple[Machine, Machine]:
+    return Machine(tmp_path / "one", url), Machine(tmp_path / "two", url)
+
+
+def test_what_one_machine_keeps_another_one_reads_and_then_holds_itself(
+    machines: tuple[Machine, Machine], url: str
+) -> None:
+    one, two = machines
+    one.store.put(FINGERPRINT, ENTRY)
+    found = two.store.get(FINGERPRINT)
+    assert found is not None
+    assert found.arrays["nll"].tolist() == ENTRY.arrays["nll"].tolist()
+    assert two.store.get(OTHER) is None
+    fsspec.filesystem(url.partition(":")[0]).rm(url.partition("://")[2], recursive=True)
+    assert two.store.get(FINGERPRINT) is not None
+    assert one.warnings == two.warnings == one.said == two.said == []
+
+
+def test_an_unfinished_measurement_goes_on_on_another_machine_and_is_removed_when_it_is_whole(
+    machines: tuple[Machine, Machine],
+) -> None:
+    one, two = machines
+    one.store.put_partial(FINGERPRINT, ENTRY)
+    assert two.store.get_partial(FINGERPRINT) is not None
+    two.store.put(FINGERPRINT, ENTRY)
+    (one.store.path(FINGERPRINT).with_suffix(".partial")).unlink()
+    assert one.store.get_partial(FINGERPRINT) is None
+    assert one.store.get(FINGERPRINT) is not None
+
+
+def test_nothing_is_written_where_only_reading_is_allowed(tmp_path: Path, url: str) -> None:
+    reader = Machine(tmp_path / "fork", url, readonly=True)
+    reader.store.put(FINGERPRINT, ENTRY)
+    reader.store.put_partial(OTHER, ENTRY)
+    assert Machine(tmp_path / "two", url).store.get(FINGERPRINT) is None
+    assert Machine(tmp_path / "two", url).store.get_partial(OTHER) is None
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data.replace(b"nll", b"nnl"), lambda data: b""]
+)
+def test_an_entry_that_was_damaged_there_is_set_aside_and_measured_again(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    url = f"file://{tmp_path}/shared"
+    one, two = Machine(tmp_path / "one", url), Machine(tmp_path / "two", url)
+    one.store.put(FINGERPRINT, ENTRY)
+    (file,) = (tmp_path / "shared").rglob("*.lmgate")
+    file.write_bytes(damage(file.read_bytes()))
+    assert two.store.get(FINGERPRINT) is None
+    assert "a cache entry cannot be trusted" in two.warnings[0]
+    two.store.put(FINGERPRINT, ENTRY)
+    assert Machine(tmp_path / "three", url).store.get(FINGERPRINT) is not None
+
+
+def test_an_entry_that_stands_in_anothers_place_is_not_believed(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/shared"
+    one, two = Machine(tmp_path / "one", url), Machine(tmp_path / "two", url)
+    one.store.put(FINGERPRINT, ENTRY)
+    place = tmp_path / "shared" / two.store.path(OTHER).relative_to(tmp_path / "two")
+    place.parent.mkdir(parents=True)
+    place.write_bytes(one.store.path(FINGERPRINT).read_bytes())
+    assert two.store.get(OTHER) is None
+    assert "it holds another measurement" in two.warnings[0]
+
+
+def test_with_a_key_an_entry_from_somebody_without_it_is_measured_again(tmp_path: Path, url: str) -> None:
+    Machine(tmp_path / "stranger", url).store.put(FINGERPRINT, ENTRY)
+    own = Machine(tmp_path / "own", url, key=b"0123456789abcdef")
+    assert own.store.get(FINGERPRINT) is None
+    assert "entries without a signature were not used" in own.said[0]
+
+
+class Failing(MemoryFileSystem):
+    """A store that fails, or is slow, and counts how often it was asked."""
+
+    protocol = "failing"
+    asked = 0
+    problem: Callable[[], None] = staticmethod(lambda: None)
+
+    def cat_file(self, *_: Any, **__: Any) -> bytes:
+        type(self).asked += 1
+        type(self).problem()
+        raise FileNotFoundError
+
+    def pipe_file(self, *_: Any, **__: Any) -> None:
+        type(self).asked += 1
+        type(self).problem()
+
+
+fsspec.register_implementation("failing", Failing, clobber=True)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> type[Failing]:
+    monkeypatch.setattr(module, "_PAUSE", 0.0)
+    monkeypatch.setattr(Failing, "asked", 0)
+    return Failing
+
+
+def raise_(error: Exception) -> None:
+    raise error
+
+
+def test_a_store_that_is_down_is_tried_three_times_said_once_and_left_alone(
+    tmp_path: Path, failing: type[Failing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "problem", lambda: raise_(ConnectionError("refused by https://me:secret@host/x?t=1")))
+    machine = Machine(tmp_path / "one", "failing://bucket")
+    assert machine.store.get(FINGERPRINT) is None
+    machine.store.put(FINGERPRINT, ENTRY)
+    assert machine.store.get(FINGERPRINT) is not None
+    assert machine.store.get(OTHER) is None
+    assert failing.asked == 3
+    assert machine.said == [
+        "the remote cache failing://bucket cannot be used (ConnectionError: refused by https://***@host/x?***); this "
+        "session goes on without it"
+    ]
+
+
+def test_a_store_that_fails_now_and_then_is_used(
+    tmp_path: Path, failing: type[Failing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = [ConnectionError("reset")] * 2
+    monkeypatch.setattr(failing, "problem", lambda: raise_(problems.pop()) if problems else None)
+    machine = Machine(tmp_path / "one", "failing://bucket")
+    machine.store.put(FINGERPRINT, ENTRY)
+    assert failing.asked == 3
+    assert machine.said == []
+
+
+def test_a_store_that_does_not_answer_is_given_up_after_one_time_out(
+    tmp_path: Path, failing: type[Failing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "problem", lambda: time.sleep(5))
+    machine = Machine(tmp_path / "one", "failing://bucket", seconds=0.2)
+    started = time.monotonic()
+    assert machine.store.get(FINGERPRINT) is None
+    assert machine.store.get(OTHER) is None
+    assert time.monotonic() - started < 3
+    assert "no answer in 0.2 s" in machine.said[0]
+
+
+@pytest.mark.parametrize("url", ["nosuch://bucket", "s4:/x://y"])
+def test_an_address_of_no_known_store_is_an_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="--lmgate-remote-cache"):
+        Remote(url)
+
+
+def test_a_secret_in_an_address_is_never_shown() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Remote("nosuch://me:secret@bucket?token=secret")
+    assert "secret" not in str(caught.value)
+
+
+def github(folder: Path, head: Any) -> dict[str, str]:
+    event = folder / "event.json"
+    event.write_text(json.dumps({"pull_request": {"head": {"repo": head}, "base": {"repo": {"full_name": "a/b"}}}}))
+    return {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_EVENT_PATH": str(event)}
+
+
+def test_pull_requests_from_forks_are_told_by_what_the_service_says(tmp_path: Path) -> None:
+    assert is_from_fork(github(tmp_path, {"full_name": "stranger/b"}))
+    assert is_from_fork(github(tmp_path, None)), "the fork was deleted"
+    assert is_from_fork({"GITHUB_EVENT_NAME": "pull_request_target"}), "nothing says whose it is"
+    assert not is_from_fork(github(tmp_path, {"full_name": "a/b"}))
+    assert not is_from_fork({"GITHUB_EVENT_NAME": "push"})
+    assert is_from_fork({"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"})
+    assert not is_from_fork({"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "1", "CI_MERGE_REQUEST_PROJECT_ID": "1"})
+    assert not is_from_fork({})

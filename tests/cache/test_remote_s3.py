@@ -1,0 +1,85 @@
+"""The remote cache on a real S3-compatible server, which this test starts: moto's."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.cache.remote import Remote
+from pytest_lmgate.cache.store import Store
+from tests.cache.test_store import ENTRY, FINGERPRINT, OTHER
+
+s3fs = pytest.importorskip("s3fs", reason="make test-remote installs s3fs and moto")
+pytest.importorskip("moto", reason="make test-remote installs s3fs and moto")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": address,
+        "AWS_MAX_ATTEMPTS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    process = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
+    try:
+        for _ in range(600):
+            with socket.socket() as tried:
+                if tried.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem(endpoint_url=address).mkdir("bucket")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_two_machines_share_measurements_through_s3_and_go_on_when_it_dies(
+    server: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    said: list[str] = []
+
+    def machine(name: str) -> Store:
+        return Store(tmp_path / name, said.append, remote=Remote("s3://bucket/cache", remark=said.append))
+
+    one, two = machine("one"), machine("two")
+    assert one.get(FINGERPRINT) is None
+    one.put(FINGERPRINT, ENTRY)
+    one.put_partial(OTHER, ENTRY)
+    found = two.get(FINGERPRINT)
+    assert found is not None
+    assert found.arrays["nll"].tolist() == ENTRY.arrays["nll"].tolist()
+    assert two.get_partial(OTHER) is not None
+    two.put(OTHER, ENTRY)
+    assert machine("three").get_partial(OTHER) is None
+    assert said == []
+    server.kill()
+    server.wait()
+    three = machine("four")
+    assert three.get(FINGERPRINT) is None
+    three.put(FINGERPRINT, ENTRY)
+    assert three.get(FINGERPRINT) is not None
+    assert len(said) == 1
+    assert "the remote cache s3://bucket/cache cannot be used" in said[0]
+
+
+def test_a_bucket_that_does_not_exist_is_said(server: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    said: list[str] = []
+    store = Store(tmp_path, said.append, remote=Remote("s3://nosuch/cache", remark=said.append))
+    store.put(FINGERPRINT, ENTRY)
+    assert len(said) == 1
+    assert "s3://nosuch/cache cannot be used" in said[0]

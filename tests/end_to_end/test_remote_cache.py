@@ -1,0 +1,59 @@
+"""Two machines that share a remote cache: the second measures nothing, and a store that is down changes no verdict."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
+
+
+def measured(project: Project) -> int:
+    noted = project.folder / "measured.txt"
+    return len(noted.read_text().split()) if noted.exists() else 0
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_second_machine_measures_nothing(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, workers: tuple[str, ...]
+) -> None:
+    project.write(conftest=COUNT_MEASUREMENTS, test_gate=GATE)
+    shared = tmp_path_factory.mktemp("shared")
+    other = Project(tmp_path_factory.mktemp("elsewhere") / "checkout")
+    shutil.copytree(project.folder, other.folder)
+    remote = ("--lmgate-remote-cache", f"file://{shared}", *workers)
+    project.run(*remote).expect(0, passed=1)
+    assert measured(project) == 1
+    other.run(*remote).expect(0, passed=1).says("cached")
+    assert measured(other) == 0
+    # What was read lies in the machine's own cache then.
+    shutil.rmtree(shared)
+    other.run(*remote).expect(0, passed=1)
+    assert measured(other) == 0
+
+
+def test_a_pull_request_from_a_fork_reads_and_writes_nothing(project: Project, tmp_path: Path) -> None:
+    project.write(test_gate=GATE)
+    fork = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"}
+    project.run("--lmgate-remote-cache", f"file://{tmp_path}/shared", env=fork).expect(0, passed=1)
+    assert not list(tmp_path.glob("shared/**/*.lmgate"))
+    project.run(
+        "--lmgate-refresh", "--lmgate-remote-cache-readonly", "--lmgate-remote-cache", f"file://{tmp_path}/shared"
+    ).expect(0, passed=1)
+    assert not list(tmp_path.glob("shared/**/*.lmgate"))
+
+
+def test_a_store_that_cannot_be_used_is_said_once_and_changes_no_verdict(project: Project, tmp_path: Path) -> None:
+    project.write(test_gate=GATE + GATE.replace("test_gate", "test_again").replace("60.5", "59.5"))
+    (tmp_path / "shared").write_text("a file where a folder is needed")
+    outcome = project.run("--lmgate-remote-cache", f"file://{tmp_path}/shared").expect(1, passed=1, failed=1)
+    assert outcome.text.count("cannot be used") == 1, outcome.text
+    outcome.says(f"the remote cache file://{tmp_path}/shared cannot be used (", "this session goes on without it")
+
+
+def test_an_address_of_no_known_store_is_a_usage_error_without_its_secret(project: Project) -> None:
+    project.write(test_gate=GATE)
+    outcome = project.run("--lmgate-remote-cache", "nosuch://me:secret@bucket").expect(4)
+    outcome.says("--lmgate-remote-cache", "nosuch://***@bucket").is_silent_on("secret", "Traceback")
