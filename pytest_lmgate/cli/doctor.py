@@ -134,7 +134,7 @@ def _project(here: Root, given: str | None) -> Iterator[Finding]:
 
     yield Finding("rootdir", f"{here.folder}{f', by {here.ini.name}' if here.ini else ''}")
     try:
-        project = load_project(here.folder, here.project_file(given))
+        project = load_project(here.start, here.project_file(given))
         gates, problems = ([], []) if project.file is None else read_gates(project.file)
     except LmgateError as error:
         yield Finding("lmgate.yaml", str(error), "No gate runs until this is mended.", wrong=True)

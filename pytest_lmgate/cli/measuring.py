@@ -96,7 +96,7 @@ def measuring(
 
     here = root()
     if project is None:
-        project = load_project(here.folder, here.project_file(config))
+        project = load_project(here.start, here.project_file(config))
     options = Options(
         cache=here.cache(cache),
         refresh=refresh,

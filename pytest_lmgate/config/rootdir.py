@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME
+from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME, find_project_file
 from pytest_lmgate.errors import ConfigError
 
 _ALWAYS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")  # these count even without a section
@@ -32,9 +32,11 @@ class Root:
         folder: The rootdir.
         ini: pytest's configuration file, if there is one.
         settings: What stands in it.
+        start: The folder from which it was found.
     """
 
     folder: Path
+    start: Path
     ini: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -53,8 +55,12 @@ class Root:
         return self._path("cache", given, CACHE_NAME)
 
     def baseline(self, given: str | None) -> Path:
-        """Return the baseline file, likewise."""
-        return self._path("baseline", given, BASELINE_NAME)
+        """Return the baseline file, likewise; without a name, beside the nearest lmgate.yaml below rootdir."""
+        nearest = None if self.project_file(None) else find_project_file(self.start)
+        is_below = nearest is not None and nearest.parent.is_relative_to(self.folder)
+        if given or self.text("baseline", None) or nearest is None or not is_below:
+            return self._path("baseline", given, BASELINE_NAME)
+        return nearest.parent / BASELINE_NAME
 
     def project_file(self, given: str | None) -> Path | None:
         """Return the lmgate.yaml that is named; None where the nearest upward is meant."""
@@ -86,13 +92,13 @@ def find_root(start: Path) -> Root:
                 continue
             settings = _settings(file)
             if settings is not None:
-                return Root(folder, file, settings)
+                return Root(folder, start, file, settings)
             if name == "pyproject.toml":
                 last_resort = last_resort or file
     if last_resort is not None:
-        return Root(last_resort.parent, last_resort)
+        return Root(last_resort.parent, start, last_resort)
     with_setup = (folder for folder in (start, *start.parents) if (folder / "setup.py").is_file())
-    return Root(next(with_setup, start))
+    return Root(next(with_setup, start), start)
 
 
 def _settings(file: Path) -> Mapping[str, Any] | None:

@@ -32,6 +32,7 @@ def keep_baseline(
     unknown: Sequence[str] = (),
     renamed: Mapping[str, str],
     expected: Sequence[str],
+    prefix: str = "",
 ) -> tuple[list[str], list[str]]:
     """Write the entries of gates that ran, or name those that no gate uses.
 
@@ -43,6 +44,7 @@ def keep_baseline(
         unknown: Files and folders that could not be collected, of whose entries nothing is said.
         renamed: The former name of each gate whose entry was found under it.
         expected: Gates that go by the baseline, as they were collected.
+        prefix: What the ids of its gates begin with, which the file leaves out.
 
     Returns:
         What to say, and what went wrong.
@@ -50,15 +52,16 @@ def keep_baseline(
     if not update:
         names = []
         with contextlib.suppress(BaselineError):  # said where a gate wanted it
-            names = [] if used is None else _without_gate(read_baseline(path), used, unknown)
-        return [f"baseline {path.name}: no gate uses {name}; remove it by --lmgate-prune" for name in names], []
+            names = [] if used is None else _without_gate(read_baseline(path, prefix), used, unknown)
+        return [f"baseline {prefix}{path.name}: no gate uses {name}; remove it by --lmgate-prune" for name in names], []
     if update == "prune" and used is None:
         why = "not all tests were collected (a path, -k or -m for instance), or not all ran"
-        return [f"baseline {path.name}: --lmgate-prune changed nothing: {why}"], []
+        return [f"baseline {prefix}{path.name}: --lmgate-prune changed nothing: {why}"], []
     try:
         used = used if update != "new" else None
         expected = expected if update == "prune" else ()
-        return update_file(path, new, used=used, unknown=unknown, renamed=renamed, expected=expected), []
+        changed = update_file(path, new, used=used, unknown=unknown, renamed=renamed, expected=expected, prefix=prefix)
+        return changed, []
     except (BaselineError, OSError) as error:
         return [], [f"the baseline was not written: {error}"]
 
@@ -71,6 +74,7 @@ def update_file(
     unknown: Sequence[str] = (),
     renamed: Mapping[str, str] = MappingProxyType({}),
     expected: Sequence[str] = (),
+    prefix: str = "",
 ) -> list[str]:
     """Write the entries of gates that ran into the file; all others stay as they are.
 
@@ -82,6 +86,7 @@ def update_file(
         unknown: Files and folders that could not be collected, whose entries stay.
         renamed: The former name of each gate that gets the entry of that name.
         expected: Gates that need an entry before one is removed: it may be theirs under a former name.
+        prefix: What the ids of its gates begin with, which the file leaves out.
 
     Returns:
         What was done, in lines.
@@ -103,9 +108,9 @@ def update_file(
         gone[:] = [name for name in unused if not waiting or name in renamed.values()]
         return {name: entry for name, entry in entries.items() if name not in gone}
 
-    before, after = rewrite(path, change)
+    before, after = rewrite(path, change, prefix)
     moved = {name: former for name, former in renamed.items() if after.get(name) != before.get(name)}
-    told = _told(path.name, before, after, list(new), gone, moved)
+    told = _told(f"{prefix}{path.name}", before, after, list(new), gone, moved)
     if waiting and len(gone) < len(unused):
         told.append(
             f"  nothing else was removed, since {waiting[0]} has no entry, and one that no gate uses may be its own "
@@ -115,13 +120,14 @@ def update_file(
 
 
 def rewrite(
-    path: Path, change: Callable[[Mapping[str, BaselineEntry]], Mapping[str, BaselineEntry]]
+    path: Path, change: Callable[[Mapping[str, BaselineEntry]], Mapping[str, BaselineEntry]], prefix: str = ""
 ) -> tuple[Mapping[str, BaselineEntry], Mapping[str, BaselineEntry]]:
     """Change the entries of a file, durably and while no other process does; the same entries write nothing.
 
     Args:
         path: Of the file; a link stays one, and the file it leads to is written.
         change: Returns the entries after the change.
+        prefix: What the ids of its gates begin with, which the file leaves out.
 
     Returns:
         The entries before and after.
@@ -135,10 +141,11 @@ def rewrite(
     lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
     with FileLock(lock):
         remove_leftovers(target)
-        before = read_baseline(path)
+        before = read_baseline(path, prefix)
         after = change(before)
         if after != before:
-            write_durably(target, format_baseline(after).encode())
+            kept = {name.removeprefix(prefix): entry for name, entry in after.items()}
+            write_durably(target, format_baseline(kept).encode())
     return before, after
 
 

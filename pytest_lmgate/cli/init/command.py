@@ -47,7 +47,7 @@ def init(
             f"{FILE_NAME} belongs into pytest's rootdir, which is {here.folder}: run lmgate init there, or make "
             f"{folder} a rootdir of its own by an empty pytest.ini"
         )
-    from pytest_lmgate.config.file import find_project_file
+    from pytest_lmgate.config import find_project_file
 
     if (there := find_project_file(folder)) is not None:
         raise ConfigError(f"{there} is there already; lmgate init overwrites nothing: move it away, or edit it")
