@@ -128,12 +128,35 @@ def test_nothing_that_is_there_is_overwritten(start: Start, name: str) -> None:
     assert sorted(each.name for each in project.folder.iterdir()) == sorted(["data", "models", name])
 
 
-def test_what_cannot_be_gated_says_why(start: Start, tmp_path: Path) -> None:
+def test_what_cannot_be_gated_says_why(start: Start) -> None:
     project = start("nan")
     lmgate(project.folder, "init", "--yes", code=3).is_silent_on("Traceback")
     assert not (project.folder / "lmgate.yaml").exists()
     shutil.rmtree(project.folder / "models")
     lmgate(project.folder, "init", "--yes", code=3).says("no model was found", "name it: --model PATH")
     lmgate(project.folder, "init", "--model", "none", code=2).says("none does not exist")
+
+
+def test_a_project_within_a_repository_gets_a_file_and_a_baseline_of_its_own(
+    start: Start, models: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    lmgate(project.folder, "init", "--yes", code=3).says(f"pytest's rootdir, which is {tmp_path}")
+    (tmp_path / ".git").mkdir()
+    project = start("die")
+    done = lmgate(project.folder, "init", "--yes", "--ci=github")
+    done.says("written: lmgate.yaml, lmgate-baseline.json, ../.github/workflows/model-quality.yml")
+    steps = yaml.safe_load((tmp_path / ".github/workflows/model-quality.yml").read_text())["jobs"]["gates"]["steps"]
+    assert [step["with"]["path"] for step in steps if "path" in step.get("with", {})] == [".lmgate_cache"]
+    for folder in (tmp_path, project.folder):
+        project.run(cwd=folder).expect(0, passed=2).says("cached")
+        lmgate(folder, "baseline", "show", *(["--baseline=start/lmgate-baseline.json"] * (folder == tmp_path))).says(
+            "lmgate.yaml::no_regression:ppl[die-words]", "1 entry"
+        )
+    lmgate(project.folder, "doctor").says("nothing is wrong", "1 model, 1 dataset, 2 gates")
+    damage(project, "die", models)
+    project.run(cwd=tmp_path).expect(1, failed=2)
+
+
+def test_where_pytest_s_settings_name_another_file_it_refuses(start: Start) -> None:
+    project = start("die").write(pytest_ini="[pytest]\nlmgate_config = other.yaml\n")
+    lmgate(project.folder, "init", "--yes", code=3).says("a new one would not be read")
