@@ -44,14 +44,14 @@ def version(
         raise typer.Exit
 
 
-app.command("markers")(markers.markers)
-app.command("doctor")(doctor.doctor)
-app.command("report")(report.report)
 app.command("init")(command.init)
 app.command("measure")(measure.measure)
-app.command("schema")(schema.schema)
+app.command("report")(report.report)
 app.add_typer(cache.cache, name="cache")
 app.add_typer(baseline.baseline, name="baseline")
+app.command("doctor")(doctor.doctor)
+app.command("markers")(markers.markers)
+app.command("schema")(schema.schema)
 
 
 def main() -> None:

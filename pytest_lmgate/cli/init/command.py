@@ -36,9 +36,9 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: take the first that is found.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write lmgate.yaml with gates that run, from a model and a text: measured once, with limits and reasons.
+    """Write an lmgate.yaml whose gates run.
 
-    It overwrites nothing.
+    From a model and a text: measures once, and says why it proposes which limits. It overwrites nothing.
     """
     if ci not in ("", "github"):
         raise typer.BadParameter(f"--ci: expected github, got {ci!r}")
