@@ -22,7 +22,7 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli import baseline, cache, doctor, markers, measure, report, schema
+from pytest_lmgate.cli import baseline, cache, doctor, markers, measure, report, schema, why
 from pytest_lmgate.cli.init import command
 from pytest_lmgate.errors import LmgateError
 
@@ -46,6 +46,7 @@ def version(
 
 app.command("init")(command.init)
 app.command("measure")(measure.measure)
+app.command("why")(why.why)
 app.command("report")(report.report)
 app.add_typer(cache.cache, name="cache")
 app.add_typer(baseline.baseline, name="baseline")
