@@ -12,6 +12,7 @@ import yaml
 
 from tests.end_to_end.commands import lmgate, lmgate_json
 from tests.end_to_end.projects import Project
+from tests.end_to_end.writers import MASKED_WORDS, writing_project
 
 Start = Callable[..., Project]
 
@@ -160,3 +161,30 @@ def test_a_project_within_a_repository_gets_a_file_and_a_baseline_of_its_own(
 def test_where_pytest_s_settings_name_another_file_it_refuses(start: Start) -> None:
     project = start("die").write(pytest_ini="[pytest]\nlmgate_config = other.yaml\n")
     lmgate(project.folder, "init", "--yes", code=3).says("a new one would not be read")
+
+
+def test_a_text_of_one_cluster_has_no_known_noise_and_still_gates(start: Start, models: Path) -> None:
+    project = start("die")
+    (project.folder / "one.jsonl").write_text('{"text": "w1 w2 w3 w4"}\n')
+    lmgate(project.folder, "init", "--yes", "--dataset=one.jsonl").says(
+        "noise: not known, the text is a single cluster"
+    )
+    project.run().expect(0, passed=2)
+    damage(project, "die", models)
+    project.run().expect(1, failed=2)
+
+
+def test_a_masked_model_is_gated_by_its_pseudo_perplexity_and_an_encoder_decoder_is_refused(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
+    paths = {
+        name: entry["path"]
+        for name, entry in yaml.safe_load((made.folder / "lmgate.yaml").read_text())["models"].items()
+    }
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "words.txt").write_text("w1 w2 w3 w4 w5 w6 w7")
+    lmgate(folder, "init", f"--model={paths['translator']}", "--yes", code=3).says("got an encoder-decoder one")
+    lmgate(folder, "init", f"--model={paths['masked']}", "--yes").says(f"masked on words: pppl {MASKED_WORDS}")
+    Project(folder).run().expect(0, passed=2).says("pppl_max[masked-words]", "no_regression:pppl[masked-words]")
