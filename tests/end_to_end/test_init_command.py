@@ -158,6 +158,14 @@ def test_a_project_within_a_repository_gets_a_file_and_a_baseline_of_its_own(
     project.run(cwd=tmp_path).expect(1, failed=2)
 
 
+def test_a_baseline_that_pytest_s_settings_name_is_the_one_that_is_written(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_baseline = accepted.json\n")
+    project = start("die")
+    lmgate(project.folder, "init", "--yes").says("written: lmgate.yaml, ../accepted.json")
+    assert "start/lmgate.yaml::no_regression:ppl[die-words]" in (tmp_path / "accepted.json").read_text()
+    project.run(cwd=tmp_path).expect(0, passed=2)
+
+
 def test_where_pytest_s_settings_name_another_file_it_refuses(start: Start) -> None:
     project = start("die").write(pytest_ini="[pytest]\nlmgate_config = other.yaml\n")
     lmgate(project.folder, "init", "--yes", code=3).says("a new one would not be read")

@@ -77,7 +77,9 @@ def init(
     for kind, file in files.items():
         if kind != "baseline":
             write_new(file, written[kind])
-    carrier = _relative(files["tests" if tests else "project"], here.start)
+    # Ids of gates are relative to lmgate.yaml; in a baseline that the settings name, to rootdir.
+    above = here.folder if here.text("baseline", None) else here.start
+    carrier = _relative(files["tests" if tests else "project"], above)
     carriers = {name: f"{carrier}::{function}" if tests else carrier for name, function in functions.items()}
     _write_baseline(files["baseline"], found, carriers)
     _tell(found, list(files.values()), here.start, as_json=as_json)
@@ -97,7 +99,8 @@ def _entries(
 def _files(here: Root, *, tests: bool, ci: bool) -> dict[str, Path]:
     """Return the files to write, by what they are."""
     folder = here.start
-    files = {"project": folder / FILE_NAME, "baseline": folder / BASELINE_NAME}
+    baseline = here.baseline(None) if here.text("baseline", None) else folder / BASELINE_NAME
+    files = {"project": folder / FILE_NAME, "baseline": baseline}
     if here.ini is None:
         files["ini"] = folder / "pytest.ini"
     if tests:
