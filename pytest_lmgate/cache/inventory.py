@@ -64,7 +64,8 @@ class Found:
     @property
     def model(self) -> str:
         """Names of the models when it was measured; empty in entries of earlier versions."""
-        return " against ".join(map(str, self.facts.get("models", ())))
+        models = self.facts.get("models")
+        return " against ".join(map(str, models)) if isinstance(models, list) else ""
 
     @property
     def dataset(self) -> str:
@@ -93,7 +94,10 @@ def find_entries(folder: Path) -> list[Found]:
     Raises:
         OSError: The folder cannot be read.
     """
-    found = [_read(path, match[1]) for path, match in _files(folder)]
+    found: list[Found] = []
+    for path, match in _files(folder):
+        with contextlib.suppress(FileNotFoundError):  # another process has moved it since
+            found.append(_read(path, match[1]))
     return sorted(found, key=lambda each: (-each.used, each.address))
 
 

@@ -19,10 +19,10 @@ from pytest_lmgate.errors import BaselineError, nearest
 if TYPE_CHECKING:
     from pytest_lmgate.gates.baseline import BaselineEntry
 
-baseline = typer.Typer(no_args_is_help=True, help="See and tidy the committed baseline of no_regression gates.")
+baseline = typer.Typer(no_args_is_help=True, help="See and tidy the committed baseline.")
 
-_COLUMNS = ("gate", "metric", "model", "dataset", "value", "scored", "measured")
-_CHANGES = ("gate", "old", "new", "change", "is")
+_COLUMNS = ("value", "scored", "model", "dataset", "measured", "gate")
+_CHANGES = ("old", "new", "change", "is", "gate")
 _NUMBERS = ("value", "scored", "old", "new", "change")
 
 
@@ -35,13 +35,12 @@ def show_entries(file: BaselineOption = None, as_json: AsJson = False) -> None:
     entries = read_baseline(path)
     rows = [
         (
-            name,
-            entry.metric,
-            entry.model,
-            entry.dataset,
             f"{entry.value:.6g}",
             f"{entry.n:,} {entry.unit}s",
+            entry.model,
+            entry.dataset,
             f"{entry.provenance.date} {entry.provenance.commit}".rstrip(),
+            name,
         )
         for name, entry in sorted(entries.items())
     ]
@@ -49,7 +48,7 @@ def show_entries(file: BaselineOption = None, as_json: AsJson = False) -> None:
     text = f"{path}: {counted(len(rows), 'entry')}{absent}"
     show(
         {"file": str(path), "gates": {name: _facts(entry) for name, entry in sorted(entries.items())}},
-        f"{table(_COLUMNS, rows, right=_NUMBERS)}\n{text}" if rows else text,
+        f"{table(_COLUMNS, rows, right=_NUMBERS, whole=('gate',))}\n{text}" if rows else text,
         as_json=as_json,
     )
 
@@ -70,17 +69,21 @@ def diff(
     ]
     rows = [
         (
-            each["gate"],
             *("-" if each[side] is None else f"{each[side]:.6g}" for side in ("old", "new")),
             "-" if each["change"] is None else f"{each['change']:+.2f} %",
             each["is"],
+            each["gate"],
         )
         for each in found
     ]
     same = len({*old} & {*new}) - sum(each["is"] not in ("new", "removed") for each in found)
     text = f"{path} against {revision}: {counted(len(found), 'change')}, {same} unchanged"
     data = {"file": str(path), "revision": revision, "changes": found, "unchanged": same}
-    show(data, f"{table(_CHANGES, rows, right=_NUMBERS)}\n{text}" if rows else text, as_json=as_json)
+    show(
+        data,
+        f"{table(_CHANGES, rows, right=_NUMBERS, whole=('is', 'gate'))}\n{text}" if rows else text,
+        as_json=as_json,
+    )
 
 
 @baseline.command()

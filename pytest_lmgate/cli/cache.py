@@ -26,7 +26,10 @@ _COLUMNS = ("id", "used", "size", "kind", "state", "metric", "model", "dataset",
 
 @cache.command("ls")
 def list_entries(folder: CacheOption = None, as_json: AsJson = False) -> None:
-    """List the measurements, the last used first, by the names that they had when they were made."""
+    """List the measurements, the last used first.
+
+    Names of models and datasets are those of the day when they were measured.
+    """
     place, entries = _entries(folder)
     rows = [
         (
@@ -54,7 +57,10 @@ def show_entry(
     folder: CacheOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a measurement's address is made of, and where and when it was measured."""
+    """Show what a measurement is made of.
+
+    Its address is the hash of all ingredients; it also says where and when it was measured.
+    """
     place, entries = _entries(folder)
     found = [entry for entry in entries if entry.address.startswith(address.lower())]
     if len({entry.address for entry in found}) != 1:
@@ -72,9 +78,10 @@ def show_entry(
 
 @cache.command()
 def verify(folder: CacheOption = None, as_json: AsJson = False) -> None:
-    """Check every measurement: its checksum, its address and, if LMGATE_CACHE_KEY is set, its signature.
+    """Check every measurement.
 
-    The exit code is 1 if one is broken. Nothing is removed: a session sets a broken entry aside and measures again.
+    Its checksum, its address and, if LMGATE_CACHE_KEY is set, its signature. The exit code is 1 if one is broken.
+    Nothing is removed: a session sets a broken entry aside and measures again.
     """
     from pytest_lmgate.cache.inventory import check
     from pytest_lmgate.config.cache_key import CacheKey
@@ -97,7 +104,10 @@ def gc(
     folder: CacheOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove measurements until the cache is no larger than SIZE: what was not used for longest goes first."""
+    """Remove measurements until the rest fits SIZE.
+
+    What was not used for longest goes first.
+    """
     place, entries = _entries(folder)
     _sweep(place, entries, bytes_of(max_size), as_json)
 
@@ -146,7 +156,6 @@ def _total(entries: list[Found]) -> str:
 
 def _facts(entry: Found) -> dict[str, Any]:
     measured = entry.facts.get("measured_at")
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(measured)) if isinstance(measured, int | float) else ""
     return {
         "address": entry.address,
         "kind": entry.kind,
@@ -156,9 +165,13 @@ def _facts(entry: Found) -> dict[str, Any]:
         "dataset": entry.dataset,
         "count": entry.count,
         "size": entry.size,
-        "used": entry.used,
-        "measured": when,
+        "used": _day(entry.used),
+        "measured": _day(measured) if isinstance(measured, int | float) else "",
         "machine": entry.facts.get("machine", ""),
         "file": str(entry.path),
         "problem": entry.problem,
     }
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -52,7 +52,10 @@ class Finding:
 
 
 def doctor(cache: CacheOption = None, config: ConfigOption = None, as_json: AsJson = False) -> None:
-    """Look at versions, device, memory, cache, lmgate.yaml and baseline; exit code 1 if something is wrong."""
+    """Say what is wrong here, and what to do about it.
+
+    Looks at versions, device, memory, cache, lmgate.yaml and baseline. The exit code is 1 if something is wrong.
+    """
     here = root()
     checks: list[Callable[[], Iterator[Finding]]] = [
         _versions,

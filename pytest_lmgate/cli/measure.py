@@ -42,7 +42,7 @@ def measure(
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure again what the cache has.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model on a dataset, or take the number from the cache.
+    """Measure a model, or look the number up.
 
     METRIC and its options are those of the fixture: `lmgate markers ppl_of` lists them. Several values, as in
     --stride 128,256,512, make a table with a row each. Progress goes to stderr.

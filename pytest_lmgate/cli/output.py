@@ -9,11 +9,13 @@ from typing import Annotated
 
 import typer
 
-from pytest_lmgate.errors import harmless
+from pytest_lmgate.report.excerpt import printable
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def show(data: object, text: str, *, as_json: bool) -> None:
     """Print `data` as JSON or `text`, in which nothing is left that a terminal would obey."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False) if as_json else harmless(text))
+    if as_json:
+        text = json.dumps(data, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    typer.echo(text if as_json else printable(text))

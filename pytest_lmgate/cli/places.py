@@ -15,11 +15,11 @@ CacheOption = Annotated[
     str | None, typer.Option("--cache", metavar="FOLDER", help="Folder of measurements; that of pytest's rootdir else.")
 ]
 BaselineOption = Annotated[
-    str | None, typer.Option("--baseline", metavar="FILE", help="Baseline file; that of pytest's rootdir else.")
+    str | None, typer.Option("--baseline", metavar="FILE", help="Baseline file; the one beside lmgate.yaml else.")
 ]
 ConfigOption = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="lmgate.yaml to use; the nearest from rootdir upward else."),
+    typer.Option("--config", metavar="FILE", help="lmgate.yaml to use; the nearest upward else."),
 ]
 
 

@@ -18,19 +18,24 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "
 _AGES = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> str:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), whole: Sequence[str] = ()
+) -> str:
     """Return a table that fits the terminal as far as its texts can be shortened in the middle.
 
     Args:
         header: Names of the columns.
         rows: Texts of each row.
         right: Columns of numbers, which stand on the right and are never shortened.
+        whole: Other columns that are never shortened, since people copy what stands there.
     """
     lines = [list(header), *([harmless_line(text) for text in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     room = shutil.get_terminal_size().columns - len(_GAP) * (len(header) - 1)
     while sum(widths) > room:
-        widest = max((i for i, name in enumerate(header) if name not in right), key=widths.__getitem__, default=None)
+        widest = max(
+            (i for i, name in enumerate(header) if name not in (*right, *whole)), key=widths.__getitem__, default=None
+        )
         if widest is None or widths[widest] <= _LEAST:
             break
         widths[widest] -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "DATA_SUFFIXES",
+    "DEVICES",
     "DTYPES",
     "TEXT_SUFFIXES",
     "DatasetSpec",

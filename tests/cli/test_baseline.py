@@ -53,13 +53,22 @@ def git(folder: Path, *arguments: str) -> None:
 
 def test_show_lists_the_entries(file: Path) -> None:
     header, first, second, total = lmgate("show").stdout.splitlines()
-    assert header.split() == ["gate", "metric", "model", "dataset", "value", "scored", "measured"]
-    assert first.split() == ["t.py::test_a", "ppl", "int8", "words", "2", "100", "tokens", "2026-01-31", "abc"]
-    assert second.split()[:5] == ["t.py::test_b", "bleu", "int8", "words", "40"]
+    assert header.split() == ["value", "scored", "model", "dataset", "measured", "gate"]
+    assert first.split() == ["2", "100", "tokens", "int8", "words", "2026-01-31", "abc", "t.py::test_a"]
+    assert second.split()[0] == "40"
     assert total == f"{file}: 2 entries"
     found = json.loads(lmgate("show", "--json").stdout)["gates"]["t.py::test_a"]
     assert found["value"] == 2.0
     assert "clusters" not in found
+
+
+def test_names_of_gates_are_whole_on_a_narrow_terminal_so_that_they_can_be_copied(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    name = f"tests/{'long/' * 20}test_quality.py::test_a::no_regression:ppl[int8-words]"
+    lmgate("rename", "t.py::test_a", name)
+    assert name in lmgate("show").stdout
 
 
 def test_a_missing_file_has_no_entries_and_the_command_that_makes_it(file: Path) -> None:
@@ -78,9 +87,9 @@ def test_diff_says_old_and_new_and_whether_it_is_worse(file: Path) -> None:
     file.write_text(format_baseline({"t.py::test_a": worse, "t.py::test_b": lower, "t.py::test_c": ENTRY}))
     rows = [line.split() for line in lmgate("diff").stdout.splitlines()]
     assert rows[1:-1] == [
-        ["t.py::test_a", "2", "2.2", "+10.00", "%", "worse"],
-        ["t.py::test_b", "40", "30", "-25.00", "%", "worse"],
-        ["t.py::test_c", "-", "2", "-", "new"],
+        ["2", "2.2", "+10.00", "%", "worse", "t.py::test_a"],
+        ["40", "30", "-25.00", "%", "worse", "t.py::test_b"],
+        ["-", "2", "-", "new", "t.py::test_c"],
     ]
     file.write_text(format_baseline({"t.py::test_a": better}))
     changes = json.loads(lmgate("diff", "HEAD", "--json").stdout)["changes"]

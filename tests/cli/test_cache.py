@@ -209,3 +209,21 @@ def test_the_folder_is_that_of_rootdir_or_of_its_ini_file(
     assert "0 entries" in lmgate("ls", "--cache", ".").stdout
     (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_cache = elsewhere\n")
     assert f"{tmp_path / 'elsewhere'}: 0 entries" in lmgate("ls").stdout
+
+
+def test_names_that_a_terminal_would_obey_are_shown(store: Store) -> None:
+    put(store, "\x1b[31mred\n::error::\u202e")
+    out = lmgate("ls").stdout
+    assert "\\x1b[31mred" in out
+    assert not {"\x1b", "\u202e"} & set(out)
+    assert not any(line.startswith("::") for line in out.splitlines())
+
+
+def test_paths_that_are_no_unicode_are_printed(store: Store, tmp_path: Path) -> None:
+    path = put(store, "m")
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    store.folder.rename(folder)
+    path = folder / path.relative_to(store.folder)
+    path.write_bytes(b"broken")
+    assert r"caf\udce9" in lmgate("verify", "--cache", str(folder), code=1).stdout
+    assert json.loads(lmgate("ls", "--cache", str(folder), "--json").stdout)["entries"]

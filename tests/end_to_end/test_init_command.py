@@ -12,6 +12,7 @@ import yaml
 
 from tests.end_to_end.commands import lmgate, lmgate_json
 from tests.end_to_end.projects import Project
+from tests.end_to_end.writers import MASKED_WORDS, writing_project
 
 Start = Callable[..., Project]
 
@@ -128,12 +129,70 @@ def test_nothing_that_is_there_is_overwritten(start: Start, name: str) -> None:
     assert sorted(each.name for each in project.folder.iterdir()) == sorted(["data", "models", name])
 
 
-def test_what_cannot_be_gated_says_why(start: Start, tmp_path: Path) -> None:
+def test_what_cannot_be_gated_says_why(start: Start) -> None:
     project = start("nan")
     lmgate(project.folder, "init", "--yes", code=3).is_silent_on("Traceback")
     assert not (project.folder / "lmgate.yaml").exists()
     shutil.rmtree(project.folder / "models")
     lmgate(project.folder, "init", "--yes", code=3).says("no model was found", "name it: --model PATH")
     lmgate(project.folder, "init", "--model", "none", code=2).says("none does not exist")
+
+
+def test_a_project_within_a_repository_gets_a_file_and_a_baseline_of_its_own(
+    start: Start, models: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    lmgate(project.folder, "init", "--yes", code=3).says(f"pytest's rootdir, which is {tmp_path}")
+    (tmp_path / ".git").mkdir()
+    project = start("die")
+    done = lmgate(project.folder, "init", "--yes", "--ci=github")
+    done.says("written: lmgate.yaml, lmgate-baseline.json, ../.github/workflows/model-quality.yml")
+    steps = yaml.safe_load((tmp_path / ".github/workflows/model-quality.yml").read_text())["jobs"]["gates"]["steps"]
+    assert [step["with"]["path"] for step in steps if "path" in step.get("with", {})] == [".lmgate_cache"]
+    for folder in (tmp_path, project.folder):
+        project.run(cwd=folder).expect(0, passed=2).says("cached")
+        lmgate(folder, "baseline", "show", *(["--baseline=start/lmgate-baseline.json"] * (folder == tmp_path))).says(
+            "lmgate.yaml::no_regression:ppl[die-words]", "1 entry"
+        )
+    lmgate(project.folder, "doctor").says("nothing is wrong", "1 model, 1 dataset, 2 gates")
+    damage(project, "die", models)
+    project.run(cwd=tmp_path).expect(1, failed=2)
+
+
+def test_a_baseline_that_pytest_s_settings_name_is_the_one_that_is_written(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_baseline = accepted.json\n")
+    project = start("die")
+    lmgate(project.folder, "init", "--yes").says("written: lmgate.yaml, ../accepted.json")
+    assert "start/lmgate.yaml::no_regression:ppl[die-words]" in (tmp_path / "accepted.json").read_text()
+    project.run(cwd=tmp_path).expect(0, passed=2)
+
+
+def test_where_pytest_s_settings_name_another_file_it_refuses(start: Start) -> None:
+    project = start("die").write(pytest_ini="[pytest]\nlmgate_config = other.yaml\n")
+    lmgate(project.folder, "init", "--yes", code=3).says("a new one would not be read")
+
+
+def test_a_text_of_one_cluster_has_no_known_noise_and_still_gates(start: Start, models: Path) -> None:
+    project = start("die")
+    (project.folder / "one.jsonl").write_text('{"text": "w1 w2 w3 w4"}\n')
+    lmgate(project.folder, "init", "--yes", "--dataset=one.jsonl").says(
+        "noise: not known, the text is a single cluster"
+    )
+    project.run().expect(0, passed=2)
+    damage(project, "die", models)
+    project.run().expect(1, failed=2)
+
+
+def test_a_masked_model_is_gated_by_its_pseudo_perplexity_and_an_encoder_decoder_is_refused(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
+    paths = {
+        name: entry["path"]
+        for name, entry in yaml.safe_load((made.folder / "lmgate.yaml").read_text())["models"].items()
+    }
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "words.txt").write_text("w1 w2 w3 w4 w5 w6 w7")
+    lmgate(folder, "init", f"--model={paths['translator']}", "--yes", code=3).says("got an encoder-decoder one")
+    lmgate(folder, "init", f"--model={paths['masked']}", "--yes").says(f"masked on words: pppl {MASKED_WORDS}")
+    Project(folder).run().expect(0, passed=2).says("pppl_max[masked-words]", "no_regression:pppl[masked-words]")

@@ -14,7 +14,8 @@ import typer
 from pytest_lmgate.cli.init.discovery import find_places, text_column
 from pytest_lmgate.cli.output import AsJson, show
 from pytest_lmgate.cli.places import root
-from pytest_lmgate.config import FILE_NAME
+from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME, FILE_NAME
+from pytest_lmgate.config.rootdir import Root
 from pytest_lmgate.errors import ConfigError, harmless_line
 
 if TYPE_CHECKING:
@@ -35,23 +36,16 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: take the first that is found.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write lmgate.yaml with gates that run, from a model and a text: measured once, with limits and reasons.
+    """Write an lmgate.yaml whose gates run.
 
-    It overwrites nothing.
+    From a model and a text: measures once, and says why it proposes which limits. It overwrites nothing.
     """
     if ci not in ("", "github"):
         raise typer.BadParameter(f"--ci: expected github, got {ci!r}")
-    here, folder = root(), Path.cwd()
-    if here.folder != folder:
-        raise ConfigError(
-            f"{FILE_NAME} belongs into pytest's rootdir, which is {here.folder}: run lmgate init there, or make "
-            f"{folder} a rootdir of its own by an empty pytest.ini"
-        )
-    from pytest_lmgate.config import find_project_file
-
-    if (there := find_project_file(folder)) is not None:
-        raise ConfigError(f"{there} is there already; lmgate init overwrites nothing: move it away, or edit it")
-    chosen, text = _chosen(folder, model or [], dataset, yes=yes)
+    here = root()
+    if (named := here.project_file(None)) is not None:
+        raise ConfigError(f"{named} is the file that pytest reads here, by its settings: a new one would not be read")
+    chosen, text = _chosen(here.start, model or [], dataset, yes=yes)
 
     from pytest_lmgate.cli.init.files import project_text, require_absent, test_text, workflow_text, write_new
     from pytest_lmgate.cli.init.proposal import proposals
@@ -59,49 +53,74 @@ def init(
     from pytest_lmgate.config.file import Project
     from pytest_lmgate.config.specs import DatasetSpec, ModelSpec, ProjectSpec
 
-    names = _names(chosen)
-    models: dict[str, dict[str, Any]] = {
-        name: {"path": _relative(path, folder)} for name, path in zip(names, chosen, strict=True)
-    }
-    data = text.resolve().stem
-    datasets: dict[str, dict[str, Any]] = {data: {"path": _relative(text, folder)}}
-    if text.suffix == ".jsonl" and (column := text_column(text)) not in ("text", None):
-        datasets[data]["text"] = column
-    files = {"project": folder / FILE_NAME, "baseline": here.baseline(None)}
-    if here.ini is None:
-        files["ini"] = folder / "pytest.ini"
-    if tests:  # two names may have the same letters, so the numbers tell the functions apart
-        files["tests"] = _folder_of_tests(here.settings.get("testpaths"), folder) / "test_models.py"
-    repository = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
-    if ci:
-        files["ci"] = repository / ".github" / "workflows" / "model-quality.yml"
+    models, datasets = _entries(chosen, text, here.start)
+    files = _files(here, tests=tests, ci=bool(ci))
     require_absent(files.values())
-
     spec = ProjectSpec(
         models={name: ModelSpec(**entry) for name, entry in models.items()},
         datasets={name: DatasetSpec(**entry) for name, entry in datasets.items()},
     )
-    with measuring(device=device, project=Project(folder, spec=spec)) as session:
-        found = proposals(session, names, data, margin / 100)
+    with measuring(device=device, project=Project(here.start, spec=spec)) as session:
+        found = proposals(session, list(models), next(iter(datasets)), margin / 100)
 
+    # Two names may have the same letters, so that numbers tell the functions apart.
     functions = {
-        name: f"test_{re.sub(r'[^0-9a-zA-Z]+', '_', name).lower()}_{number}" for number, name in enumerate(names)
+        name: f"test_{re.sub(r'[^0-9a-zA-Z]+', '_', name).lower()}_{number}" for number, name in enumerate(models)
     }
-    written = {"project": project_text(models, datasets, found, gates=not tests), "ini": "[pytest]\n"}
-    written |= {"tests": test_text(found, functions)}
-    if ci:
-        extras = ["gguf" for path in chosen if path.suffix == ".gguf"]
-        inner = folder.relative_to(repository).as_posix()
-        written["ci"] = workflow_text(extras, "" if inner == "." else f"{inner}/")
+    extras = ["gguf" for path in chosen if path.suffix == ".gguf"]
+    written = {
+        "project": project_text(models, datasets, found, gates=not tests),
+        "ini": "[pytest]\n",
+        "tests": test_text(found, functions),
+        "ci": workflow_text(extras, *_in_repository(here)),
+    }
     for kind, file in files.items():
         if kind != "baseline":
             write_new(file, written[kind])
-    carriers = {each.model: FILE_NAME for each in found}
-    if tests:
-        test_file = files["tests"].relative_to(folder).as_posix()
-        carriers = {name: f"{test_file}::{function}" for name, function in functions.items()}
+    # Ids of gates are relative to lmgate.yaml; in a baseline that the settings name, to rootdir.
+    above = here.folder if here.text("baseline", None) else here.start
+    carrier = _relative(files["tests" if tests else "project"], above)
+    carriers = {name: f"{carrier}::{function}" if tests else carrier for name, function in functions.items()}
     _write_baseline(files["baseline"], found, carriers)
-    _tell(found, list(files.values()), folder, as_json=as_json)
+    _tell(found, list(files.values()), here.start, as_json=as_json)
+
+
+def _entries(
+    models: list[Path], text: Path, folder: Path
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Return the entries of lmgate.yaml for models and for the dataset, by name."""
+    named = {name: {"path": _relative(path, folder)} for name, path in zip(_names(models), models, strict=True)}
+    entry = {"path": _relative(text, folder)}
+    if text.suffix == ".jsonl" and (column := text_column(text)) not in ("text", None):
+        entry["text"] = str(column)
+    return named, {text.resolve().stem: entry}
+
+
+def _files(here: Root, *, tests: bool, ci: bool) -> dict[str, Path]:
+    """Return the files to write, by what they are."""
+    folder = here.start
+    baseline = here.baseline(None) if here.text("baseline", None) else folder / BASELINE_NAME
+    files = {"project": folder / FILE_NAME, "baseline": baseline}
+    if here.ini is None:
+        files["ini"] = folder / "pytest.ini"
+    if tests:
+        testpaths = here.settings.get("testpaths") if here.folder == folder else None
+        files["tests"] = _folder_of_tests(testpaths, folder) / "test_models.py"
+    if ci:
+        files["ci"] = _repository(folder) / ".github" / "workflows" / "model-quality.yml"
+    return files
+
+
+def _repository(folder: Path) -> Path:
+    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
+
+
+def _in_repository(here: Root) -> tuple[str, str]:
+    """Return the folder where CI calls pytest and the cache's, each relative to the repository."""
+    repository = _repository(here.start)
+    rootdir = here.start if here.ini is None or not here.folder.is_relative_to(repository) else here.folder
+    cache = rootdir / CACHE_NAME if here.ini is None else here.cache(None)
+    return _relative(rootdir, repository), _relative(cache, repository)
 
 
 def _chosen(folder: Path, models: list[Path], dataset: Path | None, *, yes: bool) -> tuple[list[Path], Path]:

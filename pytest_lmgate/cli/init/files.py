@@ -40,7 +40,7 @@ jobs:
       # A measurement is found only where model, text and settings are the same, so any earlier cache will do.
       - uses: actions/cache@v4
         with:
-          path: {folder}.lmgate_cache
+          path: {cache}
           key: lmgate-${{{{ runner.os }}}}-${{{{ github.run_id }}}}
           restore-keys: lmgate-${{{{ runner.os }}}}-
       - run: pytest --lmgate-require-all --lmgate-report github --lmgate-report 'markdown-append:$GITHUB_STEP_SUMMARY'
@@ -78,17 +78,18 @@ def test_text(proposals: Sequence[Proposal], names: Mapping[str, str]) -> str:
     return "\n\n\n".join(blocks) + "\n"
 
 
-def workflow_text(extras: Iterable[str], folder: str) -> str:
+def workflow_text(extras: Iterable[str], folder: str, cache: str) -> str:
     """Return a workflow of GitHub Actions.
 
     Args:
         extras: Of the package, which the models' engines need.
-        folder: Of the project in the repository, with a slash at its end; empty for the repository itself.
+        folder: Where pytest is called, in the repository; ``.`` is the repository itself.
+        cache: Folder of measurements, in the repository.
     """
     named = ",".join(sorted(set(extras)))
-    text = _WORKFLOW.format(package=f"'pytest-lmgate[{named}]'" if named else "pytest-lmgate", folder=folder)
-    if folder:
-        where = f"    defaults:\n      run:\n        working-directory: {_flow(folder.rstrip('/'))}\n"
+    text = _WORKFLOW.format(package=f"'pytest-lmgate[{named}]'" if named else "pytest-lmgate", cache=_flow(cache))
+    if folder != ".":
+        where = f"    defaults:\n      run:\n        working-directory: {_flow(folder)}\n"
         text = text.replace("    steps:\n", f"{where}    steps:\n")
     return text
 

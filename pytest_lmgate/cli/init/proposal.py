@@ -102,7 +102,7 @@ def _noise(score: Score) -> str:
     visible = (t_quantile(_CONFIDENCE, df) + t_quantile(_POWER, df)) * score.stderr / score
     return (
         f"noise: the 95 % interval is [{low:.6g}, {high:.6g}]; a change of {100 * visible:.2g} % would show without "
-        "pairing, and no_regression pairs every token with the baseline's"
+        "pairing; no_regression is paired with the baseline, and sees smaller ones where both err alike"
     )
 
 

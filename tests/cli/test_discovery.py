@@ -1,0 +1,77 @@
+"""What ``lmgate init`` finds below a folder, and what it leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.cli.init import discovery
+from pytest_lmgate.cli.init.discovery import find_places, text_column
+
+
+def write(folder: Path, **sizes: int) -> None:
+    for name, size in sizes.items():
+        file = folder / name.replace("__", "/").replace("_DOT_", ".")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x" * size)
+
+
+def test_checkpoints_and_texts_are_found_and_other_files_are_not(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        models__b__config_DOT_json=2,
+        models__b__model_DOT_safetensors=2,
+        models__b__merges_DOT_txt=10,
+        models__a_DOT_gguf=2,
+        models__adapter__adapter_model_DOT_safetensors=2,
+        _DOT_venv__lib__config_DOT_json=2,
+        _DOT_venv__lib__model_DOT_safetensors=2,
+        node_modules__words_DOT_txt=10,
+        requirements_DOT_txt=10,
+        LICENSE_DOT_txt=10,
+        README_DOT_md=10,
+        data__empty_DOT_txt=0,
+        data__small_DOT_txt=10,
+        data__large_DOT_raw=1000,
+    )
+    found = find_places(tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path in found.models] == ["models/a.gguf", "models/b"]
+    assert [path.name for path in found.texts] == ["large.raw", "small.txt"]
+    assert not found.is_cut
+
+
+def test_a_text_that_takes_hours_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "_HANDY", 100)
+    write(tmp_path, huge_DOT_txt=101, good_DOT_txt=99, tiny_DOT_txt=1)
+    assert [path.name for path in find_places(tmp_path).texts] == ["good.txt", "tiny.txt", "huge.txt"]
+
+
+def test_the_walk_ends_in_deep_and_in_wide_folders_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, a__b__c__d__e__f__g_DOT_txt=10)
+    assert find_places(tmp_path) == discovery.Places([], [], is_cut=True)
+    monkeypatch.setattr(discovery, "_MOST_ENTRIES", 3)
+    write(tmp_path, **{f"wide__{number}_DOT_dat": 1 for number in range(10)}, zz__z_DOT_txt=10)
+    assert find_places(tmp_path).is_cut
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    write(tmp_path, outside__words_DOT_txt=10, inside__x_DOT_dat=1)
+    (tmp_path / "inside" / "loop").symlink_to(tmp_path)
+    assert find_places(tmp_path / "inside").texts == []
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ('{"text": "a", "other": "longer than a"}', "text"),
+        ('{"id": "1", "article": "a long text", "n": 3}', "article"),
+        ('{"n": 3}', None),
+        ("[1]", None),
+        ("no json", None),
+        ("", None),
+    ],
+)
+def test_the_column_of_the_text(text: str, column: str | None, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(text)
+    assert text_column(tmp_path / "x.jsonl") == column
