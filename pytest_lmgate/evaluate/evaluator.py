@@ -18,6 +18,7 @@ from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.data.corpus import Corpus, looks_like_documents
+from pytest_lmgate.data.tags import Tags
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import ConfigError, about
 from pytest_lmgate.evaluate.choices import ChoiceLikelihoods
@@ -26,6 +27,7 @@ from pytest_lmgate.evaluate.measurement import AtLeast, Measurement, identity_of
 from pytest_lmgate.evaluate.measurements import FilesChanged, Lookup, Measurements
 from pytest_lmgate.evaluate.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.evaluate.sources import Resolver
+from pytest_lmgate.evaluate.targets import Targets, tags_of, targets_of
 from pytest_lmgate.evaluate.texts import (
     GeneratedTexts,
     TextFunction,
@@ -195,6 +197,23 @@ class Evaluator:
             cached=cached,
             seconds=time.monotonic() - started,
         )
+
+    def targets(self, what: EvaluationSpec) -> Targets | None:
+        """Return the targets of what this session has evaluated; None where it is not of likelihoods. No model runs."""
+        if isinstance(what.how, TextRequest | ChoiceRequest):
+            return None
+        measurement = self._measurement(what)
+        statistics = self._measurements.known(measurement)
+        return None if statistics is None else targets_of(measurement, statistics)
+
+    def tags(self, what: EvaluationSpec) -> Tags:
+        """Return the tags of the rows that the sample of a score has, by column."""
+        if isinstance(what.how, TextRequest | ChoiceRequest):
+            return self.resolver.rows(what.dataset).tags
+        measurement = self._measurement(what)
+        if isinstance(measurement, ConditionalLikelihoods):
+            return self.resolver.rows(what.dataset).tags
+        return tags_of(measurement)
 
     def check(self, what: EvaluationSpec, direction: str | None) -> None:
         """Refuse at collection what needs no file: unknown names, metrics and options.

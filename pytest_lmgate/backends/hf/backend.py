@@ -21,6 +21,7 @@ from pytest_lmgate.backends.hf.models.contents import contents_of
 from pytest_lmgate.backends.hf.models.device import device_class, require_device, resolve_device, share_processors
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
 from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer
+from pytest_lmgate.data.tokens import TokenizerFacts
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.code import several
 from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, versions
@@ -78,6 +79,13 @@ class Transformers(Backend):
             )
             return TransformersRunner(loaded, checkpoint.context)
 
+        def tokenizer() -> TokenizerFacts:
+            from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet, tokenizer_facts
+
+            known = {"trust_remote_code": spec.trust_remote_code, "local_files_only": True}
+            with quiet():
+                return tokenizer_facts(load_tokenizer(name, tokenizer_folder, known))
+
         return Model(
             name,
             open_,
@@ -93,6 +101,7 @@ class Transformers(Backend):
             not_kept=contents.unknown,
             files=contents.snapshot,
             changed=contents.changed,
+            tokenizer=tokenizer,
         )
 
 
@@ -104,7 +113,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
     """
     from pytest_lmgate.backends.hf.decoding import decoding_ids
     from pytest_lmgate.backends.hf.models.in_memory import describe_pair
-    from pytest_lmgate.backends.hf.models.loading import wrap_pair
+    from pytest_lmgate.backends.hf.models.loading import tokenizer_facts, wrap_pair
     from pytest_lmgate.backends.hf.runner import TransformersRunner
 
     kind = type(pair[0]).__name__
@@ -140,6 +149,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
         in_memory=True,
         not_kept=several(unknown),
         writing=writing,
+        tokenizer=lambda: tokenizer_facts(loaded.tokenizer),
     )
 
 
