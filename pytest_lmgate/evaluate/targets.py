@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.masked import cut_pieces
 from pytest_lmgate.data.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
 from pytest_lmgate.data.tags import Tags
@@ -27,6 +26,7 @@ from pytest_lmgate.evaluate.perplexity import CausalLikelihoods, ConditionalLike
 from pytest_lmgate.metrics.targets import TargetLayout
 
 Floats = NDArray[np.float64]
+OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def targets_of(measurement: Measurement[Any], statistics: Any) -> Targets | None
         return _made(measurement, statistics, range(len(texts)), texts, lambda facts: places_of_pairs(texts, facts))
     if not isinstance(measurement, CausalLikelihoods | MaskedLikelihoods | Divergences):
         return None
-    if isinstance(measurement, Divergences) and measurement.metric != "kl":
+    if measurement.metric == "top1":
         return None
     data = measurement.data
     return _made(measurement, statistics, _rows(measurement), data.rows, lambda facts: _places(measurement, facts))
@@ -74,21 +74,19 @@ def targets_of(measurement: Measurement[Any], statistics: Any) -> Targets | None
 
 def tags_of(measurement: Measurement[Any]) -> Tags:
     """Return the tags of the rows that the sample of a score on a corpus has."""
-    if not isinstance(measurement.data, Corpus):
+    if not isinstance(measurement, CausalLikelihoods | MaskedLikelihoods | Divergences):
         return {}
     rows = _rows(measurement)
     return {column: tuple(tags[row] for row in rows) for column, tags in measurement.data.tags.items()}
 
 
-def _rows(measurement: Measurement[Any]) -> Sequence[int]:
+def _rows(measurement: OfCorpus) -> Sequence[int]:
     """Return the row of the dataset that each row of the statistics is: where rows are read alone, no blank one."""
     by_document = isinstance(measurement, MaskedLikelihoods) or measurement.windowing.by_document
     return measurement.data.documents if by_document else range(len(measurement.data.rows))
 
 
-def _places(
-    measurement: CausalLikelihoods | MaskedLikelihoods | Divergences, tokenizer: TokenizerFacts
-) -> TargetPlaces:
+def _places(measurement: OfCorpus, tokenizer: TokenizerFacts) -> TargetPlaces:
     data = measurement.data
     if not isinstance(measurement, MaskedLikelihoods):
         return places_of_windows(data, measurement.windowing, tokenizer)

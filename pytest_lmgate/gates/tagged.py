@@ -28,7 +28,7 @@ def tag_changes(
     tolerance: Tolerance,
     confidence: float,
 ) -> tuple[tuple[TagChange, ...], int]:
-    """Return the change of each tag, the worst first, and how many tags were left out.
+    """Return the change of each tag that only some rows have, the worst first, and how many tags were left out.
 
     The 50 tags that most rows have are compared, each at a confidence at which the bounds on one side of all of them
     hold together; the 20 worst are returned.
@@ -42,9 +42,8 @@ def tag_changes(
     """
     assert candidate.by_row is not None
     rows = len(candidate.by_row.counts)
-    counted = Counter({(column, tag): 0 for column, values in tags.items() for tag in values[:rows]})
-    for column, values in tags.items():
-        counted.update((column, tag) for tag in values[:rows])
+    every = Counter((column, tag) for column, values in tags.items() for tag in values[:rows])
+    counted = Counter({each: count for each, count in every.items() if count < rows})
     chosen = [each for each, _ in counted.most_common(_JUDGED)]
     level = 1 - (1 - confidence) / max(1, len(chosen))
     found = []

@@ -1,8 +1,8 @@
 """`Where`: where a candidate is worse than its reference, in plain values of bounded size. Pure: numbers per target in.
 
-Three views of the same difference of losses: the documents that cost most with their tokens, the mean change by position
-in the window, and the change of each tag. All bounds of one view hold together, by Bonferroni's correction, so that what
-stands out of its noise can be named.
+Three views of the same difference of losses: the documents that cost most with their tokens, the mean change by
+position in the window, and the change of each tag. All bounds of one view hold together, by Bonferroni's correction, so
+that what stands out of its noise can be named.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def by_position(rises: Floats, positions: Ints, clusters: Ints, *, confidence: f
 
 
 def _at(rises: Floats, positions: Ints, clusters: Ints, level: float) -> PositionChange:
-    noise = clustered_mean(np.bincount(clusters, weights=rises), np.bincount(clusters))
+    noise = clustered_mean(np.bincount(clusters, weights=rises).astype(np.float64), np.bincount(clusters))
     bounds = noise.bounds(level)
     lower, upper = (None, None) if bounds is None else (bounds.lower, bounds.upper)
     return PositionChange(int(positions.min()), int(positions.max()), len(rises), noise.mean, lower, upper)
@@ -197,8 +197,8 @@ def slope_of(rises: Floats, positions: Ints, clusters: Ints, *, confidence: floa
 
     Each cluster is left out once: ``se^2 = (C - 1) / C sum_c (b_(c) - b)^2``, with Student's t of C - 1 degrees of
     freedom (Efron and Tibshirani 1993, An Introduction to the Bootstrap, eq. 11.5). A cluster that alone has the early
-    positions, as the first window of a sliding one, makes the noise large rather than small. Both bounds hold together at
-    `confidence`. None where it cannot be told: fewer than three clusters, or positions that do not vary without one.
+    positions, as the first window of a sliding one, makes the noise large rather than small. Both bounds hold together
+    at `confidence`. None where it cannot be told: fewer than three clusters, or positions that do not vary without one.
     """
     reach = int(positions.max()) - int(positions.min())
     used = np.unique(clusters, return_inverse=True)[1].reshape(-1)
@@ -217,7 +217,7 @@ def slope_of(rises: Floats, positions: Ints, clusters: Ints, *, confidence: floa
 
 
 def _slopes(sums: Floats) -> Floats:
-    """Return least-squares slopes from n, sum x, sum y, sum x^2 and sum xy, shape ``[5, slopes]``; NaN without spread."""
+    """Return slopes from n, sum x, sum y, sum x^2 and sum xy, shape ``[5, slopes]``; NaN where x does not vary."""
     n, x, y, xx, xy = sums
     spread = xx - x * x / np.maximum(n, 1)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -10,6 +10,7 @@ __all__ = ["locate"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +58,12 @@ def locate(
         found: How they compare.
     """
     candidate, reference = samples[0], with_rows(samples[1], samples[0])
-    where, notes = Where(), []
-    for part in (
-        lambda: _of_likelihoods(evaluator, what, against, (candidate, reference), found.confidence),
-        lambda: _of_tags(evaluator, what, candidate, reference, found),
-    ):
+    where, notes = Where(), list[str]()
+    parts: tuple[Callable[[], Where], ...] = (
+        partial(_of_likelihoods, evaluator, what, against, (candidate, reference), found.confidence),
+        partial(_of_tags, evaluator, what, candidate, reference, found),
+    )
+    for part in parts:
         try:
             some = part()
         except LmgateError as error:
@@ -210,6 +212,10 @@ class _Text:
     def _token(self, target: int, loss: float, rise: float) -> TokenChange:
         spelling, token = self.spelling(target), int(self.places.token[target])
         begin, end = int(spelling.begins[token]), int(spelling.ends[token])
+        # Some tokenizers count a blank to the token before it, others to the one behind it.
+        if word := spelling.text[begin:end].strip():
+            begin += spelling.text[begin:end].index(word)
+            end = begin + len(word)
         return TokenChange(
             before=spelling.text[max(0, begin - _BEFORE) : begin],
             token=spelling.text[begin:end][:_TOKEN],
@@ -224,10 +230,11 @@ class _Text:
         at = int(np.flatnonzero(targets == worst)[0])
         near = targets[max(0, at - _NEAR) : at + _NEAR + 1]
         parts: list[tuple[str, float | None]] = []
+        end = -1
         begins = spelling.begins[token[near]]
         for begin in np.unique(begins):
             same = near[begins == begin]
-            if parts and begin > end:  # tokens in between that were not scored
+            if begin > end >= 0:  # tokens in between that were not scored
                 parts.append((spelling.text[end:begin][:_TOKEN], None))
             end = int(spelling.ends[token[same[0]]])
             parts.append((spelling.text[begin:end][:_TOKEN], round(float(rises[same].sum()), 4)))
