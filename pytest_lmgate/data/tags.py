@@ -67,5 +67,5 @@ def _ranges(numbers: Sequence[float]) -> list[str]:
     words = []
     for low, following in pairwise([*edges, np.inf]):
         held = ordered[(ordered >= low) & (ordered < following)]
-        words.append(f"{held[0]:.6g} to {held[-1]:.6g}")
+        words.append(f"{held[0]:.6g}" if held[0] == held[-1] else f"{held[0]:.6g} to {held[-1]:.6g}")
     return [words[at] for at in np.searchsorted(edges, numbers, side="right") - 1]

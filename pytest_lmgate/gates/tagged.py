@@ -50,7 +50,7 @@ def tag_changes(
     for column, tag in chosen:
         kept = np.array([value == tag for value in tags[column][:rows]])
         found.append(_changed(candidate, reference, kept, TagChange(column, tag, int(kept.sum())), tolerance, level))
-    found.sort(key=lambda each: (not each.is_worse, -np.inf if each.degradation is None else -each.degradation))
+    found.sort(key=lambda each: (not each.is_worse, np.inf if each.degradation is None else -each.degradation))
     return tuple(found[:_SHOWN]), len(counted) - len(found[:_SHOWN])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +94,145 @@ def where_of(project: Project) -> dict[str, Any]:
     return where
 
 
+def text_of(project: Project, row: int) -> str:
+    text: str = json.loads((project.folder / "rows.jsonl").read_text().splitlines()[row])["text"]
+    return text
+
+
 REPORT = ("--lmgate-report", "json:report.json")
 
 
-def test_a_word_that_got_worse_is_named_in_its_context_and_so_is_the_language_that_has_it(tagged: Project) -> None:
+def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_it(tagged: Project) -> None:
     tagged.write(test_gate=gate("deaf", more=', against="fair"'))
-    out = tagged.run(*REPORT).expect(1, failed=1)
-    print(out.text)
+    done = tagged.run(*REPORT).expect(1, failed=1)
     where = where_of(tagged)
-    print(json.dumps(where, indent=1)[:3000])
-    assert False
+    assert where["notes"] == []
+    assert len(where["passages"]) == 5
+    for passage in where["passages"]:
+        row = int(passage["place"].removeprefix("row "))
+        words = text_of(tagged, row).split()
+        assert row % 4 == 0
+        assert passage["begins"] == text_of(tagged, row)[:120]
+        assert passage["rise"] == pytest.approx(3 * 4 - passage["count"] * 0.0165, rel=1e-2)
+        assert [token["token"] for token in passage["tokens"]] == [RARE] * 3
+        for token in passage["tokens"]:
+            assert token["loss"] - token["reference"] == pytest.approx(4 - 0.0165, abs=1e-3)
+            assert f"{token['before']}{RARE}{token['after']}" in text_of(tagged, row)
+        spelled = [(text.strip(), rise > 0) for text, rise in passage["spelled"]]
+        assert spelled == [(word, word == RARE) for word in words[1 : 1 + len(spelled)]]
+        assert len(spelled) >= 25
+    assert [(tag["column"], tag["value"], tag["rows"]) for tag in where["tags"]] == [
+        ("language", "ko", 10),
+        ("language", "en", 30),
+    ]
+    worse, better = where["tags"]
+    assert worse["lower"] > 0.2
+    assert better["upper"] < 0
+    done.says("row ", f"[{RARE}]", "language=ko +", "10 rows", "not worse beyond noise: language=en -1.6")
+    assert sorted(tagged.measured) == ["deaf", "fair"]
+    again = tagged.run(*REPORT).expect(1, failed=1).says("cached", f"[{RARE}]")
+    assert where_of(tagged) == where
+    tagged.run("-n", "2", *REPORT).expect(1, failed=1).says(f"[{RARE}]", "language=ko +")
+    assert where_of(tagged) == where
+    assert sorted(tagged.measured) == ["deaf", "fair"], again.text  # neither of the two ran a model
+
+
+@pytest.mark.parametrize(("protocol", "dataset"), [("document", "rows"), ("disjoint", "words")])
+def test_damage_to_late_positions_is_a_slope(tagged: Project, protocol: str, dataset: str) -> None:
+    tagged.write(test_gate=gate("late", dataset, protocol=protocol, more=', against="fair"'))
+    tagged.run(*REPORT).expect(1, failed=1).says(
+        "positions  the loss rises more the later a token stands in the window"
+    )
+    where = where_of(tagged)
+    assert where["slope"]["lower"] > 0
+    assert len(where["positions"]) == 8
+    for position in where["positions"]:
+        if position["last"] < LATE:
+            assert position["change"] == pytest.approx(0, abs=1e-6)
+        if position["first"] >= LATE:
+            assert position["lower"] > 0.5
+    begins = r"row \d+" if dataset == "rows" else r"tokens [\d,]+ to [\d,]+"
+    assert all(re.fullmatch(begins, passage["place"]) for passage in where["passages"])
+    assert (where["tags"] == []) == (dataset == "words")
+
+
+def test_no_slope_is_named_where_every_position_got_worse_alike(tagged: Project) -> None:
+    places = [(language, 1 + place) for language in ("ko", "en") for place in range(19)]
+    rows = [
+        {"text": " ".join([*WORDS[1 : 1 + at], RARE, *WORDS[1 + at : 20]]), "language": language, "source": "web"}
+        for language, at in places
+    ]
+    (tagged.folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    tagged.write(test_gate=gate("deaf", more=', against="fair"'))
+    tagged.run(*REPORT).expect(1, failed=1).is_silent_on("  positions  ")
+    where = where_of(tagged)
+    assert where["slope"]["lower"] < 0 < where["slope"]["upper"]
+    assert where["tags"][0]["degradation"] == pytest.approx(where["tags"][1]["degradation"])
+
+
+def test_of_a_committed_baseline_rows_and_tags_are_named_but_no_tokens(tagged: Project) -> None:
+    written = (tagged.folder / "lmgate.yaml").read_text(encoding="utf-8")
+    (tagged.folder / "lmgate.yaml").write_text(written.replace("  deaf:", "  model:").replace("/deaf}", "/fair}"))
+    tagged.write(test_gate=gate("model")).run("--lmgate-update").expect(0)
+    (tagged.folder / "lmgate.yaml").write_text(written.replace("  deaf:", "  model:"))
+    tagged.run(*REPORT).expect(1, failed=1).says("language=ko +", "the baseline keeps no tokens").is_silent_on("[w")
+    where = where_of(tagged)
+    assert [int(passage["place"].removeprefix("row ")) % 4 for passage in where["passages"]] == [0] * 5
+    assert all(passage["begins"] and not passage["tokens"] for passage in where["passages"])
+    assert [tag["value"] for tag in where["tags"]] == ["ko", "en"]
+    assert where["positions"] == []
+
+
+def test_blocks_of_a_running_text_are_named_by_their_tokens(tagged: Project) -> None:
+    words = WORDS[1:55] * 22
+    words[-60:] = [RARE] * 60
+    (tagged.folder / "words.txt").write_text(" ".join(words))
+    written = (tagged.folder / "lmgate.yaml").read_text(encoding="utf-8")
+    (tagged.folder / "lmgate.yaml").write_text(written.replace("  deaf:", "  model:").replace("/deaf}", "/fair}"))
+    tagged.write(test_gate=gate("model", "words", protocol="sliding")).run("--lmgate-update").expect(0)
+    (tagged.folder / "lmgate.yaml").write_text(written.replace("  deaf:", "  model:"))
+    tagged.run(*REPORT).expect(1, failed=1)
+    worst = where_of(tagged)["passages"][0]
+    assert worst["place"] == f"tokens {len(words) - worst['count']:,} to {len(words) - 1:,}"
+    assert RARE in worst["begins"]
+
+
+def test_tags_change_no_address(tagged: Project) -> None:
+    tagged.write(test_gate=gate("deaf", more=', against="fair"')).run(*REPORT).expect(1, failed=1)
+    before = tagged.report()["gates"][0]
+    written = (tagged.folder / "lmgate.yaml").read_text(encoding="utf-8")
+    (tagged.folder / "lmgate.yaml").write_text(written.replace(", tags: [language, source]", ""))
+    tagged.run(*REPORT).expect(1, failed=1)
+    after = tagged.report()["gates"][0]
+    assert after["fingerprint"] == before["fingerprint"]
+    assert after["cached"]
+    assert after["where"]["tags"] == []
+    assert after["comparison"] == before["comparison"]
+
+
+def test_where_rows_are_joined_tags_are_of_their_tokens_and_of_bytes_there_is_a_note(tagged: Project) -> None:
+    tagged.write(test_gate=gate("deaf", protocol="sliding", more=', against="fair"'))
+    tagged.run(*REPORT).expect(1, failed=1).says("language=ko +")
+    assert [tag["value"] for tag in where_of(tagged)["tags"]] == ["ko", "en"]
+    tagged.write(test_gate=gate("deaf", metric="bpb", protocol="sliding", more=', against="fair"'))
+    tagged.run(*REPORT).expect(1, failed=1).says('use protocol="document"')
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ("langage", "tags: no column 'langage' (did you mean 'language'?); it has text, language, source"),
+        ("[language, text, text]", ""),
+    ],
+)
+def test_a_tag_that_is_no_column_is_an_error_before_a_model_runs(tagged: Project, tags: str, message: str) -> None:
+    written = (tagged.folder / "lmgate.yaml").read_text(encoding="utf-8")
+    (tagged.folder / "lmgate.yaml").write_text(written.replace("[language, source]", tags))
+    tagged.write(test_gate=gate("deaf", more=', against="fair"'))
+    done = tagged.run(*REPORT).expect(1)
+    if message:
+        done.says(message)
+        assert tagged.measured == []
+    else:
+        where = where_of(tagged)
+        assert (len(where["tags"]), where["more_tags"]) == (20, 22)

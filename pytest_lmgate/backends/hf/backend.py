@@ -6,6 +6,7 @@ __all__ = ["Transformers", "describe_in_memory"]
 
 import json
 import platform
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from pytest_lmgate.backends.hf.models.checkpoint import (
 from pytest_lmgate.backends.hf.models.contents import contents_of
 from pytest_lmgate.backends.hf.models.device import device_class, require_device, resolve_device, share_processors
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
-from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.code import several
 from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, versions
@@ -79,13 +79,6 @@ class Transformers(Backend):
             )
             return TransformersRunner(loaded, checkpoint.context)
 
-        def tokenizer() -> TokenizerFacts:
-            from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet, tokenizer_facts
-
-            known = {"trust_remote_code": spec.trust_remote_code, "local_files_only": True}
-            with quiet():
-                return tokenizer_facts(load_tokenizer(name, tokenizer_folder, known))
-
         return Model(
             name,
             open_,
@@ -101,7 +94,7 @@ class Transformers(Backend):
             not_kept=contents.unknown,
             files=contents.snapshot,
             changed=contents.changed,
-            tokenizer=tokenizer,
+            tokenizer=partial(facts_of_folder, name, tokenizer_folder, trust_remote_code=spec.trust_remote_code),
         )
 
 
