@@ -17,7 +17,7 @@ from pytest_lmgate.gates.where import TagChange
 from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.sample import Sample
 
-_JUDGED, _SHOWN = 50, 20
+_JUDGED, _SHOWN, _LENGTH = 50, 20, 100
 
 
 def tag_changes(
@@ -49,7 +49,16 @@ def tag_changes(
     found = []
     for column, tag in chosen:
         kept = np.array([value == tag for value in tags[column][:rows]])
-        found.append(_changed(candidate, reference, kept, TagChange(column, tag, int(kept.sum())), tolerance, level))
+        found.append(
+            _changed(
+                candidate,
+                reference,
+                kept,
+                TagChange(column[:_LENGTH], tag[:_LENGTH], int(kept.sum())),
+                tolerance,
+                level,
+            )
+        )
     found.sort(key=lambda each: (not each.is_worse, np.inf if each.degradation is None else -each.degradation))
     return tuple(found[:_SHOWN]), len(counted) - len(found[:_SHOWN])
 
@@ -63,7 +72,7 @@ def _changed(
     try:
         found = compare(here, there, tolerance=tolerance, confidence=confidence)
     except (ComparisonError, MetricInputError) as error:
-        return replace(blank, problem=str(error))
+        return replace(blank, problem=str(error)[: 3 * _LENGTH])
     return replace(
         blank,
         candidate=found.candidate,

@@ -32,11 +32,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars on one axis; `zero` is where no change stands, in percent."""
+    """Bars on one axis; `zero` is where no change stands, in percent, and `words` what they say together."""
 
     title: str
     zero: float
     bars: Sequence[Bar]
+    words: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ class WhereView:
 
     per: str
     passages: Sequence[Shaded]
-    slope: str
     plots: Sequence[Bars]
     notes: Sequence[str]
 
@@ -72,7 +72,11 @@ def view_of(found: Comparison, where: Where) -> WhereView:
     ]
     more = f"; {where.more_tags:,} more are not shown" if where.more_tags else ""
     plots = [
-        _bars("rise of the loss in nats by position in the window; all bounds hold together", positions),
+        _bars(
+            "rise of the loss in nats by position in the window; all bounds hold together",
+            positions,
+            slope_words(where),
+        ),
         _bars(f"degradation by tag (rows), the right is worse; all bounds hold together{more}", tags),
     ]
     largest = max((abs(rise or 0) for each in where.passages for _, rise in each.spelled), default=0.0)
@@ -80,7 +84,6 @@ def view_of(found: Comparison, where: Where) -> WhereView:
     return WhereView(
         per=where.per,
         passages=[_shaded(passage, largest) for passage in where.passages],
-        slope=slope_words(where),
         plots=[plot for plot in plots if plot is not None],
         notes=[shortened(printable(note), _LINE) for note in (*where.notes, *untold)],
     )
@@ -109,7 +112,9 @@ def _shade(rise: float | None, largest: float) -> str:
     return f"{'up' if rise > 0 else 'down'}{shade}" if shade else ""
 
 
-def _bars(title: str, rows: Sequence[tuple[str, str, float, float | None, float | None]]) -> Bars | None:
+def _bars(
+    title: str, rows: Sequence[tuple[str, str, float, float | None, float | None]], words: str = ""
+) -> Bars | None:
     """Return the bars of names, labels, changes and bounds; None where there is nothing to draw."""
     drawn = [row for row in rows if math.isfinite(row[2])]
     numbers = [each for row in drawn for each in row[2:] if each is not None and math.isfinite(each)]
@@ -126,4 +131,4 @@ def _bars(title: str, rows: Sequence[tuple[str, str, float, float | None, float 
         begin, end = sorted((place(0.0, 0.0), place(change, change)))
         tells = lower is not None and lower > 0
         bars.append(Bar(name, label, begin, round(end - begin, 2), place(lower, change), place(upper, change), tells))
-    return Bars(title, place(0.0, 0.0), bars)
+    return Bars(title, place(0.0, 0.0), bars, words)
