@@ -23,7 +23,8 @@ Ints = NDArray[np.int64]
 class Spelling:
     """A text with where its tokens begin and end, in characters; shape ``[tokens]`` each.
 
-    Tokens that make up one character together have the same beginning and the same end.
+    Tokens that make up one character together have the same beginning and the same end. A special token around the text
+    has no character: it begins where it ends.
     """
 
     text: str
@@ -62,19 +63,20 @@ class TargetPlaces:
         for special in (False, True):
             starts = self.tokenizer.starts(written, special)
             if starts is not None and np.array_equal(self.tokenizer.ids(written, special=special), ids):
-                # A special token at the end says 0.
-                begins = np.maximum.accumulate(np.asarray(starts, dtype=np.int64))
-                return _spelled(written, begins)
+                around = np.isin(ids, list(self.tokenizer.special)) & (np.asarray(starts) == 0)
+                return _spelled(written, np.asarray(starts, dtype=np.int64), around)
         pieces = {token: self.tokenizer.decode(token) for token in np.unique(ids).tolist()}
         parts = [pieces[token] for token in ids.tolist()]
         lengths = np.array([len(part) for part in parts], dtype=np.int64)
-        return _spelled("".join(parts), np.cumsum(lengths) - lengths)
+        return _spelled("".join(parts), np.cumsum(lengths) - lengths, np.zeros(len(ids), dtype=bool))
 
 
-def _spelled(text: str, begins: Ints) -> Spelling:
+def _spelled(text: str, starts: Ints, around: NDArray[np.bool_]) -> Spelling:
+    """Return a spelling from the first character of each token; special tokens around the text say 0."""
+    begins = np.minimum.accumulate(np.where(around, len(text), starts)[::-1])[::-1]
     following = np.searchsorted(begins, begins, side="right")
     ends = np.append(begins, len(text))[np.minimum(following, len(begins))]
-    return Spelling(text, begins, ends)
+    return Spelling(text, begins, np.where(around, begins, ends))
 
 
 def places_of_windows(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts) -> TargetPlaces:

@@ -218,7 +218,7 @@ class _Text:
             end = begin + len(word)
         return TokenChange(
             before=spelling.text[max(0, begin - _BEFORE) : begin],
-            token=spelling.text[begin:end][:_TOKEN],
+            token=self._own(target, spelling, begin, end),
             after=spelling.text[end : end + _AFTER],
             loss=loss,
             reference=loss - rise,
@@ -236,6 +236,13 @@ class _Text:
             same = near[begins == begin]
             if begin > end >= 0:  # tokens in between that were not scored
                 parts.append((spelling.text[end:begin][:_TOKEN], None))
-            end = int(spelling.ends[token[same[0]]])
-            parts.append((spelling.text[begin:end][:_TOKEN], round(float(rises[same].sum()), 4)))
+            end = int(spelling.ends[token[same]].max())
+            parts.append((self._own(int(same[0]), spelling, begin, end), round(float(rises[same].sum()), 4)))
         return tuple(parts)
+
+    def _own(self, target: int, spelling: Spelling, begin: int, end: int) -> str:
+        """Return a token's own text, cut; of a special token around the text its name."""
+        places = self.places
+        if begin < end:
+            return spelling.text[begin:end][:_TOKEN]
+        return places.tokenizer.decode(int(places.ids[places.text[target]][places.token[target]]))[:_TOKEN]

@@ -24,12 +24,14 @@ def test_tokens_that_make_up_one_character_are_spelled_as_that_character() -> No
     assert spelled("a한b", ids, facts) == ("a한b", ["a", "한", "한", "한", "b"])
 
 
-def test_a_special_token_at_the_end_has_no_text_of_the_row() -> None:
+def test_special_tokens_around_a_text_have_no_character_of_it() -> None:
     def encode(text: str, special: bool) -> list[int]:
-        return [5, 6, 2] if special else [5, 6]
+        return [1, 5, 6, 2] if special else [5, 6]
 
-    facts = TokenizerFacts(encode, starts=lambda text, special: [0, 3, 0] if special else [0, 3])
-    assert spelled("ab cd", [5, 6, 2], facts) == ("ab cd", ["ab ", "cd", "cd"])
+    facts = TokenizerFacts(
+        encode, starts=lambda text, special: [0, 0, 3, 0] if special else [0, 3], special=frozenset((1, 2))
+    )
+    assert spelled("ab cd", [1, 5, 6, 2], facts) == ("ab cd", ["", "ab ", "cd", ""])
 
 
 def test_without_offsets_tokens_are_spelled_one_by_one() -> None:
