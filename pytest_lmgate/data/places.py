@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Spelling", "TargetPlaces", "places_of_pairs", "places_of_pieces", "places_of_windows"]
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,12 +53,18 @@ class TargetPlaces:
     token: Ints
     position: Ints
     tokenizer: TokenizerFacts
+    _spelled: dict[int, Spelling] = field(default_factory=dict)
 
     def spelling(self, text: int) -> Spelling:
-        """Return how a text's tokens are spelled: as the tokenizer says, else token by token.
+        """Return how a text's tokens are spelled, once for each text: as the tokenizer says, else token by token.
 
         What the tokenizer says counts only where it cuts the text into the very same tokens.
         """
+        if text not in self._spelled:
+            self._spelled[text] = self._spell(text)
+        return self._spelled[text]
+
+    def _spell(self, text: int) -> Spelling:
         written, ids = self.texts[text], self.ids[text]
         for special in (False, True):
             starts = self.tokenizer.starts(written, special)

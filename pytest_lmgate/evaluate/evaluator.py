@@ -27,7 +27,7 @@ from pytest_lmgate.evaluate.measurement import AtLeast, Measurement, identity_of
 from pytest_lmgate.evaluate.measurements import FilesChanged, Lookup, Measurements
 from pytest_lmgate.evaluate.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.evaluate.sources import Resolver
-from pytest_lmgate.evaluate.targets import Targets, tags_of, targets_of
+from pytest_lmgate.evaluate.targets import Shelf, Targets, tags_of, targets_of
 from pytest_lmgate.evaluate.texts import (
     GeneratedTexts,
     TextFunction,
@@ -90,6 +90,7 @@ class Evaluator:
         self._measurements = Measurements(store, self.options, lambda far: self.report(far), self.note, self.remark)
         self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends)
         self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are
+        self._shelf: Shelf = {}
 
     @contextlib.contextmanager
     def sharing(self) -> Iterator[None]:
@@ -204,7 +205,7 @@ class Evaluator:
             return None
         measurement = self._measurement(what)
         statistics = self._measurements.known(measurement)
-        return None if statistics is None else targets_of(measurement, statistics)
+        return None if statistics is None else targets_of(measurement, statistics, self._shelf)
 
     def tags(self, what: EvaluationSpec) -> Tags:
         """Return the tags of the rows that the sample of a score has, by column."""

@@ -27,6 +27,7 @@ from pytest_lmgate.metrics.targets import TargetLayout
 
 Floats = NDArray[np.float64]
 OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
+Shelf = dict[tuple[str, str, str], TargetPlaces]
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,25 @@ class Targets:
         return found
 
 
-def targets_of(measurement: Measurement[Any], statistics: Any) -> Targets | None:
-    """Return the targets of a measurement that is known; None where it is not of likelihoods, or not of a loss."""
+def targets_of(measurement: Measurement[Any], statistics: Any, shelf: Shelf) -> Targets | None:
+    """Return the targets of a measurement that is known; None where it is not of likelihoods, or not of a loss.
+
+    Args:
+        measurement: The measurement.
+        statistics: What it measured.
+        shelf: Keeps the places that were found last, for the next gate on the same targets.
+    """
     if isinstance(measurement, ConditionalLikelihoods):
         texts = measurement.target_texts
-        return _made(measurement, statistics, range(len(texts)), texts, lambda facts: places_of_pairs(texts, facts))
+        every = range(len(texts))
+        return _made(measurement, statistics, every, texts, lambda facts: places_of_pairs(texts, facts), shelf)
     if not isinstance(measurement, CausalLikelihoods | MaskedLikelihoods | Divergences):
         return None
     if measurement.metric == "top1":
         return None
     data = measurement.data
-    return _made(measurement, statistics, _rows(measurement), data.rows, lambda facts: _places(measurement, facts))
+    rows = _rows(measurement)
+    return _made(measurement, statistics, rows, data.rows, lambda facts: _places(measurement, facts), shelf)
 
 
 def tags_of(measurement: Measurement[Any]) -> Tags:
@@ -101,12 +110,19 @@ def _made(
     rows: Sequence[int],
     texts: Sequence[str],
     places: Callable[[TokenizerFacts], TargetPlaces],
+    shelf: Shelf,
 ) -> Targets:
     loss = statistics.kl if isinstance(measurement, Divergences) else statistics.nll
 
     def placed() -> TargetPlaces | None:
+        key = (type(measurement).__name__, str(measurement.shared), statistics.targets)
         offers = [model.tokenizer for model in measurement.models if model.tokenizer is not None]
-        found = places(offers[0]()) if offers else None
-        return found if found is not None and digest_of_targets(found.read) == statistics.targets else None
+        if key not in shelf and offers:
+            found = places(offers[0]())
+            if digest_of_targets(found.read) != statistics.targets:
+                return None
+            shelf.clear()
+            shelf[key] = found
+        return shelf.get(key)
 
     return Targets(statistics, loss.astype(np.float64), rows, texts, placed)

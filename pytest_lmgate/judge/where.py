@@ -9,7 +9,7 @@ from __future__ import annotations
 __all__ = ["locate"]
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -177,17 +177,13 @@ def _rows(rows: Sequence[int]) -> str:
 
 @dataclass
 class _Text:
-    """The text of targets; each text is spelled once."""
+    """The text of targets."""
 
     targets: Targets
     places: TargetPlaces
-    _spelled: dict[int, Spelling] = field(default_factory=dict)
 
     def spelling(self, target: int) -> Spelling:
-        text = int(self.places.text[target])
-        if text not in self._spelled:
-            self._spelled[text] = self.places.spelling(text)
-        return self._spelled[text]
+        return self.places.spelling(int(self.places.text[target]))
 
     def place(self, targets: Ints, row: int | None) -> tuple[str, str]:
         """Return where consecutive targets are, in words, and how their text begins."""

@@ -236,3 +236,36 @@ def test_a_tag_that_is_no_column_is_an_error_before_a_model_runs(tagged: Project
     else:
         where = where_of(tagged)
         assert (len(where["tags"]), where["more_tags"]) == (20, 22)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_models_of_fixtures_are_told_apart_token_by_token_too(tagged: Project, damaged: Path, kept: bool) -> None:
+    hook = "" if kept else "model.register_forward_hook(lambda *_: None)"
+    tagged.write(
+        conftest=f"""
+            import pytest
+            import transformers
+
+            def load(name):
+                folder = "{damaged}/" + name
+                model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+                {hook}
+                return model, transformers.AutoTokenizer.from_pretrained(folder)
+
+            @pytest.fixture(scope="session")
+            def deaf(): return load("deaf")
+
+            @pytest.fixture(scope="session")
+            def fair(): return load("fair")
+        """,
+        test_gate="""
+            import pytest
+            from pytest_lmgate import fixture
+
+            GIVEN = {"protocol": "document", "against": fixture("fair")}
+
+            @pytest.mark.no_regression("ppl", fixture("deaf"), "rows", "1%", **GIVEN)
+            def test_gate(): pass
+        """,
+    )
+    tagged.run(*REPORT).expect(1, failed=1).says(f"[{RARE}]", "language=ko +")
