@@ -47,8 +47,8 @@ def locate(
     against: EvaluationSpec | None,
     samples: tuple[Sample, Sample],
     found: Comparison,
-) -> Where:
-    """Return where the candidate got worse.
+) -> Where | None:
+    """Return where the candidate got worse; None where there is nothing to say.
 
     Args:
         evaluator: Has evaluated both sides.
@@ -72,7 +72,8 @@ def locate(
         told = {name: value for name, value in vars(some).items() if value and name not in ("notes", "per")}
         where = replace(where, **told, per=some.per if some.passages else where.per)
         notes += some.notes
-    return replace(where, notes=tuple(notes))
+    where = replace(where, notes=tuple(notes))
+    return None if where == Where() else where
 
 
 def _of_tags(
@@ -102,7 +103,7 @@ def _of_likelihoods(
     there = None if against is None else evaluator.targets(against)
     if there is None or there.layout.targets != here.layout.targets:
         kept = "the baseline keeps no tokens" if against is None else "the two models cut the text into other tokens"
-        where = _by_sums(here, *samples)
+        where = _by_sums(here, *samples, unit=getattr(what.how, "unit", "token"))
         return replace(where, notes=(f"{kept}: only sums of {samples[0].clustered_by} are compared",))
     places = here.places or there.places
     text = None if places is None else _Text(here, places)
@@ -130,11 +131,12 @@ def _of_likelihoods(
     )
 
 
-def _by_sums(here: Targets, candidate: Sample, reference: Sample) -> Where:
+def _by_sums(here: Targets, candidate: Sample, reference: Sample, *, unit: str) -> Where:
     """Name rows, or else blocks of the text, by their sums; the losses of all likelihoods are added up in nats."""
     layout, total = here.layout, int(candidate.counts.sum())
     by_window = total == len(layout.window_targets) != len(here.loss)
-    per = "window" if by_window else "token" if total == len(here.loss) else "unit of the text"
+    counted = "token" if total == len(here.loss) else unit.replace("bits_per_byte", "byte")
+    per = "window" if by_window else counted
     if candidate.by_row is not None and reference.by_row is not None:
         rises, counts = (candidate.by_row.sums - reference.by_row.sums)[:, 0], candidate.by_row.counts
         return Where(

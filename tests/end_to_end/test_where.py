@@ -8,6 +8,7 @@ there one word seems certain.
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from pathlib import Path
@@ -236,6 +237,26 @@ def test_a_tag_that_is_no_column_is_an_error_before_a_model_runs(tagged: Project
     else:
         where = where_of(tagged)
         assert (len(where["tags"]), where["more_tags"]) == (20, 22)
+
+
+def test_of_two_tokenizers_rows_and_tags_are_named_but_no_tokens(tagged: Project, damaged: Path) -> None:
+    folder = tagged.model("letters", damaged / "fair")
+    alphabet = ["<s>", *"w0123456789 "]
+    word_level(alphabet, letters=True, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
+    written = (tagged.folder / "lmgate.yaml").read_text(encoding="utf-8")
+    (tagged.folder / "lmgate.yaml").write_text(written.replace("models:\n", "models:\n  letters: {path: letters}\n"))
+    tagged.write(test_gate=gate("letters", metric="bpb", more=', against="fair"'))
+    tagged.run(*REPORT).expect(1, failed=1).says(
+        "their rise in nats per byte", "the two models cut the text into other tokens"
+    )
+    where = where_of(tagged)
+    assert where["per"] == "byte"
+    for passage in where["passages"]:
+        text = text_of(tagged, int(passage["place"].removeprefix("row ")))
+        assert passage["count"] == len(text)
+        assert passage["rise"] == pytest.approx(math.log(60) * (len(text) - 1 - (LENGTH - 1)), rel=1e-4)
+        assert passage["tokens"] == []
+    assert {tag["value"] for tag in where["tags"]} == {"ko", "en"}
 
 
 @pytest.mark.parametrize("kept", [True, False])
