@@ -250,8 +250,7 @@ class Model:
         writing: Returns what else can change a text that it generates.
         files: Its files as they were when they were hashed; None to describe the model anew each time.
         changed: Returns the files that have changed since.
-        tokenizer: Returns what `Runner.tokenizer` will be without loading the model, so that reports can show tokens;
-            None where the engine cannot.
+        tokenizer: Returns what `Runner.tokenizer` will be, without loading the model; None where that cannot be.
     """
 
     name: str

@@ -5,7 +5,7 @@ The text comes from the dataset and the tokenizer, which an engine may give with
 
 from __future__ import annotations
 
-__all__ = ["Targets", "tags_of", "targets_of"]
+__all__ = ["Shelf", "Targets", "tags_of", "targets_of"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,13 @@ from pytest_lmgate.data.places import TargetPlaces, places_of_pairs, places_of_p
 from pytest_lmgate.data.tags import Tags
 from pytest_lmgate.data.tokens import TokenizerFacts
 from pytest_lmgate.evaluate.divergence import Divergences
+from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.evaluate.likelihoods import digest_of_targets
 from pytest_lmgate.evaluate.measurement import Measurement
 from pytest_lmgate.evaluate.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.spec.gates import EvaluationSpec
+from pytest_lmgate.spec.requests import ChoiceRequest, TextRequest
 
 Floats = NDArray[np.float64]
 OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
@@ -60,14 +63,19 @@ class Targets:
         return found
 
 
-def targets_of(measurement: Measurement[Any], statistics: Any, shelf: Shelf) -> Targets | None:
-    """Return the targets of a measurement that is known; None where it is not of likelihoods, or not of a loss.
+def targets_of(evaluator: Evaluator, what: EvaluationSpec, shelf: Shelf) -> Targets | None:
+    """Return the targets of what the session has evaluated; None where that is not made of the losses of tokens.
 
     Args:
-        measurement: The measurement.
-        statistics: What it measured.
+        evaluator: Has evaluated it.
+        what: The evaluation.
         shelf: Keeps the places that were found last, for the next gate on the same targets.
     """
+    if isinstance(what.how, TextRequest | ChoiceRequest):
+        return None
+    measurement, statistics = evaluator.known(what)
+    if statistics is None:
+        return None
     if isinstance(measurement, ConditionalLikelihoods):
         texts = measurement.target_texts
         every = range(len(texts))
@@ -81,10 +89,13 @@ def targets_of(measurement: Measurement[Any], statistics: Any, shelf: Shelf) -> 
     return _made(measurement, statistics, rows, data.rows, lambda facts: _places(measurement, facts), shelf)
 
 
-def tags_of(measurement: Measurement[Any]) -> Tags:
-    """Return the tags of the rows that the sample of a score on a corpus has."""
+def tags_of(evaluator: Evaluator, what: EvaluationSpec) -> Tags:
+    """Return the tags of the rows that the sample of a score has, by column."""
+    if isinstance(what.how, TextRequest | ChoiceRequest):
+        return evaluator.resolver.rows(what.dataset).tags
+    measurement, _ = evaluator.known(what)
     if not isinstance(measurement, CausalLikelihoods | MaskedLikelihoods | Divergences):
-        return {}
+        return evaluator.resolver.rows(what.dataset).tags
     rows = _rows(measurement)
     return {column: tuple(tags[row] for row in rows) for column, tags in measurement.data.tags.items()}
 

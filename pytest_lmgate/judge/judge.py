@@ -13,6 +13,7 @@ from typing import Any
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import ComparisonError, LmgateError, about, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.evaluate.targets import Shelf
 from pytest_lmgate.gates.baseline import BaselineEntry
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.paired import compare, differences
@@ -39,6 +40,7 @@ class Judge:
 
     def __init__(self, evaluator: Evaluator, options: Options, baselines: Baselines) -> None:
         self._evaluator, self._options, self._baselines = evaluator, options, baselines
+        self._shelf: Shelf = {}
         self.entries: dict[str, str] = {}
         """Entries for the baseline file, in JSON, by gate."""
 
@@ -156,7 +158,7 @@ class Judge:
         if found.decision == "pass":
             return None
         against = None if gate.reference is None else gate.reference.resolved(resolve)
-        return locate(self._evaluator, gate.evaluation.resolved(resolve), against, samples, found)
+        return locate(self._evaluator, gate.evaluation.resolved(resolve), against, samples, found, self._shelf)
 
     def _with_entry(self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = "") -> Comparison:
         candidate = _sample(score).merged()

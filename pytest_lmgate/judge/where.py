@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pytest_lmgate.data.places import Spelling, TargetPlaces
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.evaluate.targets import Targets
+from pytest_lmgate.evaluate.targets import Shelf, Targets, tags_of, targets_of
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.tagged import tag_changes, with_rows
 from pytest_lmgate.gates.where import (
@@ -47,6 +47,7 @@ def locate(
     against: EvaluationSpec | None,
     samples: tuple[Sample, Sample],
     found: Comparison,
+    shelf: Shelf,
 ) -> Where | None:
     """Return where the candidate got worse; None where there is nothing to say.
 
@@ -56,11 +57,12 @@ def locate(
         against: See there.
         samples: Of both sides.
         found: How they compare.
+        shelf: Keeps what was found of the last gate's text.
     """
     candidate, reference = samples[0], with_rows(samples[1], samples[0])
     where, notes = Where(), list[str]()
     parts: tuple[Callable[[], Where], ...] = (
-        partial(_of_likelihoods, evaluator, what, against, (candidate, reference), found.confidence),
+        partial(_of_likelihoods, evaluator, what, against, (candidate, reference), found.confidence, shelf),
         partial(_of_tags, evaluator, what, candidate, reference, found),
     )
     for part in parts:
@@ -79,7 +81,7 @@ def locate(
 def _of_tags(
     evaluator: Evaluator, what: EvaluationSpec, candidate: Sample, reference: Sample, found: Comparison
 ) -> Where:
-    tags = evaluator.tags(what)
+    tags = tags_of(evaluator, what)
     if not tags:
         return Where()
     if candidate.by_row is None:
@@ -96,11 +98,12 @@ def _of_likelihoods(
     against: EvaluationSpec | None,
     samples: tuple[Sample, Sample],
     confidence: float,
+    shelf: Shelf,
 ) -> Where:
-    here = evaluator.targets(what)
+    here = targets_of(evaluator, what, shelf)
     if here is None:
         return Where()
-    there = None if against is None else evaluator.targets(against)
+    there = None if against is None else targets_of(evaluator, against, shelf)
     if there is None or there.layout.targets != here.layout.targets:
         kept = "the baseline keeps no tokens" if against is None else "the two models cut the text into other tokens"
         where = _by_sums(here, *samples, unit=getattr(what.how, "unit", "token"))

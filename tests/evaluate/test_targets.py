@@ -12,7 +12,7 @@ import pytest
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.evaluate.targets import Targets
+from pytest_lmgate.evaluate.targets import Targets, tags_of, targets_of
 from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.protocol import Protocol
 from pytest_lmgate.spec.requests import DivergenceRequest, MaskedRequest
@@ -22,7 +22,7 @@ from tests.evaluate.conftest import ROWS, TEXT
 
 def targets(session: Any, what: EvaluationSpec) -> Targets:
     session.evaluator.evaluate(what)
-    found = session.evaluator.targets(what)
+    found = targets_of(session.evaluator, what, {})
     assert found is not None
     assert found.places is not None
     return found
@@ -88,11 +88,11 @@ def test_the_divergence_has_the_same_places_as_the_perplexity(workplace: Any) ->
     assert (found.loss >= 0).all()
     top1 = EvaluationSpec("top1", "float", "text", how)
     session.evaluator.evaluate(top1)
-    assert session.evaluator.targets(top1) is None
+    assert targets_of(session.evaluator, top1, {}) is None
 
 
 def test_what_was_not_evaluated_has_no_targets(workplace: Any, loads: list[str]) -> None:
-    assert workplace.session().evaluator.targets(causal()) is None
+    assert targets_of(workplace.session().evaluator, causal(), {}) is None
     assert loads == []
 
 
@@ -117,22 +117,22 @@ def test_masked_targets_are_found_in_the_pieces_of_their_rows(
 ) -> None:
     what = EvaluationSpec("pppl", "masked", "sentences", MaskedRequest(max_length=length))
     writers.evaluate(what)
-    found = writers.targets(what)
+    found = targets_of(writers, what, {})
     assert found is not None
     assert found.places is not None
     assert [text.strip() for text in spelled(found)] == ["w1", "w2", "w3", "w4", "w5", "w6", "w7"]
     assert found.places.position.tolist() == positions
     assert list(found.rows) == [0, 2]
-    assert writers.tags(what) == {"l": ("a", "c")}
+    assert tags_of(writers, what) == {"l": ("a", "c")}
 
 
 def test_the_targets_of_an_encoder_decoder_are_those_of_its_references(writers: Evaluator) -> None:
     what = EvaluationSpec("ppl", "translator", "counting", Protocol())
     writers.evaluate(what)
-    found = writers.targets(what)
+    found = targets_of(writers, what, {})
     assert found is not None
     assert found.places is not None
     texts = [text.strip() for text in spelled(found)]
     assert [text for text in texts if text in ("one", "two", "three")] == ["one", "two", "two", "three"]
     assert list(found.texts) == ["one two", "two three"]
-    assert writers.tags(what) == {"said": ("seven", "one")}
+    assert tags_of(writers, what) == {"said": ("seven", "one")}

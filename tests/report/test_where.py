@@ -16,6 +16,7 @@ from pytest_lmgate.report.excerpt import ending
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.github import github_annotations
 from pytest_lmgate.report.json_file import json_report
+from pytest_lmgate.report.json_reader import read_report
 from pytest_lmgate.report.markdown import markdown_report
 from pytest_lmgate.report.page import html_report
 from pytest_lmgate.report.results import Results
@@ -89,6 +90,11 @@ def test_json_has_all_of_it_and_fits_its_schema(located: Verdict) -> None:
     assert found["slope"] == {"change": 1.0, "lower": 0.5, "upper": 1.5}
     assert found["tags"][0]["degradation"] == 0.2
     check(json_report(Results([replace(located, where=Where())])))
+
+
+def test_a_report_that_is_read_back_has_all_of_it(located: Verdict, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json_report(Results([located])))
+    assert read_report(tmp_path / "report.json").verdicts[0].where == located.where
 
 
 def hostile_where(text: str) -> Where:
