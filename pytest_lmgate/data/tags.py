@@ -5,11 +5,10 @@ from __future__ import annotations
 __all__ = ["Tags", "read_tags"]
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from pytest_lmgate.data.prompts import cell
 from pytest_lmgate.errors import DataError
@@ -61,11 +60,10 @@ def _tag(row: Any, column: str, name: str, index: int) -> str | int | float | bo
 
 def _ranges(numbers: Sequence[float]) -> list[str]:
     """Return the range of each number, as in ``12 to 40``."""
-    ordered = np.sort(np.asarray(numbers, dtype=np.float64))
-    cuts = np.unique(ordered[[len(ordered) * part // _RANGES for part in range(1, _RANGES)]])
-    edges = np.unique(np.concatenate([ordered[:1], cuts]))
+    ordered = sorted(numbers)
+    edges = sorted({ordered[len(ordered) * part // _RANGES] for part in range(_RANGES)})
     words = []
-    for low, following in pairwise([*edges, np.inf]):
-        held = ordered[(ordered >= low) & (ordered < following)]
+    for low, following in pairwise([*edges, math.inf]):
+        held = [number for number in ordered if low <= number < following]
         words.append(f"{held[0]:.6g}" if held[0] == held[-1] else f"{held[0]:.6g} to {held[-1]:.6g}")
-    return [words[at] for at in np.searchsorted(edges, numbers, side="right") - 1]
+    return [words[bisect_right(edges, number) - 1] for number in numbers]
