@@ -250,6 +250,7 @@ class Model:
         writing: Returns what else can change a text that it generates.
         files: Its files as they were when they were hashed; None to describe the model anew each time.
         changed: Returns the files that have changed since.
+        tokenizer: Returns what `Runner.tokenizer` will be, without loading the model; None where that cannot be.
     """
 
     name: str
@@ -269,6 +270,7 @@ class Model:
     writing: Callable[[], Mapping[str, str]] = dict
     files: Snapshot | None = None
     changed: Callable[[], Sequence[str]] = tuple
+    tokenizer: Callable[[], TokenizerFacts] | None = None
 
     @property
     def ingredients(self) -> dict[str, str]:

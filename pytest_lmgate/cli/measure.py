@@ -92,7 +92,7 @@ def _values(key: str, text: str) -> list[Any]:
 
 
 def _single(found: Measured) -> str:
-    from pytest_lmgate.report.explanation import interval, number
+    from pytest_lmgate.report.numbers import interval, number
 
     noise = f" {interval(*found.interval)}, at 95 %" if found.interval else ""
     lines = [
@@ -112,7 +112,7 @@ def _figure(value: object) -> str:
 
 
 def _sweep(metric: str, swept: Sequence[str], found: Sequence[tuple[dict[str, Any], Measured]]) -> str:
-    from pytest_lmgate.report.explanation import interval, number
+    from pytest_lmgate.report.numbers import interval, number
 
     header = (*swept, metric, "95 % interval", "scored", "seconds", "")
     ends = [each.interval or (each.value, each.value) for _, each in found]

@@ -138,6 +138,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         answer: Column of the right choice, its index from 0 or its text.
         delimiter: What stands between question and choice, a space unless said.
         cluster: Column that names what rows belong together, where they are not independent.
+        tags: Columns such as a language or a length, by which a comparison says where it got worse.
     """
 
     path: str | None = None
@@ -160,6 +161,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     answer: str | None = None
     delimiter: str = " "
     cluster: str | None = None
+    tags: str | list[str] | None = None
 
     def __post_init__(self) -> None:
         _exactly_one(path=self.path, hub=self.hub)
@@ -171,8 +173,16 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ConfigError.of("limit", f"expected a number of rows from 1, got {self.limit}")
         if self.lines and (self.path is None or not self.path.endswith(TEXT_SUFFIXES)):
             raise ConfigError.of("lines", "only a text file is read by lines; the other formats have rows of their own")
+        if self.tags is not None and self.path is not None and self.path.endswith(TEXT_SUFFIXES):
+            raise ConfigError.of("tags", "a text file has no columns; use .jsonl, .csv, .tsv or .parquet")
         if self.hub is None and (self.name or self.revision):
             raise ConfigError("name, revision: only a hub id has them")
+
+    @property
+    def tag_columns(self) -> tuple[str, ...]:
+        """The columns of `tags`, each once."""
+        written = [self.tags] if isinstance(self.tags, str) else self.tags or []
+        return tuple(dict.fromkeys(written))
 
     @property
     def where(self) -> str:

@@ -12,7 +12,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ import msgspec
 
 from pytest_lmgate.config.specs import TEXT_SUFFIXES, DatasetSpec
 from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
+from pytest_lmgate.data.tags import Tags, read_tags
 from pytest_lmgate.errors import DataError, OfflineError, nearest
 
 # Of documents of their own: this many rows and more, shorter on average than this many characters.
@@ -41,6 +42,7 @@ class Corpus:
         join: What stands between rows when they are read as one text.
         is_one_text: Whether the source is one running text rather than rows.
         says_join: Whether the user said how rows are joined.
+        tags: Tags of each row, which change no measurement.
     """
 
     name: str
@@ -48,6 +50,12 @@ class Corpus:
     join: str = "\n\n"
     is_one_text: bool = False
     says_join: bool = False
+    tags: Tags = field(default_factory=dict)
+
+    @property
+    def documents(self) -> list[int]:
+        """Rows that are read where each is read on its own: those that are not blank."""
+        return [index for index, row in enumerate(self.rows) if row.strip()]
 
     @property
     def digest(self) -> str:
@@ -99,7 +107,10 @@ def read_corpus(spec: DatasetSpec, path: Path | None, *, name: str, offline: boo
     joined: dict[str, Any] = {} if isinstance(spec.join, msgspec.UnsetType) else {"join": spec.join, "says_join": True}
     if path is not None and path.is_file() and path.suffix in TEXT_SUFFIXES and not spec.lines:
         return _finished(Corpus(name, (_decoded(path, name),), is_one_text=True, **joined))
-    rows = read_rows(spec, path, name=name, offline=offline)
+    rows: Iterable[Any] = read_rows(spec, path, name=name, offline=offline)
+    if spec.tag_columns:
+        rows = list(rows)
+        joined["tags"] = read_tags(rows, spec.tag_columns, name)
     return _finished(Corpus(name, tuple(_texts(rows, spec.text, name)), **joined))
 
 

@@ -30,11 +30,13 @@ class Piece:
         document: Index of the text that it is of.
         ids: Token ids with the special tokens around them, shape ``[tokens]``.
         targets: Positions of the tokens that are not special, shape ``[targets]``.
+        begin: Which token of the text stands at position 0, if none stood before it: below 0 for a special token.
     """
 
     document: int
     ids: Ints
     targets: Ints
+    begin: int = 0
 
 
 def cut_pieces(
@@ -70,7 +72,7 @@ def cut_pieces(
             targets = [len(framing.prefix) + at for at, token in enumerate(part) if token not in tokenizer.special]
             if targets:
                 ids = np.array(framing.around(part), dtype=np.int64)
-                pieces.append(Piece(document, ids, np.array(targets, dtype=np.int64)))
+                pieces.append(Piece(document, ids, np.array(targets, dtype=np.int64), begin - len(framing.prefix)))
     if not pieces:
         raise DataError(f"dataset {dataset!r}: expected text, got none that has a token")
     return pieces

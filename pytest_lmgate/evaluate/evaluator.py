@@ -204,6 +204,11 @@ class Evaluator:
             seconds=time.monotonic() - started,
         )
 
+    def known(self, what: EvaluationSpec) -> tuple[Measurement[Any], Any]:
+        """Return the measurement of an evaluation, and its statistics if this session has them, else None."""
+        measurement = self._measurement(what)
+        return measurement, self._measurements.known(measurement)
+
     def made(self, measurement: Measurement[T], *, anew: bool = False) -> T:
         """Return the statistics of a measurement, from the cache where it has them; those made `anew` are not kept."""
         statistics = self._measurements.again(measurement) if anew else self._measurements.once(measurement)[0]

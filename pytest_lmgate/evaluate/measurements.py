@@ -139,6 +139,11 @@ class Measurements:
             raise ModelError("this session patched a library while the model was loaded")
         return measured
 
+    def known(self, measurement: Measurement[T]) -> T | None:
+        """Return what the session has measured or found already; None where it has not. No model runs."""
+        found: T | None = self._known.get(measurement.fingerprint.address)
+        return found
+
     def forget(self) -> None:
         """Let go of measurements that are not kept, and of their models."""
         for address in self._shared:

@@ -128,13 +128,13 @@ class MaskedLikelihoods(TokenLikelihoods):
     @property
     def fingerprint(self) -> Fingerprint:
         """Address of the NLLs."""
-        return addressed(_MASKED, self.model, data=self.data.digest, protocol=f"max_length:{self._max_length}")
+        return addressed(_MASKED, self.model, data=self.data.digest, protocol=f"max_length:{self.max_length}")
 
     def measure(self, bench: Bench) -> LikelihoodStatistics:
         """Score every token, masked."""
         runner, name = bench.runner(self.model), self.model.name
         texts = [row for row in self.data.rows if row.strip()]
-        pieces = cut_pieces(texts, runner.tokenizer, self._max_length, model=name, dataset=self.data.name)
+        pieces = cut_pieces(texts, runner.tokenizer, self.max_length, model=name, dataset=self.data.name)
         targets = np.array([len(piece.targets) for piece in pieces])
         documents = np.array([piece.document for piece in pieces])
         job = bench.job(name, self.data.name, self.model.batch_size)
@@ -154,14 +154,15 @@ class MaskedLikelihoods(TokenLikelihoods):
         return METRICS[self.metric].score(statistics, signature=self.signature, metric=self.metric)
 
     @property
-    def _max_length(self) -> int | None:
+    def max_length(self) -> int | None:
+        """Tokens that a piece may have, special ones included; None for no limit."""
         return self.asked.max_length or self.model.context
 
     @property
     def signature(self) -> Signature:
         """How the text is read, and what the value is per."""
         return Signature(
-            [("masked", None), ("max_length", str(self._max_length)), ("unit", "token"), ("version", __version__)]
+            [("masked", None), ("max_length", str(self.max_length)), ("unit", "token"), ("version", __version__)]
         )
 
 
@@ -199,7 +200,7 @@ class ConditionalLikelihoods(TokenLikelihoods):
     @cached_property
     def identity(self) -> dict[str, str]:
         """Sources and targets."""
-        return {"data": digest_of([self.data.prompts, self._targets])}
+        return {"data": digest_of([self.data.prompts, self.target_texts])}
 
     @property
     def signature(self) -> Signature:
@@ -212,7 +213,12 @@ class ConditionalLikelihoods(TokenLikelihoods):
         """Score every target."""
         runner, model, name = bench.runner(self.model), self.model, self.data.name
         pairs = encode_pairs(
-            runner.tokenizer, self.data.prompts, self._targets, model=model.name, dataset=name, context=model.context
+            runner.tokenizer,
+            self.data.prompts,
+            self.target_texts,
+            model=model.name,
+            dataset=name,
+            context=model.context,
         )
         found = score(runner, pair_requests(pairs, name), bench.job(model.name, name, model.batch_size))
         lengths = np.array([len(pair.target) for pair in pairs])
@@ -220,7 +226,7 @@ class ConditionalLikelihoods(TokenLikelihoods):
             nll=found.nll,
             window_targets=lengths,
             window_document=np.arange(len(pairs)),
-            **counted(self._targets),
+            **counted(self.target_texts),
             running_text=False,
             row_targets=lengths,
             targets=digest_of_targets([pair.target for pair in pairs]),
@@ -233,7 +239,8 @@ class ConditionalLikelihoods(TokenLikelihoods):
         )
 
     @property
-    def _targets(self) -> list[str]:
+    def target_texts(self) -> list[str]:
+        """The text of each row that is scored."""
         return [references[0] for references in self.data.references]
 
 

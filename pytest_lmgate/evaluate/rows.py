@@ -5,13 +5,14 @@ from __future__ import annotations
 __all__ = ["DatasetRows", "mappings"]
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from pytest_lmgate.config.specs import DatasetSpec
 from pytest_lmgate.data.choices import Question, make_questions
 from pytest_lmgate.data.prompts import TextTask, cell, make_task
+from pytest_lmgate.data.tags import Tags
 from pytest_lmgate.errors import ConfigError, DataError
 
 
@@ -23,6 +24,7 @@ class DatasetRows:
     spec: DatasetSpec
     rows: tuple[Mapping[str, Any], ...]
     examples: tuple[Mapping[str, Any], ...] = ()
+    tags: Tags = field(default_factory=dict)
 
     @cached_property
     def clusters(self) -> list[Any] | None:

@@ -25,6 +25,7 @@ from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.config.specs import DATA_SUFFIXES, DatasetSpec, ModelSpec
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows
 from pytest_lmgate.data.in_memory import rows_in_memory
+from pytest_lmgate.data.tags import read_tags
 from pytest_lmgate.errors import ConfigError, harmless, nearest
 from pytest_lmgate.evaluate.rows import DatasetRows, mappings
 from pytest_lmgate.evaluate.session_code import SessionCode
@@ -116,7 +117,8 @@ class Resolver:
             file, key = self._project.path(spec.examples), f"datasets.{name}.examples"
             shown = read_rows(DatasetSpec(path=spec.examples), file, name=f"{name} (examples)", key=key)
             examples = mappings(shown, f"{name} (examples)")
-        return DatasetRows(name, spec, mappings(found, name), examples)
+        rows = mappings(found, name)
+        return DatasetRows(name, spec, rows, examples, read_tags(rows, spec.tag_columns, name))
 
     def model_spec(self, model: str | Path) -> tuple[str, ModelSpec]:
         """Return the name and spec of a model given by a name of lmgate.yaml, a path or a hub id.

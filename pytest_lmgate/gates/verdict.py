@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from pytest_lmgate.gates.comparison import Comparison, needed
+from pytest_lmgate.gates.where import Where
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.student import normal_quantile
 
@@ -66,6 +67,7 @@ class Verdict:
         comparison: Against a reference, where the gate has one; its decision is that before Holm's correction.
         bounded: Of a limit gate with a confidence, the bounds that were judged.
         former: Of a gate whose baseline is measured anew, what its entry was.
+        where: Of a comparison that did not pass, where it got worse.
         arguments: Arguments of the command line that decide what is measured.
         file: File in which the gate stands, `line` its line from 1; empty where that is not known.
     """
@@ -97,6 +99,7 @@ class Verdict:
     comparison: Comparison | None = None
     bounded: Bounded | None = None
     former: Former | None = None
+    where: Where | None = None
     arguments: tuple[str, ...] = ()
     file: str = ""
     line: int = 0

@@ -13,11 +13,14 @@ from typing import Any
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import ComparisonError, LmgateError, about, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.evaluate.targets import Shelf
 from pytest_lmgate.gates.baseline import BaselineEntry
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.paired import compare, differences
 from pytest_lmgate.gates.verdict import Former, Verdict, judge_bounds, judge_limit
+from pytest_lmgate.gates.where import Where
 from pytest_lmgate.judge.baselines import Baselines
+from pytest_lmgate.judge.where import locate
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.gates import Gate, NoRegression
@@ -37,6 +40,7 @@ class Judge:
 
     def __init__(self, evaluator: Evaluator, options: Options, baselines: Baselines) -> None:
         self._evaluator, self._options, self._baselines = evaluator, options, baselines
+        self._shelf: Shelf = {}
         self.entries: dict[str, str] = {}
         """Entries for the baseline file, in JSON, by gate."""
 
@@ -118,9 +122,11 @@ class Judge:
         reference = self._evaluator.evaluate(gate.reference.resolved(resolve))
         against = f"model {gate.reference.model_name!r}"
         same = bool(score.content) and score.content == reference.content
-        found = _compared(gate, _sample(score), _sample(reference), against, same=same)
+        samples = _sample(score), _sample(reference)
+        found = _compared(gate, *samples, against, same=same)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
-        return replace(self._judged(blank, score, found), seconds=seconds, cached=cached)
+        where = self._where(gate, samples, found, resolve)
+        return replace(self._judged(blank, score, found), seconds=seconds, cached=cached, where=where)
 
     def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
         baselines = self._baselines
@@ -141,7 +147,18 @@ class Judge:
         entry = baselines.require(blank.id, blank.test, gate.evaluation)
         with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, entry.words)):
             score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
-        return self._judged(blank, score, self._with_entry(gate, score, entry, _ANEW))
+        found = self._with_entry(gate, score, entry, _ANEW)
+        candidate = _sample(score).merged()
+        samples = candidate, self._baselines.reference(entry, score, candidate)
+        return replace(self._judged(blank, score, found), where=self._where(gate, samples, found, resolve))
+
+    def _where(
+        self, gate: NoRegression, samples: tuple[Sample, Sample], found: Comparison, resolve: Resolve
+    ) -> Where | None:
+        if found.decision == "pass":
+            return None
+        against = None if gate.reference is None else gate.reference.resolved(resolve)
+        return locate(self._evaluator, gate.evaluation.resolved(resolve), against, samples, found, self._shelf)
 
     def _with_entry(self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = "") -> Comparison:
         candidate = _sample(score).merged()

@@ -19,6 +19,7 @@ import numpy as np
 
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Floats, Ints, Sample, Scale
@@ -72,7 +73,9 @@ def accuracy(
     groups = cluster_numbers(clusters, len(right))
     sums, sizes = np.bincount(groups, weights=right).astype(np.float64), np.bincount(groups)
     scale = Scale("higher", lowest=0, highest=1, of_rows=True)
-    sample = Sample(sums[:, None], sizes, scale, outcomes=Outcomes(right.astype(bool), groups)).merged()
+    by_row = ByRow(right[:, None], np.ones(len(right), dtype=np.int64), groups)
+    outcomes = Outcomes(right.astype(bool), groups)
+    sample = Sample(sums[:, None], sizes, scale, outcomes=outcomes, by_row=by_row).merged()
     noise = clustered_mean(sample.sums[:, 0], sample.counts)
     return Score(
         noise.mean,

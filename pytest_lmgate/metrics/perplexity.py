@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.sample import Ints, Sample, Scale
 from pytest_lmgate.metrics.score import Score
@@ -87,8 +88,11 @@ def perplexity(
     if sizes is not None and not statistics.running_text:
         # Documents counted in words or bytes pair by document, whatever the tokens are.
         sums = np.bincount(statistics.window_document, weights=window_sums, minlength=len(sizes)).astype(np.float64)
-        by_document = Sample(sums[:, None], sizes, replace(scale, factor=per_target), rows=sample.rows)
+        by_row = ByRow(sums[:, None], sizes, np.arange(len(sizes)))
+        by_document = Sample(sums[:, None], sizes, replace(scale, factor=per_target), rows=sample.rows, by_row=by_row)
         sample = by_document.merged()
+    elif sizes is not None:
+        sample = replace(sample, by_row=None)  # how many words or bytes a row has was not measured
     value, bounds = scale.value(noise.mean), noise.bounds(0.975)
     interval = None if bounds is None else scale.within(bounds)
     details: dict[str, Any] = {

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.config.signature import Signature
+from pytest_lmgate.metrics.by_row import ByRow, Flags
 from pytest_lmgate.metrics.clusters import MAX_CLUSTERS, merged_rows
 from pytest_lmgate.metrics.noise import Bounds, clustered_mean
 from pytest_lmgate.metrics.proportion import Outcomes, wilson_bounds
@@ -81,6 +82,7 @@ class Sample:
         outcomes: Of a metric whose rows are right or wrong, which rows are right.
         rows: Whether the clusters are rows, or clusters of rows that the data names; else blocks of a text.
         former: Makes the same sample in the clusters that baselines of earlier versions kept, where those differ.
+        by_row: The same statistics row by row; None where no row's share of them is known.
     """
 
     sums: Floats
@@ -91,6 +93,7 @@ class Sample:
     outcomes: Outcomes | None = None
     rows: bool = True
     former: Callable[[], Sample] | None = None
+    by_row: ByRow | None = None
 
     @property
     def clusters(self) -> int:
@@ -160,6 +163,20 @@ class Sample:
             identity={**self.identity, **parts, "protocol": signature.compared},
             former=None if former is None else lambda: former().identified(signature=signature, **parts),
         )
+
+    def of_rows(self, kept: Flags) -> Sample | None:
+        """Return the sample of some rows, without its identity; None where no target of theirs is known.
+
+        Args:
+            kept: Marks the rows, shape ``[rows]``.
+        """
+        if self.by_row is None or not self.by_row.counts[kept].any():
+            return None
+        part = self.by_row.of_rows(kept)
+        sums, counts = part.by_cluster()
+        outcomes = None if self.outcomes is None else Outcomes(self.outcomes.right[kept], part.clusters)
+        found = replace(self, sums=sums, counts=counts, outcomes=outcomes, identity={}, former=None, by_row=part)
+        return found if self.scale is None else found.merged()
 
     def merged(self) -> Sample:
         """Return the sample in at most 512 clusters: neighbours are merged, as even in size as they allow."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.clusters import former_clusters, merged_rows, window_blocks
 from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
 from pytest_lmgate.metrics.sample import Floats, Ints, Sample, Scale
@@ -66,7 +67,36 @@ class TargetLayout:
             return Sample(sums[:, None], sizes, scale, identity={"targets": self.targets}, rows=self.has_rows)
 
         found = made(*(self.of_windows(sums) if by_window else self.of_targets(values)))
-        return replace(found, former=former)
+        return replace(found, former=former, by_row=self._by_row(sums if by_window else values, by_window=by_window))
+
+    def rows_of(self) -> Ints | None:
+        """Return the row of each target, shape ``[targets]``; None where the text has no rows."""
+        if not self.has_rows or self.row_targets is None:
+            return None
+        return np.repeat(np.arange(len(self.row_targets), dtype=np.int64), self.row_targets)
+
+    def blocks_of(self) -> Ints:
+        """Return the block of each target, as a text without rows is cut into them, shape ``[targets]``."""
+        return np.repeat(window_blocks(self.window_targets), self.window_targets)
+
+    def clusters_of(self) -> Ints:
+        """Return the cluster of each target, between which the noise of a mean over targets is judged."""
+        if (rows := self.rows_of()) is None:
+            return self.blocks_of()
+        assert self.row_targets is not None
+        clusters = np.zeros(len(self.row_targets), dtype=np.int64)
+        clusters[self.row_targets > 0] = merged_rows(self.row_targets[self.row_targets > 0])
+        return clusters[rows]
+
+    def _by_row(self, values: NDArray[np.floating], *, by_window: bool) -> ByRow | None:
+        """Add up a number per target, or per window, row by row; a window is the row's that its first target is."""
+        if (rows := self.rows_of()) is None or self.row_targets is None:
+            return None
+        if by_window:
+            rows = rows[np.cumsum(self.window_targets) - self.window_targets]
+        each = np.arange(len(self.row_targets), dtype=np.int64)
+        sums = np.bincount(rows, weights=values, minlength=len(each)).astype(np.float64)
+        return ByRow(sums[:, None], np.bincount(rows, minlength=len(each)).astype(np.int64), each)
 
     def of_targets(self, values: NDArray[np.floating]) -> tuple[Floats, Ints]:
         """Add up a number per target.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["excerpt", "printable", "shortened"]
+__all__ = ["ending", "excerpt", "printable", "shortened"]
 
 import unicodedata
 
@@ -35,6 +35,21 @@ def excerpt(text: str, width: int) -> str:
         if used + len(_END) <= width:
             fits = len(kept)
     return "".join(kept)
+
+
+def ending(text: str, width: int) -> str:
+    """Return the end of a text, in one line of so many cells at most, beginning with ``...`` where it is cut."""
+    kept: list[str] = []
+    used, fits = 0, 0
+    for character in reversed(text):
+        shown = _shown(character)
+        used += sum(map(_cells, shown))
+        if used > width:
+            return _END + "".join(reversed(kept[:fits]))
+        kept.append(shown)
+        if used + len(_END) <= width:
+            fits = len(kept)
+    return "".join(reversed(kept))
 
 
 def printable(text: str) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["conclusion", "degradation", "explain", "interval", "number", "size"]
+__all__ = ["conclusion", "explain"]
 
-import math
 import shlex
 import shutil
-from collections.abc import Sequence
 
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Bounded, Verdict
@@ -15,6 +13,8 @@ from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.report.divergence import divergence_lines
 from pytest_lmgate.report.excerpt import excerpt, printable
+from pytest_lmgate.report.numbers import degradation, interval, number, size
+from pytest_lmgate.report.where import where_lines
 
 
 def explain(verdict: Verdict) -> str:
@@ -83,6 +83,7 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
             *(("note", note) for note in found.notes),
             *_how_measured(verdict),
         ),
+        *([] if verdict.where is None else where_lines(found, verdict.where)),
         *_worst(verdict),
     ]
 
@@ -112,35 +113,8 @@ def _judged_between(clusters: int, clustered_by: str) -> str:
     return f"{clusters} {clustered_by.removesuffix('s') if clusters == 1 else clustered_by}"
 
 
-def degradation(found: Comparison) -> str:
-    """Return the change with its one-sided bounds, as in ``+0.65 % [+0.52, +0.78]``; plus is worse."""
-    if found.lower is None or found.upper is None:
-        return f"{size(found, found.degradation, '+.4g')} (no bounds)"
-    scale, unit = (100, " %") if found.tolerance.relative else (1, "")
-    shown = [scale * value for value in (found.degradation, found.lower, found.upper)]
-    decimals = _decimals(shown, scale * found.tolerance.size)
-    measured, lower, upper = (
-        f"{value + 0:+.4g}" if decimals is None else f"{value + 0:+.{decimals}f}" for value in shown
-    )
-    return f"{measured}{unit} [{lower}, {upper}]"
-
-
 def _level(found: Comparison) -> str:
     return "" if found.bounds is None else f", one-sided {100 * found.confidence:.15g} % bounds"
-
-
-def _decimals(shown: Sequence[float], tolerance: float) -> int | None:
-    """Decimals that show two digits of the noise and each number on its side of the tolerance, where there are such."""
-    width = (max(shown) - min(shown)) / 2
-    if not 0 < width < math.inf or max(map(abs, shown)) >= 1e6:
-        return None
-    fewest = max(0, 1 - math.floor(math.log10(width)))
-    sides = [(value > tolerance) - (value < tolerance) for value in shown]
-    for decimals in range(fewest, fewest + 18):  # with which a float is itself
-        rounded = [round(value, decimals) for value in shown]
-        if sides == [(value > tolerance) - (value < tolerance) for value in rounded]:
-            return decimals
-    return None
 
 
 def _of_comparison(verdict: Verdict, found: Comparison) -> str:
@@ -162,11 +136,6 @@ def _of_comparison(verdict: Verdict, found: Comparison) -> str:
     elif found.needed is not None:
         text += f"; about {found.needed:,} {verdict.unit}s would settle it"
     return f"{text}; {found.reason}" if found.reason else text
-
-
-def size(found: Comparison, value: float, form: str = ".4g") -> str:
-    """Return a change in the unit of the tolerance: in percent, or in the metric's own."""
-    return f"{100 * value:{form}} %" if found.tolerance.relative else f"{value:{form}}"
 
 
 def _how_measured(verdict: Verdict) -> list[tuple[str, str]]:
@@ -191,16 +160,6 @@ def _worst(verdict: Verdict) -> list[str]:
         shown = [excerpt(text, width) or "(empty)" for text in ([prompt, *texts] if with_prompt else texts)]
         lines += [(" " * len(begin) if number else begin) + text for number, text in enumerate(shown)]
     return lines
-
-
-def number(value: float) -> str:
-    """Six significant digits."""
-    return f"{value:.6g}"
-
-
-def interval(low: float, high: float) -> str:
-    """Return both ends in six digits each, as in ``[17.25, 19.0625]``."""
-    return f"[{number(low)}, {number(high)}]"
 
 
 def _facts(*pairs: tuple[str, str]) -> list[str]:

@@ -69,6 +69,8 @@ def _gate(verdict: Verdict, results: Results) -> dict[str, Any]:
         gate["former"] = {key: _plain(value) for key, value in facts.items() if value != ""}
     if verdict.details:
         gate["details"] = {name: _plain(value) for name, value in verdict.details}
+    if verdict.where is not None:
+        gate["where"] = _plain(asdict(verdict.where))
     if verdict.worst:
         gate["worst"] = [dict(zip(_OF_A_ROW, _plain(row), strict=True)) for row in verdict.worst]
     return gate
@@ -78,6 +80,8 @@ def _plain(value: Any) -> Any:
     """Return a value that every reader of JSON takes: no NaN, no infinity, no half of a surrogate pair."""
     if isinstance(value, tuple):
         return [_plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return None if isinstance(value, float) and not math.isfinite(value) else value

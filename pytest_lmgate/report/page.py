@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
@@ -25,6 +25,7 @@ from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.plot import Plot, plot_of
 from pytest_lmgate.report.results import Results
 from pytest_lmgate.report.rows import Row, counts, names
+from pytest_lmgate.report.where_view import WhereView, view_of
 
 _NAME, _LINE = 300, 2000
 _OUTCOMES = ("fail", "error", "inconclusive", "pass")
@@ -46,6 +47,7 @@ class _Gate:
     plot: Plot | None
     percentiles: Sequence[tuple[str, str, float]]
     worst: Sequence[tuple[int, str, list[str]]]
+    where: WhereView | None
 
     @property
     def measure(self) -> float:
@@ -60,13 +62,20 @@ class _Gate:
 def html_report(results: Results) -> str:
     """Return the page."""
     folder = files("pytest_lmgate.report").joinpath("templates")
-    parts = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")}
+    parts = {
+        name: folder.joinpath(name).read_text(encoding="utf-8")
+        for name in ("page.html", "where.html", "page.css", "page.js")
+    }
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.DictLoader(parts),
     )
     name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
     found = Counter("fail" if results.fails(verdict) else verdict.verdict for verdict in results.verdicts)
-    text: str = environment.from_string(parts["page.html"]).render(
+    text: str = environment.get_template("page.html").render(
         counts=counts(results.verdicts),
         fails=sum(map(results.fails, results.verdicts)),
         outcomes=[(name, sum(each.verdict == name for each in results.verdicts)) for name in _OUTCOMES],
@@ -82,15 +91,15 @@ def html_report(results: Results) -> str:
 
 
 def _gate(results: Results, verdict: Verdict, name: str) -> _Gate:
-    # The worst rows stand in a table of their own, whole.
-    text = explain(verdict).partition("\n  worst rows ")[0]
+    # Worst rows, and where it got worse, stand in tables and plots of their own, whole.
+    text, found = explain(replace(verdict, where=None, worst=())), verdict.comparison
     return _Gate(
         name=excerpt(name, _NAME),
         words=" ".join(excerpt(text, _NAME) for text in (verdict.test, verdict.model, verdict.dataset)),
         verdict=verdict,
         row=Row.of(verdict),
         fails=results.fails(verdict),
-        against="" if verdict.comparison is None else excerpt(verdict.comparison.against, _NAME),
+        against="" if found is None else excerpt(found.against, _NAME),
         explanation=shortened(text, _LINE),
         plot=plot_of(verdict),
         percentiles=_percentiles(dict(verdict.details)),
@@ -98,6 +107,7 @@ def _gate(results: Results, verdict: Verdict, name: str) -> _Gate:
             (row, f"{score:.4g}", [shortened(printable(text), _LINE) for text in texts])
             for row, score, *texts in verdict.worst
         ],
+        where=None if found is None or verdict.where is None else view_of(found, verdict.where),
     )
 
 

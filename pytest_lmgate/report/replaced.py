@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pytest_lmgate.gates.verdict import Former, Verdict
 from pytest_lmgate.metrics.score import distinct
-from pytest_lmgate.report.explanation import number, size
+from pytest_lmgate.report.numbers import number, size
 
 
 def replaced_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:

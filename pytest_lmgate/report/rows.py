@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.metrics.score import distinct
-from pytest_lmgate.report.explanation import degradation, interval, number
+from pytest_lmgate.report.numbers import degradation, interval, number
 
 _NEW_BASELINE = "new baseline"
 

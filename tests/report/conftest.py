@@ -9,6 +9,7 @@ import pytest
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.gates.where import Passage, PositionChange, Slope, TagChange, TokenChange, Where
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +89,33 @@ def compared(failed: Verdict) -> Verdict:
         notes=("device: cpu then, cuda now",),
     )
     return replace(failed, marker="no_regression", comparison=comparison)
+
+
+@pytest.fixture
+def where() -> Where:
+    """Two documents, a slope, and three tags, of which one got worse beyond noise."""
+    sat = TokenChange("the cat ", "sat", " on the mat", 9.25, 1.25)
+    on = TokenChange("the cat sat ", "on", " the mat", 2.5, 0.5)
+    spelled = (("the ", -0.5), ("cat ", 0.25), ("sat ", 8.0), ("on ", 2.0), ("the ", None), ("mat", 0.1))
+    return Where(
+        passages=(
+            Passage("row 17", 5, 10.0, "the cat sat on the mat", (sat, on), spelled),
+            Passage("row 3", 4, 2.0, "a dog ran"),
+        ),
+        positions=tuple(
+            PositionChange(8 * at + 1, 8 * at + 8, 100, at / 8, at / 8 - 0.1, at / 8 + 0.2) for at in range(8)
+        ),
+        slope=Slope(1.0, 0.5, 1.5),
+        tags=(
+            TagChange("language", "ko", 10, 24.0, 20.0, 0.2, 0.15, 0.25),
+            TagChange("language", "en", 30, 16.5, 16.5, 0.0, -0.01, 0.01),
+            TagChange("language", "fr", 2, problem="nothing of these rows was scored"),
+        ),
+        more_tags=4,
+        notes=("a note",),
+    )
+
+
+@pytest.fixture
+def located(compared: Verdict, where: Where) -> Verdict:
+    return replace(compared, where=where)

@@ -14,7 +14,8 @@ from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Bounded, Verdict
 from pytest_lmgate.metrics.score import distinct
-from pytest_lmgate.report.explanation import degradation, explain
+from pytest_lmgate.report.explanation import explain
+from pytest_lmgate.report.numbers import degradation
 
 
 def test_a_failure_says_all_there_is_to_know(failed: Verdict) -> None:

@@ -6,6 +6,7 @@ __all__ = ["Transformers", "describe_in_memory"]
 
 import json
 import platform
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pytest_lmgate.backends.hf.models.checkpoint import (
 from pytest_lmgate.backends.hf.models.contents import contents_of
 from pytest_lmgate.backends.hf.models.device import device_class, require_device, resolve_device, share_processors
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
-from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer
+from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.code import several
 from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, versions
@@ -93,6 +94,7 @@ class Transformers(Backend):
             not_kept=contents.unknown,
             files=contents.snapshot,
             changed=contents.changed,
+            tokenizer=partial(facts_of_folder, name, tokenizer_folder, trust_remote_code=spec.trust_remote_code),
         )
 
 
@@ -104,7 +106,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
     """
     from pytest_lmgate.backends.hf.decoding import decoding_ids
     from pytest_lmgate.backends.hf.models.in_memory import describe_pair
-    from pytest_lmgate.backends.hf.models.loading import wrap_pair
+    from pytest_lmgate.backends.hf.models.loading import tokenizer_facts, wrap_pair
     from pytest_lmgate.backends.hf.runner import TransformersRunner
 
     kind = type(pair[0]).__name__
@@ -140,6 +142,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
         in_memory=True,
         not_kept=several(unknown),
         writing=writing,
+        tokenizer=lambda: tokenizer_facts(loaded.tokenizer),
     )
 
 

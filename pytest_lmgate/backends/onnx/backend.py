@@ -6,6 +6,7 @@ __all__ = ["Onnx"]
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
 from pytest_lmgate.backends.entries import refuse_keys
 from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint, require_tokenizer
 from pytest_lmgate.backends.hf.models.device import device_class, resolve_device
-from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer, tokenizer_files
+from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer, tokenizer_files
 from pytest_lmgate.backends.onnx.files import OnnxFiles
 from pytest_lmgate.backends.onnx.options import LoadOptions
 from pytest_lmgate.backends.onnx.session import library
@@ -97,6 +98,7 @@ class Onnx(Backend):
             architecture=checkpoint.architecture,
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),
+            tokenizer=partial(facts_of_folder, name, tokenizer_folder),
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 __all__ = ["Server"]
 
 import json
+from functools import partial
 from pathlib import Path
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
 from pytest_lmgate.backends.entries import refuse_keys
 from pytest_lmgate.backends.hf.models.checkpoint import require_tokenizer
-from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer, tokenizer_files
+from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer, tokenizer_files
 from pytest_lmgate.backends.server.settings import ServerSettings
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
 from pytest_lmgate.identity.files import Snapshot
@@ -89,6 +90,7 @@ class Server(Backend):
             dtype="bfloat16",  # it may be
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),
+            tokenizer=partial(facts_of_folder, name, folder),
         )
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
@@ -21,7 +22,7 @@ from pytest_lmgate.backends.hf.models.checkpoint import (
 from pytest_lmgate.backends.hf.models.contents import contents_of
 from pytest_lmgate.backends.hf.models.device import device_class, resolve_device
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
-from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer
+from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer
 from pytest_lmgate.backends.vllm.options import LoadOptions
 from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.identity.libraries import versions
@@ -99,6 +100,7 @@ class Vllm(Backend):
             not_kept=contents.unknown,
             files=contents.snapshot,
             changed=contents.changed,
+            tokenizer=partial(facts_of_folder, name, tokenizer, trust_remote_code=spec.trust_remote_code),
         )
 
 

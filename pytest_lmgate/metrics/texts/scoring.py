@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.noise import clustered_mean
 from pytest_lmgate.metrics.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
@@ -97,10 +98,12 @@ def text_score(
 def _sample(metric: TextMetric, statistics: Floats, groups: NDArray[np.int64]) -> Sample:
     sums = cluster_sums(statistics, groups)
     if not metric.is_mean:
-        return Sample(sums, np.bincount(groups), metric=metric)
+        ones = np.ones(len(groups), dtype=np.int64)
+        return Sample(sums, np.bincount(groups), metric=metric, by_row=ByRow(statistics, ones, groups))
     scale = Scale(metric.direction, lowest=metric.lowest, highest=metric.highest, of_rows=True)
     outcomes = Outcomes(statistics[:, 0] > 0, groups) if metric.right_or_wrong else None
-    return Sample(sums[:, :1], sums[:, -1].astype(np.int64), scale, outcomes=outcomes).merged()
+    by_row = ByRow(statistics[:, :1], statistics[:, -1].astype(np.int64), groups)
+    return Sample(sums[:, :1], sums[:, -1].astype(np.int64), scale, outcomes=outcomes, by_row=by_row).merged()
 
 
 _Noise = tuple[float | None, tuple[float, float] | None, dict[str, Any]]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["WEIGHTS", "find_tokenizer", "tokenizer_files"]
+__all__ = ["WEIGHTS", "facts_of_folder", "find_tokenizer", "tokenizer_files"]
 
 from pathlib import Path
 
 from pytest_lmgate.backends.base import Entry
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
+from pytest_lmgate.data.tokens import TokenizerFacts
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.files import checkpoint_files
 
@@ -27,6 +28,19 @@ def find_tokenizer(entry: Entry, tokenizer: str) -> Path:
     if (hub_id := entry.hub_id(tokenizer)) is None:
         raise ModelError(f"model {entry.name!r}: no such folder: {folder}; check its tokenizer:")
     return fetch_checkpoint(*hub_id, name=entry.name, offline=entry.offline, only_tokenizer=True)
+
+
+def facts_of_folder(name: str, folder: Path, *, trust_remote_code: bool = False) -> TokenizerFacts:
+    """Load the tokenizer of a folder without a model.
+
+    Raises:
+        ModelError: It cannot be loaded.
+    """
+    from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet, tokenizer_facts
+
+    with quiet():
+        known = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+        return tokenizer_facts(load_tokenizer(name, folder, known))
 
 
 def tokenizer_files(folder: Path) -> dict[str, Path]:
