@@ -2,5 +2,5 @@
 
 from pytest_lmgate.cli.app import main
 
-if __name__ == "__main__":  # nothing runs where all modules are imported
+if __name__ == "__main__":
     main()
