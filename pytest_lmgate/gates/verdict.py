@@ -67,6 +67,9 @@ class Verdict:
         bounded: Of a limit gate with a confidence, the bounds that were judged.
         former: Of a gate whose baseline is measured anew, what its entry was.
         arguments: Arguments of the command line that decide what is measured.
+        direction: ``lower`` if smaller values are better, else ``higher``; empty where nothing was measured.
+        device: Where the model ran, as in ``cuda``; empty for texts and functions.
+        identity: Digests of what was measured on, part by part, and the protocol: values of one identity can be compared.
         file: File in which the gate stands, `line` its line from 1; empty where that is not known.
     """
 
@@ -98,6 +101,9 @@ class Verdict:
     bounded: Bounded | None = None
     former: Former | None = None
     arguments: tuple[str, ...] = ()
+    direction: str = ""
+    device: str = ""
+    identity: tuple[tuple[str, str], ...] = ()
     file: str = ""
     line: int = 0
 

@@ -8,6 +8,7 @@ __all__ = [
     "arguments",
     "baseline_file",
     "flag",
+    "history",
     "project_file",
     "reports",
     "text",
@@ -42,6 +43,7 @@ _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
     "cache": ("FOLDER", "folder of measurements (default: .lmgate_cache in rootdir); LMGATE_CACHE_KEY signs it"),
     "baseline": ("FILE", "baseline of no_regression gates (default: lmgate-baseline.json in rootdir)"),
+    "history": ("FOLDER", "folder that gets one record of each run, for lmgate history; not yet a URI"),
     "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
 }
@@ -120,6 +122,20 @@ def project_file(config: pytest.Config) -> Path | None:
 def baseline_file(config: pytest.Config) -> Path:
     """Return the baseline file: as it was named, relative to rootdir."""
     return config.rootpath / Path(text(config, "baseline") or "lmgate-baseline.json").expanduser()
+
+
+def history(config: pytest.Config) -> Path | None:
+    """Return the folder of the history, relative to rootdir; None where no run is recorded.
+
+    Raises:
+        pytest.UsageError: It is a URI.
+    """
+    given = text(config, "history")
+    if given and "://" in given:
+        raise pytest.UsageError(
+            f"--lmgate-history: expected a local folder, got {given!r}; URIs come later: write to a folder and copy it"
+        )
+    return config.rootpath / Path(given).expanduser() if given else None
 
 
 def update(config: pytest.Config) -> str:

@@ -18,7 +18,7 @@ from pytest_lmgate.report.results import Results
 
 _KEYS = (
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds",
+    "signature", "fingerprint", "cached", "seconds", "direction", "device",
 )  # fmt: skip
 _OF_A_COMPARISON = (
     "against", "decision", "reference", "degradation", "tolerance", "size", "relative", "confidence", "clusters",
@@ -50,6 +50,9 @@ def _measurement(found: Measured) -> dict[str, Any]:
 def _gate(verdict: Verdict) -> dict[str, Any]:
     """A gate's keys, and those that only some gates have."""
     gate = {key: _plain(getattr(verdict, key)) for key in _KEYS}
+    gate["identity"] = {part: _plain(digest) for part, digest in verdict.identity}
+    flags = {"at_least": verdict.at_least, "blocking": verdict.blocking and verdict.verdict == "inconclusive"}
+    gate |= {key: True for key, is_set in flags.items() if is_set}
     if verdict.message:
         gate["message"] = _plain(verdict.message)
     if verdict.comparison is not None:

@@ -17,7 +17,7 @@ from pytest_lmgate.report.results import Results
 
 _KEYS = [
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds",
+    "signature", "fingerprint", "cached", "seconds", "direction", "device", "identity",
 ]  # fmt: skip
 
 
@@ -54,6 +54,9 @@ def test_a_report_has_the_schema_that_others_read(failed: Verdict) -> None:
         "fingerprint": "0123456789abcdef" * 4,
         "cached": False,
         "seconds": 12.34,
+        "direction": "",
+        "device": "",
+        "identity": {},
     }
 
 
