@@ -11,7 +11,7 @@ __all__ = ["GateRecord", "RunRecord", "format_record", "parse_record", "parse_re
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -85,6 +85,9 @@ class _Report(msgspec.Struct):
     gates: list[GateRecord]
 
 
+_T = TypeVar("_T", RunRecord, _Report)
+
+
 def record_of(verdict: Verdict) -> GateRecord:
     """Return what is kept of a verdict."""
     return GateRecord(
@@ -132,7 +135,7 @@ def parse_report(text: bytes, where: str) -> Sequence[GateRecord]:
     return _decoded(text, _Report, where, "a report that --lmgate-report json:FILE wrote").gates
 
 
-def _decoded(text: bytes, kind: type[Any], where: str, words: str) -> Any:
+def _decoded(text: bytes, kind: type[_T], where: str, words: str) -> _T:
     try:
         found = msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # also of the wrong type

@@ -69,7 +69,7 @@ class Verdict:
         arguments: Arguments of the command line that decide what is measured.
         direction: ``lower`` if smaller values are better, else ``higher``; empty where nothing was measured.
         device: Where the model ran, as in ``cuda``; empty for texts and functions.
-        identity: Digests of what was measured on, part by part, and the protocol: values of one identity can be compared.
+        identity: Digests of what was measured on, and the protocol: values of one identity can be compared.
         file: File in which the gate stands, `line` its line from 1; empty where that is not known.
     """
 
