@@ -1,10 +1,10 @@
 """Changes beyond noise: between two runs, and along a history, where false alarms add up to 5 %.
 
-The distance of a value from the values before it is counted in standard errors of their difference. The noise of each is
-the end of its 95 % interval that faces the other (Zou and Donner 2008, Statistics in Medicine 27(10), 1693-1702, eq. 4
-and 5), which is its standard error times 1.96 where the interval is symmetric and the clusters are many, and which is
-right for a share near 0 or 1 too. Values of one identity are measured on the same data, so their noises go the same way
-and mostly cancel: the rule takes them for independent and so sees less than `no_regression`, which pairs rows.
+The distance of a value from the values before it is counted in standard errors of their difference. The noise of each
+side reaches to the end of its 95 % interval that faces the other (Zou and Donner 2008, Statistics in Medicine 27(10),
+1693-1702): 1.96 standard errors where clusters are many, and right for a share near 0 or 1 too. Values of one identity
+are measured on the same data, so their noises mostly cancel. The rule takes them for independent and so sees less than
+`no_regression`, which pairs rows.
 """
 
 from __future__ import annotations
@@ -45,11 +45,6 @@ class Change:
     errors: float
     p_value: float
     worse: bool
-
-    @property
-    def is_none(self) -> bool:
-        """Whether the values are equal but for rounding."""
-        return math.isclose(self.before, self.after, rel_tol=_SAME)
 
 
 @dataclass(frozen=True)
@@ -98,11 +93,9 @@ def change_between(before: Sequence[GateRecord], after: GateRecord) -> Change | 
     error = math.hypot(_arm(after, upward=not rises), *noise) / _OF_95
     distance = abs(after.value - level)
     if math.isclose(after.value, level, rel_tol=_SAME):
-        errors = 0.0
-    else:
-        errors = distance / error if error else math.inf
-    worse = distance > 0 and rises == (after.direction == "lower")
-    return Change(level, after.value, errors, 2 * normal_cdf(-errors), worse)
+        return Change(level, after.value, 0.0, 1.0, worse=False)
+    errors = distance / error if error else math.inf
+    return Change(level, after.value, errors, 2 * normal_cdf(-errors), worse=rises == (after.direction == "lower"))
 
 
 def significant(changes: Sequence[Change]) -> list[bool]:
@@ -113,9 +106,9 @@ def significant(changes: Sequence[Change]) -> list[bool]:
 def find_changes(gates: Sequence[GateRecord]) -> list[Finding]:
     """Return what each run says of one gate.
 
-    Each value is compared with the level: all runs since the last change, or since the data or the protocol changed. The
-    j-th test of the history may be wrong with a chance of ``LEVEL / (j (j + 1))``, which add up to LEVEL however long the
-    history grows, so that a later run never takes a finding back. A value equal to one of its level is not tested.
+    Each value is compared with the level: all runs since the last change, or since the data or the protocol changed.
+    The j-th test of the history may be wrong with a chance of ``LEVEL / (j (j + 1))``. These add up to LEVEL however
+    long the history grows, so a later run never takes a finding back. A value equal to one of its level is not tested.
 
     Args:
         gates: One gate's records, by date.

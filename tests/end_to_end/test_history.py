@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.projects import BROKEN_GATE, GATE, Project
+from tests.end_to_end.projects import BROKEN_GATE, GATE, Project, environment
 
 TWO_GATES = """
     import pytest
@@ -133,3 +134,17 @@ def test_a_uri_is_refused_before_anything_is_measured(measured: Project) -> None
     for arguments in ((), ("-n", "2")):
         done = measured.run("--lmgate-history=s3://bucket/runs", *arguments).expect(4)
         done.says("--lmgate-history: expected a local folder, got 's3://bucket/runs'; URIs come later")
+
+
+def test_lmgate_history_reads_what_runs_recorded_and_names_the_one_that_got_worse(measured: Project) -> None:
+    measured.write(test_gate=GATE, pytest_ini="[pytest]\nlmgate_history = runs\n")
+    measured.run().expect(0)
+    yaml = measured.folder / "lmgate.yaml"
+    yaml.write_text(yaml.read_text().replace("/die}", "/sure}"))
+    measured.run().expect(1)
+    command = [sys.executable, "-m", "pytest_lmgate.cli", "history", "runs", "--json"]
+    done = subprocess.run(command, cwd=measured.folder, env=environment(), capture_output=True, text=True, check=True)
+    (gate,) = json.loads(done.stdout)["gates"]
+    assert [run["verdict"] for run in gate["runs"]] == ["pass", "fail"]
+    assert gate["first_change"] == gate["runs"][1]
+    assert gate["first_change"]["finding"]["kind"] == "worse"
