@@ -22,7 +22,7 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli import compare, history, markers
+from pytest_lmgate.cli import bisect, compare, history, markers
 from pytest_lmgate.errors import LmgateError
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ def version(
         raise typer.Exit
 
 
+app.command("bisect")(bisect.bisect)
 app.command("compare")(compare.compare)
 app.command("history")(history.history)
 app.command("markers")(markers.markers)
