@@ -6,7 +6,7 @@ a signature, without which nobody who has the key believes it. No pickle anywher
 
 from __future__ import annotations
 
-__all__ = ["read_sealed", "remove_leftovers", "sync", "write_durably", "write_sealed"]
+__all__ = ["read_head", "read_sealed", "remove_leftovers", "sync", "write_durably", "write_sealed"]
 
 import contextlib
 import hashlib
@@ -86,6 +86,22 @@ def read_sealed(path: Path, key: CacheKey | None = None) -> bytes:
         if not key.fits(signature, path.name, body):
             raise CacheError(f"{path}: its signature does not fit LMGATE_CACHE_KEY: another key, or a forged file")
     return body
+
+
+def read_head(path: Path) -> bytes:
+    """Return the beginning of the body of a sealed safetensors file, with all of its head; nothing is checked.
+
+    Raises:
+        CacheError: It is not such a file.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CacheError(f"{path}: not a file")
+    with path.open("rb") as file:
+        if (seal := _SEAL.match(file.read(256))) is None:
+            raise CacheError(f"{path}: not a cache entry of this format")
+        file.seek(seal.end())
+        length = file.read(8)
+        return length + file.read(min(int.from_bytes(length, "little"), path.stat().st_size))
 
 
 def _temporary_name(path: Path, unique: str) -> str:

@@ -12,10 +12,11 @@ A cache that cannot be read or written never changes a verdict: it warns, and th
 
 from __future__ import annotations
 
-__all__ = ["Entry", "Store"]
+__all__ = ["PARTIAL", "WHOLE", "Entry", "Store", "lock_of"]
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,10 +31,11 @@ from numpy.typing import NDArray
 from pytest_lmgate.cache.digest import FileDigests
 from pytest_lmgate.cache.files import read_sealed, write_durably, write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference
+from pytest_lmgate.cache.metadata import facts_of, fingerprint_of
 from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.errors import CacheError, UnsignedError
 
-_WHOLE, _PARTIAL = ".lmgate", ".partial"
+WHOLE, PARTIAL = ".lmgate", ".partial"
 
 
 @dataclass(frozen=True)
@@ -66,22 +68,29 @@ class Store:
         self._warn, self._key, self._remark = warn, key, remark
 
     def get(self, fingerprint: Fingerprint) -> Entry | None:
-        """Return the whole measurement under `fingerprint`; an entry that cannot be trusted is set aside."""
-        return self._load(self.path(fingerprint), fingerprint)
+        """Return the whole measurement under `fingerprint`; an entry that cannot be trusted is set aside.
+
+        Its file's time of change becomes that of its last use, by which `lmgate cache gc` goes.
+        """
+        found = self._load(self.path(fingerprint), fingerprint)
+        if found is not None:
+            with contextlib.suppress(OSError):  # a cache may be for reading only
+                os.utime(self.path(fingerprint))
+        return found
 
     def put(self, fingerprint: Fingerprint, entry: Entry) -> None:
         """Store a whole measurement; the partial one goes."""
         self._save(self.path(fingerprint), fingerprint, entry)
         with contextlib.suppress(OSError):
-            self._path(fingerprint, _PARTIAL).unlink(missing_ok=True)
+            self._path(fingerprint, PARTIAL).unlink(missing_ok=True)
 
     def get_partial(self, fingerprint: Fingerprint) -> Entry | None:
         """Return what an interrupted measurement had, if anything."""
-        return self._load(self._path(fingerprint, _PARTIAL), fingerprint)
+        return self._load(self._path(fingerprint, PARTIAL), fingerprint)
 
     def put_partial(self, fingerprint: Fingerprint, entry: Entry) -> None:
         """Store what a measurement has so far."""
-        self._save(self._path(fingerprint, _PARTIAL), fingerprint, entry)
+        self._save(self._path(fingerprint, PARTIAL), fingerprint, entry)
 
     def set_aside(self, fingerprint: Fingerprint, reason: CacheError) -> None:
         """Put the whole measurement under `fingerprint` out of the way: it was found not to be one."""
@@ -90,7 +99,7 @@ class Store:
     @contextlib.contextmanager
     def lock(self, fingerprint: Fingerprint, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold the measurement's lock, so that two processes measure once; `waiting` is called before a wait."""
-        path = self.folder / "locks" / f"{fingerprint.address[:40]}.lock"
+        path = lock_of(self.folder, fingerprint.address)
         held: filelock.BaseFileLock | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,9 +124,9 @@ class Store:
     def explain(self, fingerprint: Fingerprint) -> list[str]:
         """Say which ingredients changed since the nearest earlier entry; empty where there is no earlier one."""
         nearest: tuple[int, float, list[str]] | None = None
-        for path in self.folder.glob(f"*/*/*{_WHOLE}"):
+        for path in self.folder.glob(f"*/*/*{WHOLE}"):
             with contextlib.suppress(OSError, CacheError, ValueError, RecursionError):
-                other = _fingerprint_of(read_sealed(path, self._key))
+                other = fingerprint_of(read_sealed(path, self._key))
                 changed = difference(fingerprint, other)
                 if other.kind.partition("/")[0] != fingerprint.kind.partition("/")[0] or not changed:
                     continue
@@ -127,7 +136,7 @@ class Store:
 
     def path(self, fingerprint: Fingerprint) -> Path:
         """Return the file of the whole measurement under `fingerprint`."""
-        return self._path(fingerprint, _WHOLE)
+        return self._path(fingerprint, WHOLE)
 
     def _path(self, fingerprint: Fingerprint, suffix: str) -> Path:
         address = fingerprint.address
@@ -136,9 +145,9 @@ class Store:
     def _load(self, path: Path, fingerprint: Fingerprint) -> Entry | None:
         try:
             body = read_sealed(path, self._key)
-            if (found := _fingerprint_of(body)) != fingerprint:
+            if (found := fingerprint_of(body)) != fingerprint:
                 raise CacheError(f"{path}: it holds another measurement ({found.address[:12]}...)")
-            return Entry(safetensors.numpy.load(body), _facts_of(body))
+            return Entry(safetensors.numpy.load(body), facts_of(body))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except UnsignedError:
@@ -175,21 +184,6 @@ class Store:
             write_durably(marker, b"# made by pytest-lmgate\n*\n")
 
 
-def _fingerprint_of(body: bytes) -> Fingerprint:
-    return Fingerprint.parse(_metadata(body, "fingerprint"))
-
-
-def _facts_of(body: bytes) -> dict[str, Any]:
-    facts = json.loads(_metadata(body, "facts"))
-    if not isinstance(facts, dict):
-        raise ValueError("expected facts by name")
-    return facts
-
-
-def _metadata(body: bytes, name: str) -> str:
-    """Return a text of a safetensors file's metadata: an 8-byte length, then that much JSON with ``__metadata__``."""
-    length = int.from_bytes(body[:8], "little")
-    match json.loads(body[8 : 8 + length]):
-        case {"__metadata__": dict(metadata)} if isinstance(metadata.get(name), str):
-            return str(metadata[name])
-    raise ValueError(f"expected safetensors with {name!r} in its metadata")
+def lock_of(folder: Path, address: str) -> Path:
+    """Return the file that is locked while the measurement of an address is made or removed."""
+    return folder / "locks" / f"{address[:40]}.lock"

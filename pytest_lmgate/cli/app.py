@@ -22,7 +22,8 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli import bisect, compare, history, markers
+from pytest_lmgate.cli import baseline, bisect, cache, compare, doctor, history, markers, measure, report
+from pytest_lmgate.cli.init import command
 from pytest_lmgate.errors import LmgateError
 
 app = typer.Typer(
@@ -47,6 +48,12 @@ app.command("bisect")(bisect.bisect)
 app.command("compare")(compare.compare)
 app.command("history")(history.history)
 app.command("markers")(markers.markers)
+app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
+app.command("init")(command.init)
+app.command("measure")(measure.measure)
+app.add_typer(cache.cache, name="cache")
+app.add_typer(baseline.baseline, name="baseline")
 
 
 def main() -> None:

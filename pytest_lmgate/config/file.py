@@ -1,8 +1,8 @@
-"""Finding and decoding lmgate.yaml, all but its gates. Errors name file, key, what was expected, the nearest name."""
+"""Decoding lmgate.yaml, all but its gates. Errors name file, key, what was expected, the nearest name."""
 
 from __future__ import annotations
 
-__all__ = ["FILE_NAME", "Project", "find_project_file", "known_top_level", "load_project", "parse_file"]
+__all__ = ["Project", "known_top_level", "load_project", "parse_file"]
 
 import errno
 import functools
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from pytest_lmgate.config import FILE_NAME, WRONG_NAME
+from pytest_lmgate.config import FILE_NAME, WRONG_NAME, find_project_file
 from pytest_lmgate.config.lines import Lines
 from pytest_lmgate.config.specs import DatasetSpec, Defaults, ModelSpec, ProjectSpec
 from pytest_lmgate.errors import ConfigError, nearest
@@ -54,14 +54,6 @@ class Project:
                     f"{written[:60]!r}... ({len(written):,} characters) cannot be a path: {error.strerror}"
                 ) from error
         return path
-
-
-def find_project_file(start: Path) -> Path | None:
-    """Return the lmgate.yaml in `start` or in the nearest folder above it, if there is one."""
-    for folder in (start, *start.parents):
-        if (candidate := folder / FILE_NAME).is_file():
-            return candidate
-    return None
 
 
 def load_project(start: Path, explicit: Path | None = None) -> Project:
@@ -113,7 +105,7 @@ def known_top_level(data: object, lines: Lines) -> dict[Any, Any]:
     return top
 
 
-@functools.lru_cache(maxsize=1)  # the gates and the models of one file are read one after the other
+@functools.lru_cache(maxsize=8)  # the gates of a file are read first, and its models when all are collected
 def _parse(text: str, file: Path) -> tuple[object, yaml.Node | None]:
     try:
         loader = _NoDuplicates(text)  # a SafeLoader

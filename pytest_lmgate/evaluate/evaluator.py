@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Evaluator"]
 
 import contextlib
+import copy
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from pytest_lmgate.backends.base import Backend
+from pytest_lmgate.backends.base import Backend, Model, Runner
 from pytest_lmgate.cache.store import Store
 from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.data.corpus import Corpus, looks_like_documents
 from pytest_lmgate.engine.loop import Progress
-from pytest_lmgate.errors import ConfigError, about
+from pytest_lmgate.errors import ConfigError, ModelError, about
 from pytest_lmgate.evaluate.choices import ChoiceLikelihoods
 from pytest_lmgate.evaluate.divergence import Divergences
 from pytest_lmgate.evaluate.measurement import AtLeast, Measurement, identity_of
@@ -88,6 +89,13 @@ class Evaluator:
         self._measurements = Measurements(store, self.options, lambda far: self.report(far), self.note, self.remark)
         self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends)
         self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are
+
+    def beside(self, project: Project) -> Evaluator:
+        """Return the evaluator of another project, which shares cache, models in memory and measurements with this."""
+        other = copy.copy(self)
+        other.project, other._functions = project, None
+        other.resolver = self.resolver.beside(project)
+        return other
 
     @contextlib.contextmanager
     def sharing(self) -> Iterator[None]:
@@ -195,6 +203,23 @@ class Evaluator:
             cached=cached,
             seconds=time.monotonic() - started,
         )
+
+    def made(self, measurement: Measurement[T]) -> T:
+        """Return the statistics of a measurement, from the cache where it has them."""
+        statistics = self._measurements.once(measurement)[0]
+        assert not isinstance(statistics, AtLeast)
+        return statistics
+
+    def together(self, reference: Model, candidate: Model) -> tuple[Runner, Runner]:
+        """Return two models that are in memory at once.
+
+        Raises:
+            ModelError: Memory does not suffice for both.
+        """
+        runner = self._measurements.runner(reference)
+        if self._measurements.fit_together(reference, candidate):
+            return runner, self._measurements.runner(candidate)
+        raise ModelError(f"{reference.name!r} and {candidate.name!r} do not fit in memory together")
 
     def check(self, what: EvaluationSpec, direction: str | None) -> None:
         """Refuse at collection what needs no file: unknown names, metrics and options.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["FilesChanged", "Lookup", "Measurements"]
 
+import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -114,8 +115,16 @@ class Measurements:
 
     def _keep(self, fingerprint: Fingerprint, measurement: Measurement[T], measured: T) -> None:
         whole = measurement.encode(measured)
-        run = {"measured_at": time.time(), "run": self.options.run}
-        self.store.put(fingerprint, replace(whole, facts={**whole.facts, **run}))
+        # What people want to know of an entry; names are of today, and no part of the address.
+        about = {
+            "measured_at": time.time(),
+            "run": self.options.run,
+            "metric": measurement.metric,
+            "models": [model.name for model in measurement.models],
+            "dataset": measurement.data.name,
+            "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
+        }
+        self.store.put(fingerprint, replace(whole, facts={**whole.facts, **about}))
         self._known[fingerprint.address] = measured
 
     def again(self, measurement: Measurement[T]) -> T:

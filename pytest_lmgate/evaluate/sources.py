@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = ["Resolver"]
 
 import contextlib
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,12 @@ class Resolver:
         self._project, self._options, self._digests, self._users_backends = project, options, digests, users_backends
         self._described: dict[str, Model] = {}
         self.code = SessionCode()
+
+    def beside(self, project: Project) -> Resolver:
+        """Return the resolver of another project in the same session."""
+        other = Resolver(project, self._options, self._digests, self._users_backends)
+        other.code = self.code
+        return other
 
     def model(self, model: Any) -> Model:
         """Find a model: a name, a path, a hub id, a ``(model, tokenizer)`` pair or a pipeline.
@@ -225,7 +232,8 @@ class Resolver:
         )
 
     def _from_files(self, name: str, spec: ModelSpec, revision: str | None) -> Model:
-        key = repr((name, spec))
+        # Paths in the entry are relative to the project's folder, which the cache's folder places on any machine.
+        key = repr((_relative(self._project.folder, self._options.cache), name, spec))
         model = self._described.get(key)
         if model is None or model.files is None or not model.files.is_settled or model.files.moved:
             defaults, backend = self._project.spec.defaults, backend_of(spec, name, self._users_backends)
@@ -252,6 +260,13 @@ class Resolver:
         size = self._project.spec.defaults.batch_size
         model = describe_in_memory(pair, batch_size=size, workers=self._options.workers)
         return self.code.applied(model, revision, f"{id(pair[0])} {id(pair[1])}", pair)
+
+
+def _relative(folder: Path, start: Path) -> str:
+    try:
+        return os.path.relpath(folder, start)
+    except ValueError:  # on another drive of Windows
+        return str(folder)
 
 
 def _hub_id(written: str) -> tuple[str, str | None]:

@@ -18,7 +18,6 @@ or wrong, one more line has a bit for each row, up to 100,000 rows.
 from __future__ import annotations
 
 __all__ = [
-    "FILE_NAME",
     "BaselineEntry",
     "Provenance",
     "entry_of",
@@ -44,7 +43,6 @@ from pytest_lmgate.metrics.proportion import MOST_OUTCOMES, Outcomes
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 
-FILE_NAME = "lmgate-baseline.json"
 _SCHEMA = 2  # 1 had neither outcomes nor content
 _CONFLICT = re.compile(r"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
 # A sum of the file's own numbers differs from the measured one by no more than the order of adding.

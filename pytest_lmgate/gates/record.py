@@ -41,11 +41,17 @@ class GateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     identity: dict[str, str]
     at_least: bool = False
     blocking: bool = False
+    xfail: bool = False
 
     @property
     def fails(self) -> bool:
-        """Whether the build fails by it."""
-        return self.verdict in ("fail", "error") or self.blocking
+        """Whether the build fails by it; it does not where the test is marked xfail."""
+        return (self.verdict in ("fail", "error") or self.blocking) and not self.xfail
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in capitals; an inconclusive one that fails the build has a mark."""
+        return self.verdict.upper() + "!" * (self.verdict == "inconclusive" and self.blocking)
 
 
 class RunRecord(msgspec.Struct, frozen=True):
@@ -88,8 +94,8 @@ class _Report(msgspec.Struct):
 _T = TypeVar("_T", RunRecord, _Report)
 
 
-def record_of(verdict: Verdict) -> GateRecord:
-    """Return what is kept of a verdict."""
+def record_of(verdict: Verdict, *, xfail: bool = False) -> GateRecord:
+    """Return what is kept of a verdict, whose test may be marked xfail."""
     return GateRecord(
         id=_plain(verdict.id),
         metric=verdict.metric,
@@ -107,7 +113,8 @@ def record_of(verdict: Verdict) -> GateRecord:
         device=verdict.device,
         identity={part: _plain(digest) for part, digest in verdict.identity},
         at_least=verdict.at_least,
-        blocking=verdict.blocking and verdict.verdict == "inconclusive",
+        blocking=verdict.blocking,
+        xfail=xfail and verdict.failed,
     )
 
 

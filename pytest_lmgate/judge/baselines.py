@@ -25,14 +25,15 @@ class Baselines:
         path: Of the file.
         update: ``all``, ``new`` for gates that have no entry yet, ``prune`` to move entries of renamed gates, or empty.
         arguments: Arguments of the command line that a session which makes an entry needs too.
+        prefix: What the ids of its gates begin with, which the file leaves out.
 
     Attributes:
         gates: Every gate that goes by the file, by id, where all there is was collected; None where it was not.
         renamed: The former name of each gate whose entry was found under it.
     """
 
-    def __init__(self, path: Path, update: str = "", arguments: Sequence[str] = ()) -> None:
-        self.path, self._update, self._arguments = path, update, arguments
+    def __init__(self, path: Path, update: str = "", arguments: Sequence[str] = (), prefix: str = "") -> None:
+        self.path, self._update, self._arguments, self._prefix = path, update, arguments, prefix
         self._entries: dict[str, BaselineEntry] | None = None
         self.gates: Collection[str] | None = None
         self.renamed: dict[str, str] = {}
@@ -44,7 +45,7 @@ class Baselines:
             BaselineError: It cannot be read.
         """
         if self._entries is None:
-            self._entries = read_baseline(self.path)
+            self._entries = read_baseline(self.path, self._prefix)
         return self._entries
 
     def is_updated(self, identity: str) -> bool:
@@ -71,7 +72,8 @@ class Baselines:
         if len({(entry.value, entry.content) for entry in former.values()}) > 1:
             raise BaselineError(
                 f"no baseline: {self.path} has no entry for this gate, and several that no gate uses and that may be "
-                f"its own under a former name: {', '.join(former)}; rename one of them to {identity} in the file"
+                f"its own under a former name: {', '.join(former)}; rename one of them in the file to "
+                f"{identity.removeprefix(self._prefix)}"
             )
         for name, entry in list(former.items())[:1]:
             self.renamed[identity] = name
@@ -131,8 +133,12 @@ class Baselines:
         return changed_since(entry.provenance, provenance(self.path.parent, score.device))
 
 
-def read_baseline(path: Path) -> dict[str, BaselineEntry]:
+def read_baseline(path: Path, prefix: str = "") -> dict[str, BaselineEntry]:
     """Return the entries of a file by gate; none where there is no file.
+
+    Args:
+        path: Of the file.
+        prefix: What the ids of its gates begin with, which the file leaves out.
 
     Raises:
         BaselineError: It cannot be read, or is not a baseline.
@@ -143,4 +149,4 @@ def read_baseline(path: Path) -> dict[str, BaselineEntry]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise BaselineError(f"{path}: cannot be read: {error}") from error
-    return parse_baseline(text, str(path))
+    return {f"{prefix}{name}": entry for name, entry in parse_baseline(text, str(path)).items()}

@@ -10,7 +10,7 @@ __all__ = ["append_to_history", "read_history"]
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -34,7 +34,14 @@ _BRANCH_VARIABLES = (
 
 
 def append_to_history(
-    folder: Path, verdicts: Sequence[Verdict], *, run: str, rootdir: Path, stopped: bool, problems: Sequence[str]
+    folder: Path,
+    verdicts: Sequence[Verdict],
+    *,
+    run: str,
+    rootdir: Path,
+    stopped: bool,
+    problems: Sequence[str],
+    expected_to_fail: Collection[str] = (),
 ) -> Path | None:
     """Write the record of a run; a run that measured nothing has none.
 
@@ -45,6 +52,7 @@ def append_to_history(
         rootdir: Folder whose commit is under test.
         stopped: Whether tests were left that did not run.
         problems: What fails the session although every test passed.
+        expected_to_fail: Ids of the gates whose tests are marked xfail.
 
     Returns:
         The new file, if any.
@@ -65,7 +73,7 @@ def append_to_history(
         versions=made.versions,
         stopped=stopped,
         problems=[problem.encode("utf-8", "backslashreplace").decode() for problem in problems],
-        gates=[record_of(verdict) for verdict in verdicts],
+        gates=[record_of(verdict, xfail=verdict.id in expected_to_fail) for verdict in verdicts],
     )
     commit = made.commit.rstrip("+") or "nocommit"
     path = folder / f"{now:%Y%m%dT%H%M%SZ}-{commit}-{run[:12]}.json"

@@ -5,12 +5,12 @@ Only one process of a session writes the file, after all gates were judged.
 
 from __future__ import annotations
 
-__all__ = ["keep_baseline", "update_file"]
+__all__ = ["keep_baseline", "rewrite", "update_file"]
 
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -32,6 +32,7 @@ def keep_baseline(
     unknown: Sequence[str] = (),
     renamed: Mapping[str, str],
     expected: Sequence[str],
+    prefix: str = "",
 ) -> tuple[list[str], list[str]]:
     """Write the entries of gates that ran, or name those that no gate uses.
 
@@ -43,6 +44,7 @@ def keep_baseline(
         unknown: Files and folders that could not be collected, of whose entries nothing is said.
         renamed: The former name of each gate whose entry was found under it.
         expected: Gates that go by the baseline, as they were collected.
+        prefix: What the ids of its gates begin with, which the file leaves out.
 
     Returns:
         What to say, and what went wrong.
@@ -50,15 +52,16 @@ def keep_baseline(
     if not update:
         names = []
         with contextlib.suppress(BaselineError):  # said where a gate wanted it
-            names = [] if used is None else _without_gate(read_baseline(path), used, unknown)
-        return [f"baseline {path.name}: no gate uses {name}; remove it by --lmgate-prune" for name in names], []
+            names = [] if used is None else _without_gate(read_baseline(path, prefix), used, unknown)
+        return [f"baseline {prefix}{path.name}: no gate uses {name}; remove it by --lmgate-prune" for name in names], []
     if update == "prune" and used is None:
         why = "not all tests were collected (a path, -k or -m for instance), or not all ran"
-        return [f"baseline {path.name}: --lmgate-prune changed nothing: {why}"], []
+        return [f"baseline {prefix}{path.name}: --lmgate-prune changed nothing: {why}"], []
     try:
         used = used if update != "new" else None
         expected = expected if update == "prune" else ()
-        return update_file(path, new, used=used, unknown=unknown, renamed=renamed, expected=expected), []
+        changed = update_file(path, new, used=used, unknown=unknown, renamed=renamed, expected=expected, prefix=prefix)
+        return changed, []
     except (BaselineError, OSError) as error:
         return [], [f"the baseline was not written: {error}"]
 
@@ -71,6 +74,7 @@ def update_file(
     unknown: Sequence[str] = (),
     renamed: Mapping[str, str] = MappingProxyType({}),
     expected: Sequence[str] = (),
+    prefix: str = "",
 ) -> list[str]:
     """Write the entries of gates that ran into the file; all others stay as they are.
 
@@ -82,9 +86,51 @@ def update_file(
         unknown: Files and folders that could not be collected, whose entries stay.
         renamed: The former name of each gate that gets the entry of that name.
         expected: Gates that need an entry before one is removed: it may be theirs under a former name.
+        prefix: What the ids of its gates begin with, which the file leaves out.
 
     Returns:
         What was done, in lines.
+
+    Raises:
+        BaselineError: The file there is not one.
+        OSError: It cannot be written.
+    """
+    measured = {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
+    waiting: list[str] = []
+    unused: list[str] = []
+    gone: list[str] = []
+
+    def change(before: Mapping[str, BaselineEntry]) -> dict[str, BaselineEntry]:
+        entries = {**before, **{name: before[former] for name, former in renamed.items() if former in before}}
+        entries |= {name: _dated(before.get(name), entry) for name, entry in measured.items()}
+        unused[:] = [] if used is None else _without_gate(before, [*used, *new], unknown)
+        waiting[:] = [name for name in expected if name not in entries]
+        gone[:] = [name for name in unused if not waiting or name in renamed.values()]
+        return {name: entry for name, entry in entries.items() if name not in gone}
+
+    before, after = rewrite(path, change, prefix)
+    moved = {name: former for name, former in renamed.items() if after.get(name) != before.get(name)}
+    told = _told(f"{prefix}{path.name}", before, after, list(new), gone, moved)
+    if waiting and len(gone) < len(unused):
+        told.append(
+            f"  nothing else was removed, since {waiting[0]} has no entry, and one that no gate uses may be its own "
+            "under a former name: make its entry first, by --lmgate-update-new-only"
+        )
+    return told
+
+
+def rewrite(
+    path: Path, change: Callable[[Mapping[str, BaselineEntry]], Mapping[str, BaselineEntry]], prefix: str = ""
+) -> tuple[Mapping[str, BaselineEntry], Mapping[str, BaselineEntry]]:
+    """Change the entries of a file, durably and while no other process does; the same entries write nothing.
+
+    Args:
+        path: Of the file; a link stays one, and the file it leads to is written.
+        change: Returns the entries after the change.
+        prefix: What the ids of its gates begin with, which the file leaves out.
+
+    Returns:
+        The entries before and after.
 
     Raises:
         BaselineError: The file there is not one.
@@ -95,24 +141,12 @@ def update_file(
     lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
     with FileLock(lock):
         remove_leftovers(target)
-        before = read_baseline(path)
-        measured = {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
-        entries = before | {name: before[former] for name, former in renamed.items() if former in before}
-        entries |= {name: _dated(before.get(name), entry) for name, entry in measured.items()}
-        unused = [] if used is None else _without_gate(before, [*used, *new], unknown)
-        waiting = [name for name in expected if name not in entries]
-        gone = [name for name in unused if not waiting or name in renamed.values()]
-        after = {name: entry for name, entry in entries.items() if name not in gone}
+        before = read_baseline(path, prefix)
+        after = change(before)
         if after != before:
-            write_durably(target, format_baseline(after).encode())
-    moved = {name: former for name, former in renamed.items() if after.get(name) != before.get(name)}
-    told = _told(path.name, before, after, list(new), gone, moved)
-    if waiting and len(gone) < len(unused):
-        told.append(
-            f"  nothing else was removed, since {waiting[0]} has no entry, and one that no gate uses may be its own "
-            "under a former name: make its entry first, by --lmgate-update-new-only"
-        )
-    return told
+            kept = {name.removeprefix(prefix): entry for name, entry in after.items()}
+            write_durably(target, format_baseline(kept).encode())
+    return before, after
 
 
 def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str], unknown: Sequence[str]) -> list[str]:

@@ -70,7 +70,7 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
             )
             closing.notes += notes
             closing.problems += blocked
-    closing.notes += [*ledger.remarks, *filter(None, [verifications.note, ledger.left_out])]
+    closing.notes += [*ledger.remarks, *filter(None, [verifications.note]), *ledger.left_out]
     if ledger.not_kept:
         from pytest_lmgate.report.table import not_kept_note
 
@@ -82,7 +82,7 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
         told = [test for test in measured if config.option.verbose > 0 or ledger.did_fail(test)]
         closing.told = [each for test in told for each in measured[test]]
         closing.measured = [each for found in measured.values() for each in found]
-    _keep_history(closing, session, run)
+    _keep_history(closing, ledger, session, run)
     if reports := options.reports(config):
         from pytest_lmgate.report.formats import write_reports
         from pytest_lmgate.report.results import Results
@@ -128,7 +128,7 @@ def print_reports(config: pytest.Config, closing: Closing) -> None:
             terminal.write(text, flush=True)
 
 
-def _keep_history(closing: Closing, session: pytest.Session, run: str) -> None:
+def _keep_history(closing: Closing, ledger: Ledger, session: pytest.Session, run: str) -> None:
     folder, rootdir = options.history(session.config), session.config.rootpath
     if folder is None or not closing.verdicts:
         return
@@ -136,7 +136,15 @@ def _keep_history(closing: Closing, session: pytest.Session, run: str) -> None:
 
     stopped, problems = was_stopped(session), tuple(closing.problems)
     try:
-        append_to_history(folder, closing.verdicts, run=run, rootdir=rootdir, stopped=stopped, problems=problems)
+        append_to_history(
+            folder,
+            closing.verdicts,
+            run=run,
+            rootdir=rootdir,
+            stopped=stopped,
+            problems=problems,
+            expected_to_fail=ledger.expected_to_fail,
+        )
     except OSError as error:
         closing.problems.append(f"--lmgate-history {folder}: cannot be written: {error}")
 
@@ -145,27 +153,41 @@ def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) ->
     config = session.config
     if not (ledger.expected or ledger.entries or options.update(config)):
         return
-    path, update = options.baseline_file(config), options.update(config)
+    update = options.update(config)
     full = not ledger.deselected and not was_stopped(session) and asks_for_all(config)
-    # The last gate that went by the baseline may be gone: then nobody but the file knows of its entry.
-    to_look_at = {
-        "all": session.testscollected > 0,
-        "prune": session.testscollected > 0,
-        "new": bool(ledger.by_baseline),
-        "": bool(ledger.expected) and path.exists(),
-    }
-    if ledger.entries or update == "prune" or (full and to_look_at[update]):
-        from pytest_lmgate.judge.upkeep import keep_baseline
+    folders = list(dict.fromkeys(["", *ledger.folders]))
+    for folder in folders:
+        path, prefix = options.baseline_file(config, folder)
+        own = {name for name in [*ledger.entries, *ledger.used] if _folder_of(name, folders) == folder}
+        entries = {name: entry for name, entry in ledger.entries.items() if name in own}
+        by_baseline = [name for name in ledger.by_baseline if name in own]
+        if len(folders) > 1 and not own and not path.exists():
+            continue
+        # The last gate that went by the baseline may be gone: then nobody but the file knows of its entry.
+        to_look_at = {
+            "all": session.testscollected > 0,
+            "prune": session.testscollected > 0,
+            "new": bool(by_baseline),
+            "": bool(ledger.expected) and path.exists(),
+        }
+        is_looked_at = full and to_look_at[update]
+        if entries or update == "prune" or is_looked_at:
+            from pytest_lmgate.judge.upkeep import keep_baseline
 
-        used = ledger.used if full and to_look_at[update] else None
-        notes, problems = keep_baseline(
-            path,
-            update,
-            ledger.entries,
-            used=used,
-            unknown=ledger.uncollected,
-            renamed=ledger.renamed,
-            expected=ledger.by_baseline,
-        )
-        closing.notes += notes
-        closing.problems += problems
+            notes, problems = keep_baseline(
+                path,
+                update,
+                entries,
+                used=[name for name in ledger.used if name in own] if is_looked_at else None,
+                unknown=ledger.uncollected,
+                renamed={name: former for name, former in ledger.renamed.items() if name in own},
+                expected=by_baseline,
+                prefix=prefix,
+            )
+            closing.notes += notes
+            closing.problems += problems
+
+
+def _folder_of(gate: str, folders: Sequence[str]) -> str:
+    """Return the innermost of the folders that a gate's id begins with."""
+    return max((folder for folder in folders if not folder or gate.startswith(f"{folder}/")), key=len)

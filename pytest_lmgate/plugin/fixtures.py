@@ -15,19 +15,18 @@ from pytest_lmgate.spec.catalogue import FIXTURES_HELP
 if TYPE_CHECKING:
     from pytest_lmgate.metrics.divergence import Divergence
     from pytest_lmgate.metrics.score import Score
-    from pytest_lmgate.plugin.session import GateSession
 
 
 class Measure:
     """What ``ppl_of`` and its kin are; shown by its name, so that a failed assertion reads as it was written."""
 
-    def __init__(self, session: GateSession, name: str) -> None:
-        self._session, self._name = session, name
+    def __init__(self, hooks: GateHooks, name: str) -> None:
+        self._hooks, self._session, self._name = hooks, hooks.session(), name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Score | Divergence:
         """Measure; see the fixtures."""
         __tracebackhide__ = True
-        return self._session.score(self._name, args, kwargs)
+        return self._session.score(self._hooks.running, self._name, args, kwargs)
 
     def __repr__(self) -> str:
         return self._name
@@ -38,7 +37,7 @@ def _fixture(name: str, doc: str) -> Any:
         if pytestconfig.getoption("no_lmgate"):
             pytest.skip("--no-lmgate: nothing is measured")
         try:
-            return Measure(GateHooks.of(pytestconfig).session(), name)
+            return Measure(GateHooks.of(pytestconfig), name)
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 

@@ -1,8 +1,8 @@
-"""Which tests carry gates, and which measure by a fixture."""
+"""Which tests carry gates, which measure by a fixture, and the ids that a user knows them by."""
 
 from __future__ import annotations
 
-__all__ = ["gates_of", "is_gated", "is_measuring", "refuse_late_gates"]
+__all__ = ["gates_of", "is_gated", "is_measuring", "refuse_late_gates", "test_id"]
 
 import pytest
 
@@ -33,3 +33,15 @@ def refuse_late_gates(item: pytest.Item, expected: int) -> None:
             "the test asks for, or at collection; gates are measured once the test's fixtures are set up",
             pytrace=False,
         )
+
+
+def test_id(item: pytest.Item) -> str:
+    """Node id as the user would write it; xdist's loadgroup appends ``@group`` on its workers."""
+    if not getattr(item.config.option, "loadgroup", False):
+        return item.nodeid
+    marks = list(item.iter_markers("xdist_group"))
+    groups = [str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks]
+    # All groups of a test, or with an older xdist the nearest one; an id may have its own @, as in [org/name@main].
+    suffixes = [f"@{'_'.join(sorted(set(groups)))}", *(f"@{group}" for group in groups[:1])]
+    found = next((suffix for suffix in suffixes if groups and item.nodeid.endswith(suffix)), "")
+    return item.nodeid.removesuffix(found)

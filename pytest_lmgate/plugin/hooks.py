@@ -20,7 +20,6 @@ from pytest_lmgate.plugin.closing import Closing, close, print_reports, show_sum
 from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_late_gates
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.left_out import left_out
-from pytest_lmgate.plugin.places import judged_by_others
 from pytest_lmgate.plugin.selection import are_all_in, asks_for_all, only_lists, passed, was_stopped
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.travel import make_plain
@@ -51,7 +50,9 @@ class GateHooks:
         self._run = uuid.uuid4().hex if self._worker is None else str(self._worker["lmgate_run"])
         self._handover: Path | None = None  # controller: where workers write what they expect
         self._unread: list[str] = []  # what is wrong with the gates of lmgate.yaml
-        self._has_gate_file = False  # whether the gates of lmgate.yaml were collected
+        self._gate_files: set[Path] = set()  # whose gates were collected
+        self.running = config.rootpath
+        """The file of the test that runs."""
         self._closing: Closing | None = None  # controller: what the summary shows
 
     @classmethod
@@ -75,9 +76,9 @@ class GateHooks:
         keep_files(self._config, [*MARKERS_HELP, *FIXTURES_HELP])
         if self._config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
             return
-        if self._project_file.is_file():
-            add_to_testpaths(self._config)
-        elif (wrong := self._config.rootpath / WRONG_NAME).is_file():
+        add_to_testpaths(self._config)
+        wrong = self._config.rootpath / WRONG_NAME
+        if not self._project_file.is_file() and wrong.is_file():
             self._unread += misnamed(wrong)
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> GateFile | None:
@@ -87,8 +88,9 @@ class GateHooks:
         return gate_file(file_path, parent, self._unread)
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        """Note that the gates of lmgate.yaml are collected: pytest asks for files beside its arguments too."""
-        self._has_gate_file |= isinstance(collector, GateFile)
+        """Note which gates of lmgate.yaml are collected: pytest asks for files beside its arguments too."""
+        if isinstance(collector, GateFile):
+            self._gate_files.add(collector.path.resolve())
 
     @functools.cached_property
     def _asks_for_all(self) -> bool:
@@ -115,13 +117,13 @@ class GateHooks:
         ledger.deselected |= not are_all_in(found, items)
         gated, measuring = list(filter(is_gated, items)), list(filter(is_measuring, items))
         problems = [*self._unread, *mistyped(items, MARKERS_HELP)]
-        ledger.left_out = "" if self._has_gate_file else left_out(self._config)
+        ledger.left_out = left_out(self._config, self._gate_files)
         if ledger.left_out and options.flag(self._config, "require-all"):
-            problems.append(f"--lmgate-require-all: {ledger.left_out}")
+            problems += [f"--lmgate-require-all: {sentence}" for sentence in ledger.left_out]
         if not (gated or measuring or problems or ledger.left_out or options.update(self._config)):
             return
         try:
-            expected = self._read(gated, measuring)
+            expected = self._read(gated)
         except pytest.UsageError as error:
             expected, problems = {}, [*problems, str(error)]
         if problems:
@@ -135,6 +137,11 @@ class GateHooks:
             ledger.expected, ledger.measuring = expected, [item.nodeid for item in measuring]
         if self._worker is not None:
             ledger.hand_over(Path(self._worker["lmgate_handover"]))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """Note which test runs: what its fixtures measure is looked up in the lmgate.yaml that it goes by."""
+        self.running = item.path
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -267,20 +274,14 @@ class GateHooks:
         if self._closing is not None:
             print_reports(self._config, self._closing)
 
-    def _read(self, gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> dict[str, int]:
+    def _read(self, gated: Sequence[pytest.Item]) -> dict[str, int]:
         """Return how many gates each test carries, by node id; a usage error names every gate that is wrong."""
-        others = judged_by_others(self._config, [*gated, *measuring])
-        problems, expected = list(others.values()), {}
-        if ours := [item for item in gated if item not in others]:
-            try:
-                expected = self.session().collect(ours)
-                self._ledger.by_baseline = self.session().by_baseline
-                if self._asks_for_all and not (self._ledger.deselected or self._ledger.uncollected):
-                    self.session().has_all_gates()
-            except pytest.UsageError as error:
-                problems.append(str(error))
-        if problems:
-            raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
+        if not gated:
+            return {}
+        expected = self.session().collect(gated)
+        self._ledger.by_baseline, self._ledger.folders = self.session().by_baseline, self.session().folders
+        if self._asks_for_all and not (self._ledger.deselected or self._ledger.uncollected):
+            self.session().has_all_gates()
         return expected
 
     def _collect_late(self, item: pytest.Item) -> None:

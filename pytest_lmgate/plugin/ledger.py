@@ -25,7 +25,7 @@ EXTRAS = "lmgate"
 ``measured``, what fixtures measured; ``not_kept``, models with the reason; and
 ``xfailed_by_body`` if the test called ``pytest.xfail``, which says nothing of its gates, unlike the mark.
 """
-_HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "deselected", "uncollected", "left_out")
+_HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "folders", "deselected", "uncollected", "left_out")
 
 
 class Ledger:
@@ -39,7 +39,8 @@ class Ledger:
         self.by_baseline: list[str] = []  # gates that go by the committed baseline, by id
         self.deselected = False
         self.uncollected: list[str] = []  # files and folders skipped or failed at collection: their gates are unknown
-        self.left_out = ""  # which gates of lmgate.yaml pytest was led past, in a sentence
+        self.folders: list[str] = []  # of baselines, as `options.baseline_file` takes them
+        self.left_out: list[str] = []  # which gates of lmgate.yaml pytest was led past, a sentence for each file
         self.entries: dict[str, str] = {}  # for the baseline file, in JSON, by gate
         self.renamed: dict[str, str] = {}  # former names of gates whose entry was found under it
         self.measured: dict[str, list[dict[str, Any]]] = {}  # by fixtures, by the test that asked

@@ -9,19 +9,29 @@ from __future__ import annotations
 __all__ = ["left_out"]
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.config import FILE_NAME
-from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.yaml_items import mentions_gates
+from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates
 
 
-def left_out(config: pytest.Config) -> str:
-    """Say how many gates were not collected and why; to be asked only where their file was not. Empty for none."""
-    file = options.project_file(config) or _nearest(config.rootpath)
-    if file is None or config.getoption("no_lmgate") or _is_meant(config, file) or not mentions_gates(file):
+def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
+    """Say of each lmgate.yaml that the given paths go by how many gates were not collected, and why.
+
+    Args:
+        config: Of the session.
+        collected: Files whose gates were collected, resolved.
+    """
+    if config.getoption("no_lmgate"):
+        return []
+    files = [file for file in asked_files(config) if file.resolve() not in collected]
+    return [told for file in files if (told := _left_out(config, file))]
+
+
+def _left_out(config: pytest.Config, file: Path) -> str:
+    if _is_meant(config, file) or not mentions_gates(file):
         return ""
     from pytest_lmgate.errors import LmgateError
     from pytest_lmgate.spec.yaml_gates import read_gates
@@ -33,15 +43,9 @@ def left_out(config: pytest.Config) -> str:
     count = len(gates) + len(problems)
     if not count:
         return ""
-    here = config.invocation_params.dir
-    inside = Path(os.path.relpath(file, here))
+    inside = Path(os.path.relpath(file, config.invocation_params.dir))
     gates_were = f"{count} gate{'s' * (count != 1)} of {file.name} {'were' if count != 1 else 'was'} not collected"
     return f"{gates_were} ({_why(config, file)}): add {inside} to pytest's arguments"
-
-
-def _nearest(folder: Path) -> Path | None:
-    """As `config.file.find_project_file`, whose module costs what sessions without gates do not pay."""
-    return next((file for each in (folder, *folder.parents) if (file := each / FILE_NAME).is_file()), None)
 
 
 def _is_meant(config: pytest.Config, file: Path) -> bool:

@@ -7,6 +7,8 @@ __all__ = [
     "add_options",
     "arguments",
     "baseline_file",
+    "baseline_folder",
+    "cache_folder",
     "flag",
     "history",
     "project_file",
@@ -24,6 +26,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME
 from pytest_lmgate.errors import nearest
 from pytest_lmgate.report.formats import FORMATS
 
@@ -41,8 +44,8 @@ CI_VARIABLES = (
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
-    "cache": ("FOLDER", "folder of measurements (default: .lmgate_cache in rootdir); LMGATE_CACHE_KEY signs it"),
-    "baseline": ("FILE", "baseline of no_regression gates (default: lmgate-baseline.json in rootdir)"),
+    "cache": ("FOLDER", f"folder of measurements (default: {CACHE_NAME} in rootdir); LMGATE_CACHE_KEY signs it"),
+    "baseline": ("FILE", f"baseline of no_regression gates (default: {BASELINE_NAME} beside lmgate.yaml)"),
     "history": ("FOLDER", "folder that gets one record of each run, for lmgate history; not yet a URI"),
     "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
@@ -119,9 +122,30 @@ def project_file(config: pytest.Config) -> Path | None:
     return file
 
 
-def baseline_file(config: pytest.Config) -> Path:
-    """Return the baseline file: as it was named, relative to rootdir."""
-    return config.rootpath / Path(text(config, "baseline") or "lmgate-baseline.json").expanduser()
+def cache_folder(config: pytest.Config) -> Path:
+    """Return the folder of measurements: as it was named, relative to rootdir."""
+    return config.rootpath / Path(text(config, "cache") or CACHE_NAME).expanduser()
+
+
+def baseline_folder(config: pytest.Config, project: Path | None) -> str:
+    """Return the folder of a project's baseline, relative to rootdir: that of its lmgate.yaml, where it was found.
+
+    It is rootdir itself, an empty text, for an lmgate.yaml that was named or that is not below rootdir, and for all
+    projects where the baseline was named.
+    """
+    if project is None or project_file(config) or text(config, "baseline"):
+        return ""
+    is_below = project.parent != config.rootpath and project.parent.is_relative_to(config.rootpath)
+    return project.parent.relative_to(config.rootpath).as_posix() if is_below else ""
+
+
+def baseline_file(config: pytest.Config, folder: str = "") -> tuple[Path, str]:
+    """Return the baseline file of a folder, and what the ids of its gates begin with, which the file leaves out.
+
+    So the entries are the same whether pytest's rootdir is the repository's or the project's.
+    """
+    named = Path(text(config, "baseline") or BASELINE_NAME).expanduser()
+    return config.rootpath / folder / named, f"{folder}/" if folder else ""
 
 
 def history(config: pytest.Config) -> Path | None:

@@ -17,19 +17,20 @@ from unittest import SkipTest
 import pytest
 
 from pytest_lmgate.config.cache_key import CacheKey
-from pytest_lmgate.config.file import load_project
+from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import BaselineError, CacheWarning, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.verdict import Verdict
-from pytest_lmgate.judge.baselines import Baselines
-from pytest_lmgate.judge.judge import Judge, Resolve
+from pytest_lmgate.judge.judge import Resolve
 from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.gated import test_id
 from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.marker_lines import place_of
 from pytest_lmgate.plugin.progress import ProgressLine
+from pytest_lmgate.plugin.projects import ProjectGates, Projects
 from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
 from pytest_lmgate.plugin.users_own import users_backends, users_metrics
 from pytest_lmgate.plugin.yaml_items import GateItem, entry_of
@@ -68,9 +69,8 @@ class GateSession:
         self._remarks: list[str] = []
         self._measured: list[tuple[str, Score | Divergence]] = []  # what fixtures measured in this phase of a test
         try:
-            project = load_project(config.rootpath, options.project_file(config))
             self._options = Options(
-                cache=config.rootpath / Path(options.text(config, "cache") or ".lmgate_cache").expanduser(),
+                cache=options.cache_folder(config),
                 run=run,
                 refresh=options.flag(config, "refresh"),
                 offline=options.flag(config, "offline"),
@@ -88,7 +88,7 @@ class GateSession:
             raise pytest.UsageError(str(error)) from error
         self._progress = ProgressLine(config)
         self._evaluator = Evaluator(
-            project,
+            Project(config.rootpath),
             self._options,
             report=self._progress.show,
             note=self._progress.say,
@@ -98,10 +98,11 @@ class GateSession:
             users_backends=users_backends(config),
         )
         self._follows_gate_of_yaml = False
-        self._baselines = Baselines(options.baseline_file(config), options.update(config), self._options.arguments)
+        self._projects = Projects(config, self._evaluator, self._options)
         self.by_baseline: list[str] = []
         """Gates that go by the committed baseline, by id."""
-        self._judge = Judge(self._evaluator, self._options, self._baselines)
+        self.folders = self._projects.folders
+        """Folders of baselines, as `options.baseline_file` takes them."""
 
     def begin(self, item: pytest.Item) -> None:
         """Note that a test begins: no measurement that is not kept outlives code of the user's.
@@ -115,11 +116,13 @@ class GateSession:
 
     def take_extras(self, item: pytest.Item, *, has_verdicts: bool) -> dict[str, Any]:
         """Return what the report of a phase of a test carries beside verdicts (see `EXTRAS`)."""
-        gates = item.stash.get(_GATES, {}) if has_verdicts else {}
-        entries = {name: self._judge.entries[name] for name in gates if name in self._judge.entries}
-        renamed = {name: self._baselines.renamed[name] for name in gates if name in self._baselines.renamed}
+        gates, entries, renamed = item.stash.get(_GATES, {}) if has_verdicts else {}, {}, {}
+        if gates:
+            project = self._projects.of(item.path)
+            entries = {name: project.judge.entries[name] for name in gates if name in project.judge.entries}
+            renamed = {name: former for name in gates if (former := project.baselines.renamed.get(name))}
         remarks, self._remarks[:] = list(dict.fromkeys(self._remarks)), []
-        measured = [asdict(Measured.of(_test_id(item), fixture, score)) for fixture, score in self._measured]
+        measured = [asdict(Measured.of(test_id(item), fixture, score)) for fixture, score in self._measured]
         self._measured.clear()
         extras = {"entries": entries, "renamed": renamed, "remarks": remarks, "measured": measured}
         extras["not_kept"] = dict(self._evaluator.not_kept)
@@ -134,13 +137,18 @@ class GateSession:
         problems: list[str] = []
         expected = {}
         for item in items:
+            try:
+                project = self._projects.of(item.path)
+            except LmgateError as error:  # no fault of the gates whose names it has, and said once
+                problems.append(str(error))
+                continue
             gates: dict[str, Gate | NoRegression] = {}
             places: dict[str, tuple[str, int]] = {}
             seen: Counter[str] = Counter()
             for mark in reversed([mark for mark in item.iter_markers() if mark.name in MARKERS_HELP]):
                 entry = entry_of(item, mark)
                 try:
-                    gate = self._read(item, mark, entry)
+                    gate = self._read(item, mark, entry, project)
                 except BaselineError as error:  # no fault of the gates that are judged by it, and said once
                     problems.append(str(error))
                     continue
@@ -148,7 +156,7 @@ class GateSession:
                     where = f"{item.nodeid}: @pytest.mark.{mark.name}"
                     problems.append(entry.problem(error) if entry else f"{where}: {error}")
                     continue
-                test = _test_id(item)
+                test = test_id(item)
                 identity = base = test if entry else f"{test}::{gate.label}"
                 count = 1
                 while identity in gates:
@@ -169,13 +177,16 @@ class GateSession:
 
     def has_all_gates(self) -> None:
         """Note that all there is was collected, so that an entry of the baseline file that no gate uses is known."""
-        self._baselines.gates = frozenset(self.by_baseline)
+        for project in self._projects.all():
+            project.baselines.gates = frozenset(self.by_baseline)
 
-    def _read(self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None) -> Gate | NoRegression:
+    def _read(
+        self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None, project: ProjectGates
+    ) -> Gate | NoRegression:
         gate = entry.gate if entry else parse_marker(mark.name, mark.args, mark.kwargs)
-        self._judge.check(gate)
+        project.judge.check(gate)
         if gate.uses_baseline:
-            self._baselines.read()
+            project.baselines.read()
         ask_for_fixtures(item, gate)
         return gate
 
@@ -190,7 +201,7 @@ class GateSession:
         verdicts: list[Verdict] = []
         unexpected: Exception | None = None
         skipped: BaseException | None = None
-        with self._evaluator.sharing():
+        with self._projects.of(item.path).evaluator.sharing():
             for identity, gate in item.stash[_GATES].items():
                 try:
                     with self._progress:
@@ -235,7 +246,7 @@ class GateSession:
     def _judged(
         self, item: pytest.Item, identity: str, gate: Gate | NoRegression, resolve: Resolve
     ) -> tuple[Verdict, Exception | None]:
-        verdict, error = self._judge.judge(gate, identity, _test_id(item), resolve)
+        verdict, error = self._projects.of(item.path).judge.judge(gate, identity, test_id(item), resolve)
         file, line = item.stash[_PLACES][identity]
         return replace(verdict, file=file, line=line), error
 
@@ -245,8 +256,8 @@ class GateSession:
         if failed:
             raise GateFailed("\n\n".join(explain(verdict) for verdict in failed), pytrace=False)
 
-    def score(self, fixture: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Score | Divergence:
-        """Measure what a fixture such as ``ppl_of`` was asked for.
+    def score(self, path: Path, fixture: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Score | Divergence:
+        """Measure what a fixture such as ``ppl_of`` was asked for, by a test in the file `path`.
 
         Raises:
             LmgateError: It cannot be measured.
@@ -254,9 +265,9 @@ class GateSession:
         __tracebackhide__ = True
         self._evaluator.forget()
         try:
-            what = parse_fixture_call(fixture, args, kwargs)
+            evaluator, what = self._projects.of(path).evaluator, parse_fixture_call(fixture, args, kwargs)
             with self._progress:
-                score = self._evaluator.evaluate(what) if what.is_number else self._evaluator.compare(what)
+                score = evaluator.evaluate(what) if what.is_number else evaluator.compare(what)
         except LmgateError as error:
             # The message says it all; the way down to where it was noticed is ours, not the user's.
             raise error.with_traceback(None) from None
@@ -286,15 +297,3 @@ def _attach(item: pytest.Item, verdicts: Sequence[Verdict]) -> None:
     item.user_properties.append((PROPERTY, json.dumps({verdict.id: verdict.to_json() for verdict in verdicts})))
     for verdict in verdicts:
         item.user_properties += [(f"lmgate.{verdict.label}.{key}", value) for key, value in properties(verdict).items()]
-
-
-def _test_id(item: pytest.Item) -> str:
-    """Node id as the user would write it; xdist's loadgroup appends ``@group`` on its workers."""
-    if not getattr(item.config.option, "loadgroup", False):
-        return item.nodeid
-    marks = list(item.iter_markers("xdist_group"))
-    groups = [str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks]
-    # All groups of a test, or with an older xdist the nearest one; an id may have its own @, as in [org/name@main].
-    suffixes = [f"@{'_'.join(sorted(set(groups)))}", *(f"@{group}" for group in groups[:1])]
-    found = next((suffix for suffix in suffixes if groups and item.nodeid.endswith(suffix)), "")
-    return item.nodeid.removesuffix(found)

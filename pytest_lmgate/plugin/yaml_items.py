@@ -6,8 +6,18 @@ parsed only if the word ``gates`` stands in it as a key.
 
 from __future__ import annotations
 
-__all__ = ["GateFile", "GateItem", "add_to_testpaths", "entry_of", "gate_file", "mentions_gates", "misnamed"]
+__all__ = [
+    "GateFile",
+    "GateItem",
+    "add_to_testpaths",
+    "asked_files",
+    "entry_of",
+    "gate_file",
+    "mentions_gates",
+    "misnamed",
+]
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.config import FILE_NAME, WRONG_NAME
+from pytest_lmgate.config import FILE_NAME, WRONG_NAME, find_project_file
 from pytest_lmgate.plugin import options
 
 if TYPE_CHECKING:
@@ -32,7 +42,6 @@ class GateFile(pytest.File):
 
     def collect(self) -> Iterator[GateItem]:
         """Yield the gates in the file's order; names are labels, a repeated one with ``#2`` before its bracket."""
-        from pytest_lmgate.config.file import find_project_file
         from pytest_lmgate.errors import LmgateError
         from pytest_lmgate.spec.yaml_gates import read_gates
 
@@ -45,15 +54,6 @@ class GateFile(pytest.File):
             self.problems.append(str(error))
             return
         self.problems += problems
-        used = options.project_file(self.config) or find_project_file(self.config.rootpath)
-        if gates and not (used and _same(used, self.path)):
-            # Their names would be looked up in another file.
-            self.problems.append(
-                f"{gates[0].file}:{gates[0].line}: gates: this session reads {used or f'no {FILE_NAME}'}, since "
-                f"its rootdir is {self.config.rootpath}; say --rootdir or --lmgate-config to judge these gates, or "
-                "--ignore to leave them out"
-            )
-            return
         names: set[str] = set()
         counts = {gate.gate.label: 1 for gate in gates}
         for gate in gates:
@@ -104,16 +104,27 @@ def misnamed(file: Path) -> list[str]:
 
 
 def add_to_testpaths(config: pytest.Config) -> None:
-    """Have the session's file collected too where ``testpaths`` lead past it, or its gates would silently not run.
+    """Have an lmgate.yaml collected too where ``testpaths`` lead past it, or its gates would silently not run.
 
-    Called where pytest was called without arguments; only for a file in rootdir or below. Workers of xdist are
+    Called where pytest was called without arguments; only for files in rootdir or below. Workers of xdist are
     called as the controller was, and decide for themselves.
     """
-    file = options.project_file(config) or config.rootpath / FILE_NAME
-    if not _inside(file, config.rootpath) or not mentions_gates(file):
-        return
-    if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
-        config.args.append(str(file))
+    for file in asked_files(config):
+        if not _inside(file, config.rootpath) or not mentions_gates(file):
+            continue
+        if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
+            config.args.append(str(file))
+
+
+def asked_files(config: pytest.Config) -> list[Path]:
+    """Return the lmgate.yaml that is nearest to each path that pytest was given, or the one that was named."""
+    if named := options.project_file(config):
+        return [named]
+    here = config.invocation_params.dir
+    # Not resolved, since a link is where it is.
+    paths = [Path(os.path.abspath(here / argument.partition("::")[0])) for argument in config.args]  # noqa: PTH100
+    found = [find_project_file(path if path.is_dir() else path.parent) for path in paths]
+    return list(dict.fromkeys(file for file in found if file is not None))
 
 
 def entry_of(item: pytest.Item, mark: pytest.Mark) -> YamlGate | None:

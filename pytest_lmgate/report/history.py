@@ -83,7 +83,7 @@ def _table(track: Track, last: int) -> str:
             run.commit or "-",
             "-" if gate.value is None else (">= " if gate.at_least else "") + number(gate.value),
             _interval(gate),
-            gate.verdict.upper() + "!" * gate.blocking,
+            gate.outcome,
             _bar(gate, place),
         )
         for run, gate in zip(track.runs[hidden:], track.gates[hidden:], strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["json_report"]
+__all__ = ["json_report", "measurement_facts"]
 
 import json
 import math
@@ -18,8 +18,9 @@ from pytest_lmgate.report.results import Results
 
 _KEYS = (
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds", "direction", "device",
+    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line", "direction", "device",
 )  # fmt: skip
+_OF_SOME_GATES = ("message", "at_least", "iid", "arguments")
 _OF_A_COMPARISON = (
     "against", "decision", "reference", "degradation", "tolerance", "size", "relative", "confidence", "clusters",
     "lower", "upper", "p_pass", "p_fail", "p_value", "detectable", "needed", "reason", "notes", "corrected", "bounds",
@@ -33,28 +34,28 @@ def json_report(results: Results) -> str:
     """Return the report, schema 1; numbers that are not finite are null."""
     report = {
         "schema": 1,
-        "gates": [_gate(verdict) for verdict in results.verdicts],
-        "measurements": [_measurement(found) for found in results.measured],
+        "gates": [_gate(verdict, results) for verdict in results.verdicts],
+        "measurements": [measurement_facts(found) for found in results.measured],
         "problems": [printable(problem) for problem in results.problems],
         "environment": _environment(),
     }
     return json.dumps(report, indent=2, allow_nan=False) + "\n"
 
 
-def _measurement(found: Measured) -> dict[str, Any]:
+def measurement_facts(found: Measured) -> dict[str, Any]:
+    """Return what the report says of a measurement."""
     facts = {name: _plain(value) for name, value in vars(found).items() if name != "details"}
     details = {name: _plain(value) for name, value in found.details}
     return facts | ({"details": details} if details else {})
 
 
-def _gate(verdict: Verdict) -> dict[str, Any]:
+def _gate(verdict: Verdict, results: Results) -> dict[str, Any]:
     """A gate's keys, and those that only some gates have."""
     gate = {key: _plain(getattr(verdict, key)) for key in _KEYS}
     gate["identity"] = {part: _plain(digest) for part, digest in verdict.identity}
-    flags = {"at_least": verdict.at_least, "blocking": verdict.blocking and verdict.verdict == "inconclusive"}
-    gate |= {key: True for key, is_set in flags.items() if is_set}
-    if verdict.message:
-        gate["message"] = _plain(verdict.message)
+    gate |= {key: _plain(value) for key in _OF_SOME_GATES if (value := getattr(verdict, key))}
+    if verdict.failed and not results.fails(verdict):
+        gate["xfail"] = True
     if verdict.comparison is not None:
         tolerance = verdict.comparison.tolerance
         facts = vars(verdict.comparison) | vars(tolerance)

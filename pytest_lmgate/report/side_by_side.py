@@ -207,7 +207,7 @@ def _sign(pair: Pair) -> str:
 
 
 def _verdicts(pair: Pair) -> str:
-    before, after = (gate.verdict.upper() + "!" * gate.blocking for gate in (pair.before, pair.after))
+    before, after = pair.before.outcome, pair.after.outcome
     return before if before == after else f"{before} -> {after}"
 
 

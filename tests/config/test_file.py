@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pytest_lmgate.config.file import FILE_NAME, Project, find_project_file, load_project
+from pytest_lmgate.config import FILE_NAME, find_project_file
+from pytest_lmgate.config.file import Project, load_project
 from pytest_lmgate.config.specs import DatasetSpec, Defaults, ModelSpec, ProjectSpec
 from pytest_lmgate.errors import ConfigError
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import BROKEN_GATE, FACES, GATE, Project
+from tests.end_to_end.projects import BROKEN_GATE, FACES, Project
 
 
 def test_a_test_fails_when_its_model_is_above_the_limit_and_passes_when_it_is_not(measured: Project) -> None:
@@ -407,41 +406,3 @@ def test_a_gate_that_is_added_after_the_setup_fails_its_test(measured: Project, 
     outcome = measured.run(*workers).expect(1, failed=4, passed=1, skipped=1, error=2)
     outcome.says("test_body: a gate was added too late", "test_teardown: a gate was added too late (ppl_max)")
     measured.run("--no-lmgate", *workers).expect(0, passed=3, skipped=3)
-
-
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_a_project_inside_another_is_not_judged_by_the_others_models(
-    measured: Project, models: Path, workers: tuple[str, ...]
-) -> None:
-    # Alone, `b` fails: its `die` is another model. Called with `a`, the rootdir is that of `a`.
-    for file in ("pytest.ini", "lmgate.yaml"):
-        (measured.folder / file).unlink()
-    workers = ("--lmgate-cache", str(measured.cache), *workers)
-    for name, model in (("a", "die"), ("b", "sure")):
-        tests = measured.folder / name / "t"
-        tests.mkdir(parents=True)
-        (tests.parent / "pytest.ini").write_text("[pytest]\n")
-        (tests.parent / "lmgate.yaml").write_text(
-            f"models: {{die: {{path: {models}/{model}}}}}\ndatasets: {{words: {{path: {models}/words.txt}}}}\n"
-        )
-        gate = GATE if model == "sure" else "def test_plain(): pass\n"
-        (tests / f"test_{name}.py").write_text(gate)
-        (tests / f"test_score_{name}.py").write_text("def test_score(ppl_of): assert ppl_of('die', 'words') < 60.5\n")
-    outcome = measured.run("a/t", "b/t", *workers).expect(4).is_silent_on("Traceback", "INTERNALERROR")
-    for test in ("test_b.py", "test_score_b.py"):
-        outcome.says(f"{test}: {measured.folder}/b/lmgate.yaml is the nearest lmgate.yaml, but this session reads ")
-    outcome.is_silent_on("test_score_a.py: ")
-    measured.run("a/t", *workers).expect(0, passed=2)
-    measured.run("b/t", *workers).expect(1, failed=2)
-    measured.run("a/t", "b/t", "--lmgate-config", "a/lmgate.yaml", *workers).expect(0, passed=4)
-
-
-def test_a_file_beside_the_tests_that_is_not_read_is_named(measured: Project) -> None:
-    tests = measured.folder / "tests"
-    tests.mkdir()
-    (measured.folder / "lmgate.yaml").rename(tests / "lmgate.yaml")
-    (tests / "test_gate.py").write_text(GATE)
-    outcome = measured.run().expect(4)
-    outcome.says(f"{tests}/lmgate.yaml is the nearest lmgate.yaml, but this session reads none", "--lmgate-config")
-    measured.run("--lmgate-config", "tests/lmgate.yaml").expect(0, passed=1)
-    measured.run("--rootdir", "tests", "--lmgate-cache", str(measured.cache)).expect(0, passed=1)

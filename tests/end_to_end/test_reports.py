@@ -8,7 +8,7 @@ from tests.end_to_end.projects import GATE, Project
 
 KEYS = {
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds",
+    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line",
 }  # fmt: skip
 
 

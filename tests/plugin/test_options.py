@@ -70,9 +70,9 @@ def test_no_project_file_is_named_unless_someone_names_it(configured: Configured
 
 
 def test_the_baseline_lies_in_rootdir_unless_it_is_named(configured: Configured, pytester: pytest.Pytester) -> None:
-    assert options.baseline_file(configured()) == pytester.path / "lmgate-baseline.json"
-    assert options.baseline_file(configured("--lmgate-baseline", "a/b.json")) == pytester.path / "a" / "b.json"
-    assert options.baseline_file(configured("--lmgate-baseline", "~/b.json")) == Path("~/b.json").expanduser()
+    assert options.baseline_file(configured()) == (pytester.path / "lmgate-baseline.json", "")
+    assert options.baseline_file(configured("--lmgate-baseline", "a/b.json"))[0] == pytester.path / "a" / "b.json"
+    assert options.baseline_file(configured("--lmgate-baseline", "~/b.json"))[0] == Path("~/b.json").expanduser()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from pytest_lmgate.report.results import Results
 
 _KEYS = [
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds", "direction", "device", "identity",
+    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line", "direction", "device",
+    "identity",
 ]  # fmt: skip
 
 
@@ -54,6 +55,10 @@ def test_a_report_has_the_schema_that_others_read(failed: Verdict) -> None:
         "fingerprint": "0123456789abcdef" * 4,
         "cached": False,
         "seconds": 12.34,
+        "marker": "ppl_max",
+        "blocking": False,
+        "file": "",
+        "line": 0,
         "direction": "",
         "device": "",
         "identity": {},

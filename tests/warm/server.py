@@ -62,7 +62,8 @@ def warm_up() -> None:
     import pytest_lmgate
 
     for module in pkgutil.walk_packages(pytest_lmgate.__path__, "pytest_lmgate."):
-        importlib.import_module(module.name)
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     # What a session finds once, and what transformers builds when it loads its first model.
     assert importlib.import_module("pytest_lmgate.identity.patches").patches() == ()
     importlib.import_module("pytest_lmgate.identity.libraries").versions(("tokenizers", "torch", "transformers"))

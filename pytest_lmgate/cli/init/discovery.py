@@ -1,0 +1,90 @@
+"""Checkpoints and texts below a folder. The walk is bounded: some folders hold millions of files."""
+
+from __future__ import annotations
+
+__all__ = ["Places", "find_places", "text_column"]
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_lmgate.config.specs import TEXT_SUFFIXES
+
+_DEPTH, _MOST_ENTRIES = 5, 20_000
+_SKIPPED = frozenset({"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"})
+_WEIGHTS = re.compile(r".*\.safetensors|pytorch_model.*\.bin")
+_NO_TEXTS = re.compile(
+    r"(requirements|constraints|licen[cs]e|notice|readme|changelog|cmakelists|robots|top_level)", re.I
+)
+_SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
+_HANDY = 2 * 10**6  # bytes of a text that is measured in minutes
+
+
+@dataclass
+class Places:
+    """What there is to gate.
+
+    Attributes:
+        models: Folders of checkpoints, and GGUF files.
+        texts: Files of text; the largest that is handy first.
+        is_cut: Whether there was more to look at.
+    """
+
+    models: list[Path] = field(default_factory=list)
+    texts: list[Path] = field(default_factory=list)
+    is_cut: bool = False
+
+
+def find_places(folder: Path) -> Places:
+    """Look for checkpoints and texts in a folder and those below it; links are not followed."""
+    found = Places()
+    sizes: dict[Path, int] = {}
+    for path, names, is_cut in _walk(folder):
+        found.is_cut |= is_cut
+        if "config.json" in names and any(map(_WEIGHTS.fullmatch, names)):
+            found.models.append(path)
+            continue  # its merges.txt is no text
+        found.models += [path / name for name in names if name.endswith(".gguf")]
+        for name in names:
+            file = path / name
+            if name.lower().endswith(_SUFFIXES) and not _NO_TEXTS.match(name) and (size := _size(file)):
+                if name.endswith(".jsonl") and text_column(file) is None:
+                    continue
+                sizes[file] = size
+    found.models.sort()
+    found.texts = sorted(sizes, key=lambda file: (sizes[file] > _HANDY, abs(sizes[file] - _HANDY), file))
+    return found
+
+
+def text_column(file: Path) -> str | None:
+    """Return the column of a file of JSON lines that holds the text: ``text``, else that of the longest text."""
+    try:
+        with file.open(encoding="utf-8") as lines:
+            row = json.loads(next(lines, "null"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    texts = {key: value for key, value in row.items() if isinstance(value, str)} if isinstance(row, dict) else {}
+    return "text" if "text" in texts else max(texts, key=lambda key: len(texts[key]), default=None)
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str], bool]]:
+    """Yield folders with the names of their files, and whether something was left out."""
+    seen = 0
+    for path, folders, names in os.walk(folder):
+        seen += len(folders) + len(names)
+        is_deep = len(Path(path).relative_to(folder).parts) >= _DEPTH
+        is_cut = seen > _MOST_ENTRIES or (is_deep and bool(folders))
+        folders[:] = [] if is_cut else sorted(each for each in folders if each not in _SKIPPED and each[0] != ".")
+        yield Path(path), sorted(names), is_cut
+        if seen > _MOST_ENTRIES:
+            return
+
+
+def _size(file: Path) -> int:
+    try:
+        return 0 if file.is_symlink() and not file.is_file() else file.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,128 @@
+"""The files that ``lmgate init`` writes, as texts; nothing that is there is overwritten."""
+
+from __future__ import annotations
+
+__all__ = ["project_text", "require_absent", "test_text", "workflow_text", "write_new"]
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pytest_lmgate.cli.init.proposal import Proposal
+from pytest_lmgate.errors import ConfigError
+
+_WORKFLOW = """\
+# Written by `lmgate init`.
+name: Model quality
+
+on:
+  push:
+    branches: [main]
+  pull_request:
+
+permissions:
+  contents: read
+
+jobs:
+  gates:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+        with:
+          lfs: true
+      - uses: actions/setup-python@v5
+        with:
+          python-version: "3.11"
+      - run: python -m pip install {package}
+      # A measurement is found only where model, text and settings are the same, so any earlier cache will do.
+      - uses: actions/cache@v4
+        with:
+          path: {folder}.lmgate_cache
+          key: lmgate-${{{{ runner.os }}}}-${{{{ github.run_id }}}}
+          restore-keys: lmgate-${{{{ runner.os }}}}-
+      - run: pytest --lmgate-require-all --lmgate-report github --lmgate-report 'markdown-append:$GITHUB_STEP_SUMMARY'
+"""
+
+
+def project_text(
+    models: Mapping[str, Mapping[str, Any]],
+    datasets: Mapping[str, Mapping[str, Any]],
+    proposals: Sequence[Proposal],
+    *,
+    gates: bool,
+) -> str:
+    """Return lmgate.yaml: the entries of models and datasets and, if asked for, the gates with their reasons."""
+    lines = ["# Written by `lmgate init`. Paths are relative to this file.", "models:"]
+    lines += [f"  {_flow(name)}: {_flow(dict(entry))}" for name, entry in models.items()]
+    lines += ["datasets:", *(f"  {_flow(name)}: {_flow(dict(entry))}" for name, entry in datasets.items())]
+    if gates:
+        lines.append("gates:")
+        for proposal in proposals:
+            lines += [f"  # {reason}" for reason in proposal.reasons]
+            lines += [f"  - {marker}: {_flow(arguments)}" for marker, arguments in proposal.gates]
+    return "\n".join(lines) + "\n"
+
+
+def test_text(proposals: Sequence[Proposal], names: Mapping[str, str]) -> str:
+    """Return a test file with a test for each model, whose name `names` gives."""
+    blocks = ['"""Gates of the models of lmgate.yaml. Written by `lmgate init`."""\n\nimport pytest']
+    for proposal in proposals:
+        lines = [f"# {reason}" for reason in proposal.reasons]
+        for marker, arguments in proposal.gates:
+            lines.append(f"@pytest.mark.{marker}({', '.join(map(_python, arguments.values()))})")
+        lines += [f"def {names[proposal.model]}():", "    pass"]
+        blocks.append("\n".join(lines))
+    return "\n\n\n".join(blocks) + "\n"
+
+
+def workflow_text(extras: Iterable[str], folder: str) -> str:
+    """Return a workflow of GitHub Actions.
+
+    Args:
+        extras: Of the package, which the models' engines need.
+        folder: Of the project in the repository, with a slash at its end; empty for the repository itself.
+    """
+    named = ",".join(sorted(set(extras)))
+    text = _WORKFLOW.format(package=f"'pytest-lmgate[{named}]'" if named else "pytest-lmgate", folder=folder)
+    if folder:
+        where = f"    defaults:\n      run:\n        working-directory: {_flow(folder.rstrip('/'))}\n"
+        text = text.replace("    steps:\n", f"{where}    steps:\n")
+    return text
+
+
+def require_absent(files: Iterable[Path]) -> None:
+    """Refuse to go on where one of the files is there.
+
+    Raises:
+        ConfigError: It names the file.
+    """
+    for file in files:
+        if file.exists() or file.is_symlink():
+            raise ConfigError(f"{file} is there already; lmgate init overwrites nothing: move it away, or edit it")
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a file that is not there yet.
+
+    Raises:
+        ConfigError: It is there, or cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error}") from error
+
+
+def _flow(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
+    return re.sub(r"\n\.\.\.$", "", text.strip())
+
+
+def _python(value: object) -> str:
+    text = repr(value)
+    return f'"{text[1:-1]}"' if isinstance(value, str) and not re.search(r"[\"\\']", text[1:-1]) else text

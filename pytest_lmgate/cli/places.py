@@ -1,0 +1,28 @@
+"""Where commands look: the options that they share, and what a session of pytest would use in their place."""
+
+from __future__ import annotations
+
+__all__ = ["BaselineOption", "CacheOption", "ConfigOption", "root"]
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pytest_lmgate.config.rootdir import Root, find_root
+
+CacheOption = Annotated[
+    str | None, typer.Option("--cache", metavar="FOLDER", help="Folder of measurements; that of pytest's rootdir else.")
+]
+BaselineOption = Annotated[
+    str | None, typer.Option("--baseline", metavar="FILE", help="Baseline file; that of pytest's rootdir else.")
+]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="lmgate.yaml to use; the nearest from rootdir upward else."),
+]
+
+
+def root() -> Root:
+    """Return the rootdir of a session that pytest would begin here."""
+    return find_root(Path.cwd())

@@ -1,0 +1,76 @@
+"""Tables, sizes and ages as commands print them."""
+
+from __future__ import annotations
+
+__all__ = ["age", "bytes_of", "counted", "size", "table"]
+
+import re
+import shutil
+from collections.abc import Sequence
+
+import typer
+
+from pytest_lmgate.errors import harmless_line
+from pytest_lmgate.report.columns import shortened_name
+
+_GAP, _LEAST = "  ", 12
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_AGES = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> str:
+    """Return a table that fits the terminal as far as its texts can be shortened in the middle.
+
+    Args:
+        header: Names of the columns.
+        rows: Texts of each row.
+        right: Columns of numbers, which stand on the right and are never shortened.
+    """
+    lines = [list(header), *([harmless_line(text) for text in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    room = shutil.get_terminal_size().columns - len(_GAP) * (len(header) - 1)
+    while sum(widths) > room:
+        widest = max((i for i, name in enumerate(header) if name not in right), key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
+    return "\n".join(
+        _GAP.join(
+            text.rjust(width) if name in right else shortened_name(text, width).ljust(width)
+            for text, width, name in zip(line, widths, header, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def size(number: int) -> str:
+    """Return a number of bytes as in ``1.2 MB``; M is a million."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000  # type: ignore[assignment]
+    return f"{number:.3g} TB"
+
+
+def bytes_of(written: str) -> int:
+    """Return the bytes of a size such as ``500M``, ``2GB`` or ``1.5GiB``.
+
+    Raises:
+        typer.BadParameter: It is none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", written.strip().upper())
+    if match is None or match[2] not in _UNITS:
+        raise typer.BadParameter(f"expected a size such as 500M, 2GB or 1.5GiB, got {written!r}")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def age(seconds: float) -> str:
+    """Return how long ago something was, as in ``3 d``."""
+    found = next(((seconds / each, unit) for each, unit in _AGES if seconds >= each), (max(seconds, 0), "s"))
+    return f"{int(found[0])} {found[1]}"
+
+
+def counted(count: int, what: str) -> str:
+    """Return ``1 entry`` or ``2 entries``."""
+    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{count:,} {what if count == 1 else plural}"

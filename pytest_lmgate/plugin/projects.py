@@ -1,0 +1,84 @@
+"""Which lmgate.yaml a test goes by: the nearest one from its own folder upward, as in a repository of several projects.
+
+Each has names, and a baseline beside it. The cache, the models in memory and the options are the session's.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ProjectGates", "Projects"]
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.config import find_project_file
+from pytest_lmgate.config.file import Project, load_project
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.judge.baselines import Baselines
+from pytest_lmgate.judge.judge import Judge
+from pytest_lmgate.plugin import options
+
+
+@dataclass(frozen=True)
+class ProjectGates:
+    """What measures and judges the tests that go by one lmgate.yaml.
+
+    Attributes:
+        evaluator: Looks names up in that file.
+        baselines: The committed baseline beside it.
+        judge: Of its gates.
+    """
+
+    evaluator: Evaluator
+    baselines: Baselines
+    judge: Judge
+
+
+class Projects:
+    """The projects of a session, each read for the first test that goes by it.
+
+    Args:
+        config: Of the session.
+        evaluator: Of the session; each project's shares its measurements.
+        said: The session's options.
+    """
+
+    def __init__(self, config: pytest.Config, evaluator: Evaluator, said: Options) -> None:
+        self._config, self._evaluator, self._options = config, evaluator, said
+        self._files: dict[Path, Path | None] = {}
+        self._gates: dict[Path | None, ProjectGates] = {}
+        self.folders: list[str] = []
+        """Folders of the projects' baselines, as `options.baseline_file` takes them."""
+
+    def of(self, path: Path) -> ProjectGates:
+        """Return what judges the tests in the file or folder `path`.
+
+        Raises:
+            ConfigError: The lmgate.yaml is not what it should be.
+        """
+        file = self._file(path if path.is_dir() else path.parent)
+        if file not in self._gates:
+            self._gates[file] = self._read(file)
+        return self._gates[file]
+
+    def all(self) -> list[ProjectGates]:
+        """Return every project that was read."""
+        return list(self._gates.values())
+
+    def _file(self, folder: Path) -> Path | None:
+        if folder not in self._files:
+            named = options.project_file(self._config)
+            found = named or find_project_file(folder) or find_project_file(self._config.rootpath)
+            self._files[folder] = found
+        return self._files[folder]
+
+    def _read(self, file: Path | None) -> ProjectGates:
+        named, root = options.project_file(self._config), self._config.rootpath
+        project = Project(root) if file is None else load_project(file.parent, named)
+        evaluator, folder = self._evaluator.beside(project), options.baseline_folder(self._config, file)
+        path, prefix = options.baseline_file(self._config, folder)
+        baselines = Baselines(path, options.update(self._config), self._options.arguments, prefix)
+        self.folders.append(folder)
+        return ProjectGates(evaluator, baselines, Judge(evaluator, self._options, baselines))

@@ -1,0 +1,110 @@
+"""``lmgate measure``: the number that a gate would judge, from the same cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.commands import lmgate, lmgate_json
+from tests.end_to_end.projects import FACES, GATE, Project
+
+
+def test_it_finds_what_a_session_measured_and_the_other_way_round(measured: Project) -> None:
+    done = lmgate(measured.folder, "measure", "ppl", "die", "words")
+    assert done.out.startswith("ppl 60 [60, 60], at 95 %\n  of die on words, 399 tokens\n  protocol:sliding|")
+    assert "from the cache (" in done.out
+    (found,) = lmgate_json(measured.folder, "measure", "ppl", "die", "words", "--stride", "8")["measurements"]
+    assert (found["value"], found["cached"], found["options"]) == (pytest.approx(FACES), False, {"stride": 8})
+    measured.write(test_gate=GATE.replace("60.5", "60.5, stride=8"))
+    measured.run("--lmgate-report=json:report.json").expect(0, passed=1)
+    gate = measured.report()["gates"][0]
+    assert (gate["cached"], gate["fingerprint"]) == (True, found["fingerprint"])
+
+
+def test_a_list_is_a_sweep_with_a_row_each(measured: Project) -> None:
+    done = lmgate(measured.folder, "measure", "bpb", "sure", "words", "--stride=8,16", "-o", "max_length=16,32")
+    header, *rows = done.out.splitlines()
+    assert header.split() == ["stride", "max_length", "bpb", "95", "%", "interval", "scored", "seconds"]
+    assert [row.split()[:2] for row in rows] == [["8", "16"], ["8", "32"], ["16", "16"], ["16", "32"]]
+    assert all(row.endswith("|") and row.rpartition("  |")[2].count("o") == 1 for row in rows)
+    values = [float(row.split()[2]) for row in rows]
+    assert len(set(values)) == 4
+
+
+def test_paths_are_those_of_the_shell_and_the_project_is_that_of_rootdir(measured: Project, models: Path) -> None:
+    inner = measured.folder / "inner"
+    inner.mkdir()
+    (inner / "text.txt").write_text((models / "words.txt").read_text())
+    found = lmgate_json(inner, "measure", "ppl", "die", "text.txt")["measurements"][0]
+    assert found["value"] == pytest.approx(FACES)
+    assert found["dataset"] == "./inner/text.txt"
+    assert found["cached"]  # names and places of texts are no part of an address
+    assert not (inner / ".lmgate_cache").exists()
+
+
+def test_two_models_are_compared_with_all_their_figures(measured: Project) -> None:
+    done = lmgate(measured.folder, "measure", "compare", "sure", "words", "--reference", "die")
+    done.says("Mean KLD", "Same top p", "of sure on words")
+    (found,) = lmgate_json(measured.folder, "measure", "kl", "sure", "words", "--reference", "die")["measurements"]
+    assert found["value"] > 0
+
+
+def test_refresh_measures_again(measured: Project) -> None:
+    assert not lmgate_json(measured.folder, "measure", "ppl", "die", "words", "--refresh")["measurements"][0]["cached"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["perplexity", "die", "words"], 2, "(did you mean 'ppl'?)"),
+        (["ppl", "dye", "words"], 3, "model 'dye' is not known (did you mean 'die'?)"),
+        (["ppl", "die", "words", "-o", "strid=8"], 3, "strid: unknown argument (did you mean 'stride'?)"),
+        (["ppl", "die", "words", "-o", "stride"], 2, "expected NAME=VALUE"),
+        (["ppl", "die", "words", "--stride", "64"], 3, "stride"),
+        (["ppl", "nan", "words"], 3, "nan"),
+        (["ppl", "hopeless", "words"], 3, "is inf, not a number to judge"),
+        (["kl", "sure", "words"], 3, "missing a required argument: 'reference'"),
+        (["ppl", "die", "words", "--device", "gpu"], 3, "(did you mean 'cuda'?)"),
+    ],
+)
+def test_what_cannot_be_measured_says_why(measured: Project, arguments: list[str], code: int, says: str) -> None:
+    done = lmgate(measured.folder, "measure", *arguments, code=code)
+    assert says in " ".join(done.err.replace("│", " ").split())
+    assert "Traceback" not in done.err
+
+
+def test_an_infinite_value_is_null_in_json(measured: Project) -> None:
+    done = lmgate(measured.folder, "measure", "ppl", "hopeless", "words", "--json", code=3)
+    assert json.loads(done.out)["measurements"][0]["value"] is None
+
+
+def test_the_cache_command_names_what_real_runs_kept(measured: Project) -> None:
+    (entry,) = [each for each in lmgate_json(measured.folder, "cache", "ls")["entries"] if each["model"] == "die"]
+    assert (entry["metric"], entry["dataset"], entry["count"], entry["state"]) == ("ppl", "words", 399, "whole")
+    lmgate(measured.folder, "cache", "show", entry["address"][:10]).says("  torch: ", "measured  ", "machine  ")
+    lmgate(measured.folder, "cache", "verify").says("3 entries checked, 0 broken")
+    lmgate(measured.folder, "cache", "clear", "--yes").says("3 entries removed")
+    assert measured.entries == []
+
+
+def test_html_made_of_the_json_report_is_the_page_of_the_run(measured: Project) -> None:
+    measured.write(
+        test_gates="""
+            import pytest
+
+            @pytest.mark.ppl_max("die", "words", 59.5, confidence=0.95)
+            @pytest.mark.bpb_max("sure", "words", 0.5)
+            @pytest.mark.no_regression("ppl", "sure", "words", "1%", against="die")
+            def test_gates(): pass
+
+            @pytest.mark.xfail
+            @pytest.mark.ppl_max("sure", "words", 1)
+            @pytest.mark.ppl_max("./none", "words", 1)
+            def test_expected(ppl_of): pass
+        """
+    )
+    measured.run("--lmgate-report=json:report.json", "--lmgate-report=html:run.html").expect(1)
+    lmgate(measured.folder, "report", "report.json", "--html", "later.html").says("5 gates: ")
+    assert (measured.folder / "later.html").read_bytes() == (measured.folder / "run.html").read_bytes()

@@ -1,0 +1,108 @@
+"""Several lmgate.yaml in one session, as in a repository of several projects: a test goes by the nearest one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
+
+YAML = """\
+models: {{die: {{path: {models}/{model}}}}}
+datasets: {{words: {{path: {models}/words.txt}}}}
+gates:
+  - ppl_max: {{model: die, dataset: words, limit: 60.5}}
+"""
+NOT_WORSE = "  - no_regression: {metric: ppl, model: die, dataset: words, tolerance: 1%}\n"
+
+
+@pytest.fixture
+def several(project: Project, models: Path) -> Project:
+    """Two projects below rootdir, which has no lmgate.yaml; the `die` of `b` is another model, and bad."""
+    (project.folder / "lmgate.yaml").unlink()
+    project.write(conftest=COUNT_MEASUREMENTS)
+    for name, model in (("a", "die"), ("b", "sure")):
+        tests = project.folder / name / "tests"
+        tests.mkdir(parents=True)
+        (tests.parent / "lmgate.yaml").write_text(YAML.format(models=models, model=model))
+        (tests / f"test_{name}.py").write_text(GATE)
+        (tests / f"test_score_{name}.py").write_text(
+            "import pytest\n"
+            "@pytest.fixture(scope='module')\n"
+            "def value(ppl_of): return ppl_of('die', 'words')\n"
+            "def test_score(value): assert value < 60.5\n"
+        )
+        (tests / f"test_plain_{name}.py").write_text("def test_plain(): pass\n")
+    return project
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_markers_fixtures_and_gates_go_by_the_nearest_lmgate_yaml(several: Project, workers: tuple[str, ...]) -> None:
+    outcome = several.run(*workers).expect(1, passed=5, failed=3)
+    outcome.says("b/lmgate.yaml::ppl_max[die-words]", "test_score_b.py::test_score", "b/tests/test_b.py::test_gate")
+    measured = (several.folder / "measured.txt").read_text().split()
+    assert len(measured) == 2, "one measurement of each model, in the session's one cache"
+    assert not (several.folder / "a" / ".lmgate_cache").exists()
+    several.run("a", *workers).expect(0, passed=4)
+
+
+def test_an_lmgate_yaml_that_is_named_is_for_all_tests(several: Project) -> None:
+    several.run("a/tests", "b/tests", "--lmgate-config", "a/lmgate.yaml").expect(0, passed=6)
+
+
+def test_what_is_wrong_with_one_lmgate_yaml_is_said_once_and_leaves_other_projects_alone(several: Project) -> None:
+    (several.folder / "b" / "lmgate.yaml").write_text("modells: {}\n")
+    (several.folder / "b" / "tests" / "test_other.py").write_text(GATE)
+    outcome = several.run().expect(4)
+    assert outcome.text.count("unknown key (did you mean 'models'?)") == 1, outcome.text
+    several.run("a").expect(0, passed=4)
+
+
+def test_a_baseline_lies_beside_its_lmgate_yaml_and_is_the_same_from_either_rootdir(several: Project) -> None:
+    for name in "ab":
+        with (several.folder / name / "lmgate.yaml").open("a") as file:
+            file.write(NOT_WORSE)
+    several.run("-k", "lmgate.yaml and no_regression").expect(1, error=2).says(
+        f"{several.folder}/a/lmgate-baseline.json does not exist",
+        "pytest 'a/lmgate.yaml::no_regression:ppl[die-words]' --lmgate-update-new-only",
+    )
+    several.run("--lmgate-update", "-k", "no_regression").expect(0, passed=2).says(
+        "baseline a/lmgate-baseline.json: 1 new; commit it", "baseline b/lmgate-baseline.json: 1 new; commit it"
+    )
+    files = [several.folder / name / "lmgate-baseline.json" for name in "ab"]
+    for file in files:
+        assert list(json.loads(file.read_text())["gates"]) == ["lmgate.yaml::no_regression:ppl[die-words]"]
+    assert not (several.folder / "lmgate-baseline.json").exists()
+    several.run("-k", "no_regression", "-n", "2").expect(0, passed=2)
+    # The project by itself, with a rootdir of its own.
+    several.run("--rootdir", "a", "a", "--lmgate-cache", str(several.cache)).expect(0, passed=5)
+
+
+def test_stale_entries_are_named_and_pruned_in_the_file_that_holds_them(several: Project) -> None:
+    file = several.folder / "a" / "lmgate.yaml"
+    with_gate = file.read_text() + NOT_WORSE
+    file.write_text(with_gate)
+    (several.folder / "b" / "lmgate.yaml").write_text("")
+    for test in (several.folder / "b" / "tests").iterdir():
+        test.unlink()
+    several.run("--lmgate-update").expect(0, passed=5)
+    file.write_text(with_gate.removesuffix(NOT_WORSE))
+    unused = "baseline a/lmgate-baseline.json: no gate uses a/lmgate.yaml::no_regression:ppl[die-words]"
+    several.run().expect(0, passed=4).says(unused)
+    several.run("--lmgate-prune").expect(0, passed=4).says("removed, no gate uses it")
+    assert json.loads((several.folder / "a" / "lmgate-baseline.json").read_text())["gates"] == {}
+
+
+def test_gates_of_a_project_that_pytest_was_led_past_are_named(several: Project) -> None:
+    said = "1 gate of lmgate.yaml was not collected (pytest was given other paths): add a/lmgate.yaml"
+    outcome = several.run("a/tests/test_plain_a.py").expect(0, passed=1).says(said)
+    outcome.is_silent_on("b/lmgate.yaml")
+    several.run("a/tests", "b/tests/test_plain_b.py", "--lmgate-require-all").expect(4).says(said, "b/lmgate.yaml")
+
+
+def test_testpaths_that_lead_past_an_lmgate_yaml_do_not_leave_its_gates_out(several: Project) -> None:
+    with (several.folder / "pytest.ini").open("a") as file:
+        file.write("testpaths = a/tests\n")
+    several.run().expect(0, passed=4)
