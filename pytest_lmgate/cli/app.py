@@ -22,7 +22,7 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli import baseline, bisect, cache, compare, doctor, history, markers, measure, report
+from pytest_lmgate.cli import baseline, bisect, cache, check, compare, doctor, history, markers, measure, report
 from pytest_lmgate.cli.init import command
 from pytest_lmgate.errors import LmgateError
 
@@ -45,6 +45,7 @@ def version(
 
 
 app.command("bisect")(bisect.bisect)
+app.command("check")(check.check)
 app.command("compare")(compare.compare)
 app.command("history")(history.history)
 app.command("markers")(markers.markers)

@@ -7,12 +7,12 @@ __all__ = ["bisect"]
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pytest_lmgate.cli.output import AsJson, show
+from pytest_lmgate.cli.places import CacheOption, root
 from pytest_lmgate.errors import ConfigError, harmless_line
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def bisect(
     good: Annotated[str, typer.Argument(help="Commit at which the gates pass.")],
     bad: Annotated[str, typer.Argument(help="Later commit at which a gate fails.")],
     gates: Annotated[list[str], typer.Argument(metavar="GATE...", help="Gates or tests, and options for pytest.")],
-    cache: Annotated[Path, typer.Option(help="Folder of measurements, which is shared.", envvar="LMGATE_CACHE")] = Path(
-        ".lmgate_cache"
-    ),
+    cache: CacheOption = None,
     link: Annotated[
         list[str] | None, typer.Option(help="File or folder outside of the repository that gates need; repeatable.")
     ] = None,
@@ -40,7 +38,7 @@ def bisect(
     first, last = repository.commit(good), repository.commit(bad)
     order = repository.order(first, last)
     tried: list[Tried] = []
-    folder = Path.cwd() / cache.expanduser()
+    folder = root().cache(cache)
     before = signal.signal(signal.SIGTERM, _end)
     try:
         with Tree(repository, link or ()) as tree:

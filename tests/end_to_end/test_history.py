@@ -148,3 +148,10 @@ def test_lmgate_history_reads_what_runs_recorded_and_names_the_one_that_got_wors
     assert [run["verdict"] for run in gate["runs"]] == ["pass", "fail"]
     assert gate["first_change"] == gate["runs"][1]
     assert gate["first_change"]["finding"]["kind"] == "worse"
+
+
+def test_a_gate_that_is_expected_to_fail_is_recorded_as_such(measured: Project) -> None:
+    measured.write(test_gate=BROKEN_GATE.replace("def test", "@pytest.mark.xfail(reason='known')\ndef test"))
+    measured.run("--lmgate-history=runs").expect(0)
+    (gate,) = records(measured)[0]["gates"]
+    assert (gate["verdict"], gate["xfail"]) == ("fail", True)
