@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 MODULES = [
     HERE / name
     for name in (
+        "cli/test_why.py",
         "data/test_rows.py",
         "end_to_end",
         "engine",

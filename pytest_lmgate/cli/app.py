@@ -22,7 +22,7 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli import baseline, bisect, cache, check, compare, doctor, history, markers, measure, report
+from pytest_lmgate.cli import baseline, bisect, cache, check, compare, doctor, history, markers, measure, report, why
 from pytest_lmgate.cli.init import command
 from pytest_lmgate.errors import LmgateError
 
@@ -53,6 +53,7 @@ app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
 app.command("init")(command.init)
 app.command("measure")(measure.measure)
+app.command("why")(why.why)
 app.add_typer(cache.cache, name="cache")
 app.add_typer(baseline.baseline, name="baseline")
 

@@ -50,15 +50,16 @@ class Measuring:
         from pytest_lmgate.metrics.table import METRICS
         from pytest_lmgate.spec.markers import parse_fixture_call
 
-        spec = self.project.spec
-        for name, known in (("model", spec.models), ("reference", spec.models), ("dataset", spec.datasets)):
-            if isinstance(given := arguments.get(name), str) and given not in known:
-                arguments[name] = self._path(given)
+        for name in ("model", "reference", "dataset"):
+            if isinstance(given := arguments.get(name), str):
+                arguments[name] = self.named(given)
         what = parse_fixture_call(METRICS[metric].fixture, (), arguments)
         return self.evaluator.evaluate(what) if what.is_number else self.evaluator.compare(what)
 
-    def _path(self, given: str) -> str:
-        """Return a path that is typed relative to where it is typed as the project's file would write it."""
+    def named(self, given: str) -> str:
+        """Return a name as it is, and a path, which is relative to where it is typed, as lmgate.yaml would write it."""
+        if given in {*self.project.spec.models, *self.project.spec.datasets}:
+            return given
         typed = Path.cwd() / Path(given).expanduser()
         if given.startswith("hub:") or not typed.exists():
             return given

@@ -204,9 +204,9 @@ class Evaluator:
             seconds=time.monotonic() - started,
         )
 
-    def made(self, measurement: Measurement[T]) -> T:
-        """Return the statistics of a measurement, from the cache where it has them."""
-        statistics = self._measurements.once(measurement)[0]
+    def made(self, measurement: Measurement[T], *, anew: bool = False) -> T:
+        """Return the statistics of a measurement, from the cache where it has them; those made `anew` are not kept."""
+        statistics = self._measurements.again(measurement) if anew else self._measurements.once(measurement)[0]
         assert not isinstance(statistics, AtLeast)
         return statistics
 

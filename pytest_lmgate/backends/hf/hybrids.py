@@ -1,0 +1,137 @@
+"""Hybrids of two causal models of one shape: one model, in which the blocks of the other stand in some places.
+
+A hybrid shares the weights of both, so that it takes no memory of its own. `lmgate why` measures hybrids to find the
+blocks that a quantization or a fine-tune made worse.
+"""
+
+from __future__ import annotations
+
+__all__ = ["OUTSIDE", "Hybrids"]
+
+import copy
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from pytest_lmgate.backends.base import Model, Runner
+from pytest_lmgate.backends.hf.models.loading import LoadedModel
+from pytest_lmgate.backends.hf.runner import TransformersRunner
+from pytest_lmgate.errors import ModelError
+
+OUTSIDE = "outside of the blocks"
+"""The part that is no block: embeddings, the last norm and the head, which may share weights."""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A model with the list of its blocks."""
+
+    loaded: LoadedModel
+    path: str
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        found: Any = self.loaded.model.get_submodule(self.path)
+        return list(found)
+
+
+class Hybrids:
+    """The parts of two models, and models in which some parts are the other's.
+
+    Args:
+        reference: A causal model that transformers runs.
+        candidate: Another one of the same architecture and shape.
+        runners: Both, loaded, the reference first.
+
+    Attributes:
+        parts: Names of the parts: each block, and `OUTSIDE`.
+
+    Raises:
+        ModelError: They are not two such models.
+    """
+
+    def __init__(self, reference: Model, candidate: Model, runners: tuple[Runner, Runner]) -> None:
+        self._described = reference, candidate
+        self._models = tuple(
+            _with_blocks(model, runner) for model, runner in zip(self._described, runners, strict=True)
+        )
+        ours, theirs = self._models
+        if (ours.path, len(ours.blocks)) != (theirs.path, len(theirs.blocks)):
+            raise ModelError(
+                f"model {candidate.name!r} and its reference {reference.name!r} have other blocks: "
+                f"{len(theirs.blocks)} in {theirs.path} against {len(ours.blocks)} in {ours.path}; expected a "
+                "quantization or a fine-tune of the same model"
+            )
+        if ours.loaded.device != theirs.loaded.device:
+            raise ModelError(
+                f"model {candidate.name!r} is on {theirs.loaded.device}, and its reference {reference.name!r} on "
+                f"{ours.loaded.device}: expected both on one device, since a batch passes through blocks of both"
+            )
+        self.parts = (*(f"{ours.path}.{index}" for index in range(len(ours.blocks))), OUTSIDE)
+
+    def model(self, part: str, *, healed: bool) -> Model:
+        """Return a model in which one part is the other model's.
+
+        Args:
+            part: One of `parts`.
+            healed: Whether it is the candidate with that part of the reference, rather than the reverse.
+        """
+        reference, candidate = self._described
+        whole, other = (candidate, reference) if healed else (reference, candidate)
+        content = {
+            **{f"hybrid/{key}": value for key, value in (whole.content or {}).items()},
+            **{f"part/{key}": value for key, value in (other.content or {}).items()},
+            "part": part,
+        }
+        return replace(
+            whole,
+            name=f"{whole.name} with {part} of {other.name}",
+            open=lambda: TransformersRunner(self._mixed(part, healed=healed), reference.context),
+            content=content,
+            in_memory=True,
+            not_kept=reference.not_kept or candidate.not_kept,
+        )
+
+    def _mixed(self, part: str, *, healed: bool) -> LoadedModel:
+        whole, other = self._models[::-1] if healed else self._models
+        if part == OUTSIDE:
+            # The other model's embeddings and head around the blocks of this one.
+            return _assembled(other, whole.blocks)
+        index = self.parts.index(part)
+        blocks = whole.blocks
+        return _assembled(whole, [*blocks[:index], other.blocks[index], *blocks[index + 1 :]])
+
+
+def _with_blocks(model: Model, runner: Runner) -> _Loaded:
+    if not isinstance(runner, TransformersRunner) or model.kind != "causal":
+        raise ModelError(f"model {model.name!r}: expected a causal model that transformers runs")
+    lists = [
+        (path, module)
+        for path, module in runner.loaded.model.named_modules()
+        if isinstance(module, nn.ModuleList) and len({type(block) for block in module}) == 1
+    ]
+    if not lists:
+        raise ModelError(f"model {model.name!r}: expected blocks in a list, as transformers' decoders have them")
+    # Of equally many, the outermost: the experts of a block are a list too.
+    path, _ = max(lists, key=lambda each: (len(each[1]), -each[0].count(".")))
+    return _Loaded(runner.loaded, path)
+
+
+def _assembled(shell: _Loaded, blocks: Collection[nn.Module]) -> LoadedModel:
+    """Return a copy of a model with other blocks; only the modules on the way to the blocks are copied."""
+    model = _shallow(shell.loaded.model)
+    inner, names = model, shell.path.split(".")
+    for name in names[:-1]:
+        below = _shallow(inner.get_submodule(name))
+        inner._modules[name] = below
+        inner = below
+    inner._modules[names[-1]] = nn.ModuleList(blocks)
+    return replace(shell.loaded, model=model)
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    other = copy.copy(module)
+    other._modules = dict(module._modules)
+    return other
