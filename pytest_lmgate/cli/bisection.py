@@ -190,6 +190,8 @@ def judge_commit(tree: Tree, commit: Commit, arguments: Sequence[str], cache: Pa
         *(sys.executable, "-m", "pytest", "-q", *dict.fromkeys(map(_for_pytest, arguments)), f"--lmgate-cache={cache}"),
         *(f"--lmgate-report=json:{tree.report}", "--lmgate-history=", "-o", "lmgate_history="),
     ]
+    if not tree.here.is_dir():
+        return Tried(commit, "skip", "it does not have the current folder", [], 0.0)
     with tree.linked():
         code, said = _run(command, tree.here)
     seconds = time.monotonic() - started
@@ -274,7 +276,13 @@ def _git(folder: Path, *arguments: str, about: str = "") -> str:
     environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT} | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+            ["git", *arguments],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
         )
     except OSError as error:
         raise ConfigError(f"git could not be run: {error.strerror}; lmgate bisect needs it") from None

@@ -70,32 +70,26 @@ class Finding:
         return self.kind in ("worse", "better")
 
 
-def change_between(before: Sequence[GateRecord], after: GateRecord) -> Change | None:
+def change_between(level: Sequence[GateRecord], after: GateRecord) -> Change | None:
     """Compare a value with values before it; None where one has no value, only a bound, or no interval.
 
-    The level before is the plain mean of its values; its squared noise is the mean of theirs over their number. Equal
-    values are of one model and count once: measured again on the same data, they say nothing new.
+    The level before is the plain mean of its values; its squared noise is the mean of theirs over their number.
 
     Args:
-        before: At least one; of the same identity as `after`.
-        after: The value to judge.
+        level: At least one record, no two of equal value: measured again on the same data, a value says nothing new.
+        after: The record to judge, of the same identity.
     """
-    distinct: list[GateRecord] = []
-    for one in (*before, after):
-        if one.value is None or one.at_least or one.interval is None:
-            return None
-        if one is not after and not any(_equal(one, other) for other in distinct):
-            distinct.append(one)
+    if any(map(_unknown, (*level, after))):
+        return None
     assert after.value is not None
-    level = math.fsum(one.value for one in distinct if one.value is not None) / len(distinct)
-    rises = after.value > level
-    noise = [_arm(one, upward=rises) / len(distinct) for one in distinct]
+    before = math.fsum(one.value for one in level if one.value is not None) / len(level)
+    if math.isclose(after.value, before, rel_tol=_SAME):
+        return Change(before, after.value, 0.0, 1.0, worse=False)
+    rises = after.value > before
+    noise = [_arm(one, upward=rises) / len(level) for one in level]
     error = math.hypot(_arm(after, upward=not rises), *noise) / _OF_95
-    distance = abs(after.value - level)
-    if math.isclose(after.value, level, rel_tol=_SAME):
-        return Change(level, after.value, 0.0, 1.0, worse=False)
-    errors = distance / error if error else math.inf
-    return Change(level, after.value, errors, 2 * normal_cdf(-errors), worse=rises == (after.direction == "lower"))
+    errors = abs(after.value - before) / error if error else math.inf
+    return Change(before, after.value, errors, 2 * normal_cdf(-errors), worse=rises == (after.direction == "lower"))
 
 
 def significant(changes: Sequence[Change]) -> list[bool]:
@@ -127,11 +121,12 @@ def find_changes(gates: Sequence[GateRecord]) -> list[Finding]:
             continue
         found = change_between(level, gate)
         assert found is not None
-        allowed = 1.0
-        if not any(_equal(gate, other) for other in level):
-            tests += 1
-            allowed = LEVEL / (tests * (tests + 1))
-        if allowed < 1 and found.p_value <= allowed:
+        if any(_equal(gate, other) for other in level):
+            findings.append(Finding("same", change=found))
+            continue
+        tests += 1
+        allowed = LEVEL / (tests * (tests + 1))
+        if found.p_value <= allowed:
             findings.append(Finding("worse" if found.worse else "better", change=found, allowed=allowed))
             level = [gate]
         else:

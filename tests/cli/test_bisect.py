@@ -16,6 +16,7 @@ import pytest
 from pytest_lmgate.cli.bisection import _for_pytest, _is_given
 
 FAIR_DIE = Path(__file__).parents[1] / "backends" / "fair_die.py"
+PLAIN = "-p no:hypothesispytest -p no:anyio -p no:pytest-testmon -p no:xdist"  # which take long to import
 GATE = "lmgate.yaml::ppl_max[die-text]"
 YAML = """
 models:
@@ -58,7 +59,7 @@ class Repo:
         return subprocess.Popen(
             [sys.executable, "-m", "pytest_lmgate.cli", "bisect", *arguments],
             cwd=self.here,
-            env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **temporary},
+            env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": PLAIN, **temporary},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -132,6 +133,15 @@ def test_a_good_commit_that_fails_and_a_bad_one_that_passes_are_refused(tmp_path
         code, out, err = repo.run(*ends, "--", GATE)
         assert (code, out) == (3, "")
         assert words in err
+    (repo.top / "inner").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_lmgate.cli", "bisect", "HEAD~1", "HEAD", "--", GATE],
+        cwd=repo.top / "inner",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "expected a gate that fails, got skip it does not have the current folder" in done.stderr
     code, _, err = repo.run("HEAD~1", "HEAD", "--", "lmgate.yaml::ppl_max[dye-text]")
     assert code == 3
     assert "expected a gate that fails, got skip pytest ended with exit code 4: ERROR" in err

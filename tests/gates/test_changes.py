@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -45,8 +46,7 @@ def test_an_infinite_end_of_an_interval_hides_every_change() -> None:
 
 
 def test_equal_values_count_once_and_are_not_tested() -> None:
-    once = change_between([record(10.0)], record(12.0))
-    many = change_between([record(10.0)] * 50, record(12.0))
+    once, many = (find_changes([*[record(10.0)] * count, record(12.0)])[-1] for count in (1, 50))
     assert once == many
     findings = find_changes([record(value) for value in (10.0, 10.0, 10.0, 11.0, 10.0, 13.0)])
     assert [finding.allowed for finding in findings] == [1, 1, 1, LEVEL / 2, 1, LEVEL / 6]
@@ -73,7 +73,7 @@ def test_what_cannot_be_judged_says_why_and_leaves_the_level_alone() -> None:
     findings = find_changes(gates)
     assert [finding.kind for finding in findings] == ["first", "unknown", "unknown", "unknown", "same"]
     assert all(finding.why for finding in findings[1:4])
-    assert [change_between([gates[0]], gate) for gate in gates[1:4]] == [None] * 3
+    assert [change_between(gates[:1], gate) for gate in gates[1:4]] == [None] * 3
 
 
 def test_higher_is_better_where_the_metric_says_so() -> None:
@@ -113,3 +113,10 @@ def test_a_history_without_a_change_has_a_false_alarm_at_most_once_in_twenty(sha
 def test_a_step_of_six_standard_errors_is_found_at_its_first_run_nine_times_of_ten() -> None:
     found = simulate(400, 30, 0.0, step=6.0, at=15)
     assert sum(each[:1] == [15] for each in found) >= 0.9 * 400
+
+
+def test_a_thousand_runs_of_other_models_are_judged_in_a_moment() -> None:
+    values = np.random.default_rng(1).normal(100, 1, 1000).tolist()
+    started = time.process_time()
+    assert len(find_changes([record(value) for value in values])) == 1000
+    assert time.process_time() - started < 5
