@@ -76,7 +76,7 @@ def _say(line: str) -> None:
 
 def _result(tried: Tried) -> str:
     values = [f"{gate.verdict.upper()} {gate.value:.6g}" for gate in tried.gates if gate.value is not None]
-    return " ".join([tried.outcome, *(f"({each})" for each in values[:3]), tried.why]).rstrip()
+    return " ".join([tried.outcome, *(f"({each})" for each in values[:3])]) + (f": {tried.why}" if tried.why else "")
 
 
 def _report(found: Sequence[Commit], tried: Sequence[Tried]) -> str:

@@ -191,7 +191,7 @@ def judge_commit(tree: Tree, commit: Commit, arguments: Sequence[str], cache: Pa
         *(f"--lmgate-report=json:{tree.report}", "--lmgate-history=", "-o", "lmgate_history="),
     ]
     if not tree.here.is_dir():
-        return Tried(commit, "skip", "it does not have the current folder", [], 0.0)
+        return Tried(commit, "skip", "the commit does not have the current folder", [], 0.0)
     with tree.linked():
         code, said = _run(command, tree.here)
     seconds = time.monotonic() - started

@@ -141,10 +141,10 @@ def test_a_good_commit_that_fails_and_a_bad_one_that_passes_are_refused(tmp_path
         text=True,
         check=False,
     )
-    assert "expected a gate that fails, got skip it does not have the current folder" in done.stderr
+    assert "expected a gate that fails, got skip: the commit does not have the current folder" in done.stderr
     code, _, err = repo.run("HEAD~1", "HEAD", "--", "lmgate.yaml::ppl_max[dye-text]")
     assert code == 3
-    assert "expected a gate that fails, got skip pytest ended with exit code 4: ERROR" in err
+    assert "expected a gate that fails, got skip: pytest ended with exit code 4: ERROR" in err
     assert repo.state == before
 
 
