@@ -1,5 +1,7 @@
 """``python -m pytest_lmgate.cli``, for environments whose scripts are not on the path."""
 
+__all__ = ["main"]
+
 from pytest_lmgate.cli.app import main
 
 if __name__ == "__main__":
