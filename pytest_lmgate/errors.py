@@ -11,6 +11,7 @@
     ├── MetricInputError       texts or statistics that a metric cannot be computed from
     ├── ComparisonError        two measurements that cannot be compared: other data, targets or protocol
     │   └── BaselineError      the baseline file: missing entries, or not what it should be
+    ├── RecordError            a JSON report, or a record of the history, that cannot be read; a commit without a record
     └── CacheError             a cache entry that cannot be trusted (never leaves the store: the entry is set aside)
         └── UnsignedError      a cache entry without a signature, in a session with a key (likewise: measured again)
 
@@ -40,6 +41,7 @@ __all__ = [
     "NonFiniteError",
     "OfflineError",
     "ProtocolError",
+    "RecordError",
     "UnsignedError",
     "about",
     "harmless",
@@ -115,6 +117,10 @@ class ComparisonError(LmgateError):
 
 class BaselineError(ComparisonError):
     """A baseline that is missing, or is not what it should be."""
+
+
+class RecordError(LmgateError):
+    """A JSON report, or a record of the history, that cannot be read; or a commit without a record."""
 
 
 class CacheError(LmgateError):

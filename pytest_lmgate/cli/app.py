@@ -22,7 +22,20 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli import baseline, cache, doctor, markers, measure, report, schema, why
+from pytest_lmgate.cli import (
+    baseline,
+    bisect,
+    cache,
+    check,
+    compare,
+    doctor,
+    history,
+    markers,
+    measure,
+    report,
+    schema,
+    why,
+)
 from pytest_lmgate.cli.init import command
 from pytest_lmgate.errors import LmgateError
 
@@ -44,6 +57,10 @@ def version(
         raise typer.Exit
 
 
+app.command("bisect")(bisect.bisect)
+app.command("check")(check.check)
+app.command("compare")(compare.compare)
+app.command("history")(history.history)
 app.command("init")(command.init)
 app.command("measure")(measure.measure)
 app.command("why")(why.why)

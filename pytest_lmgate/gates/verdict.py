@@ -69,6 +69,9 @@ class Verdict:
         former: Of a gate whose baseline is measured anew, what its entry was.
         where: Of a comparison that did not pass, where it got worse.
         arguments: Arguments of the command line that decide what is measured.
+        direction: ``lower`` if smaller values are better, else ``higher``; empty where nothing was measured.
+        device: Where the model ran, as in ``cuda``; empty for texts and functions.
+        identity: Digests of what was measured on, and the protocol: values of one identity can be compared.
         file: File in which the gate stands, `line` its line from 1; empty where that is not known.
     """
 
@@ -101,6 +104,9 @@ class Verdict:
     former: Former | None = None
     where: Where | None = None
     arguments: tuple[str, ...] = ()
+    direction: str = ""
+    device: str = ""
+    identity: tuple[tuple[str, str], ...] = ()
     file: str = ""
     line: int = 0
 

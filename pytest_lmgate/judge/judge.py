@@ -205,6 +205,7 @@ class Judge:
 
 
 def _measured(blank: Verdict, score: Score) -> Verdict:
+    identity = {"protocol": score.signature.compared} if score.sample is None else score.sample.identity
     return replace(
         blank,
         value=float(score) if score.is_finite else None,
@@ -217,6 +218,9 @@ def _measured(blank: Verdict, score: Score) -> Verdict:
         fingerprint=score.fingerprint,
         cached=score.cached,
         seconds=score.seconds,
+        direction=score.direction,
+        device=score.device,
+        identity=tuple(identity.items()),
     )
 
 

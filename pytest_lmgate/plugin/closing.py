@@ -49,7 +49,7 @@ class Closing:
         return any([self.verdicts, self.told, self.notes, self.problems])
 
 
-def close(ledger: Ledger, verifications: Verifications, session: pytest.Session, *, broke: bool) -> Closing:
+def close(ledger: Ledger, verifications: Verifications, session: pytest.Session, *, run: str, broke: bool) -> Closing:
     """Find what was lost or broke, write the baseline and the reports. Sessions without gates import nothing."""
     config, closing = session.config, Closing(problems=list(verifications.problems))
     if broke and passed(session):
@@ -82,6 +82,7 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
         told = [test for test in measured if config.option.verbose > 0 or ledger.did_fail(test)]
         closing.told = [each for test in told for each in measured[test]]
         closing.measured = [each for found in measured.values() for each in found]
+    _keep_history(closing, ledger, session, run)
     if reports := options.reports(config):
         from pytest_lmgate.report.formats import write_reports
         from pytest_lmgate.report.results import Results
@@ -125,6 +126,27 @@ def print_reports(config: pytest.Config, closing: Closing) -> None:
         else:
             terminal.ensure_newline()
             terminal.write(text, flush=True)
+
+
+def _keep_history(closing: Closing, ledger: Ledger, session: pytest.Session, run: str) -> None:
+    folder, rootdir = options.history(session.config), session.config.rootpath
+    if folder is None or not closing.verdicts:
+        return
+    from pytest_lmgate.judge.history import append_to_history
+
+    stopped, problems = was_stopped(session), tuple(closing.problems)
+    try:
+        append_to_history(
+            folder,
+            closing.verdicts,
+            run=run,
+            rootdir=rootdir,
+            stopped=stopped,
+            problems=problems,
+            expected_to_fail=ledger.expected_to_fail,
+        )
+    except OSError as error:
+        closing.problems.append(f"--lmgate-history {folder}: cannot be written: {error}")
 
 
 def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) -> None:

@@ -254,7 +254,7 @@ class GateHooks:
             self._ledger.take_over(self._handover)
             self._handover.unlink(missing_ok=True)
         ended, would_pass = session.exitstatus, passed(session)
-        self._closing = close(self._ledger, self._verifications, session, broke=self._broke)
+        self._closing = close(self._ledger, self._verifications, session, run=self._run, broke=self._broke)
         problems = self._closing.problems
         # Too late to change testsfailed, but pytest returns this status.
         if would_pass and problems:

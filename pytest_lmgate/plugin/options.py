@@ -10,6 +10,7 @@ __all__ = [
     "baseline_folder",
     "cache_folder",
     "flag",
+    "history",
     "project_file",
     "reports",
     "session_options",
@@ -54,6 +55,7 @@ _TEXTS = {
         "second level of the cache, for several machines: s3://, gs://, file:// and so on",
     ),
     "baseline": ("FILE", f"baseline of no_regression gates (default: {BASELINE_NAME} beside lmgate.yaml)"),
+    "history": ("FOLDER", "folder that gets one record of each run, for lmgate history; not yet a URI"),
     "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
 }
@@ -182,6 +184,20 @@ def baseline_file(config: pytest.Config, folder: str = "") -> tuple[Path, str]:
     """
     named = Path(text(config, "baseline") or BASELINE_NAME).expanduser()
     return config.rootpath / folder / named, f"{folder}/" if folder else ""
+
+
+def history(config: pytest.Config) -> Path | None:
+    """Return the folder of the history, relative to rootdir; None where no run is recorded.
+
+    Raises:
+        pytest.UsageError: It is a URI.
+    """
+    given = text(config, "history")
+    if given and "://" in given:
+        raise pytest.UsageError(
+            f"--lmgate-history: expected a local folder, got {given!r}; URIs come later: write to a folder and copy it"
+        )
+    return config.rootpath / Path(given).expanduser() if given else None
 
 
 def update(config: pytest.Config) -> str:

@@ -18,7 +18,7 @@ from pytest_lmgate.report.results import Results
 
 _KEYS = (
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line",
+    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line", "direction", "device",
 )  # fmt: skip
 _OF_SOME_GATES = ("message", "at_least", "iid", "arguments")
 _OF_A_COMPARISON = (
@@ -52,6 +52,7 @@ def measurement_facts(found: Measured) -> dict[str, Any]:
 def _gate(verdict: Verdict, results: Results) -> dict[str, Any]:
     """A gate's keys, and those that only some gates have."""
     gate = {key: _plain(getattr(verdict, key)) for key in _KEYS}
+    gate["identity"] = {part: _plain(digest) for part, digest in verdict.identity}
     gate |= {key: _plain(value) for key in _OF_SOME_GATES if (value := getattr(verdict, key))}
     if verdict.failed and not results.fails(verdict):
         gate["xfail"] = True

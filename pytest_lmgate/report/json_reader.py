@@ -60,6 +60,7 @@ def _verdict(gate: dict[str, Any]) -> Verdict:
     label = gate["id"].removeprefix(f"{gate['test']}::").rpartition("::")[2]
     found = {"marker": label.partition("[")[0].partition(":")[0]} | gate
     found["interval"] = _ends(gate["interval"])
+    found["identity"] = list(gate.get("identity", {}).items())
     found["details"] = list(gate.get("details", {}).items())
     found["worst"] = [
         [_number(row[key]) if key == "score" else row[key] for key in _ROW] for row in gate.get("worst", ())

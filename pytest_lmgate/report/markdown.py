@@ -6,7 +6,7 @@ output takes effect.
 
 from __future__ import annotations
 
-__all__ = ["markdown_report", "markdown_section"]
+__all__ = ["code", "markdown_report", "markdown_section"]
 
 import html
 import re
@@ -34,7 +34,7 @@ def markdown_report(results: Results) -> str:
     ordered = results.worst_first()
     to_explain = [verdict for verdict in ordered if verdict.verdict != "pass"]
     parts = [f"**{counts(results.verdicts)}**"]
-    parts += ["\n".join(f"- ❌ {_code(problem, _LINE)}" for problem in results.problems)] * bool(results.problems)
+    parts += ["\n".join(f"- ❌ {code(problem, _LINE)}" for problem in results.problems)] * bool(results.problems)
     if ordered:
         rows = _few([_row(results, verdict, name_of[verdict.id]) for verdict in ordered])
         parts += ["\n".join([_HEADER, *rows]), *_left_out(len(ordered) - len(rows), "row")]
@@ -50,11 +50,11 @@ def markdown_section(results: Results) -> str:
 
 def _row(results: Results, verdict: Verdict, name: str) -> str:
     row, found = Row.of(verdict), verdict.comparison
-    against = "" if found is None else _code(found.against, _NAME)
+    against = "" if found is None else code(found.against, _NAME)
     expected = " (xfail)" if verdict.failed and not results.fails(verdict) else ""
     cells = (
         f"{_SIGNS[verdict.verdict]} {row.outcome}{expected}",
-        _code(name, _NAME),
+        code(name, _NAME),
         f"{row.value} {row.interval}".strip(),
         f"{row.limit} {against}".strip(),
         f"{row.change}, tolerance {row.tolerance}" if row.change else "",
@@ -71,7 +71,7 @@ def _details(verdict: Verdict, name: str) -> str:
     return f"<details><summary>{summary}</summary>\n\n{fence}text\n{text}\n{fence}\n\n</details>"
 
 
-def _code(text: str, width: int) -> str:
+def code(text: str, width: int) -> str:
     r"""Return a text as code in a cell of a table, in one line.
 
     A pipe would end the cell and so becomes ``\|``, but after a backslash ``\x7c``, since ``\\|`` ends it too.

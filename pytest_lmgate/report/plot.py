@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Mark", "Plot", "plot_of"]
+__all__ = ["Mark", "Plot", "axis", "plot_of"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ def plot_of(verdict: Verdict) -> Plot | None:
     shown = [number for number in (*numbers, *bounds, *zero) if number is not None and math.isfinite(number)]
     if not all(map(math.isfinite, numbers)):
         return None
-    place = _axis(shown)
+    place = axis(shown)
     value, limit = (Mark(place(number), label) for number, label in zip(numbers, labels, strict=True))
     low, high = (value.at if bound is None else place(bound) for bound in bounds)
     return Plot(
@@ -87,7 +87,7 @@ def plot_of(verdict: Verdict) -> Plot | None:
     )
 
 
-def _axis(shown: Sequence[float]) -> Callable[[float], float]:
+def axis(shown: Sequence[float]) -> Callable[[float], float]:
     """Return what turns a number into percent of the plot's width; what is infinite stands at its edge."""
     low, width = min(shown), max(shown) - min(shown)
 

@@ -8,7 +8,8 @@ from tests.end_to_end.projects import GATE, Project
 
 KEYS = {
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line",
+    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line", "direction",
+    "device", "identity",
 }  # fmt: skip
 
 

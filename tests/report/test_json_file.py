@@ -17,7 +17,8 @@ from pytest_lmgate.report.results import Results
 
 _KEYS = [
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line",
+    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line", "direction", "device",
+    "identity",
 ]  # fmt: skip
 
 
@@ -58,6 +59,9 @@ def test_a_report_has_the_schema_that_others_read(failed: Verdict) -> None:
         "blocking": False,
         "file": "",
         "line": 0,
+        "direction": "",
+        "device": "",
+        "identity": {},
     }
 
 

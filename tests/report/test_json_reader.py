@@ -37,7 +37,7 @@ def results(
     open_above = replace(compared.comparison, decision="inconclusive", upper=INFINITE, detectable=None, needed=10)
     without = replace(open_above, lower=None, upper=None, bounds=None, reason="1 cluster")
     verdicts = [
-        passed,
+        replace(passed, direction="lower", device="cuda", identity=(("data", "0a"), ("protocol", "sliding"))),
         replace(failed, interval=(17.25, INFINITE), worst=((3, 0.5, "say it", "a | b", "c"),), file="t.py", line=7),
         replace(stopped, arguments=("--lmgate-device=cpu",)),
         unmeasured,

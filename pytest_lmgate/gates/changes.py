@@ -1,0 +1,157 @@
+"""Changes beyond noise: between two runs, and along a history, where false alarms add up to 5 %.
+
+The distance of a value from the values before it is counted in standard errors of their difference. The noise of each
+side reaches to the end of its 95 % interval that faces the other (Zou and Donner 2008, Statistics in Medicine 27(10),
+1693-1702): 1.96 standard errors where clusters are many, and right for a share near 0 or 1 too. Values of one identity
+are measured on the same data, so their noises mostly cancel. The rule takes them for independent and so sees less than
+`no_regression`, which pairs rows.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LEVEL", "Change", "Finding", "change_between", "find_changes", "significant"]
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_lmgate.gates.holm import holm
+from pytest_lmgate.gates.paired import differences
+from pytest_lmgate.gates.record import GateRecord
+from pytest_lmgate.metrics.student import normal_cdf, normal_quantile
+
+LEVEL = 0.05
+"""Chance of any false alarm, in the history of one gate or in one comparison of two runs."""
+_OF_95 = normal_quantile(0.975)
+# Beyond six digits two values differ by the order of adding, if at all.
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class Change:
+    """A value against values before it.
+
+    Attributes:
+        before: The mean of the values before.
+        after: The value.
+        errors: The distance in standard errors of the difference; infinite where there is no noise at all.
+        p_value: Two-sided; 1 for equal values.
+        worse: Whether the value is worse than the mean before.
+    """
+
+    before: float
+    after: float
+    errors: float
+    p_value: float
+    worse: bool
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a run says of a gate, in the light of the runs before it.
+
+    Attributes:
+        kind: ``first`` of values that can be compared, ``same`` as before but for noise, ``worse`` or ``better`` beyond
+            noise, or ``unknown`` where nothing can be said.
+        why: Of ``first`` what differs from the run before, and of ``unknown`` the reason.
+        change: Against the level before, of ``same``, ``worse`` and ``better``.
+        allowed: The p-value that would have been a change; 1 of an equal value, which is not tested.
+    """
+
+    kind: Literal["first", "same", "worse", "better", "unknown"]
+    why: str = ""
+    change: Change | None = None
+    allowed: float = 1.0
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it is a change beyond noise."""
+        return self.kind in ("worse", "better")
+
+
+def change_between(level: Sequence[GateRecord], after: GateRecord) -> Change | None:
+    """Compare a value with values before it; None where one has no value, only a bound, or no interval.
+
+    The level before is the plain mean of its values; its squared noise is the mean of theirs over their number.
+
+    Args:
+        level: At least one record, no two of equal value: measured again on the same data, a value says nothing new.
+        after: The record to judge, of the same identity.
+    """
+    if any(map(_unknown, (*level, after))):
+        return None
+    assert after.value is not None
+    before = math.fsum(one.value for one in level if one.value is not None) / len(level)
+    if math.isclose(after.value, before, rel_tol=_SAME):
+        return Change(before, after.value, 0.0, 1.0, worse=False)
+    rises = after.value > before
+    noise = [_arm(one, upward=rises) / len(level) for one in level]
+    error = math.hypot(_arm(after, upward=not rises), *noise) / _OF_95
+    errors = abs(after.value - before) / error if error else math.inf
+    return Change(before, after.value, errors, 2 * normal_cdf(-errors), worse=rises == (after.direction == "lower"))
+
+
+def significant(changes: Sequence[Change]) -> list[bool]:
+    """Return which changes between two runs are beyond noise, with 5 % for a false alarm in all of them (Holm)."""
+    return [p <= LEVEL for p in holm([change.p_value for change in changes])]
+
+
+def find_changes(gates: Sequence[GateRecord]) -> list[Finding]:
+    """Return what each run says of one gate.
+
+    Each value is compared with the level: all runs since the last change, or since the data or the protocol changed.
+    The j-th test of the history may be wrong with a chance of ``LEVEL / (j (j + 1))``. These add up to LEVEL however
+    long the history grows, so a later run never takes a finding back. A value equal to one of its level is not tested.
+
+    Args:
+        gates: One gate's records, by date.
+    """
+    findings: list[Finding] = []
+    level: list[GateRecord] = []
+    tests = 0
+    for gate in gates:
+        if reason := _unknown(gate):
+            findings.append(Finding("unknown", reason))
+            continue
+        if not level or level[0].identity != gate.identity:
+            why = "; ".join(differences(gate.identity, level[0].identity)) if level else ""
+            findings.append(Finding("first", why))
+            level = [gate]
+            continue
+        found = change_between(level, gate)
+        assert found is not None
+        if any(_equal(gate, other) for other in level):
+            findings.append(Finding("same", change=found))
+            continue
+        tests += 1
+        allowed = LEVEL / (tests * (tests + 1))
+        if found.p_value <= allowed:
+            findings.append(Finding("worse" if found.worse else "better", change=found, allowed=allowed))
+            level = [gate]
+        else:
+            findings.append(Finding("same", change=found, allowed=allowed))
+            level.append(gate)
+    return findings
+
+
+def _unknown(gate: GateRecord) -> str:
+    if gate.value is None:
+        return "not measured"
+    if gate.at_least:
+        return "a lower bound only, as the measurement was stopped early"
+    return "no interval, so its noise is not known" if gate.interval is None else ""
+
+
+def _equal(one: GateRecord, other: GateRecord) -> bool:
+    assert one.value is not None
+    assert other.value is not None
+    return math.isclose(one.value, other.value, rel_tol=_SAME)
+
+
+def _arm(gate: GateRecord, *, upward: bool) -> float:
+    """Return how far the interval reaches from the value, infinite where its end is."""
+    assert gate.value is not None
+    assert gate.interval is not None
+    end = gate.interval[1 if upward else 0]
+    return math.inf if end is None else abs(end - gate.value)

@@ -1,0 +1,163 @@
+"""What a run found, as it is kept and read again: a record of the history, or the gates of a JSON report.
+
+A record is a file of its own, which nobody ever changes, so that two runs never write the same file. A gate in it has
+the keys that it has in the JSON report, but for texts of a dataset or a model.
+"""
+
+from __future__ import annotations
+
+__all__ = ["GateRecord", "RunRecord", "format_record", "parse_record", "parse_report", "record_of"]
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from pytest_lmgate.errors import RecordError
+from pytest_lmgate.gates.verdict import Outcome, Verdict
+
+_SCHEMA = 1
+
+
+class GateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One gate of one run; names as in `Verdict`. The end of an interval that is infinite is None."""
+
+    id: str
+    metric: str
+    model: str
+    dataset: str
+    verdict: Outcome
+    value: float | None
+    limit: float | None
+    stderr: float | None
+    interval: tuple[float | None, float | None] | None
+    n: int | None
+    unit: str
+    signature: str
+    direction: Literal["lower", "higher", ""]
+    device: str
+    identity: dict[str, str]
+    at_least: bool = False
+    blocking: bool = False
+    xfail: bool = False
+
+    @property
+    def fails(self) -> bool:
+        """Whether the build fails by it; it does not where the test is marked xfail."""
+        return (self.verdict in ("fail", "error") or self.blocking) and not self.xfail
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in capitals; an inconclusive one that fails the build has a mark."""
+        return self.verdict.upper() + "!" * (self.verdict == "inconclusive" and self.blocking)
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """One run.
+
+    Attributes:
+        run: Id of the run.
+        date: When it ended, UTC, as in ``2026-01-31T18:00:59Z``.
+        commit: With ``+`` where tracked files were changed; empty outside a repository.
+        branch: Empty where it is not known.
+        hardware: The accelerator's or the processor's name, where the run knew it.
+        versions: Of Python and packages.
+        stopped: Whether tests were left that did not run, as after Ctrl-C or ``-x``.
+        problems: What failed the session although every test passed, such as a verdict that got lost.
+        gates: In the order of the tests.
+    """
+
+    schema: int
+    run: str
+    date: str
+    commit: str
+    branch: str
+    hardware: str
+    versions: dict[str, str]
+    stopped: bool
+    problems: list[str]
+    gates: list[GateRecord]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every gate that the run was to judge is in it."""
+        return not (self.stopped or self.problems)
+
+
+class _Report(msgspec.Struct):
+    schema: int
+    gates: list[GateRecord]
+
+
+_T = TypeVar("_T", RunRecord, _Report)
+
+
+def record_of(verdict: Verdict, *, xfail: bool = False) -> GateRecord:
+    """Return what is kept of a verdict, whose test may be marked xfail."""
+    return GateRecord(
+        id=_plain(verdict.id),
+        metric=verdict.metric,
+        model=_plain(verdict.model),
+        dataset=_plain(verdict.dataset),
+        verdict=verdict.verdict,
+        value=_finite(verdict.value),
+        limit=_finite(verdict.limit),
+        stderr=_finite(verdict.stderr),
+        interval=None if verdict.interval is None else (_finite(verdict.interval[0]), _finite(verdict.interval[1])),
+        n=verdict.n,
+        unit=verdict.unit,
+        signature=_plain(verdict.signature),
+        direction=verdict.direction,  # type: ignore[arg-type]  # of a score, or empty
+        device=verdict.device,
+        identity={part: _plain(digest) for part, digest in verdict.identity},
+        at_least=verdict.at_least,
+        blocking=verdict.blocking,
+        xfail=xfail and verdict.failed,
+    )
+
+
+def format_record(**facts: Any) -> bytes:
+    """Return the text of a record: the attributes of `RunRecord` but for the schema."""
+    record = RunRecord(schema=_SCHEMA, **facts)
+    return json.dumps(msgspec.to_builtins(record), indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def parse_record(text: bytes, where: str) -> RunRecord:
+    """Read a record.
+
+    Raises:
+        RecordError: It is no record, or damaged; the message names the file `where` and the key.
+    """
+    return _decoded(text, RunRecord, where, "a record of the history")
+
+
+def parse_report(text: bytes, where: str) -> Sequence[GateRecord]:
+    """Return the gates of a JSON report, or of a record of the history.
+
+    Raises:
+        RecordError: It is neither, or damaged; the message names the file `where` and the key.
+    """
+    return _decoded(text, _Report, where, "a report that --lmgate-report json:FILE wrote").gates
+
+
+def _decoded(text: bytes, kind: type[_T], where: str, words: str) -> _T:
+    try:
+        found = msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # also of the wrong type
+        raise RecordError(f"{where}: expected {words}: {error}; restore the file, or remove it") from None
+    if found.schema != _SCHEMA:
+        raise RecordError(
+            f"{where}: expected schema {_SCHEMA}, got {found.schema}: another version of pytest-lmgate wrote it"
+        )
+    return found
+
+
+def _plain(text: str) -> str:
+    """Return a text that has a form in UTF-8: no half of a surrogate pair."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

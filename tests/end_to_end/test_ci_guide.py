@@ -1,0 +1,92 @@
+"""docs/ci.md: its YAML parses, and every command of lmgate and pytest in it runs as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.end_to_end.projects import Project, environment
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "ci.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, flags=re.DOTALL | re.MULTILINE)
+YAML = [yaml.safe_load(body) for kind, body in BLOCKS if kind == "yaml"]
+OURS = ("pytest ", "lmgate ")
+GATE_OF_YAML = "gates:\n  - ppl_max: {model: die, dataset: words, limit: 60.5}\n"
+
+
+def scripts(found: Any) -> Iterator[str]:
+    """Every line of a shell in a document."""
+    if isinstance(found, dict):
+        for key, value in found.items():
+            if key in ("run", "script", "entry"):
+                yield from "\n".join([value] if isinstance(value, str) else value).splitlines()
+            else:
+                yield from scripts(value)
+    elif isinstance(found, list):
+        for each in found:
+            yield from scripts(each)
+
+
+LINES = [line for document in YAML for line in scripts(document) if line.startswith(OURS)]
+
+
+@pytest.fixture
+def shell(measured: Project) -> Any:
+    """Run a script where ``pytest`` and ``lmgate`` are those of this environment."""
+    yaml_file = measured.folder / "lmgate.yaml"
+    yaml_file.write_text(yaml_file.read_text() + GATE_OF_YAML)
+    folder = measured.folder / "programs"
+    folder.mkdir()
+    for name, module in (("pytest", "pytest"), ("lmgate", "pytest_lmgate.cli")):
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        (folder / name).chmod(0o755)
+
+    def run(script: str) -> int:
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        env = {**environment(), "PATH": path, "GITHUB_STEP_SUMMARY": str(measured.folder / "summary.md")}
+        return subprocess.run(["sh", "-c", script], cwd=measured.folder, env=env, check=False).returncode
+
+    return run
+
+
+def test_the_guide_has_the_services_it_names() -> None:
+    github, gitlab, hooks = YAML
+    assert [step.get("uses", "run").partition("@")[0] for step in github["jobs"]["gates"]["steps"]] == [
+        "actions/checkout", "actions/setup-python", "run", "actions/cache/restore", "run", "actions/cache/save",
+        "actions/upload-artifact", "run",
+    ]  # fmt: skip
+    assert gitlab["quality"]["cache"]["paths"] == [".lmgate_cache"]
+    (own,) = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
+    (shown,) = hooks["repos"][0]["hooks"]
+    assert shown.items() <= own.items()
+    assert len(LINES) == 4
+
+
+def test_every_command_runs_as_it_stands_there(measured: Project, shell: Any) -> None:
+    for line in LINES:
+        if "compare" in line:
+            (measured.folder / "main").mkdir()
+            (measured.folder / "main" / "report.json").write_bytes((measured.folder / "report.json").read_bytes())
+        assert shell(f"worse=0\n{line}\nexit $worse" if "worse" in line else line) == 0, line
+    for name in ("summary.md", "report.json", "comment.md", "metrics.txt", "junit.xml"):
+        assert (measured.folder / name).stat().st_size > 0, name
+    assert "✅ **1 gate in both: 1 same**" in (measured.folder / "comment.md").read_text(encoding="utf-8")
+
+
+def test_the_shell_script_is_green_and_turns_red_with_the_model(measured: Project, shell: Any) -> None:
+    (script,) = (body for kind, body in BLOCKS if kind == "sh")
+    assert shell(script) == 0
+    (measured.folder / "report.json").rename(measured.folder / "main.json")
+    assert (measured.folder / "report.html").exists()
+    yaml_file = measured.folder / "lmgate.yaml"
+    yaml_file.write_text(yaml_file.read_text().replace("/die}", "/sure}"))
+    assert shell(script) == 1
+    assert len(list((measured.folder / "runs").iterdir())) == 2
