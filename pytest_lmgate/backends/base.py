@@ -67,11 +67,9 @@ COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
 
 
 class OutOfMemory(Exception):
-    """Raised by a runner where memory does not suffice for a batch, which is then halved and tried again.
+    """Raised by a runner where memory of the device `where` does not suffice for a batch, which is then halved.
 
-    Args:
-        where: The device.
-        details: The library's message.
+    The library's message is in `details`.
     """
 
     def __init__(self, where: str, details: str = "") -> None:

@@ -216,11 +216,7 @@ class Evaluator:
         return statistics
 
     def together(self, reference: Model, candidate: Model) -> tuple[Runner, Runner]:
-        """Return two models that are in memory at once.
-
-        Raises:
-            ModelError: Memory does not suffice for both.
-        """
+        """Return two models that are in memory at once, or raise ModelError where they do not fit."""
         runner = self._measurements.runner(reference)
         if self._measurements.fit_together(reference, candidate):
             return runner, self._measurements.runner(candidate)

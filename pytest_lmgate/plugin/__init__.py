@@ -12,7 +12,8 @@ import pytest
 from pytest_lmgate.plugin import hookspecs
 from pytest_lmgate.plugin.fixtures import FIXTURES
 from pytest_lmgate.plugin.hooks import GateHooks
-from pytest_lmgate.plugin.options import add_options, history, project_file, reports, update
+from pytest_lmgate.plugin.options import add_options, history, project_file, reports
+from pytest_lmgate.plugin.updates import update
 from pytest_lmgate.spec.catalogue import MARKERS_HELP
 
 __all__: list[str] = []

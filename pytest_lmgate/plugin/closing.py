@@ -14,6 +14,7 @@ import pytest
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.ledger import Ledger
 from pytest_lmgate.plugin.selection import asks_for_all, passed, was_stopped
+from pytest_lmgate.plugin.updates import update
 from pytest_lmgate.plugin.verifying import Verifications
 
 if TYPE_CHECKING:
@@ -151,9 +152,9 @@ def _keep_history(closing: Closing, ledger: Ledger, session: pytest.Session, run
 
 def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) -> None:
     config = session.config
-    if not (ledger.expected or ledger.entries or options.update(config)):
+    if not (ledger.expected or ledger.entries or update(config)):
         return
-    update = options.update(config)
+    mode = update(config)
     full = not ledger.deselected and not was_stopped(session) and asks_for_all(config)
     folders = list(dict.fromkeys(["", *ledger.folders]))
     for folder in folders:
@@ -170,13 +171,13 @@ def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) ->
             "new": bool(by_baseline),
             "": bool(ledger.expected) and path.exists(),
         }
-        is_looked_at = full and to_look_at[update]
-        if entries or update == "prune" or is_looked_at:
+        is_looked_at = full and to_look_at[mode]
+        if entries or mode == "prune" or is_looked_at:
             from pytest_lmgate.judge.upkeep import keep_baseline
 
             notes, problems = keep_baseline(
                 path,
-                update,
+                mode,
                 entries,
                 used=[name for name in ledger.used if name in own] if is_looked_at else None,
                 unknown=ledger.uncollected,

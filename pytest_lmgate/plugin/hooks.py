@@ -24,6 +24,7 @@ from pytest_lmgate.plugin.selection import are_all_in, asks_for_all, only_lists,
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.travel import make_plain
 from pytest_lmgate.plugin.typos import mistyped
+from pytest_lmgate.plugin.updates import update
 from pytest_lmgate.plugin.verifying import Verifications
 from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, misnamed
 from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
@@ -120,7 +121,7 @@ class GateHooks:
         ledger.left_out = left_out(self._config, self._gate_files)
         if ledger.left_out and options.flag(self._config, "require-all"):
             problems += [f"--lmgate-require-all: {sentence}" for sentence in ledger.left_out]
-        if not (gated or measuring or problems or ledger.left_out or options.update(self._config)):
+        if not (gated or measuring or problems or ledger.left_out or update(self._config)):
             return
         try:
             expected = self._read(gated)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 __all__ = [
-    "CI_VARIABLES",
     "add_options",
     "arguments",
     "baseline_file",
@@ -15,7 +14,6 @@ __all__ = [
     "reports",
     "session_options",
     "text",
-    "update",
     "verify",
     "workers",
 ]
@@ -30,22 +28,12 @@ import pytest
 
 from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME
 from pytest_lmgate.errors import nearest
+from pytest_lmgate.plugin.updates import UPDATES
 from pytest_lmgate.report.formats import FORMATS
 
 if TYPE_CHECKING:
     from pytest_lmgate.config.options import Options
 
-# By which the common systems can be told; most set CI besides.
-CI_VARIABLES = (
-    "CI",
-    "GITHUB_ACTIONS",
-    "GITLAB_CI",
-    "TF_BUILD",
-    "JENKINS_URL",
-    "BUILDKITE",
-    "CIRCLECI",
-    "TEAMCITY_VERSION",
-)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
@@ -69,12 +57,6 @@ _FLAGS = {
     "require-all": "refuse a session that pytest leads past the gates of lmgate.yaml",
     "explain-cache": "say per gate whether the cache had it, and if not which ingredient changed",
 }
-_UPDATES = {
-    "update": "write what no_regression gates measure to the baseline file, instead of judging by it",
-    "update-new-only": "write the baseline of gates that have none yet; judge all others",
-    "force-update": "allow updates in CI (environment variables such as CI, GITHUB_ACTIONS, GITLAB_CI)",
-    "prune": "remove baselines that no gate uses, and give those of renamed gates the new name; judge by all others",
-}
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -87,7 +69,7 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(f"--lmgate-{name}", action="store_true", default=None, help=f"{words} [{_key(name).upper()}=1]")
         parser.addini(_key(name), words, default=None)
     # Not for ini files or the environment: a session that writes the baseline judges nothing by it.
-    for name, words in _UPDATES.items():
+    for name, words in UPDATES.items():
         group.addoption(f"--lmgate-{name}", action="store_true", default=False, help=words)
     group.addoption(
         "--lmgate-report",
@@ -198,42 +180,6 @@ def history(config: pytest.Config) -> Path | None:
             f"--lmgate-history: expected a local folder, got {given!r}; URIs come later: write to a folder and copy it"
         )
     return config.rootpath / Path(given).expanduser() if given else None
-
-
-def update(config: pytest.Config) -> str:
-    """Return what to write of the baseline: ``all``, ``new``, ``prune`` (names only), or nothing by an empty text.
-
-    Raises:
-        pytest.UsageError: Two are asked for, or in CI one that measures, or not on the command line.
-    """
-    _require_command_line(config)
-    every, new = config.getoption("--lmgate-update"), config.getoption("--lmgate-update-new-only")
-    if every and new:
-        raise pytest.UsageError("--lmgate-update and --lmgate-update-new-only: expected one of them, got both")
-    if config.getoption("--lmgate-prune"):
-        if every or new:
-            raise pytest.UsageError("--lmgate-prune and an update of the baseline: expected one of them, got both")
-        return "prune"
-    ci = next((name for name in CI_VARIABLES if os.environ.get(name, "").lower() not in _FALSE), None)
-    if (every or new) and ci and not config.getoption("--lmgate-force-update"):
-        raise pytest.UsageError(
-            f"--lmgate-update{'-new-only' * bool(new)}: refused in CI ({ci}={os.environ[ci]}), where a baseline made "
-            "from the change under test would let it pass; run it where the file can be looked at and committed, or "
-            "add --lmgate-force-update"
-        )
-    return "all" if every else "new" if new else ""
-
-
-def _require_command_line(config: pytest.Config) -> None:
-    """Refuse an update that the ini file's ``addopts`` or PYTEST_ADDOPTS ask for: every session would be one."""
-    if hasattr(config, "workerinput"):  # which has the options of its controller
-        return
-    for name in _UPDATES:
-        if config.getoption(f"--lmgate-{name}") and f"--lmgate-{name}" not in config.invocation_params.args:
-            raise pytest.UsageError(
-                f"--lmgate-{name}: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, "
-                "so every session would write the baseline; remove it there"
-            )
 
 
 def flag(config: pytest.Config, name: str) -> bool:

@@ -19,6 +19,7 @@ from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.updates import update
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,6 @@ class Projects:
         project = Project(root) if file is None else load_project(file.parent, named)
         evaluator, folder = self._evaluator.beside(project), options.baseline_folder(self._config, file)
         path, prefix = options.baseline_file(self._config, folder)
-        baselines = Baselines(path, options.update(self._config), self._options.arguments, prefix)
+        baselines = Baselines(path, update(self._config), self._options.arguments, prefix)
         self.folders.append(folder)
         return ProjectGates(evaluator, baselines, Judge(evaluator, self._options, baselines))

@@ -17,7 +17,7 @@ from pytest_lmgate.gates.changes import Finding, find_changes
 from pytest_lmgate.gates.record import GateRecord, RunRecord
 from pytest_lmgate.report.columns import fitted
 from pytest_lmgate.report.excerpt import excerpt, printable
-from pytest_lmgate.report.explanation import interval, number
+from pytest_lmgate.report.numbers import interval, number
 from pytest_lmgate.report.plot import axis
 
 _HEADER = ("date", "commit", "value", "95 % interval", "verdict", "plot")

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.plugin.options import CI_VARIABLES
+from pytest_lmgate.plugin.updates import CI_VARIABLES
 from tests.models.tiny import tiny_llama, word_level
 from tests.warm import READ_BY_IMPORTS, warm_python
 

@@ -14,7 +14,7 @@ import yaml  # noqa: F401
 
 import pytest_lmgate.config.file
 import pytest_lmgate.gates.verdict  # noqa: F401
-from pytest_lmgate.plugin.options import CI_VARIABLES
+from pytest_lmgate.plugin.updates import CI_VARIABLES
 
 Configured = Callable[..., pytest.Config]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin import options, updates
 from tests.plugin.conftest import Configured
 
 
@@ -76,15 +76,15 @@ def test_the_baseline_lies_in_rootdir_unless_it_is_named(configured: Configured,
 
 
 @pytest.mark.parametrize(
-    ("given", "updates"), [((), ""), (("--lmgate-update",), "all"), (("--lmgate-update-new-only",), "new")]
+    ("given", "expected"), [((), ""), (("--lmgate-update",), "all"), (("--lmgate-update-new-only",), "new")]
 )
-def test_which_baselines_are_written(configured: Configured, given: tuple[str, ...], updates: str) -> None:
-    assert options.update(configured(*given)) == updates
+def test_which_baselines_are_written(configured: Configured, given: tuple[str, ...], expected: str) -> None:
+    assert updates.update(configured(*given)) == expected
 
 
 def test_both_ways_to_write_baselines_are_a_usage_error(configured: Configured) -> None:
     with pytest.raises(pytest.UsageError, match="expected one of them, got both"):
-        options.update(configured("--lmgate-update", "--lmgate-update-new-only"))
+        updates.update(configured("--lmgate-update", "--lmgate-update-new-only"))
 
 
 def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
@@ -92,24 +92,24 @@ def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
 ) -> None:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.UsageError, match=r"--lmgate-update-new-only: refused in CI \(CI=true\)"):
-        options.update(configured("--lmgate-update-new-only"))
-    assert options.update(configured("--lmgate-update", "--lmgate-force-update")) == "all"
-    assert options.update(configured()) == ""
+        updates.update(configured("--lmgate-update-new-only"))
+    assert updates.update(configured("--lmgate-update", "--lmgate-force-update")) == "all"
+    assert updates.update(configured()) == ""
     monkeypatch.setenv("CI", "false")
-    assert options.update(configured("--lmgate-update")) == "all"
+    assert updates.update(configured("--lmgate-update")) == "all"
 
 
 COMMAND_LINE_ONLY = ("update", "update-new-only", "force-update", "prune")
 
 
-@pytest.mark.parametrize("name", options.CI_VARIABLES)
+@pytest.mark.parametrize("name", updates.CI_VARIABLES)
 def test_an_update_is_refused_in_each_system_of_ci(
     configured: Configured, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "1")
     with pytest.raises(pytest.UsageError, match=rf"--lmgate-update: refused in CI \({name}=1\)"):
-        options.update(configured("--lmgate-update"))
-    assert options.update(configured("--lmgate-prune")) == "prune"
+        updates.update(configured("--lmgate-update"))
+    assert updates.update(configured("--lmgate-prune")) == "prune"
 
 
 def test_the_help_names_the_environment_variable_of_each_option(pytester: pytest.Pytester) -> None:
