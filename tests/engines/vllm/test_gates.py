@@ -11,53 +11,33 @@ import pytest
 
 from pytest_lmgate.backends.vllm.process import VllmProcess
 from pytest_lmgate.errors import EngineError
-from tests.engines.projects import Project
+from tests.engines.projects import OPTIONS, Project, ppl, watched
 
 # The session itself never imports vLLM.
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is NOT installed; make test-vllm runs these tests"
 )
 
-PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, OPTIONS}"
-OPTIONS = [
-    "protocol: sliding, max_length: 96, stride: 32",
-    "protocol: llama.cpp, max_length: 64",
-    "protocol: gptq, max_length: 128",
-    "protocol: lm-eval",
-]
-# Notes how many requests are scored each time, lets the session die, and looks what it leaves behind.
-WATCHED = """
-import os, pathlib
-from pytest_lmgate.backends.vllm import process, runner
-from pytest_lmgate.engine import loop
+# Notes the processes of vLLM too, of which none may be left.
+WATCHED = watched(
+    "pytest_lmgate.backends.vllm.runner:VllmRunner",
+    and_then="""
+    from pytest_lmgate.backends.vllm.process import VllmProcess
 
-loop.SAVE_SECONDS = 0.0
-plain, start = runner.VllmRunner.score, process.VllmProcess.__init__
-here = pathlib.Path(__file__).parent
+    start = VllmProcess.__init__
 
-def score(self, requests):
-    log = here / "scored.txt"
-    if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
-        os._exit(9)
-    with log.open("a") as file:
-        file.write(f"{len(requests)}\\n")
-    return plain(self, requests)
+    def started(self, name, environment):
+        start(self, name, environment)
+        with (here / "processes.txt").open("a") as file:
+            file.write(f"{self._process.pid}\\n")
 
-def started(self, name, environment):
-    start(self, name, environment)
-    with (here / "processes.txt").open("a") as file:
-        file.write(f"{self._process.pid}\\n")
+    VllmProcess.__init__ = started
 
-runner.VllmRunner.score, process.VllmProcess.__init__ = score, started
-
-def pytest_sessionfinish():
-    import sys
-    assert "vllm" not in sys.modules
-"""
-
-
-def ppl(model: str, options: str = OPTIONS[0]) -> str:
-    return PPL.replace("MODEL", model).replace("OPTIONS", options)
+    def pytest_sessionfinish():
+        import sys
+        assert "vllm" not in sys.modules
+    """,
+)
 
 
 def is_running(process: int) -> bool:
