@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -204,3 +205,29 @@ class Project:
         self.write("quiz.jsonl", questions)
         self.write("news.jsonl", [{"article": text_of(9, row), "summary": text_of(9, row + 50)} for row in range(8)])
         return self
+
+
+def interrupted(project: Project, entry: str, after: int) -> tuple[list[str], list[str]]:
+    """Measure a model whose session dies, go on, and measure it whole, which has to give the same value.
+
+    Args:
+        project: A project with a conftest.py of `watched`.
+        entry: The model's entry.
+        after: How many calls of `score` the session that dies makes.
+
+    Returns:
+        What the calls noted, those of both parts, and those of the whole measurement.
+    """
+    scored, models = project.folder / "scored.txt", {"slow": entry}
+    project.run([ppl("slow")], models, DIE_AFTER=str(after))
+    assert project.status == 9
+    assert len(scored.read_text().split()) == after
+    said = project.run([ppl("slow")], models)
+    assert project.status == 0, said
+    resumed, parts = project.values, scored.read_text().split()
+    shutil.rmtree(project.folder / ".lmgate_cache")
+    scored.unlink()
+    said = project.run([ppl("slow")], models)
+    assert project.status == 0, said
+    assert project.values == resumed
+    return parts, scored.read_text().split()

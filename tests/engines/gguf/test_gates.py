@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
-from tests.engines.projects import OPTIONS, Project, ppl, watched
+from tests.engines.projects import OPTIONS, Project, interrupted, ppl, watched
 
 WATCHED = watched(
     "pytest_lmgate.backends.llamacpp.runner:LlamaCppRunner",
@@ -53,20 +53,8 @@ def test_every_metric_of_a_gguf_is_that_of_the_float_model_and_is_kept(project: 
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
     (project.folder / "conftest.py").write_text(WATCHED)
-    models = {"slow": "{path: {files}/q8_0.gguf, batch_size: 2}"}
-    scored = project.folder / "scored.txt"
-    project.run([ppl("slow")], models, DIE_AFTER="3")
-    assert project.status == 9
-    before = len(scored.read_text().split())
-    said = project.run([ppl("slow")], models)
-    assert project.status == 0, said
-    resumed, counts = project.values, [int(line) for line in scored.read_text().split()]
-    shutil.rmtree(project.folder / ".lmgate_cache")
-    scored.unlink()
-    project.run([ppl("slow")], models)
-    assert project.values == resumed
-    assert sum(map(int, scored.read_text().split())) == sum(counts), "no request was scored twice"
-    assert before == 3
+    parts, whole = interrupted(project, "{path: {files}/q8_0.gguf, batch_size: 2}", after=3)
+    assert sum(map(int, parts)) == sum(map(int, whole)), "no request was scored twice"
 
 
 def test_what_changes_a_number_is_in_the_address_and_threads_are_not(project: Project) -> None:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("onnxruntime", reason="onnxruntime is NOT installed; make test-onnx runs these tests")
 
 from pytest_lmgate.errors import ModelError
-from tests.engines.projects import OPTIONS, Project, ppl, watched
+from tests.engines.projects import OPTIONS, Project, interrupted, ppl, watched
 
 WATCHED = watched("pytest_lmgate.backends.onnx.runner:OnnxRunner", note="{self.loaded.name}-{len(requests)}")
 
@@ -61,22 +61,9 @@ def test_every_metric_of_an_export_is_that_of_the_float_model_and_is_kept(projec
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
     (project.folder / "conftest.py").write_text(WATCHED)
-    models = {"slow": "{path: {files}/past, backend: onnx, batch_size: 2}"}
-    scored = project.folder / "scored.txt"
-    project.run([ppl("slow")], models, DIE_AFTER="7")
-    assert project.status == 9
-    before = len(scored.read_text().split())
-    said = project.run([ppl("slow")], models)
-    assert project.status == 0, said
-    resumed = project.values
-    both = scored.read_text().split()
-    shutil.rmtree(project.folder / ".lmgate_cache")
-    scored.unlink()
-    project.run([ppl("slow")], models)
-    assert project.values == resumed
-    whole = scored.read_text().split()
-    assert before < len(whole)
-    assert len(both) < 2 * len(whole), "only the trials before the first batch run again"
+    parts, whole = interrupted(project, "{path: {files}/past, backend: onnx, batch_size: 2}", after=7)
+    assert len(whole) > 7
+    assert len(parts) < 2 * len(whole), "only the trials before the first batch run again"
 
 
 def test_what_changes_a_number_is_in_the_address_and_threads_are_not(project: Project) -> None:

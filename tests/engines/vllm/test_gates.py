@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from pytest_lmgate.backends.vllm.process import VllmProcess
 from pytest_lmgate.errors import EngineError
-from tests.engines.projects import OPTIONS, Project, ppl, watched
+from tests.engines.projects import OPTIONS, Project, interrupted, ppl, watched
 
 # The session itself never imports vLLM.
 pytestmark = pytest.mark.skipif(
@@ -83,18 +82,8 @@ def test_every_metric_is_that_of_the_float_model_and_is_kept(project: Project) -
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
     (project.folder / "conftest.py").write_text(WATCHED)
-    models = {"slow": "{path: {files}/float, backend: vllm, batch_size: 2}"}
-    scored = project.folder / "scored.txt"
-    project.run([ppl("slow")], models, DIE_AFTER="3")
-    assert project.status == 9
-    said = project.run([ppl("slow")], models)
-    assert project.status == 0, said
-    resumed, counts = project.values, [int(line) for line in scored.read_text().split()]
-    shutil.rmtree(project.folder / ".lmgate_cache")
-    scored.unlink()
-    project.run([ppl("slow")], models)
-    assert project.values == resumed
-    assert sum(map(int, scored.read_text().split())) == sum(counts), "no request was scored twice"
+    parts, whole = interrupted(project, "{path: {files}/float, backend: vllm, batch_size: 2}", after=3)
+    assert sum(map(int, parts)) == sum(map(int, whole)), "no request was scored twice"
 
 
 def test_a_process_that_dies_is_one_clear_sentence() -> None:
