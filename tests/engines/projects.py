@@ -145,7 +145,7 @@ class Project:
     entries: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
-    patience: float = 300
+    patience: float = 900
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write rows as JSON lines."""
