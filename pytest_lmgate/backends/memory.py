@@ -5,7 +5,7 @@ torch is imported where a function needs it, since a session whose measurements 
 
 from __future__ import annotations
 
-__all__ = ["available_bytes", "is_out_of_memory", "release", "within_memory"]
+__all__ = ["available_bytes", "is_out_of_memory", "release", "says_out_of_memory", "within_memory"]
 
 import gc
 import os
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# As torch, CUDA, onnxruntime, vLLM and the C++ library say it.
 _PHRASES = (
-    "out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "std::bad_alloc",
-    "alloc_failed",
+    "out of memory", "outofmemory", "allocate memory", "failed to allocate", "not enough memory", "bad_alloc",
+    "bad allocation", "alloc_failed",
 )  # fmt: skip
 
 
@@ -54,7 +55,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in _PHRASES)
+    return isinstance(error, RuntimeError) and says_out_of_memory(str(error))
+
+
+def says_out_of_memory(message: str) -> bool:
+    """Whether a library's message says that memory ran out."""
+    return any(phrase in message.lower() for phrase in _PHRASES)
 
 
 def release(device: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["chosen", "cut", "has_stop", "uniforms", "written"]
+__all__ = ["chosen", "cut", "has_stop", "refuse_beams", "row_seed", "sampling", "uniforms", "written"]
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,12 +12,42 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.errors import NonFiniteError
+from pytest_lmgate.errors import ConfigError, NonFiniteError
 
 Floats = NDArray[np.float64]
 
 # Tokens without a character of their own that may stand among those of a stop string.
 _SPARE_TOKENS = 8
+
+
+def refuse_beams(settings: GenerationSettings, engine: str) -> None:
+    """Refuse beam search.
+
+    Args:
+        settings: How to decode.
+        engine: What a message calls the engine.
+
+    Raises:
+        ConfigError: Beam search is asked for.
+    """
+    if settings.num_beams > 1:
+        raise ConfigError.of("num_beams", f"{engine} has no beam search; leave it out, or sample with a seed")
+
+
+def sampling(settings: GenerationSettings) -> dict[str, float]:
+    """Return how to choose tokens, as vLLM and OpenAI-compatible servers call it; temperature 0 is greedy."""
+    if not settings.is_sampling:
+        return {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+    return {
+        "temperature": float(settings.temperature or 1.0),
+        "top_p": float(settings.top_p or 1.0),
+        "top_k": settings.top_k or 0,
+    }
+
+
+def row_seed(seed: int, row: int) -> int:
+    """Return a row's own seed, below 2**32: its text depends on no other row, and rows of equal prompts differ."""
+    return int(np.random.SeedSequence([seed, row]).generate_state(1)[0])
 
 
 def written(

@@ -69,6 +69,8 @@ class Measurements:
     _known: dict[str, Any] = field(default_factory=dict)
     _shared: list[str] = field(default_factory=list)  # addresses of measurements that are not kept
     _pool: ModelPool = field(default_factory=ModelPool)
+    # Models that could not be loaded, by key and name: the class of the error and its message.
+    _failed: dict[tuple[str, str], tuple[type[ModelError], str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.verification = Verification(self.options.verify)
@@ -150,24 +152,29 @@ class Measurements:
             self._known.pop(address, None)
         self._shared.clear()
         self._pool.drop(_UNKEPT)
+        self._failed = {known: error for known, error in self._failed.items() if not known[0].startswith(_UNKEPT)}
 
     def runner(self, model: Model) -> Runner:
         """Return a model in memory: one at a time, unless the next fits beside those that are there.
 
         Raises:
+            ModelError: It cannot be loaded. Until its files change, the session says so again without another try.
             FilesChanged: Another file stands in the place of one that its content tells of.
         """
         if model.in_memory:
             return model.open()  # held here, it would stay in memory after the user let it go
+        known = (_key(model), model.name)
+        if known in self._failed:
+            kind, message = self._failed[known]
+            raise kind(message)
 
         def load() -> Runner:
             try:
-                runner = model.open()
-            except LmgateError:
+                runner = _opened(model)
+            except ModelError as error:
+                if not model.changed():
+                    self._failed[known] = (type(error), str(error))
                 raise
-            except Exception as error:  # whatever an engine raises
-                what = f"{type(error).__name__}: {error}"
-                raise ModelError(f"model {model.name!r}: its engine cannot load it: {what}") from error
             if changed := model.changed():
                 raise FilesChanged(
                     f"model {model.name!r}: {', '.join(changed[:3])} changed while the model was loaded, three times: "
@@ -175,7 +182,7 @@ class Measurements:
                 )
             return runner
 
-        return self._pool.get(_key(model), replace(model, open=load))
+        return self._pool.get(known[0], replace(model, open=load))
 
     def fit_together(self, here: Model, other: Model) -> bool:
         """Whether another model fits in memory beside one that is there."""
@@ -248,6 +255,21 @@ class _Bench:
             return job
         partial = None if session.options.refresh else session.store.get_partial(fingerprint)
         return replace(job, partial=partial, keep=lambda entry: session.store.put_partial(fingerprint, entry))
+
+
+def _opened(model: Model) -> Runner:
+    """Load a model.
+
+    Raises:
+        LmgateError: It cannot be loaded.
+    """
+    try:
+        return model.open()
+    except LmgateError:
+        raise
+    except Exception as error:  # whatever an engine raises
+        what = f"{type(error).__name__}: {error}"
+        raise ModelError(f"model {model.name!r}: its engine cannot load it: {what}") from error
 
 
 def _key(model: Model) -> str:

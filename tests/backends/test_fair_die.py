@@ -14,28 +14,18 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.backends import base
+from tests.engines.projects import watched
 
 HERE = Path(__file__).parent
-# Every partial result is kept at once and every batch is reported; a file says which requests were scored.
-WATCHED = """
-    import os, pathlib
-    import fair_die
-    from pytest_lmgate.engine import loop
+# Every batch is reported at once.
+WATCHED = watched(
+    "fair_die:Die",
+    and_then="""
     from pytest_lmgate.plugin import progress
 
-    loop.SAVE_SECONDS = progress._LOG_SECONDS = 0.0
-    plain = fair_die.Die.score
-
-    def score(self, requests):
-        log = pathlib.Path(__file__).with_name("scored.txt")
-        if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
-            os._exit(9)
-        with log.open("a") as file:
-            file.write(f"{len(requests)}\\n")
-        return plain(self, requests)
-
-    fair_die.Die.score = score
-"""
+    progress._LOG_SECONDS = 0.0
+    """,
+)
 
 
 class _Project:

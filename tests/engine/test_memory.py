@@ -34,6 +34,8 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
         RuntimeError("MPS backend out of memory (MPS allocated: 18.00 GB)"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("std::bad_alloc"),
+        RuntimeError("onnxruntime: Failed to allocate memory for requested buffer of size 68719476736"),
+        RuntimeError("bad allocation"),
     ],
 )
 def test_every_way_to_run_out_of_memory_is_known(error: Exception) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,51 @@ WORDS = [
     *("small", "12", "1984", "3.14", "It's", "don't", "Über", "naïve", "été\n猫", "狗", "がっこう", "🙂", '"quoted"'),
     *("(said)", "end.", "begin,", "new:", "old;", "why?", "yes!", "...", "--", "tab\ttab", "", "two"),
 ]
+# Options of a perplexity in several protocols.
+OPTIONS = [
+    "protocol: sliding, max_length: 96, stride: 32",
+    "protocol: llama.cpp, max_length: 64",
+    "protocol: gptq, max_length: 128",
+    "protocol: lm-eval",
+]
+# A conftest.py that notes each call of a runner's `score`, and lets the session die before a call.
+_WATCHED = """
+import os, pathlib
+import MODULE as module
+from pytest_lmgate.engine import loop
+
+loop.SAVE_SECONDS = 0.0  # every partial result is kept at once
+plain = module.RUNNER.score
+here = pathlib.Path(__file__).parent
+
+def score(self, requests):
+    log = here / "scored.txt"
+    if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
+        os._exit(9)
+    with log.open("a") as file:
+        file.write(f"NOTE\\n")
+    return plain(self, requests)
+
+module.RUNNER.score = score
+"""
+
+
+def ppl(model: str, options: str = OPTIONS[0]) -> str:
+    """Return a gate of a model's perplexity."""
+    return f"ppl_max: {{model: {model}, dataset: text, limit: 999999, {options}}}"
+
+
+def watched(runner: str, *, note: str = "{len(requests)}", and_then: str = "") -> str:
+    """Return a conftest.py that notes each call of a runner's `score`, and dies after ``DIE_AFTER`` of them.
+
+    Args:
+        runner: Module and class, as in ``fair_die:Die``.
+        note: What to write into scored.txt at each call: inside an f-string of `self` and `requests`.
+        and_then: More of the file.
+    """
+    module, _, name = runner.partition(":")
+    own = _WATCHED.replace("MODULE", module).replace("RUNNER", name).replace("NOTE", note)
+    return own + textwrap.dedent(and_then)
 
 
 def text_of(words: int, seed: int = 0) -> str:
@@ -98,7 +145,7 @@ class Project:
     entries: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
-    patience: float = 300
+    patience: float = 900
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write rows as JSON lines."""
@@ -158,3 +205,29 @@ class Project:
         self.write("quiz.jsonl", questions)
         self.write("news.jsonl", [{"article": text_of(9, row), "summary": text_of(9, row + 50)} for row in range(8)])
         return self
+
+
+def interrupted(project: Project, entry: str, after: int) -> tuple[list[str], list[str]]:
+    """Measure a model whose session dies, go on, and measure it whole, which has to give the same value.
+
+    Args:
+        project: A project with a conftest.py of `watched`.
+        entry: The model's entry.
+        after: How many calls of `score` the session that dies makes.
+
+    Returns:
+        What the calls noted, those of both parts, and those of the whole measurement.
+    """
+    scored, models = project.folder / "scored.txt", {"slow": entry}
+    project.run([ppl("slow")], models, DIE_AFTER=str(after))
+    assert project.status == 9
+    assert len(scored.read_text().split()) == after
+    said = project.run([ppl("slow")], models)
+    assert project.status == 0, said
+    resumed, parts = project.values, scored.read_text().split()
+    shutil.rmtree(project.folder / ".lmgate_cache")
+    scored.unlink()
+    said = project.run([ppl("slow")], models)
+    assert project.status == 0, said
+    assert project.values == resumed
+    return parts, scored.read_text().split()

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.backends.base import Backend, Entry, Model
+from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.data.requests import Request
-from pytest_lmgate.errors import EngineError
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.spec.protocol import Protocol
 from tests.backends.fair_die import Dice, Die
@@ -126,3 +126,48 @@ def test_results_that_do_not_fit_the_requests_are_an_error_that_names_the_model(
     engine = _Engine(change=lambda model: dataclasses.replace(model, open=lambda: Odd(2)))
     with pytest.raises(EngineError, match=f"model 'two': .*{message}"):
         perplexity(session(engine), "two", "text", PROTOCOL)
+
+
+class _Fragile(Dice):
+    """A die that cannot be loaded until its file says how many sides; notes which entries it loads."""
+
+    name = "die"
+
+    def __init__(self, error: LmgateError | None = None) -> None:
+        self.loaded: list[str] = []
+        self._error = error
+
+    def describe(self, entry: Entry) -> Model:
+        model = super().describe(entry)
+
+        def open_() -> Runner:
+            self.loaded.append(entry.name)
+            if self._error is not None:
+                raise self._error
+            return model.open()
+
+        return dataclasses.replace(model, open=open_)
+
+
+def test_a_model_that_cannot_be_loaded_is_loaded_once_in_a_session_until_its_file_changes(
+    session: Callable[..., Evaluator], tmp_path: Path
+) -> None:
+    (tmp_path / "2.json").write_text("{}")
+    evaluator = session(engine := _Fragile())
+    for name in ("two", "two-revised"):
+        for window in (8, 4, 2):
+            with pytest.raises(ModelError, match=f"^model '{name}': its engine cannot load it: KeyError: 'sides'$"):
+                perplexity(evaluator, name, "text", Protocol(max_length=window))
+    assert engine.loaded == ["two", "two-revised"]
+
+    (tmp_path / "2.json").write_text('{"sides": 2}')
+    assert perplexity(evaluator, "two", "text", PROTOCOL) == pytest.approx(2)
+    assert engine.loaded == ["two", "two-revised", "two"]
+
+
+def test_a_model_is_loaded_again_where_memory_or_a_server_was_missing(session: Callable[..., Evaluator]) -> None:
+    evaluator = session(engine := _Fragile(EngineError("model 'two': no memory to load it")))
+    for _ in range(2):
+        with pytest.raises(EngineError, match="no memory to load it"):
+            perplexity(evaluator, "two", "text", PROTOCOL)
+    assert engine.loaded == ["two", "two"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, OutOfMemory, Runner
-from pytest_lmgate.backends.entries import refuse_keys
+from pytest_lmgate.backends.entries import hashed, refuse_keys
 from pytest_lmgate.backends.hf.models.checkpoint import require_tokenizer
 from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer, tokenizer_files
@@ -18,7 +18,6 @@ from pytest_lmgate.backends.llamacpp.library import Weights, built_with, library
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
 from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
 from pytest_lmgate.errors import EngineError, ModelError
-from pytest_lmgate.identity.files import Snapshot
 from pytest_lmgate.identity.libraries import versions
 
 _MAGIC = b"GGUF"
@@ -62,12 +61,8 @@ class LlamaCpp(Backend):
             files |= tokenizer_files(folder)
         device = _device(entry, options)
         facts = _facts(name, first)
-        try:
-            snapshot = Snapshot.of(files.values())
-            content = {part: entry.digest(path) for part, path in files.items()}
-            size = sum(path.stat().st_size for path in files.values() if path.suffix == ".gguf")
-        except OSError as error:
-            raise ModelError(f"model {name!r}: {error.filename}: cannot be read: {error.strerror}") from error
+        snapshot, content = hashed(entry, files)
+        size = sum(path.stat().st_size for path in files.values() if path.suffix == ".gguf")
         libraries = ["llama-cpp-python"] + (["transformers", "tokenizers"] if folder is not None else [])
 
         def open_() -> Runner:

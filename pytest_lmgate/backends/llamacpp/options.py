@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_lmgate.backends.base import Entry
-from pytest_lmgate.backends.entries import threads
-from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.backends.entries import refuse_options, threads
+from pytest_lmgate.errors import ConfigError
 
 # Options by what they must be, under llama.cpp's own names; see llama_model_params and llama_context_params.
 _MODEL = {"n_gpu_layers": int, "split_mode": int, "main_gpu": int}
@@ -48,10 +48,8 @@ class LoadOptions:
             ConfigError: One is not known, or of the wrong type.
         """
         where = f"models.{entry.name}.load"
+        refuse_options(entry, "llama.cpp", _KNOWN)
         for key, value in entry.spec.load.items():
-            if key not in _KNOWN:
-                known = ", ".join(_KNOWN)
-                raise ConfigError(f"{where}: llama.cpp has no option {key!r}{nearest(key, _KNOWN)}; it has {known}")
             kind = _KNOWN[key]
             fits = isinstance(value, (int, float) if kind is float else kind)
             if not fits or (isinstance(value, bool) and kind is not bool):

@@ -15,11 +15,10 @@ from pytest_lmgate.backends.llamacpp.library import Context, Weights
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
 from pytest_lmgate.backends.llamacpp.tokens import Tokens
 from pytest_lmgate.backends.vocabulary import check_ids
-from pytest_lmgate.backends.writing import written
+from pytest_lmgate.backends.writing import refuse_beams, written
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
 from pytest_lmgate.data.requests import Request, Requests
-from pytest_lmgate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pytest_lmgate.backends.divergence import Logits
@@ -84,8 +83,7 @@ class LlamaCppRunner(Runner):
             ConfigError: Beam search is asked for.
             OutOfMemory: The longest prompt does not fit.
         """
-        if settings.num_beams > 1:
-            raise ConfigError.of("num_beams", "llama.cpp has no beam search; leave it out, or sample with a seed")
+        refuse_beams(settings, "llama.cpp")
         self._make_room(max((len(prompt.ids) for prompt in prompts), default=1) + settings.max_new_tokens, writes=True)
         return Batching(_TOKENS)
 

@@ -7,6 +7,7 @@ __all__ = ["Tokens", "own_tokens", "tokens_of_folder"]
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,9 @@ def tokens_of_folder(folder: Path, weights: Weights) -> Tokens:
     Raises:
         ModelError: The tokenizer cannot be loaded, or puts other special tokens around a text than the GGUF.
     """
-    from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet, tokenizer_facts
+    from pytest_lmgate.backends.hf.models.loading import decoded, load_tokenizer, tokenizer_facts
 
-    with quiet():
-        tokenizer = load_tokenizer(weights.name, folder, {"local_files_only": True})
+    tokenizer = load_tokenizer(weights.name, folder)
     given, own = tokenizer_facts(tokenizer), own_tokens(weights)
 
     def encode(text: str, special: bool) -> Sequence[int]:
@@ -110,12 +110,8 @@ def tokens_of_folder(folder: Path, weights: Weights) -> Tokens:
         _require_same(ids, own.facts.encode(text, special), given, own, folder=folder, model=weights.name)
         return ids
 
-    def text(ids: Sequence[int]) -> str:
-        with quiet():
-            return str(tokenizer.decode(list(ids), skip_special_tokens=True))
-
     encode("a", True)
-    return Tokens(replace(given, encode=encode, target=None), text, own.ends)
+    return Tokens(replace(given, encode=encode, target=None), partial(decoded, tokenizer), own.ends)
 
 
 def _require_same(

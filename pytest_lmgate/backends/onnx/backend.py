@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
-from pytest_lmgate.backends.entries import refuse_keys
+from pytest_lmgate.backends.entries import hashed, refuse_keys
 from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint, require_tokenizer
 from pytest_lmgate.backends.hf.models.device import device_class, resolve_device
 from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer, tokenizer_files
@@ -19,7 +19,6 @@ from pytest_lmgate.backends.onnx.files import OnnxFiles
 from pytest_lmgate.backends.onnx.options import LoadOptions
 from pytest_lmgate.backends.onnx.session import library
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.identity.files import Snapshot
 from pytest_lmgate.identity.libraries import versions
 
 # Keys of an entry that mean nothing for an exported model, and what to do instead.
@@ -60,23 +59,17 @@ class Onnx(Backend):
             )
         tokenizer_folder = export.folder if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
         require_tokenizer(tokenizer_folder, name=name)
-        try:
-            files = export.by_name() | ({} if spec.tokenizer is None else tokenizer_files(tokenizer_folder))
-            snapshot = Snapshot.of(files.values())
-            content = {part: entry.digest(path) for part, path in files.items()}
-            size = export.weight_bytes
-        except OSError as error:
-            raise ModelError(f"model {name!r}: {error.filename}: cannot be read: {error.strerror}") from error
+        files = export.by_name() | ({} if spec.tokenizer is None else tokenizer_files(tokenizer_folder))
+        snapshot, content = hashed(entry, files)
         runtime = library(name)
 
         def open_() -> Runner:
-            from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet
+            from pytest_lmgate.backends.hf.models.loading import load_tokenizer
             from pytest_lmgate.backends.onnx.runner import OnnxRunner
             from pytest_lmgate.backends.onnx.session import Session
 
             _require_provider(options, runtime.get_available_providers(), name)
-            with quiet():
-                tokenizer = load_tokenizer(name, tokenizer_folder, {"local_files_only": True})
+            tokenizer = load_tokenizer(name, tokenizer_folder)
             session = Session(name, export.model, options)
             ends = _ends(checkpoint.config, export.folder, tokenizer, name)
             return OnnxRunner(name, session, tokenizer, ends, checkpoint.context)
@@ -94,7 +87,7 @@ class Onnx(Backend):
             offers=self.offers,
             device=device,
             dtype=_dtype(checkpoint.config, export.model),
-            weight_bytes=size,
+            weight_bytes=export.weight_bytes,
             architecture=checkpoint.architecture,
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_lmgate.backends.base import Entry
-from pytest_lmgate.backends.entries import threads
+from pytest_lmgate.backends.entries import refuse_options, threads
 from pytest_lmgate.errors import ConfigError, nearest
 
 # Options by what they must be, under the names of optimum and onnxruntime.
@@ -44,12 +44,8 @@ class LoadOptions:
             ConfigError: One is not known, or of the wrong type.
         """
         where, given = f"models.{entry.name}.load", entry.spec.load
+        refuse_options(entry, "the engine onnx", _KNOWN)
         for key, value in given.items():
-            if key not in _KNOWN:
-                known = ", ".join(_KNOWN)
-                raise ConfigError(
-                    f"{where}: the engine onnx has no option {key!r}{nearest(key, _KNOWN)}; it has {known}"
-                )
             kind, words = _KNOWN[key]
             if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 1):
                 raise ConfigError(f"{where}.{key}: expected {words}, got {value!r}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = ["OnnxRunner"]
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pytest_lmgate.backends.base import Batching
-from pytest_lmgate.backends.hf.models.loading import LoadedModel
+from pytest_lmgate.backends.hf.models.loading import LoadedModel, decoded
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.onnx.session import Session, State
-from pytest_lmgate.backends.writing import written
+from pytest_lmgate.backends.writing import refuse_beams, written
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.errors import ConfigError
 
 
 class OnnxRunner(TransformersRunner):
@@ -48,8 +48,7 @@ class OnnxRunner(TransformersRunner):
         Raises:
             ConfigError: Beam search is asked for.
         """
-        if settings.num_beams > 1:
-            raise ConfigError.of("num_beams", "the engine onnx has no beam search; leave it out, or sample with a seed")
+        refuse_beams(settings, "the engine onnx")
         return Batching()
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
@@ -59,11 +58,7 @@ class OnnxRunner(TransformersRunner):
             NonFiniteError: The logits are NaN or infinite.
             OutOfMemory: A prompt with its text does not fit.
         """
-        session, tokenizer = self.loaded.model.session, self.loaded.tokenizer
-
-        def text(ids: Sequence[int]) -> str:
-            return str(tokenizer.decode(list(ids), skip_special_tokens=True))
-
+        session, text = self.loaded.model.session, partial(decoded, self.loaded.tokenizer)
         return [
             written(_reader(session), prompt, settings, text=text, ends=self._ends.__contains__, model=self.loaded.name)
             for prompt in prompts

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import OutOfMemory
+from pytest_lmgate.backends.memory import says_out_of_memory
 from pytest_lmgate.backends.onnx.options import LoadOptions
 from pytest_lmgate.errors import EngineError, ModelError
 
@@ -29,7 +30,6 @@ _TYPES = {
 }  # fmt: skip
 _READ = ("input_ids", "attention_mask", "position_ids")
 _PAST, _PRESENT = "past_key_values.", "present."
-_OUT_OF_MEMORY = ("failed to allocate", "out of memory", "bad_alloc", "bad allocation")
 _CUT = ("protobuf parsing failed", "no graph was found", "out of bounds or can not be read")
 _EXPORT = "export it with optimum-cli export onnx --task text-generation-with-past"
 
@@ -193,7 +193,7 @@ class Session:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or says_out_of_memory(str(error))
 
 
 def _reason(error: Exception) -> str:

@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
-from pytest_lmgate.backends.entries import refuse_keys
+from pytest_lmgate.backends.entries import hashed, refuse_keys
 from pytest_lmgate.backends.hf.models.checkpoint import require_tokenizer
 from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer, tokenizer_files
 from pytest_lmgate.backends.server.settings import ServerSettings
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
-from pytest_lmgate.identity.files import Snapshot
 from pytest_lmgate.identity.libraries import versions
 
 # Keys of an entry that mean nothing for a server, and what to do instead.
@@ -56,12 +55,7 @@ class Server(Backend):
             )
         folder = find_tokenizer(entry, spec.tokenizer)
         require_tokenizer(folder, name=name)
-        files = tokenizer_files(folder)
-        try:
-            snapshot = Snapshot.of(files.values())
-            digests = {part: entry.digest(path) for part, path in files.items()}
-        except OSError as error:
-            raise ModelError(f"model {name!r}: {error.filename}: cannot be read: {error.strerror}") from error
+        snapshot, digests = hashed(entry, tokenizer_files(folder))
         content = {**digests, "server": settings.url, "model": settings.model}
 
         def open_() -> Runner:

@@ -16,11 +16,10 @@ from pytest_lmgate.backends.base import Batching, Runner
 from pytest_lmgate.backends.server.client import BadAnswer, Client
 from pytest_lmgate.backends.server.likelihoods import Way, proven_way
 from pytest_lmgate.backends.server.tokens import ServedTokens
-from pytest_lmgate.backends.writing import cut
+from pytest_lmgate.backends.writing import cut, refuse_beams, row_seed, sampling
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
 from pytest_lmgate.data.requests import Request, Requests
-from pytest_lmgate.errors import ConfigError
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")
@@ -73,8 +72,7 @@ class ServerRunner(Runner):
             ConfigError: Beam search is asked for.
             EngineError: The server cannot be reached.
         """
-        if settings.num_beams > 1:
-            raise ConfigError.of("num_beams", "a server has no beam search; leave it out, or sample with a seed")
+        refuse_beams(settings, "a server")
         if self._takes_ids is None:
             self._takes_ids = self._reads_ids()
         return self._batching([len(prompt.ids) + settings.max_new_tokens for prompt in prompts])
@@ -159,10 +157,8 @@ def _count(answer: dict[str, Any], which: str) -> int | None:
 
 def _decoding(settings: GenerationSettings, row: int) -> dict[str, Any]:
     """Return how to choose tokens, with nothing left to a server's defaults, such as penalties for repetition."""
-    plain: dict[str, Any] = {
-        "temperature": 0.0,
-        "top_p": 1.0,
-        "top_k": 0,
+    found: dict[str, Any] = {
+        **sampling(settings),
         "min_p": 0.0,
         "repetition_penalty": 1.0,
         "repeat_penalty": 1.0,
@@ -170,10 +166,7 @@ def _decoding(settings: GenerationSettings, row: int) -> dict[str, Any]:
         "frequency_penalty": 0.0,
     }
     if settings.stop:
-        plain["stop"] = list(settings.stop)
-    if settings.seed is None:
-        return plain
-    # Rows of equal prompts draw tokens of their own.
-    seed = int(np.random.SeedSequence([settings.seed, row]).generate_state(1)[0] >> 1)
-    drawn = {"temperature": settings.temperature or 1.0, "top_p": settings.top_p or 1.0, "top_k": settings.top_k or 0}
-    return {**plain, **drawn, "seed": seed}
+        found["stop"] = list(settings.stop)
+    if settings.seed is not None:
+        found["seed"] = row_seed(settings.seed, row) >> 1  # some servers take 31 bits
+    return found

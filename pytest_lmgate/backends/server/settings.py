@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pytest_lmgate.backends.base import Entry
-from pytest_lmgate.errors import ConfigError, nearest
+from pytest_lmgate.backends.entries import refuse_options
+from pytest_lmgate.errors import ConfigError
 
 # Options of `load:`: the least value, and the default.
 _OPTIONS: Mapping[str, tuple[int, int | None]] = {
@@ -69,6 +70,7 @@ class ServerSettings:
             _require_key(spec.key, where)
         host = address.netloc.rpartition("@")[2]
         url = address._replace(netloc=host).geturl().rstrip("/")
+        refuse_options(entry, "a server", _OPTIONS)
         options = _options(spec.load, where)
         options["concurrency"] = max(1, options["concurrency"] // entry.workers)
         return cls(url, spec.model, spec.key, **options, _user=user)
@@ -126,9 +128,6 @@ def _require_key(variable: str, where: str) -> None:
 def _options(load: Mapping[str, Any], where: str) -> dict[str, Any]:
     found: dict[str, Any] = {key: default for key, (_, default) in _OPTIONS.items()}
     for key, value in load.items():
-        if key not in _OPTIONS:
-            known = ", ".join(_OPTIONS)
-            raise ConfigError(f"{where}.load: a server has no option {key!r}{nearest(key, _OPTIONS)}; it has {known}")
         least, _ = _OPTIONS[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{where}.load.{key}: expected a whole number from {least}, got {value!r}")

@@ -72,15 +72,11 @@ def tokens_of_folder(folder: Path, model: str) -> ServedTokens:
     Raises:
         ModelError: It cannot be loaded.
     """
-    from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet, tokenizer_facts
+    from pytest_lmgate.backends.hf.models.loading import decoded, load_tokenizer, tokenizer_facts
 
-    with quiet():
-        tokenizer = load_tokenizer(model, folder, {"local_files_only": True})
+    tokenizer = load_tokenizer(model, folder)
 
     def text(ids: Sequence[int], skip_special: bool) -> str:
-        with quiet():
-            return str(
-                tokenizer.decode(list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False)
-            )
+        return decoded(tokenizer, ids, skip_special=skip_special, clean_up_tokenization_spaces=False)
 
     return ServedTokens(model, tokenizer_facts(tokenizer), text)

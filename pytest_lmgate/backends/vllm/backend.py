@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
-from pytest_lmgate.backends.entries import refuse_keys
+from pytest_lmgate.backends.entries import refuse_keys, threads
 from pytest_lmgate.backends.hf.models.checkpoint import (
     Checkpoint,
     open_checkpoint,
@@ -77,7 +77,9 @@ class Vllm(Backend):
             arguments = options.arguments(
                 model=folder, tokenizer=tokenizer, dtype=dtype, device=device, trust=spec.trust_remote_code
             )
-            environment = {**_devices(device), **_threads(entry.workers)}
+            environment = _devices(device)
+            if entry.workers > 1:
+                environment["OMP_NUM_THREADS"] = str(threads(entry.workers))
             if options.is_own_context:
                 environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
             return opened(name, arguments, environment, device=device)
@@ -134,13 +136,6 @@ def _devices(device: str) -> dict[str, str]:
         return {}
     seen = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
     return {"CUDA_VISIBLE_DEVICES": seen[int(number)] if int(number) < len(seen) else number}
-
-
-def _threads(workers: int) -> dict[str, str]:
-    """Share the processors among this machine's workers, unless OMP_NUM_THREADS decides."""
-    if workers < 2 or "OMP_NUM_THREADS" in os.environ:
-        return {}
-    return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
 
 
 def _environment() -> dict[str, str]:

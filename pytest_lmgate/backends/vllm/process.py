@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_lmgate.backends.memory import says_out_of_memory
 from pytest_lmgate.backends.vllm.wire import receive, send
 from pytest_lmgate.errors import EngineError
 
@@ -28,7 +29,6 @@ _ENVIRONMENT = {
 }
 _LONGEST = 400
 _PATIENCE = 20.0  # seconds to end
-_OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory", "bad_alloc", "outofmemory")
 
 
 class Failure(Exception):
@@ -46,7 +46,7 @@ class Failure(Exception):
     @property
     def is_out_of_memory(self) -> bool:
         """Whether memory ran out."""
-        return any(phrase in f"{self.kind} {self.says}".lower() for phrase in _OUT_OF_MEMORY)
+        return says_out_of_memory(f"{self.kind} {self.says}")
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.says}"

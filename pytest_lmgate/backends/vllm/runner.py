@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import Batching, Runner
 from pytest_lmgate.backends.hf.models.device import device_class
-from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet, tokenizer_facts
+from pytest_lmgate.backends.hf.models.loading import decoded, load_tokenizer, tokenizer_facts
 from pytest_lmgate.backends.vllm.process import Failure, VllmProcess
 from pytest_lmgate.backends.vocabulary import check_ids
-from pytest_lmgate.backends.writing import cut
+from pytest_lmgate.backends.writing import cut, refuse_beams, row_seed, sampling
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
 from pytest_lmgate.data.requests import Request, Requests
-from pytest_lmgate.errors import ConfigError, EngineError, ModelError, NonFiniteError
+from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 
 Floats = NDArray[np.float64]
 # Tokens that vLLM is given at a time, many of its own batches, which it fills best where it has many to choose from.
@@ -41,9 +41,7 @@ def opened(name: str, arguments: Mapping[str, Any], environment: Mapping[str, st
         ModelError: vLLM or the tokenizer's library cannot load it.
         EngineError: Memory ran out, or the process of vLLM ended.
     """
-    known = {"trust_remote_code": arguments["trust_remote_code"], "local_files_only": True}
-    with quiet():
-        tokenizer = load_tokenizer(name, Path(arguments["tokenizer"]), known)
+    tokenizer = load_tokenizer(name, Path(arguments["tokenizer"]), trust_remote_code=arguments["trust_remote_code"])
     process = VllmProcess(name, environment)
     try:
         facts = process.ask("open", device=device_class(device), options=arguments)
@@ -106,8 +104,7 @@ class VllmRunner(Runner):
         Raises:
             ConfigError: Beam search is asked for.
         """
-        if settings.num_beams > 1:
-            raise ConfigError.of("num_beams", "the engine vllm has no beam search; leave it out, or sample with a seed")
+        refuse_beams(settings, "the engine vllm")
         return Batching(self._tokens)
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
@@ -119,19 +116,13 @@ class VllmRunner(Runner):
         """
         how: dict[str, Any] = {
             "max_tokens": settings.max_new_tokens,
-            "temperature": 0.0,
+            **sampling(settings),
             "stop": list(settings.stop),
             "detokenize": bool(settings.stop),
             "ignore_eos": True,  # else the tokenizer's EOS too would end a text, whatever the checkpoint says
             "stop_token_ids": self._ends,
         }
-        if settings.is_sampling:
-            how |= {
-                "temperature": float(settings.temperature or 1.0),
-                "top_p": float(settings.top_p or 1.0),
-                "top_k": settings.top_k or 0,
-            }
-        seeds = [_seed(settings, prompt.row) for prompt in prompts]
+        seeds = [None if settings.seed is None else row_seed(settings.seed, prompt.row) for prompt in prompts]
         written = self._ask("write", prompts=[list(prompt.ids) for prompt in prompts], seeds=seeds, how=how)
         if not all(math.isfinite(likelihood) for _, likelihood in written):
             raise NonFiniteError(
@@ -166,12 +157,4 @@ class VllmRunner(Runner):
 
     def _text(self, ids: Sequence[int]) -> str:
         end = next((at for at, token in enumerate(ids) if token in self._ends), len(ids))
-        with quiet():
-            return str(self._tokenizer.decode(list(ids[:end]), skip_special_tokens=True))
-
-
-def _seed(settings: GenerationSettings, row: int) -> int | None:
-    """Return a row's own seed, so that its text does not depend on the other rows."""
-    if settings.seed is None:
-        return None
-    return int(np.random.SeedSequence([settings.seed, row]).generate_state(1)[0])
+        return decoded(self._tokenizer, ids[:end])

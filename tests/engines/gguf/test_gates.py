@@ -9,45 +9,16 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
-from tests.engines.projects import Project
+from tests.engines.projects import OPTIONS, Project, interrupted, ppl, watched
 
-PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, OPTIONS}"
-OPTIONS = [
-    "protocol: sliding, max_length: 96, stride: 32",
-    "protocol: llama.cpp, max_length: 64",
-    "protocol: gptq, max_length: 128",
-    "protocol: lm-eval",
-]
-WATCHED = """
-    import os, pathlib
-    from pytest_lmgate.backends.llamacpp import runner
-    from pytest_lmgate.engine import loop
-
-    loop.SAVE_SECONDS = 0.0
-    plain = runner.LlamaCppRunner.score
-
-    def score(self, requests):
-        log = pathlib.Path(__file__).with_name("scored.txt")
-        if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
-            os._exit(9)
-        with log.open("a") as file:
-            file.write(f"{len(requests)}\\n")
-        return plain(self, requests)
-
-    runner.LlamaCppRunner.score = score
-
+WATCHED = watched(
+    "pytest_lmgate.backends.llamacpp.runner:LlamaCppRunner",
+    and_then="""
     def pytest_sessionfinish():
         import sys
         assert not {"torch", "transformers", "datasets"} & sys.modules.keys()
-"""
-
-
-def dedented(text: str) -> str:
-    return "\n".join(line.removeprefix("    ") for line in text.splitlines())
-
-
-def ppl(model: str, options: str = OPTIONS[0]) -> str:
-    return PPL.replace("MODEL", model).replace("OPTIONS", options)
+    """,
+)
 
 
 def test_every_metric_of_a_gguf_is_that_of_the_float_model_and_is_kept(project: Project) -> None:
@@ -81,25 +52,13 @@ def test_every_metric_of_a_gguf_is_that_of_the_float_model_and_is_kept(project: 
 
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
-    (project.folder / "conftest.py").write_text(dedented(WATCHED))
-    models = {"slow": "{path: {files}/q8_0.gguf, batch_size: 2}"}
-    scored = project.folder / "scored.txt"
-    project.run([ppl("slow")], models, DIE_AFTER="3")
-    assert project.status == 9
-    before = len(scored.read_text().split())
-    said = project.run([ppl("slow")], models)
-    assert project.status == 0, said
-    resumed, counts = project.values, [int(line) for line in scored.read_text().split()]
-    shutil.rmtree(project.folder / ".lmgate_cache")
-    scored.unlink()
-    project.run([ppl("slow")], models)
-    assert project.values == resumed
-    assert sum(map(int, scored.read_text().split())) == sum(counts), "no request was scored twice"
-    assert before == 3
+    (project.folder / "conftest.py").write_text(WATCHED)
+    parts, whole = interrupted(project, "{path: {files}/q8_0.gguf, batch_size: 2}", after=3)
+    assert sum(map(int, parts)) == sum(map(int, whole)), "no request was scored twice"
 
 
 def test_what_changes_a_number_is_in_the_address_and_threads_are_not(project: Project) -> None:
-    (project.folder / "conftest.py").write_text(dedented(WATCHED))
+    (project.folder / "conftest.py").write_text(WATCHED)
     scored = project.folder / "scored.txt"
 
     def measured(entry: str) -> bool:

@@ -13,37 +13,9 @@ import pytest
 pytest.importorskip("onnxruntime", reason="onnxruntime is NOT installed; make test-onnx runs these tests")
 
 from pytest_lmgate.errors import ModelError
-from tests.engines.projects import Project
+from tests.engines.projects import OPTIONS, Project, interrupted, ppl, watched
 
-PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, OPTIONS}"
-OPTIONS = [
-    "protocol: sliding, max_length: 96, stride: 32",
-    "protocol: llama.cpp, max_length: 64",
-    "protocol: gptq, max_length: 128",
-    "protocol: lm-eval",
-]
-WATCHED = """
-import os, pathlib
-from pytest_lmgate.backends.onnx import runner
-from pytest_lmgate.engine import loop
-
-loop.SAVE_SECONDS = 0.0
-plain = runner.OnnxRunner.score
-
-def score(self, requests):
-    log = pathlib.Path(__file__).with_name("scored.txt")
-    if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
-        os._exit(9)
-    with log.open("a") as file:
-        file.write(f"{self.loaded.name}-{len(requests)}\\n")
-    return plain(self, requests)
-
-runner.OnnxRunner.score = score
-"""
-
-
-def ppl(model: str, options: str = OPTIONS[0]) -> str:
-    return PPL.replace("MODEL", model).replace("OPTIONS", options)
+WATCHED = watched("pytest_lmgate.backends.onnx.runner:OnnxRunner", note="{self.loaded.name}-{len(requests)}")
 
 
 def test_every_metric_of_an_export_is_that_of_the_float_model_and_is_kept(project: Project) -> None:
@@ -89,22 +61,9 @@ def test_every_metric_of_an_export_is_that_of_the_float_model_and_is_kept(projec
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
     (project.folder / "conftest.py").write_text(WATCHED)
-    models = {"slow": "{path: {files}/past, backend: onnx, batch_size: 2}"}
-    scored = project.folder / "scored.txt"
-    project.run([ppl("slow")], models, DIE_AFTER="7")
-    assert project.status == 9
-    before = len(scored.read_text().split())
-    said = project.run([ppl("slow")], models)
-    assert project.status == 0, said
-    resumed = project.values
-    both = scored.read_text().split()
-    shutil.rmtree(project.folder / ".lmgate_cache")
-    scored.unlink()
-    project.run([ppl("slow")], models)
-    assert project.values == resumed
-    whole = scored.read_text().split()
-    assert before < len(whole)
-    assert len(both) < 2 * len(whole), "only the trials before the first batch run again"
+    parts, whole = interrupted(project, "{path: {files}/past, backend: onnx, batch_size: 2}", after=7)
+    assert len(whole) > 7
+    assert len(parts) < 2 * len(whole), "only the trials before the first batch run again"
 
 
 def test_what_changes_a_number_is_in_the_address_and_threads_are_not(project: Project) -> None:

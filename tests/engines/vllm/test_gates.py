@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,53 +10,33 @@ import pytest
 
 from pytest_lmgate.backends.vllm.process import VllmProcess
 from pytest_lmgate.errors import EngineError
-from tests.engines.projects import Project
+from tests.engines.projects import OPTIONS, Project, interrupted, ppl, watched
 
 # The session itself never imports vLLM.
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is NOT installed; make test-vllm runs these tests"
 )
 
-PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, OPTIONS}"
-OPTIONS = [
-    "protocol: sliding, max_length: 96, stride: 32",
-    "protocol: llama.cpp, max_length: 64",
-    "protocol: gptq, max_length: 128",
-    "protocol: lm-eval",
-]
-# Notes how many requests are scored each time, lets the session die, and looks what it leaves behind.
-WATCHED = """
-import os, pathlib
-from pytest_lmgate.backends.vllm import process, runner
-from pytest_lmgate.engine import loop
+# Notes the processes of vLLM too, of which none may be left.
+WATCHED = watched(
+    "pytest_lmgate.backends.vllm.runner:VllmRunner",
+    and_then="""
+    from pytest_lmgate.backends.vllm.process import VllmProcess
 
-loop.SAVE_SECONDS = 0.0
-plain, start = runner.VllmRunner.score, process.VllmProcess.__init__
-here = pathlib.Path(__file__).parent
+    start = VllmProcess.__init__
 
-def score(self, requests):
-    log = here / "scored.txt"
-    if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
-        os._exit(9)
-    with log.open("a") as file:
-        file.write(f"{len(requests)}\\n")
-    return plain(self, requests)
+    def started(self, name, environment):
+        start(self, name, environment)
+        with (here / "processes.txt").open("a") as file:
+            file.write(f"{self._process.pid}\\n")
 
-def started(self, name, environment):
-    start(self, name, environment)
-    with (here / "processes.txt").open("a") as file:
-        file.write(f"{self._process.pid}\\n")
+    VllmProcess.__init__ = started
 
-runner.VllmRunner.score, process.VllmProcess.__init__ = score, started
-
-def pytest_sessionfinish():
-    import sys
-    assert "vllm" not in sys.modules
-"""
-
-
-def ppl(model: str, options: str = OPTIONS[0]) -> str:
-    return PPL.replace("MODEL", model).replace("OPTIONS", options)
+    def pytest_sessionfinish():
+        import sys
+        assert "vllm" not in sys.modules
+    """,
+)
 
 
 def is_running(process: int) -> bool:
@@ -103,18 +82,8 @@ def test_every_metric_is_that_of_the_float_model_and_is_kept(project: Project) -
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
     (project.folder / "conftest.py").write_text(WATCHED)
-    models = {"slow": "{path: {files}/float, backend: vllm, batch_size: 2}"}
-    scored = project.folder / "scored.txt"
-    project.run([ppl("slow")], models, DIE_AFTER="3")
-    assert project.status == 9
-    said = project.run([ppl("slow")], models)
-    assert project.status == 0, said
-    resumed, counts = project.values, [int(line) for line in scored.read_text().split()]
-    shutil.rmtree(project.folder / ".lmgate_cache")
-    scored.unlink()
-    project.run([ppl("slow")], models)
-    assert project.values == resumed
-    assert sum(map(int, scored.read_text().split())) == sum(counts), "no request was scored twice"
+    parts, whole = interrupted(project, "{path: {files}/float, backend: vllm, batch_size: 2}", after=3)
+    assert sum(map(int, parts)) == sum(map(int, whole)), "no request was scored twice"
 
 
 def test_a_process_that_dies_is_one_clear_sentence() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_lmgate.backends.base import Entry
+from pytest_lmgate.backends.entries import hashed
 from pytest_lmgate.backends.hf.models.tokenizer import WEIGHTS
-from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.code import imports_of
 from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below, is_file, texts_in
 from pytest_lmgate.identity.libraries import installed_packages
@@ -62,23 +62,19 @@ def contents_of(entry: Entry, *, model: Path, tokenizer: Path, adapter: Path | N
     spec, parts = entry.spec, {"model": model, "tokenizer": tokenizer, "adapter": adapter}
     files = _files(parts, entry)
     folders = [where for each in parts.values() if each is not None for where in folders_below(each)]
-    try:
-        snapshot = Snapshot.of([*files.values(), *folders])
-        ingredients = {file: entry.digest(path) for file, path in files.items()}
-    except OSError as error:
-        raise ModelError(f"model {entry.name!r}: {error.filename}: cannot be read: {error.strerror}") from error
+    snapshot, ingredients = hashed(entry, files, folders)
     ingredients |= {
         "load": json.dumps(_ordered(spec.load), default=str),
         "dtype": entry.dtype,
         "trust_remote_code": str(spec.trust_remote_code),
     }
-    unknown, hashed = "", frozenset(map(str, files.values()))
+    unknown, paths = "", frozenset(map(str, files.values()))
     if spec.trust_remote_code:
-        imports = imports_of(Path(path) for path in sorted(hashed) if path.endswith(".py"))
+        imports = imports_of(Path(path) for path in sorted(paths) if path.endswith(".py"))
         unknown = imports.unknown
         if imports.packages:
             ingredients["installed packages"] = installed_packages()
-    return Contents(ingredients, snapshot, hashed, parts, entry, unknown)
+    return Contents(ingredients, snapshot, paths, parts, entry, unknown)
 
 
 def _files(parts: Mapping[str, Path | None], entry: Entry) -> dict[str, Path]:

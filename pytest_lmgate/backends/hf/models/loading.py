@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LoadedModel", "load_checkpoint", "load_tokenizer", "quiet", "tokenizer_facts", "wrap_pair"]
+__all__ = ["LoadedModel", "decoded", "load_checkpoint", "load_tokenizer", "quiet", "tokenizer_facts", "wrap_pair"]
 
 import contextlib
 import warnings
@@ -68,9 +68,8 @@ def load_checkpoint(
         ModelError: It cannot be loaded whole: unknown architecture, missing weights, no tokenizer, no such device.
     """
     name, folder = checkpoint.name, str(checkpoint.folder)
-    known: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
     with quiet():
-        tokenizer = load_tokenizer(name, tokenizer_folder, known)
+        tokenizer = load_tokenizer(name, tokenizer_folder, trust_remote_code=trust_remote_code)
         try:
             loaded: Any = _LOADERS[checkpoint.kind].from_pretrained(
                 folder,
@@ -78,7 +77,8 @@ def load_checkpoint(
                 use_safetensors=None if pickle_weights else True,
                 output_loading_info=True,
                 **{"low_cpu_mem_usage": True, **_decoded(load, checkpoint, device)},
-                **known,
+                trust_remote_code=trust_remote_code,
+                local_files_only=True,
             )
         except Exception as error:
             raise ModelError(f"model {name!r}: {folder} cannot be loaded: {type(error).__name__}: {error}") from error
@@ -198,24 +198,33 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def load_tokenizer(name: str, folder: Path, known: dict[str, Any]) -> Any:
+def load_tokenizer(name: str, folder: Path, *, trust_remote_code: bool = False) -> Any:
     """Return the tokenizer of a folder.
 
     Args:
         name: The model's name, for messages.
         folder: The folder.
-        known: Arguments of ``from_pretrained``.
+        trust_remote_code: Whether the folder's own code may run.
 
     Raises:
         ModelError: It cannot be loaded.
     """
     try:
-        return transformers.AutoTokenizer.from_pretrained(str(folder), **known)
+        with quiet():
+            return transformers.AutoTokenizer.from_pretrained(
+                str(folder), trust_remote_code=trust_remote_code, local_files_only=True
+            )
     except Exception as error:
         raise ModelError(
             f"model {name!r}: no usable tokenizer in {folder}: {type(error).__name__}: {error}; save one there with "
             "tokenizer.save_pretrained, or set tokenizer: to the folder that has it"
         ) from error
+
+
+def decoded(tokenizer: Any, ids: Sequence[int], *, skip_special: bool = True, **how: Any) -> str:
+    """Return the text of tokens, in silence."""
+    with quiet():
+        return str(tokenizer.decode(list(ids), skip_special_tokens=skip_special, **how))
 
 
 def _with_adapter(model: Any, folder: Path, name: str) -> Any:
