@@ -36,11 +36,9 @@ def facts_of_folder(name: str, folder: Path, *, trust_remote_code: bool = False)
     Raises:
         ModelError: It cannot be loaded.
     """
-    from pytest_lmgate.backends.hf.models.loading import load_tokenizer, quiet, tokenizer_facts
+    from pytest_lmgate.backends.hf.models.loading import load_tokenizer, tokenizer_facts
 
-    with quiet():
-        known = {"trust_remote_code": trust_remote_code, "local_files_only": True}
-        return tokenizer_facts(load_tokenizer(name, folder, known))
+    return tokenizer_facts(load_tokenizer(name, folder, trust_remote_code=trust_remote_code))
 
 
 def tokenizer_files(folder: Path) -> dict[str, Path]:
