@@ -10,6 +10,7 @@ __all__ = ["GateRecord", "RunRecord", "format_record", "parse_record", "parse_re
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
@@ -139,7 +140,11 @@ def parse_report(text: bytes, where: str) -> Sequence[GateRecord]:
     Raises:
         RecordError: It is neither, or damaged; the message names the file `where` and the key.
     """
-    return _decoded(text, _Report, where, "a report that --lmgate-report json:FILE wrote").gates
+    gates = _decoded(text, _Report, where, "a report that --lmgate-report json:FILE wrote").gates
+    twice = [name for name, count in Counter(gate.id for gate in gates).items() if count > 1]
+    if twice:
+        raise RecordError(f"{where}: the gate {twice[0]} stands there twice, and nothing tells which verdict counts")
+    return gates
 
 
 def _decoded(text: bytes, kind: type[_T], where: str, words: str) -> _T:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["gates_of", "is_gated", "is_measuring", "refuse_late_gates", "test_id"]
+__all__ = ["gates_of", "is_gated", "is_measuring", "refuse_late_gates", "same_ids", "test_id"]
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,20 @@ def is_gated(item: pytest.Item) -> bool:
 def is_measuring(item: pytest.Item) -> bool:
     """Whether a test asks for one of our fixtures."""
     return not FIXTURES_HELP.keys().isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def same_ids(items: Sequence[pytest.Item]) -> list[str]:
+    """Return what to say of tests in two files that have one id, of which one verdict would hide the other.
+
+    pytest counts ids from rootdir, and those of tests outside of it from the folder that it was given.
+    """
+    files: dict[str, Path] = {}
+    return [
+        f"{item.path} and {first} both have a test {item.nodeid}, since pytest's rootdir is {item.config.rootpath}: "
+        "call pytest with --rootdir of a folder that holds both"
+        for item in items
+        if (first := files.setdefault(item.nodeid, item.path)) != item.path
+    ]
 
 
 def refuse_late_gates(item: pytest.Item, expected: int) -> None:

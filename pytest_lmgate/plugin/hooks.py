@@ -17,9 +17,9 @@ import pytest
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.closing import Closing, close, print_reports, show_summary
-from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_late_gates
+from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_late_gates, same_ids
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
-from pytest_lmgate.plugin.left_out import left_out
+from pytest_lmgate.plugin.left_out import left_out, placed
 from pytest_lmgate.plugin.selection import are_all_in, asks_for_all, only_lists, passed, was_stopped
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.travel import make_plain
@@ -91,7 +91,7 @@ class GateHooks:
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
         """Note which gates of lmgate.yaml are collected: pytest asks for files beside its arguments too."""
         if isinstance(collector, GateFile):
-            self._gate_files.add(collector.path.resolve())
+            self._gate_files.add(placed(collector.path))
 
     @functools.cached_property
     def _asks_for_all(self) -> bool:
@@ -117,7 +117,7 @@ class GateHooks:
         found, self._found = self._found, []
         ledger.deselected |= not are_all_in(found, items)
         gated, measuring = list(filter(is_gated, items)), list(filter(is_measuring, items))
-        problems = [*self._unread, *mistyped(items, MARKERS_HELP)]
+        problems = [*self._unread, *mistyped(items, MARKERS_HELP), *same_ids([*gated, *measuring])]
         ledger.left_out = left_out(self._config, self._gate_files)
         if ledger.left_out and options.flag(self._config, "require-all"):
             problems += [f"--lmgate-require-all: {sentence}" for sentence in ledger.left_out]

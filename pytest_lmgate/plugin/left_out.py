@@ -6,7 +6,7 @@ What the user leaves out on purpose is not told: ``-k``, ``-m`` and ``--deselect
 
 from __future__ import annotations
 
-__all__ = ["left_out"]
+__all__ = ["left_out", "placed"]
 
 import os
 from collections.abc import Collection
@@ -22,12 +22,17 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
 
     Args:
         config: Of the session.
-        collected: Files whose gates were collected, resolved.
+        collected: Files whose gates were collected, as `placed` returns them.
     """
     if config.getoption("no_lmgate"):
         return []
-    files = [file for file in asked_files(config) if file.resolve() not in collected]
+    files = [file for file in asked_files(config) if placed(file) not in collected]
     return [told for file in files if (told := _left_out(config, file))]
+
+
+def placed(file: Path) -> Path:
+    """Return where a file is; a link is where it is, not where it leads."""
+    return file.parent.resolve() / file.name
 
 
 def _left_out(config: pytest.Config, file: Path) -> str:

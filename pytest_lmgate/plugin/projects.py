@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.config import find_project_file
+from pytest_lmgate.config import BASELINE_NAME, FILE_NAME, WRONG_NAME, find_project_file
 from pytest_lmgate.config.file import Project, load_project
 from pytest_lmgate.config.options import Options
+from pytest_lmgate.errors import BaselineError, ConfigError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.judge.judge import Judge
@@ -30,11 +31,23 @@ class ProjectGates:
         evaluator: Looks names up in that file.
         baselines: The committed baseline beside it.
         judge: Of its gates.
+        no_baseline: Why no gate can go by the baseline; empty where gates can.
     """
 
     evaluator: Evaluator
     baselines: Baselines
     judge: Judge
+    no_baseline: str = ""
+
+    def read_baseline(self) -> None:
+        """Read the committed baseline, by which a gate goes.
+
+        Raises:
+            BaselineError: It cannot be read, or it is not clear which file it is.
+        """
+        if self.no_baseline:
+            raise BaselineError(self.no_baseline)
+        self.baselines.read()
 
 
 class Projects:
@@ -71,8 +84,10 @@ class Projects:
     def _file(self, folder: Path) -> Path | None:
         if folder not in self._files:
             named = options.project_file(self._config)
-            found = named or find_project_file(folder) or find_project_file(self._config.rootpath)
-            self._files[folder] = found
+            found = find_project_file(folder) or find_project_file(self._config.rootpath)
+            if named is None:
+                _refuse_misnamed(folder, found)
+            self._files[folder] = named or found
         return self._files[folder]
 
     def _read(self, file: Path | None) -> ProjectGates:
@@ -82,4 +97,33 @@ class Projects:
         path, prefix = options.baseline_file(self._config, folder)
         baselines = Baselines(path, update(self._config), self._options.arguments, prefix)
         self.folders.append(folder)
-        return ProjectGates(evaluator, baselines, Judge(evaluator, self._options, baselines))
+        return ProjectGates(evaluator, baselines, Judge(evaluator, self._options, baselines), self._no_baseline(file))
+
+    def _no_baseline(self, file: Path | None) -> str:
+        """Say why the baseline of a project cannot be told; empty where it can."""
+        root = self._config.rootpath
+        if file is None or options.text(self._config, "baseline"):
+            return ""
+        beside = file.parent / BASELINE_NAME
+        if options.project_file(self._config):
+            if file.parent == root or not beside.exists():
+                return ""
+            return (
+                f"{beside} lies beside the lmgate.yaml of --lmgate-config, whose baseline is in rootdir, {root}: name "
+                "the one that is meant by --lmgate-baseline"
+            )
+        if file.parent.is_relative_to(root) or root.is_relative_to(file.parent):
+            return ""
+        return (
+            f"{file} lies outside of pytest's rootdir, {root}, so that ids do not tell its gates from those of other "
+            "projects: call pytest with --rootdir of a folder that holds them all"
+        )
+
+
+def _refuse_misnamed(folder: Path, found: Path | None) -> None:
+    """Refuse an lmgate.yml that stands nearer than the file that would be read in its place."""
+    for each in (folder, *folder.parents):
+        if found is not None and each == found.parent:
+            return
+        if (wrong := each / WRONG_NAME).is_file():
+            raise ConfigError(f"{wrong} is not read, since only a file named {FILE_NAME} is: rename it")

@@ -170,7 +170,7 @@ class GateSession:
         gate = entry.gate if entry else parse_marker(mark.name, mark.args, mark.kwargs)
         project.judge.check(gate)
         if gate.uses_baseline:
-            project.baselines.read()
+            project.read_baseline()
         ask_for_fixtures(item, gate)
         return gate
 

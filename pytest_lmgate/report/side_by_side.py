@@ -145,7 +145,7 @@ def side_by_side_text(found: SideBySide) -> str:
 
 def side_by_side_markdown(found: SideBySide) -> str:
     """Return a comment for a pull request: news in a table, what did not change behind it."""
-    sign = "❌" if found.is_worse else "✅"
+    sign = "❌" if found.is_worse else "⚠️" if any(map(_still_fails, found.pairs)) else "✅"
     parts = [f"{sign} **{found.counts}** ({code(found.names[0], _NAME)} → {code(found.names[1], _NAME)})"]
     rows = [
         f"| {_sign(pair)} {_verdicts(pair)} | {code(pair.before.id, _NAME)} | {_values(pair)} | {_relative(pair)} "
@@ -200,7 +200,13 @@ def _notes(found: SideBySide) -> list[str]:
     return said + [f"only in {printable(found.names[1])}: {excerpt(name, _NAME)}" for name in found.only_after]
 
 
+def _still_fails(pair: Pair) -> bool:
+    return pair.after.outcome.startswith(("FAIL", "ERROR"))
+
+
 def _sign(pair: Pair) -> str:
+    if _still_fails(pair):
+        return "❌"
     return (
         "❌" if pair.is_worse else "⬆️" if pair.judged == "better" else "❔" if pair.judged == "not compared" else "✅"
     )

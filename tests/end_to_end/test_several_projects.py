@@ -106,3 +106,49 @@ def test_testpaths_that_lead_past_an_lmgate_yaml_do_not_leave_its_gates_out(seve
     with (several.folder / "pytest.ini").open("a") as file:
         file.write("testpaths = a/tests\n")
     several.run().expect(0, passed=4)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_projects_with_a_rootdir_each_are_refused_where_ids_or_baselines_would_be_mixed_up(
+    several: Project, workers: tuple[str, ...]
+) -> None:
+    (several.folder / "pytest.ini").unlink()
+    for name in "ab":
+        (several.folder / name / "pytest.ini").write_text("[pytest]\n")
+    cache = ("--lmgate-cache", str(several.cache), *workers)
+    outcome = several.run("a", "b", *cache).expect(4)
+    outcome.says("both have a test lmgate.yaml::ppl_max[die-words]", "call pytest with --rootdir of a folder that")
+    several.run("--rootdir", ".", "a", "b", *cache).expect(1, passed=5, failed=3)
+    with (several.folder / "b" / "lmgate.yaml").open("a") as file:
+        file.write(NOT_WORSE)
+    several.run("--rootdir", "a", "b/lmgate.yaml", *cache).expect(4).says(
+        "b/lmgate.yaml lies outside of pytest's rootdir"
+    )
+
+
+def test_an_lmgate_yml_that_is_nearer_than_the_file_that_would_be_read_is_refused(several: Project) -> None:
+    (several.folder / "lmgate.yaml").write_text((several.folder / "a" / "lmgate.yaml").read_text())
+    (several.folder / "b" / "lmgate.yaml").write_text("")
+    (several.folder / "b" / "lmgate.yaml").rename(several.folder / "b" / "lmgate.yml")
+    several.run("b/tests").expect(4).says(f"{several.folder}/b/lmgate.yml is not read", "rename it")
+
+
+def test_a_baseline_beside_a_named_lmgate_yaml_is_not_passed_over(several: Project) -> None:
+    with (several.folder / "a" / "lmgate.yaml").open("a") as file:
+        file.write(NOT_WORSE)
+    named = ("--lmgate-config", "a/lmgate.yaml", "a/lmgate.yaml", "-k", "no_regression")
+    several.run(*named, "--lmgate-update").expect(0, passed=1)
+    assert (several.folder / "lmgate-baseline.json").exists()
+    (several.folder / "a" / "lmgate-baseline.json").write_text("{}")
+    several.run(*named).expect(4).says("a/lmgate-baseline.json lies beside the lmgate.yaml of --lmgate-config")
+    several.run(*named, "--lmgate-baseline", "lmgate-baseline.json").expect(0, passed=1)
+
+
+def test_gates_behind_a_link_are_those_of_the_place_where_the_link_is(several: Project) -> None:
+    shared = (several.folder / "a" / "lmgate.yaml").rename(several.folder / "shared.yaml")
+    for name in "ab":
+        link = several.folder / name / "lmgate.yaml"
+        link.unlink(missing_ok=True)
+        link.symlink_to(shared)
+    said = "1 gate of lmgate.yaml was not collected (pytest was given other paths): add b/lmgate.yaml"
+    several.run("a/lmgate.yaml", "b/tests", "--lmgate-require-all").expect(4).says(said)
