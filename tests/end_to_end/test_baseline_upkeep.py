@@ -149,7 +149,7 @@ def test_prune_does_not_choose_between_entries_that_differ(kept: Project) -> Non
     (kept.folder / "lmgate-baseline.json").write_text(json.dumps(data))
     kept.write(test_gate=GATES.replace("test_gate()", "test_new_name()"))
     outcome = kept.run("--lmgate-prune").expect(1, passed=1, error=1)
-    outcome.says(f"under a former name: {GATE_ID}, {twin}; rename one of them to {NEW_ID} in the file")
+    outcome.says(f"under a former name: {GATE_ID}, {twin}; rename one of them in the file to {NEW_ID}")
     assert len(entries(kept)) == 3
 
 

@@ -27,7 +27,8 @@ TWO_GATES = (
 )
 KEYS = {
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds", "comparison",
+    "signature", "fingerprint", "cached", "seconds", "comparison", "marker", "blocking", "file", "line", "direction",
+    "device", "identity",
 }  # fmt: skip
 ID = "test_gate.py::test_gate::no_regression:ppl[die-words]"
 

@@ -135,7 +135,7 @@ def test_a_wrong_lmgate_yaml_is_one_error_under_xdist_and_in_a_fixture_too(proje
     project.write(lmgate_yaml="models: [", test_gate=GATE)
     project.run("-n", "2").expect(4).says("not valid YAML").is_silent_on("Traceback", "INTERNALERROR")
     project.write(test_gate="def test_score(ppl_of): ppl_of('die', 'words')")
-    project.run().expect(1, error=1).says("not valid YAML").is_silent_on("/pytest_lmgate/", "The above exception")
+    project.run().expect(1, failed=1).says("not valid YAML").is_silent_on("/pytest_lmgate/", "The above exception")
 
 
 @pytest.mark.parametrize(
