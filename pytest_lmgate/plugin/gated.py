@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["gates_of", "is_gated", "is_measuring", "refuse_late_gates", "same_ids", "test_id"]
+__all__ = ["gates_of", "is_gated", "is_measuring", "mixed_up", "refuse_late_gates", "test_id"]
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_lmgate.config import find_project_file
+from pytest_lmgate.plugin import options
 from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
 
 
@@ -27,7 +30,12 @@ def is_measuring(item: pytest.Item) -> bool:
     return not FIXTURES_HELP.keys().isdisjoint(getattr(item, "fixturenames", ()))
 
 
-def same_ids(items: Sequence[pytest.Item]) -> list[str]:
+def mixed_up(gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> list[str]:
+    """Return what to say of tests and fixtures of several projects that cannot be told apart."""
+    return [*_same_ids([*gated, *measuring]), *_shared_fixtures(measuring)]
+
+
+def _same_ids(items: Sequence[pytest.Item]) -> list[str]:
     """Return what to say of tests in two files that have one id, of which one verdict would hide the other.
 
     pytest counts ids from rootdir, and those of tests outside of it from the folder that it was given.
@@ -39,6 +47,39 @@ def same_ids(items: Sequence[pytest.Item]) -> list[str]:
         for item in items
         if (first := files.setdefault(item.nodeid, item.path)) != item.path
     ]
+
+
+def _shared_fixtures(items: Sequence[pytest.Item]) -> list[str]:
+    """Return what to say of fixtures that measure once for tests of several projects: whose names would they mean?
+
+    Args:
+        items: Tests that ask for one of our fixtures.
+    """
+    if not items or options.project_file(items[0].config):
+        return []
+    projects: dict[int, Path | None] = {}
+    problems = []
+    for item in items:
+        info: Any = getattr(item, "_fixtureinfo", None)
+        known = {} if info is None else info.name2fixturedefs
+        for name, definitions in known.items():
+            if definitions[-1].scope not in ("session", "package") or not _measures(name, known):
+                continue
+            own = find_project_file(item.path.parent)
+            if (first := projects.setdefault(id(definitions[-1]), own)) != own:
+                problems.append(
+                    f"the fixture {name!r} may measure once for tests that go by {first} and by {own}: give it the "
+                    "scope 'module', or each project one of its own"
+                )
+    return problems
+
+
+def _measures(name: str, known: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether a fixture of the user's asks for one of ours, or for one that does."""
+    if name in FIXTURES_HELP or name not in known:
+        return False
+    needed = [other for other in known[name][-1].argnames if other != name]
+    return any(other in FIXTURES_HELP or _measures(other, known) for other in needed)
 
 
 def refuse_late_gates(item: pytest.Item, expected: int) -> None:

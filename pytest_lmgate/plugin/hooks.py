@@ -17,7 +17,7 @@ import pytest
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.closing import Closing, close, print_reports, show_summary
-from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, refuse_late_gates, same_ids
+from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, mixed_up, refuse_late_gates
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.left_out import left_out, placed
 from pytest_lmgate.plugin.selection import are_all_in, asks_for_all, only_lists, passed, was_stopped
@@ -117,7 +117,7 @@ class GateHooks:
         found, self._found = self._found, []
         ledger.deselected |= not are_all_in(found, items)
         gated, measuring = list(filter(is_gated, items)), list(filter(is_measuring, items))
-        problems = [*self._unread, *mistyped(items, MARKERS_HELP), *same_ids([*gated, *measuring])]
+        problems = [*self._unread, *mistyped(items, MARKERS_HELP), *mixed_up(gated, measuring)]
         ledger.left_out = left_out(self._config, self._gate_files)
         if ledger.left_out and options.flag(self._config, "require-all"):
             problems += [f"--lmgate-require-all: {sentence}" for sentence in ledger.left_out]

@@ -152,3 +152,19 @@ def test_gates_behind_a_link_are_those_of_the_place_where_the_link_is(several: P
         link.symlink_to(shared)
     said = "1 gate of lmgate.yaml was not collected (pytest was given other paths): add b/lmgate.yaml"
     several.run("a/lmgate.yaml", "b/tests", "--lmgate-require-all").expect(4).says(said)
+
+
+def test_a_fixture_that_measures_once_for_two_projects_is_refused(several: Project) -> None:
+    (several.folder / "conftest.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture(scope='session')\n"
+        "def scores(ppl_of): return ppl_of\n"
+        "@pytest.fixture(scope='session')\n"
+        "def shared(scores): return scores('die', 'words')\n"
+    )
+    for name in "ab":
+        test = several.folder / name / "tests" / f"test_shared_{name}.py"
+        test.write_text("def test_shared(shared): assert shared < 60.5\n")
+    outcome = several.run().expect(4)
+    outcome.says(f"the fixture 'shared' may measure once for tests that go by {several.folder}/a/lmgate.yaml and by ")
+    several.run("a").expect(0, passed=5)
