@@ -85,7 +85,7 @@ class Projects:
         if folder not in self._files:
             named = options.project_file(self._config)
             found = find_project_file(folder) or find_project_file(self._config.rootpath)
-            if named is None:
+            if named is None and found is not None:
                 _refuse_misnamed(folder, found)
             self._files[folder] = named or found
         return self._files[folder]
@@ -120,10 +120,10 @@ class Projects:
         )
 
 
-def _refuse_misnamed(folder: Path, found: Path | None) -> None:
+def _refuse_misnamed(folder: Path, found: Path) -> None:
     """Refuse an lmgate.yml that stands nearer than the file that would be read in its place."""
     for each in (folder, *folder.parents):
-        if found is not None and each == found.parent:
+        if each == found.parent:
             return
         if (wrong := each / WRONG_NAME).is_file():
             raise ConfigError(f"{wrong} is not read, since only a file named {FILE_NAME} is: rename it")
