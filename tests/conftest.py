@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from tests import torch_guard
 
-# A busy machine is no fault of an example.
-settings.register_profile("lmgate", deadline=None)
-settings.load_profile("lmgate")
+with contextlib.suppress(ImportError):  # `make test-bare` is without
+    from hypothesis import settings
+
+    # A busy machine is no fault of an example.
+    settings.register_profile("lmgate", deadline=None)
+    settings.load_profile("lmgate")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -23,6 +23,7 @@ MODULES = [
     HERE / name
     for name in (
         "cli/test_why.py",
+        "data/test_long_texts.py",
         "data/test_rows.py",
         "end_to_end",
         "engine",

@@ -67,10 +67,7 @@ COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
 
 
 class OutOfMemory(Exception):
-    """Raised by a runner where memory of the device `where` does not suffice for a batch, which is then halved.
-
-    The library's message is in `details`.
-    """
+    """Raised by a runner where the device `where` has no memory for a batch, which is then halved; see `details`."""
 
     def __init__(self, where: str, details: str = "") -> None:
         super().__init__(where, details)
@@ -99,12 +96,14 @@ class Batching:
         company: Which requests may share a batch.
         remark: A sentence about that for the session's summary; empty for none.
         is_double: Whether the model computes in float64; then its numbers are kept in float64 too.
+        at_once: Batches that it takes at the same time, each from a thread of its own.
     """
 
     tokens: int = 16384
     company: Company = Company.ANY
     remark: str = ""
     is_double: bool = False
+    at_once: int = 1
 
 
 class Distributions(Protocol):

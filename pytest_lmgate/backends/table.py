@@ -48,9 +48,10 @@ def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Back
         return users[wanted]
     if wanted not in BACKENDS:
         known = [*BACKENDS, *users]
-        raise ConfigError(
-            f"models.{name}.backend: expected one of {', '.join(known)}; got {wanted!r}{nearest(wanted, known)}"
-        )
+        hint = nearest(wanted, known)
+        if not users and not hint:
+            hint = "; an engine of your own is registered in a conftest.py, which only pytest reads"
+        raise ConfigError(f"models.{name}.backend: expected one of {', '.join(known)}; got {wanted!r}{hint}")
     for key in _OF_SERVERS:
         if wanted != _SERVER and getattr(spec, key) is not None:
             raise ConfigError(

@@ -9,7 +9,7 @@ memory is one small file of its own, so that two processes never write the same 
 
 from __future__ import annotations
 
-__all__ = ["FileDigests"]
+__all__ = ["FileDigests", "sha256"]
 
 import contextlib
 import hashlib
@@ -38,7 +38,7 @@ class FileDigests:
         """
         before = path.stat()
         if _is_read_only(path):
-            return _sha256(path)
+            return sha256(path)
         key = _key(path, before)
         with contextlib.suppress(OSError, CacheError, ValueError):
             named, digest = read_sealed(self._memory(key), self._key).decode("ascii").split()
@@ -48,13 +48,13 @@ class FileDigests:
         # After the page is written back, the next write sets the change time again.
         sync(path)
         before = path.stat()
-        digest = _sha256(path)
+        digest = sha256(path)
         after = path.stat()
         settled = time.time() - max(after.st_mtime, after.st_ctime) > _RACY_SECONDS
         if settled and _identity(before) == _identity(after):
             key = _key(path, after)
             with contextlib.suppress(OSError):
-                write_sealed(self._memory(key), f"{key} {digest}".encode("ascii"), self._key)
+                write_sealed(self._memory(key), f"{key} {digest}".encode("ascii"), key=self._key)
         return digest
 
     def _memory(self, key: str) -> Path:
@@ -76,7 +76,8 @@ def _is_read_only(path: Path) -> bool:
         return False
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, which are read."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(2**20):

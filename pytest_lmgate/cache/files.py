@@ -6,7 +6,7 @@ a signature, without which nobody who has the key believes it. No pickle anywher
 
 from __future__ import annotations
 
-__all__ = ["read_head", "read_sealed", "remove_leftovers", "sync", "write_durably", "write_sealed"]
+__all__ = ["is_newer", "read_head", "read_sealed", "remove_leftovers", "sync", "write_durably", "write_sealed"]
 
 import contextlib
 import hashlib
@@ -17,13 +17,15 @@ import uuid
 from pathlib import Path
 
 from pytest_lmgate.config.cache_key import CacheKey
-from pytest_lmgate.errors import CacheError, UnsignedError
+from pytest_lmgate.errors import CacheError, NewerError, UnsignedError
 
 _SEAL = re.compile(rb"LMGATE1\n([0-9a-f]{64})(?: ([0-9a-f]{64}))?\n")  # checksum of the body, and a signature
+_LONGEST_SEAL = 256
+_FORMAT = re.compile(rb"LMGATE([1-9][0-9]{0,8})\n")
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one.
+def write_durably(path: Path, *parts: bytes | memoryview) -> None:
+    """Write a file, given in parts, so that a crash at any moment leaves the old one or the new one.
 
     Raises:
         OSError: It cannot be written; nothing is left behind.
@@ -33,7 +35,7 @@ def write_durably(path: Path, data: bytes) -> None:
     temporary = path.with_name(_temporary_name(path, uuid.uuid4().hex))
     try:
         with temporary.open("xb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):  # what was there keeps the permissions it had
@@ -56,10 +58,10 @@ def remove_leftovers(path: Path) -> None:
                 other.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, body: bytes, key: CacheKey | None = None) -> None:
-    """Write `body` durably with its checksum, and with a key also with its signature."""
-    signature = b"" if key is None else b" " + key.signature(path.name, body)
-    write_durably(path, b"LMGATE1\n" + _checksum(body) + signature + b"\n" + body)
+def write_sealed(path: Path, *body: bytes | memoryview, key: CacheKey | None = None) -> None:
+    """Write a body, given in parts, durably with its checksum, and with a key also with its signature."""
+    signature = b"" if key is None else b" " + key.signature(path.name, *body)
+    write_durably(path, b"LMGATE1\n" + _checksum(*body) + signature + b"\n", *body)
 
 
 def read_sealed(path: Path, key: CacheKey | None = None) -> bytes:
@@ -69,15 +71,16 @@ def read_sealed(path: Path, key: CacheKey | None = None) -> bytes:
         FileNotFoundError: There is none.
         CacheError: It is truncated, altered, or not a sealed file at all, but a folder, a pipe or a device; or the key
             does not fit its signature.
+        NewerError: A later version of this package wrote it.
         UnsignedError: There is a key, and the file has no signature.
     """
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end, nor would some devices
         raise CacheError(f"{path}: not a file")
-    data = path.read_bytes()
-    if (seal := _SEAL.match(data)) is None:
-        raise CacheError(f"{path}: not a cache entry of this format")
+    with path.open("rb") as file:
+        seal = _seal(path, file.read(_LONGEST_SEAL))
+        file.seek(seal.end())
+        body = file.read()
     checksum, signature = seal.groups()
-    body = data[seal.end() :]
     if checksum != _checksum(body):
         raise CacheError(f"{path}: its checksum does not match ({len(body):,} bytes): truncated or altered")
     if key is not None:
@@ -93,23 +96,46 @@ def read_head(path: Path) -> bytes:
 
     Raises:
         CacheError: It is not such a file.
+        NewerError: A later version of this package wrote it.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise CacheError(f"{path}: not a file")
     with path.open("rb") as file:
-        if (seal := _SEAL.match(file.read(256))) is None:
-            raise CacheError(f"{path}: not a cache entry of this format")
+        seal = _seal(path, file.read(_LONGEST_SEAL))
         file.seek(seal.end())
         length = file.read(8)
         return length + file.read(min(int.from_bytes(length, "little"), path.stat().st_size))
+
+
+def is_newer(path: Path) -> bool:
+    """Return whether a later version of this package wrote a sealed file, in a format that this one cannot read."""
+    try:
+        read_head(path)
+    except NewerError:
+        return True
+    except (OSError, CacheError):
+        pass
+    return False
+
+
+def _seal(path: Path, data: bytes) -> re.Match[bytes]:
+    if (seal := _SEAL.match(data)) is not None:
+        return seal
+    newer = _FORMAT.match(data)
+    if newer is not None and int(newer[1]) > 1:
+        raise NewerError(f"{path}: a later version of pytest-lmgate wrote it")
+    raise CacheError(f"{path}: not a cache entry of this format")
 
 
 def _temporary_name(path: Path, unique: str) -> str:
     return f".{path.name[:96]}-{unique}.tmp"
 
 
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest().encode()
+def _checksum(*body: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256()
+    for part in body:
+        digest.update(part)
+    return digest.hexdigest().encode()
 
 
 def sync(path: Path) -> None:

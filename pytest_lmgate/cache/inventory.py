@@ -16,18 +16,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from pytest_lmgate.cache.files import read_head, read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.locks import hold
 from pytest_lmgate.cache.metadata import facts_of, fingerprint_of, shapes_of
 from pytest_lmgate.cache.store import PARTIAL, WHOLE, lock_of
 from pytest_lmgate.config.cache_key import CacheKey
-from pytest_lmgate.errors import CacheError
+from pytest_lmgate.errors import CacheError, NewerError
 
 _ENTRY = re.compile(r"([0-9a-f]{64})\.(lmgate|partial)")
 _DIGEST = re.compile(r"[0-9a-f]{38}")
-_ASIDE, _SET_ASIDE = "set-aside", "set aside"
+_ASIDE, _SET_ASIDE, _NEWER = "set-aside", "set aside", "newer"
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Found:
     Attributes:
         path: The file.
         address: Address in its name.
-        state: ``whole``, ``unfinished`` or ``set aside``.
+        state: ``whole``, ``unfinished``, ``set aside``, or ``newer`` where a later version of this package wrote it.
         size: Bytes.
         used: When it was written or last found, seconds since 1970.
         fingerprint: What its address is made of; None where it cannot be read.
@@ -179,18 +178,22 @@ def _read(path: Path, address: str) -> Found:
         count = max([len(texts), *(shape[0] for shape in shapes.values() if shape)], default=0)
         return replace(found, fingerprint=fingerprint, facts=facts, count=count)
     except (OSError, CacheError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, NewerError) and state != _SET_ASIDE:
+            return replace(found, state=_NEWER)
         return replace(found, problem=str(error))
 
 
 def _remove(folder: Path, entry: Found) -> str:
     """Remove an entry while nobody measures it; return why it stays, or nothing."""
-    lock = lock_of(folder, entry.address)
+    if entry.state == _NEWER:
+        return "a newer pytest-lmgate wrote it"
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(lock).acquire(timeout=0):
+        with hold(lock_of(folder, entry.address), waiting=_in_use):
             entry.path.unlink(missing_ok=True)
-    except filelock.Timeout:
-        return "it is being measured"
-    except (OSError, NotImplementedError) as error:
+    except (OSError, NotImplementedError, CacheError) as error:
         return str(error)
     return ""
+
+
+def _in_use() -> None:
+    raise CacheError("it is being measured")

@@ -1,13 +1,13 @@
-"""A second level of the cache behind the folder: any address that fsspec knows, such as ``s3://bucket/cache``.
+"""Files at an address that fsspec knows, such as ``s3://bucket/folder``: a history, or a second level of the cache.
 
-Files travel as they are, with their checksum and signature, so that a file from there is believed for what it holds and
-not for where it lay. A store that is down, slow or full never changes a verdict: it is left alone for the rest of the
-session, which says so once.
+Files of a cache travel as they are, with their checksum and signature, so that a file from there is believed for what
+it holds and not for where it lay. A store of them that is down, slow or full never changes a verdict: it is left alone
+for the rest of the session, which says so once.
 """
 
 from __future__ import annotations
 
-__all__ = ["Remote", "is_from_fork"]
+__all__ = ["Address", "AddressError", "Remote", "is_from_fork", "needs_network", "place_of"]
 
 import concurrent.futures
 import contextlib
@@ -15,22 +15,147 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from pytest_lmgate.cache.files import write_durably
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import ConfigError, harmless
 
 T = TypeVar("T")
 _SECONDS, _ATTEMPTS, _PAUSE = 60.0, 3, 1.0
 
 
-class Remote:
-    """Files at an address.
+class AddressError(OSError):
+    """Files at an address cannot be read or written, although that was tried several times."""
+
+
+class Address:
+    """A folder at an address.
 
     Args:
         url: As fsspec reads it: ``s3://``, ``gs://``, ``hf://``, ``file://`` and so on.
+        option: Who names it, for messages.
+        seconds: How long one transfer may take.
+
+    Raises:
+        ConfigError: There is no such kind of store, or its library is not installed.
+    """
+
+    def __init__(self, url: str, option: str, *, seconds: float = _SECONDS) -> None:
+        self._secrets, self._seconds = _secrets_of(url), seconds
+        self._shown = _without(self._secrets, url)
+        try:
+            import fsspec
+        except ImportError:
+            raise ConfigError(
+                f"{option} {self._shown}: fsspec is not installed: pip install 'pytest-lmgate[remote]'"
+            ) from None
+        try:
+            self._files, root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise ConfigError(f"{option} {self._shown}: {error}") from None
+        except Exception as error:  # whatever a store's library raises; some ask their server already
+            problem = f"{type(error).__name__}: {_without(self._secrets, str(error))}"
+            raise ConfigError(
+                f"{option}: expected an address such as s3://bucket/folder that can be used, got {self._shown!r} "
+                f"({problem})"
+            ) from None
+        self._root = root.rstrip("/")
+        protocol: str | tuple[str, ...] = self._files.protocol
+        self._is_local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+    def __str__(self) -> str:
+        """Return the address without what may be secret."""
+        return self._shown
+
+    def read(self, name: PurePosixPath) -> bytes | None:
+        """Return what a file holds; None where there is none.
+
+        Raises:
+            AddressError: It cannot be read.
+        """
+
+        def read() -> bytes | None:
+            try:
+                found: bytes = self._files.cat_file(self._at(name))
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                return None
+            return found
+
+        return self._tried(read)
+
+    def read_all(self, suffix: str) -> dict[str, bytes]:
+        """Return what each file of this suffix holds by its name, sorted; files in inner folders are left out.
+
+        Raises:
+            AddressError: One of them cannot be read.
+        """
+
+        def read() -> dict[str, bytes]:
+            self._files.invalidate_cache()  # another process may have written there
+            try:
+                listed = self._files.ls(self._root, detail=False)
+            except FileNotFoundError:
+                return {}
+            paths = sorted(path for path in listed if path.endswith(suffix) and not _name(path).startswith("."))
+            # Many at once, where the store can. Unlike cat it takes no [ in a name for a pattern.
+            found = self._files.cat_ranges(paths, None, None)
+            if problem := next((each for each in found if isinstance(each, Exception)), None):
+                raise problem
+            return {_name(path): data for path, data in zip(paths, found, strict=True)}
+
+        return self._tried(read)
+
+    def write(self, name: PurePosixPath, data: bytes) -> None:
+        """Write a file.
+
+        Raises:
+            AddressError: It cannot be written.
+        """
+
+        def write() -> None:
+            at = self._at(name)
+            if self._is_local:
+                write_durably(Path(at), data)  # whole or not at all, as object stores write
+            else:
+                self._files.pipe_file(at, data)
+
+        self._tried(write)
+
+    def remove(self, name: PurePosixPath) -> None:
+        """Remove a file, if there is one.
+
+        Raises:
+            AddressError: It cannot be removed.
+        """
+
+        def remove() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.rm_file(self._at(name))
+
+        self._tried(remove)
+
+    def _at(self, name: PurePosixPath) -> str:
+        return f"{self._root}/{name}"
+
+    def _tried(self, work: Callable[[], T]) -> T:
+        """Return what some work returns, tried several times but where the store does not answer at all."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return _within(self._seconds, work)
+            except Exception as error:  # whatever a store's library raises
+                if isinstance(error, TimeoutError) or attempt == _ATTEMPTS - 1:
+                    raise AddressError(f"{type(error).__name__}: {_without(self._secrets, str(error))}") from None
+                time.sleep(_PAUSE * 2**attempt)
+        raise AssertionError
+
+
+class Remote:
+    """A second level of the cache, at an address.
+
+    Args:
+        url: As `Address` takes it.
         readonly: Whether nothing is written there.
         remark: Called with a sentence where the store cannot be used.
         seconds: How long one transfer may take.
@@ -47,30 +172,12 @@ class Remote:
         remark: Callable[[str], None] = lambda _: None,
         seconds: float = _SECONDS,
     ) -> None:
-        self.shown = _masked(url)
-        self._readonly, self._remark, self._seconds, self._is_down = readonly, remark, seconds, False
-        try:
-            import fsspec
-
-            self._files, self._root = fsspec.core.url_to_fs(url)
-        except ImportError as error:
-            raise ConfigError(f"--lmgate-remote-cache {self.shown}: {error}") from None
-        except ValueError as error:
-            raise ConfigError(
-                f"--lmgate-remote-cache: expected an address such as s3://bucket/folder, got {self.shown!r} ({error})"
-            ) from None
+        self._address = Address(url, "--lmgate-remote-cache", seconds=seconds)
+        self._readonly, self._remark, self._is_down = readonly, remark, False
 
     def get(self, name: PurePosixPath, path: Path) -> bool:
         """Copy a file from there to `path`; False where there is none, or the store cannot be used."""
-
-        def read() -> bytes | None:
-            try:
-                found: bytes = self._files.cat_file(self._at(name))
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-                return None
-            return found
-
-        data = self._tried(read)
+        data = self._unless_down(lambda: self._address.read(name))
         if data is None:
             return False
         with contextlib.suppress(OSError):  # the folder says so itself when it is written to
@@ -80,48 +187,44 @@ class Remote:
 
     def put(self, name: PurePosixPath, path: Path) -> None:
         """Copy the file at `path` there."""
-        if self._readonly or not path.exists():  # where the folder could not be written
-            return
-
-        def write() -> None:
-            data, at = path.read_bytes(), self._at(name)
-            if "file" in _protocols(self._files):
-                write_durably(Path(at), data)  # whole or not at all, as object stores write
-            else:
-                self._files.pipe_file(at, data)
-
-        self._tried(write)
+        if not self._readonly and path.exists():  # not where the folder could not be written
+            self._unless_down(lambda: self._address.write(name, path.read_bytes()))
 
     def remove(self, name: PurePosixPath) -> None:
         """Remove a file there, if there is one."""
-
-        def remove() -> None:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.rm_file(self._at(name))
-
         if not self._readonly:
-            self._tried(remove)
+            self._unless_down(lambda: self._address.remove(name))
 
-    def _at(self, name: PurePosixPath) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
+    def _unless_down(self, work: Callable[[], T]) -> T | None:
+        """Return what some work returns; None where the store cannot be used."""
+        if self._is_down:
+            return None
+        try:
+            return work()
+        except OSError as error:
+            self._is_down = True
+            self._remark(f"the remote cache {self._address} cannot be used ({error}); this session goes on without it")
+            return None
 
-    def _tried(self, work: Callable[[], T]) -> T | None:
-        """Return what some work returns, tried several times; None where the store cannot be used."""
-        for attempt in range(_ATTEMPTS):
-            if self._is_down:
-                return None
-            try:
-                return _within(self._seconds, work)
-            except Exception as error:  # whatever a store's library raises
-                problem = f"{type(error).__name__}: {_masked(' '.join(str(error).split()))}"
-                if isinstance(error, TimeoutError) or attempt == _ATTEMPTS - 1:
-                    self._is_down = True
-                    self._remark(
-                        f"the remote cache {self.shown} cannot be used ({problem}); this session goes on without it"
-                    )
-                else:
-                    time.sleep(_PAUSE * 2**attempt)
-        return None
+
+def place_of(given: str, folder: Path, option: str, *, offline: bool = False) -> Path | Address:
+    """Return a folder as it is named: a path, relative to `folder`, or a URI.
+
+    Raises:
+        ConfigError: There is no such kind of store, its library is not installed, or it needs the network and `offline`
+            is set.
+    """
+    if "://" not in given:
+        return folder / Path(given).expanduser()
+    if offline and needs_network(given):
+        shown = _without(_secrets_of(given), given)
+        raise ConfigError(f"{option} {shown} needs the network, which --lmgate-offline forbids")
+    return Address(given, option)
+
+
+def needs_network(url: str) -> bool:
+    """Return whether an address leads away from this machine and its disks."""
+    return re.match(r"(?!file:)\w+:", url) is not None
 
 
 def is_from_fork(environment: Mapping[str, str]) -> bool:
@@ -158,12 +261,23 @@ def _within(seconds: float, work: Callable[[], T]) -> T:
         raise TimeoutError(f"no answer in {seconds:g} s") from None
 
 
-def _protocols(files: Any) -> tuple[str, ...]:
-    protocol: str | tuple[str, ...] = files.protocol
-    return (protocol,) if isinstance(protocol, str) else protocol
+def _secrets_of(url: str) -> list[str]:
+    """What may be secret in an address, the longest first: user and password, the password alone, and the query."""
+    _, _, rest = url.partition("://")
+    address, _, query = rest.partition("?")
+    user, at, _ = address.rpartition("@")
+    # A path may have an @ too, as in s3://bucket/model@v1.
+    is_user = at and (":" in user or "/" not in user)
+    found = {query, *((user, user.partition(":")[2]) if is_user else ())}
+    return sorted(filter(None, found), key=len, reverse=True)
 
 
-def _masked(text: str) -> str:
-    """Take what may be secret out of addresses: user and password, and all that follows a question mark."""
-    text = re.sub(r"(\w://)[^/\s@]*@", r"\1***@", text)
-    return re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", text)
+def _without(secrets: Sequence[str], text: str) -> str:
+    """Return a text in one line without these secrets, and without those of other addresses that a store names."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", harmless(" ".join(text.split())))
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -3,7 +3,7 @@
     .lmgate_cache/
       token-nll/ab/abcdef….lmgate     a whole measurement (sealed safetensors: checksum, signature, arrays, metadata)
       token-nll/ab/abcdef….partial    what an interrupted measurement had, removed once it is whole
-      locks/abcdef….lock              held while measuring; the system frees it when its process dies
+      locks/abcdef….lock              held while measuring (see `locks`)
       digests/…                       remembered digests of files
       set-aside/…                     entries that could not be trusted
 
@@ -18,27 +18,26 @@ import contextlib
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import filelock
 import numpy as np
 import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
 from pytest_lmgate.cache.digest import FileDigests
-from pytest_lmgate.cache.files import read_sealed, write_durably, write_sealed
+from pytest_lmgate.cache.files import is_newer, read_sealed, write_durably, write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference
+from pytest_lmgate.cache.locks import hold
 from pytest_lmgate.cache.metadata import facts_of, fingerprint_of
-from pytest_lmgate.cache.remote import Remote, is_from_fork
+from pytest_lmgate.cache.remote import Remote, is_from_fork, needs_network
 from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.errors import CacheError, UnsignedError
+from pytest_lmgate.errors import CacheError, NewerError, UnsignedError
 
 WHOLE, PARTIAL = ".lmgate", ".partial"
 _SEND_SECONDS = 30.0
@@ -88,9 +87,10 @@ class Store:
         return found
 
     def put(self, fingerprint: Fingerprint, entry: Entry) -> None:
-        """Store a whole measurement; the partial one goes."""
+        """Store a whole measurement; the partial one goes, unless the whole one cannot be written."""
         path, partial = self.path(fingerprint), self._path(fingerprint, PARTIAL)
-        self._save(path, fingerprint, entry)
+        if not self._save(path, fingerprint, entry):
+            return
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         if self._remote is not None:
@@ -104,8 +104,8 @@ class Store:
     def put_partial(self, fingerprint: Fingerprint, entry: Entry) -> None:
         """Store what a measurement has so far."""
         path = self._path(fingerprint, PARTIAL)
-        self._save(path, fingerprint, entry)
-        if self._remote is not None and time.monotonic() - self._sent >= _SEND_SECONDS:
+        saved = self._save(path, fingerprint, entry)
+        if saved and self._remote is not None and time.monotonic() - self._sent >= _SEND_SECONDS:
             self._remote.put(self._name(path), path)
             self._sent = time.monotonic()
 
@@ -116,27 +116,16 @@ class Store:
     @contextlib.contextmanager
     def lock(self, fingerprint: Fingerprint, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold the measurement's lock, so that two processes measure once; `waiting` is called before a wait."""
-        path = lock_of(self.folder, fingerprint.address)
-        held: filelock.BaseFileLock | None = None
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._mark_ignored()
-            lock = filelock.FileLock(path)
+        with contextlib.ExitStack() as held:
             try:
-                lock.acquire(timeout=0)
-            except filelock.Timeout:
-                waiting()
-                lock.acquire()
-            held = lock
-        except (OSError, NotImplementedError) as error:
-            self._warn(
-                f"the cache folder {self.folder} cannot be locked ({error}); two runs may measure the same twice"
-            )
-        try:
+                self._mark_ignored()
+                held.enter_context(hold(lock_of(self.folder, fingerprint.address), waiting, self._remark))
+            except (OSError, NotImplementedError) as error:
+                why = getattr(error, "strerror", None) or error
+                self._warn(
+                    f"the cache folder {self.folder} cannot be locked ({why}); two runs may measure the same twice"
+                )
             yield
-        finally:
-            if held is not None:
-                held.release()
 
     def explain(self, fingerprint: Fingerprint) -> list[str]:
         """Say which ingredients changed since the nearest earlier entry; empty where there is no earlier one."""
@@ -176,6 +165,11 @@ class Store:
             return Entry(safetensors.numpy.load(body), facts_of(body))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except NewerError:
+            self._remark(
+                f"{self.folder} has entries of a newer pytest-lmgate, which stay as they are: this version measures "
+                "again, and keeps nothing in their place"
+            )
         except UnsignedError:
             self._remark("LMGATE_CACHE_KEY is set: cache entries without a signature were not used, but measured again")
         except (CacheError, safetensors.SafetensorError, ValueError, RecursionError) as error:
@@ -184,14 +178,18 @@ class Store:
             self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
         return None
 
-    def _save(self, path: Path, fingerprint: Fingerprint, entry: Entry) -> None:
-        arrays = {name: np.asarray(array, order="C") for name, array in entry.arrays.items()}
+    def _save(self, path: Path, fingerprint: Fingerprint, entry: Entry) -> bool:
+        if is_newer(path):
+            return False
         metadata = {"fingerprint": fingerprint.text, "facts": json.dumps(dict(entry.facts), sort_keys=True)}
         try:
             self._mark_ignored()
-            write_sealed(path, safetensors.numpy.save(arrays, metadata=metadata), self._key)
-        except OSError as error:
-            self._warn(f"the cache folder {self.folder} cannot be written ({error}); the result is not kept")
+            write_sealed(path, *_packed(entry.arrays, metadata), key=self._key)
+        except OSError as error:  # said without the file's name, which differs each time
+            why = error.strerror or error
+            self._warn(f"the cache folder {self.folder} cannot be written ({why}); the result is not kept")
+            return False
+        return True
 
     def _set_aside(self, path: Path, reason: Exception) -> None:
         aside = self.folder / "set-aside" / path.name
@@ -210,6 +208,23 @@ class Store:
             write_durably(marker, b"# made by pytest-lmgate\n*\n")
 
 
+def _packed(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """Return a safetensors file in parts, of which the arrays are no copies; the library's own writer makes two."""
+    head: dict[str, Any] = {"__metadata__": dict(metadata)}
+    # The widest numbers first, so that all are aligned, as the format asks.
+    ordered = {name: arrays[name] for name in sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))}
+    end = 0
+    for name, array in ordered.items():
+        begin, end = end, end + array.nbytes
+        kind = "BOOL" if array.dtype.kind == "b" else f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}"
+        head[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [begin, end]}
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for array in ordered.values():
+        yield np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+
+
 def lock_of(folder: Path, address: str) -> Path:
     """Return the file that is locked while the measurement of an address is made or removed."""
     return folder / "locks" / f"{address[:40]}.lock"
@@ -223,7 +238,7 @@ def open_store(options: Options, warn: Callable[[str], None], remark: Callable[[
     """
     remote = None
     # Offline, only a folder is asked.
-    if options.remote_cache and not (options.offline and re.match(r"(?!file:)\w+:", options.remote_cache)):
+    if options.remote_cache and not (options.offline and needs_network(options.remote_cache)):
         readonly = options.remote_cache_readonly or is_from_fork(os.environ)
         remote = Remote(options.remote_cache, readonly=readonly, remark=remark)
     return Store(options.cache, warn, options.cache_key, remark, remote)

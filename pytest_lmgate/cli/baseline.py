@@ -13,8 +13,9 @@ import typer
 
 from pytest_lmgate.cli.output import AsJson, show
 from pytest_lmgate.cli.places import BaselineOption, root
-from pytest_lmgate.cli.tables import counted, table
+from pytest_lmgate.cli.tables import table
 from pytest_lmgate.errors import BaselineError, nearest
+from pytest_lmgate.report.counted import counted
 
 if TYPE_CHECKING:
     from pytest_lmgate.gates.baseline import BaselineEntry

@@ -11,8 +11,9 @@ import typer
 
 from pytest_lmgate.cli.output import AsJson, show
 from pytest_lmgate.cli.places import CacheOption, root
-from pytest_lmgate.cli.tables import age, bytes_of, counted, size, table
+from pytest_lmgate.cli.tables import age, bytes_of, table
 from pytest_lmgate.errors import CacheError, harmless
+from pytest_lmgate.report.counted import byte_size, counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def list_entries(folder: CacheOption = None, as_json: AsJson = False) -> None:
         (
             entry.address[:12],
             f"{age(time.time() - entry.used)}",
-            size(entry.size),
+            byte_size(entry.size),
             entry.kind,
             entry.state if not entry.problem else "broken",
             str(entry.facts.get("metric", "-")),
@@ -81,19 +82,26 @@ def verify(folder: CacheOption = None, as_json: AsJson = False) -> None:
     """Check every measurement.
 
     Its checksum, its address and, if LMGATE_CACHE_KEY is set, its signature. The exit code is 1 if one is broken.
-    Nothing is removed: a session sets a broken entry aside and measures again.
+    Nothing is removed: a session sets a broken entry aside and measures again. Entries of a newer pytest-lmgate are
+    counted, but not checked.
     """
     from pytest_lmgate.cache.inventory import check
     from pytest_lmgate.config.cache_key import CacheKey
 
     place, entries = _entries(folder)
     key = CacheKey.from_environment()
-    problems = {str(entry.path): why for entry in entries if entry.state != "set aside" and (why := check(entry, key))}
-    checked = sum(entry.state != "set aside" for entry in entries)
+    ours = [entry for entry in entries if entry.state not in ("set aside", "newer")]
+    problems = {str(entry.path): why for entry in ours if (why := check(entry, key))}
+    newer = sum(entry.state == "newer" for entry in entries)
     how = "checksums" if key is None else "checksums and signatures"
     text = [harmless(why) for why in problems.values()]
-    text.append(f"{place}: {how} of {counted(checked, 'entry')} checked, {len(problems)} broken")
-    show({"folder": str(place), "checked": checked, "broken": problems}, "\n".join(text), as_json=as_json)
+    text.append(f"{place}: {how} of {counted(len(ours), 'entry')} checked, {len(problems)} broken")
+    text[-1] += f", {newer} of a newer pytest-lmgate not checked" if newer else ""
+    show(
+        {"folder": str(place), "checked": len(ours), "newer": newer, "broken": problems},
+        "\n".join(text),
+        as_json=as_json,
+    )
     if problems:
         raise typer.Exit(1)
 
@@ -134,7 +142,8 @@ def _sweep(place: Path, entries: list[Found], most: int, as_json: bool) -> None:
     swept = sweep(place, entries, most)
     gone = sum(entry.size for entry in swept.removed)
     text = [f"{entry.path}: stays, since {why}" for entry, why in swept.kept]
-    text.append(f"{place}: {counted(len(swept.removed), 'entry')} removed ({size(gone)}), {size(swept.size)} left")
+    removed = f"{counted(len(swept.removed), 'entry')} removed ({byte_size(gone)})"
+    text.append(f"{place}: {removed}, {byte_size(swept.size)} left")
     data = {"removed": [str(entry.path) for entry in swept.removed], "size": swept.size}
     data |= {"kept": {str(entry.path): why for entry, why in swept.kept}}
     show(data, "\n".join(text), as_json=as_json)
@@ -151,7 +160,7 @@ def _entries(folder: str | None) -> tuple[Path, list[Found]]:
 
 
 def _total(entries: list[Found]) -> str:
-    return f"{counted(len(entries), 'entry')}, {size(sum(entry.size for entry in entries))}"
+    return f"{counted(len(entries), 'entry')}, {byte_size(sum(entry.size for entry in entries))}"
 
 
 def _facts(entry: Found) -> dict[str, Any]:

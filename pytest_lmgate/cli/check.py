@@ -11,8 +11,8 @@ import typer
 
 from pytest_lmgate.cli.output import AsJson, show
 from pytest_lmgate.cli.places import root
-from pytest_lmgate.cli.tables import counted
 from pytest_lmgate.errors import ConfigError, LmgateError, about
+from pytest_lmgate.report.counted import counted
 
 
 def check(

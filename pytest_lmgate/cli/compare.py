@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["compare"]
 
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pytest_lmgate.cli.output import AsJson, show
+from pytest_lmgate.cli.places import root
 from pytest_lmgate.errors import RecordError
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def compare(
     before: Annotated[str, typer.Argument(metavar="A", help="JSON report of the former run; with --history a commit.")],
     after: Annotated[str, typer.Argument(metavar="B", help="The same of the newer run.")],
-    history: Annotated[Path | None, typer.Option(help="Take A and B for commits recorded in this folder.")] = None,
+    history: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Take A and B for commits recorded in this folder, or at this URI."),
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a comment for a pull request.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -55,11 +58,13 @@ def _reported(path: Path) -> Mapping[str, GateRecord]:
     return {gate.id: gate for gate in parse_report(text, str(path))}
 
 
-def _recorded(folder: Path, commit: str) -> Mapping[str, GateRecord]:
+def _recorded(folder: str, commit: str) -> Mapping[str, GateRecord]:
     """Return the gates of all runs of a commit: of each gate the newest record."""
+    from pytest_lmgate.cache.remote import place_of
     from pytest_lmgate.judge.history import read_history
 
-    runs = read_history(folder)
+    place = place_of(folder, Path(), "--history", offline=root().is_on("offline"))
+    runs = read_history(place)
     wanted = commit if re.fullmatch(r"[0-9a-f]{4,40}\+?", commit) else _resolved(commit)
     of_it = [run for run in runs if _is(run.commit, wanted)]
     commits = {run.commit for run in of_it}
@@ -67,11 +72,9 @@ def _recorded(folder: Path, commit: str) -> Mapping[str, GateRecord]:
         changed = (
             f"; {wanted[:12]}+, with changed files, has one" if any(_is(r.commit, f"{wanted}+") for r in runs) else ""
         )
-        raise RecordError(
-            f"{folder}: no run of commit {commit} is recorded{changed}; lmgate history {folder} shows all"
-        )
+        raise RecordError(f"{place}: no run of commit {commit} is recorded{changed}; lmgate history {place} shows all")
     if len(commits) > 1:
-        raise RecordError(f"{folder}: {commit} may be one of {', '.join(sorted(commits))}: give more digits")
+        raise RecordError(f"{place}: {commit} may be one of {', '.join(sorted(commits))}: give more digits")
     return {gate.id: gate for run in of_it for gate in run.gates}
 
 
@@ -85,9 +88,6 @@ def _is(recorded: str, wanted: str) -> bool:
 
 def _resolved(name: str) -> str:
     """Return the commit that a name such as ``main~1`` has in the repository here; the name where it has none."""
-    command = ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return name
-    return done.stdout.strip() or name
+    from pytest_lmgate.judge.repository import git_says
+
+    return git_says(Path(), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}") or name

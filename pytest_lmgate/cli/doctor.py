@@ -16,9 +16,9 @@ import typer
 
 from pytest_lmgate.cli.output import AsJson, show
 from pytest_lmgate.cli.places import CacheOption, ConfigOption, root
-from pytest_lmgate.cli.tables import counted, size
 from pytest_lmgate.config.rootdir import Root
 from pytest_lmgate.errors import LmgateError
+from pytest_lmgate.report.counted import byte_size, counted
 
 if TYPE_CHECKING:
     from pytest_lmgate.config.specs import ModelSpec
@@ -100,7 +100,7 @@ def _device() -> Iterator[Finding]:
 
     try:
         device = resolve_device("auto")
-        free = f"{size(available_bytes(device))} free"
+        free = f"{byte_size(available_bytes(device))} free"
     except (LmgateError, ImportError, OSError) as error:
         yield Finding("device", str(error), "Repair the installation of torch.", wrong=True)
         return
@@ -121,7 +121,7 @@ def _cache(here: Root, given: str | None) -> Iterator[Finding]:
     broken = [entry for entry in entries if entry.state != "set aside" and check(entry, key)]
     place = next(each for each in (folder, *folder.parents) if each.exists())
     writable = place.is_dir() and os.access(place, os.W_OK)
-    fact = f"{folder}: {counted(len(entries), 'entry')}, {size(sum(entry.size for entry in entries))}"
+    fact = f"{folder}: {counted(len(entries), 'entry')}, {byte_size(sum(entry.size for entry in entries))}"
     fact += ", signed" * (key is not None)
     advice = []
     if broken:

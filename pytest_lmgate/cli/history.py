@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate.cli.output import AsJson, show
+from pytest_lmgate.cli.places import root
 from pytest_lmgate.errors import RecordError, nearest
 
 
 def history(
-    folder: Annotated[Path, typer.Argument(help="Folder that pytest --lmgate-history FOLDER writes to.")],
+    folder: Annotated[str, typer.Argument(help="Folder or URI that pytest --lmgate-history FOLDER writes to.")],
     gate: Annotated[str, typer.Argument(help="Id of a gate, or a part of it; all gates without.")] = "",
     branch: Annotated[str, typer.Option(help="Only runs of this branch.")] = "",
     last: Annotated[int, typer.Option(min=0, help="Show this many runs of each gate, 0 for all; all are judged.")] = 12,
@@ -23,20 +24,22 @@ def history(
 ) -> None:
     """Print each gate's runs with their noise, and say where a gate first changed beyond noise."""
     from pytest_lmgate.cache.files import write_durably
+    from pytest_lmgate.cache.remote import place_of
     from pytest_lmgate.judge.history import read_history
     from pytest_lmgate.report.history import history_json, history_svg, history_text, tracks
 
-    runs = read_history(folder)
+    place = place_of(folder, Path(), "lmgate history", offline=root().is_on("offline"))
+    runs = read_history(place)
     if branch:
         known = {run.branch for run in runs}
         runs = [run for run in runs if run.branch == branch]
         if not runs:
-            raise RecordError(f"{folder}: no run of branch {branch!r}{nearest(branch, known)}")
+            raise RecordError(f"{place}: no run of branch {branch!r}{nearest(branch, known)}")
     found = tracks(runs)
     shown = [track for track in found if track.id == gate] or [track for track in found if gate in track.id]
     if not shown:
         ids = [track.id for track in found]
-        raise RecordError(f"{folder}: no run has a gate {gate!r}{nearest(gate, ids)}")
+        raise RecordError(f"{place}: no run has a gate {gate!r}{nearest(gate, ids)}")
     if svg is not None:
         try:
             write_durably(svg, history_svg(shown).encode())

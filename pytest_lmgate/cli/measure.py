@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pytest_lmgate.cli.output import AsJson, show
-from pytest_lmgate.cli.places import CacheOption, ConfigOption
+from pytest_lmgate.cli.places import CacheOption, ConfigOption, DeviceOption, OfflineOption
 from pytest_lmgate.cli.tables import table
 from pytest_lmgate.errors import EngineError, nearest
 from pytest_lmgate.metrics.table import METRICS, metric_called
@@ -37,8 +37,8 @@ def measure(
     ] = None,
     config: ConfigOption = None,
     cache: CacheOption = None,
-    device: Annotated[str | None, typer.Option(help="auto, cuda, mps, cpu.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never use the network.")] = False,
+    device: DeviceOption = None,
+    offline: OfflineOption = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure again what the cache has.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,6 +50,7 @@ def measure(
     if metric not in METRICS:
         meant = metric_called(metric)
         hint = f" (did you mean {meant!r}?)" if meant in METRICS else nearest(metric, METRICS)
+        hint = hint or "; a metric that a conftest.py registers is measured by pytest only"
         raise typer.BadParameter(f"expected a metric, one of {', '.join(METRICS)}; got {metric!r}{hint}")
     named = {"protocol": protocol, "stride": stride, "max_length": max_length}
     axes = {key: _values(key, text) for key, text in named.items() if text is not None}

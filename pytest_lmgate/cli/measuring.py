@@ -6,9 +6,7 @@ __all__ = ["Measuring", "measuring"]
 
 import contextlib
 import os
-import shutil
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +15,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pytest_lmgate.cli.places import root
-from pytest_lmgate.errors import harmless_line
+from pytest_lmgate.report.progress import ProgressLine
 
 if TYPE_CHECKING:
     from pytest_lmgate.config.file import Project
-    from pytest_lmgate.engine.loop import Progress
     from pytest_lmgate.evaluate.evaluator import Evaluator
     from pytest_lmgate.metrics.divergence import Divergence
     from pytest_lmgate.metrics.score import Score
-
-_TERMINAL_SECONDS, _LOG_SECONDS = 0.2, 30.0
 
 
 @dataclass
@@ -100,12 +95,14 @@ def measuring(
         project = load_project(here.start, here.project_file(config))
     options = Options(
         cache=here.cache(cache),
+        remote_cache=here.text("remote_cache", None),
+        remote_cache_readonly=here.is_on("remote_cache_readonly"),
         refresh=refresh,
         offline=offline or here.is_on("offline"),
         device=here.text("device", device),
         cache_key=CacheKey.from_environment(),
     )
-    progress, remarks = _Progress(), dict[str, None]()
+    progress, remarks = ProgressLine(_echo, sys.stderr.isatty), dict[str, None]()
     evaluator = Evaluator(
         project,
         options,
@@ -114,40 +111,13 @@ def measuring(
         warn=progress.say,
         remark=lambda sentence: remarks.setdefault(sentence),
     )
-    try:
+    with progress:
         yield Measuring(project, evaluator)
-    finally:
-        progress.clear()
     for sentence in remarks:
         progress.say(sentence)
     for model, reason in evaluator.not_kept.items():
         progress.say(f"{model}: its measurement is not kept: {reason}")
 
 
-class _Progress:
-    """One line kept up to date on a terminal, a line every 30 seconds elsewhere; always on stderr."""
-
-    def __init__(self) -> None:
-        self._drawn, self._last = 0, time.monotonic()
-
-    def show(self, progress: Progress) -> None:
-        terminal, now = sys.stderr.isatty(), time.monotonic()
-        if now - self._last < (_TERMINAL_SECONDS if terminal else _LOG_SECONDS):
-            return
-        self._last = now
-        line = f"lmgate: {harmless_line(progress.line)}"
-        if not terminal:
-            typer.echo(line, err=True)
-            return
-        line = line[: shutil.get_terminal_size().columns - 1]
-        typer.echo("\r" + line.ljust(self._drawn), err=True, nl=False)
-        self._drawn = max(self._drawn, len(line))
-
-    def say(self, sentence: str) -> None:
-        self.clear()
-        typer.echo(f"lmgate: {harmless_line(sentence)}", err=True)
-
-    def clear(self) -> None:
-        if self._drawn:
-            typer.echo("\r" + " " * self._drawn + "\r", err=True, nl=False)
-            self._drawn = 0
+def _echo(text: str) -> None:
+    typer.echo(text, err=True, nl=False)

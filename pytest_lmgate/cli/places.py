@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BaselineOption", "CacheOption", "ConfigOption", "root"]
+__all__ = ["BaselineOption", "CacheOption", "ConfigOption", "DeviceOption", "OfflineOption", "root"]
 
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +21,8 @@ ConfigOption = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE", help="lmgate.yaml to use; the nearest upward else."),
 ]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cuda, mps, cpu.")]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
 
 
 def root() -> Root:

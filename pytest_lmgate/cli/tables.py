@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["age", "bytes_of", "counted", "size", "table"]
+__all__ = ["age", "bytes_of", "table"]
 
 import re
 import shutil
@@ -48,15 +48,6 @@ def table(
     )
 
 
-def size(number: int) -> str:
-    """Return a number of bytes as in ``1.2 MB``; M is a million."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000  # type: ignore[assignment]
-    return f"{number:.3g} TB"
-
-
 def bytes_of(written: str) -> int:
     """Return the bytes of a size such as ``500M``, ``2GB`` or ``1.5GiB``.
 
@@ -73,9 +64,3 @@ def age(seconds: float) -> str:
     """Return how long ago something was, as in ``3 d``."""
     found = next(((seconds / each, unit) for each, unit in _AGES if seconds >= each), (max(seconds, 0), "s"))
     return f"{int(found[0])} {found[1]}"
-
-
-def counted(count: int, what: str) -> str:
-    """Return ``1 entry`` or ``2 entries``."""
-    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"{count:,} {what if count == 1 else plural}"

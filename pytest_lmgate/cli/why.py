@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pytest_lmgate.cli.output import AsJson, show
-from pytest_lmgate.cli.places import CacheOption, ConfigOption
+from pytest_lmgate.cli.places import CacheOption, ConfigOption, DeviceOption, OfflineOption
 
 if TYPE_CHECKING:
     from pytest_lmgate.evaluate.why import Why
@@ -26,8 +26,8 @@ def why(
     max_length: Annotated[int | None, typer.Option(min=2, help="Tokens of a window; the context else.")] = None,
     config: ConfigOption = None,
     cache: CacheOption = None,
-    device: Annotated[str | None, typer.Option(help="auto, cuda, mps, cpu.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never use the network.")] = False,
+    device: DeviceOption = None,
+    offline: OfflineOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which layers of a model cost what, by putting each in turn into the model that it was made of.

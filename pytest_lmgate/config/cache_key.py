@@ -42,16 +42,17 @@ class CacheKey:
         given = os.environ.get(VARIABLE)
         return None if given is None else cls(os.fsencode(given.strip()))
 
-    def signature(self, name: str, body: bytes) -> bytes:
+    def signature(self, name: str, *body: bytes | memoryview) -> bytes:
         """Return the signature of a file, 64 hexadecimal digits.
 
         Args:
             name: Name of the file. It is signed too, so that no file can take another one's place.
-            body: Its content.
+            body: Its content, in parts.
         """
         keyed = self._keyed.copy()
         keyed.update(os.fsencode(name) + b"\0")
-        keyed.update(body)
+        for part in body:
+            keyed.update(part)
         return keyed.hexdigest().encode()
 
     def fits(self, signature: bytes, name: str, body: bytes) -> bool:

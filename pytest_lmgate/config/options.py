@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.config.executor import Executor
 from pytest_lmgate.config.specs import check_device
 
 
@@ -24,6 +25,7 @@ class Options:
         refresh: Measure again whatever was not measured in this run.
         offline: Forbid the network.
         device: Device for models whose entry names none; None for the project's default.
+        executor: Where models run; None for this process.
         fail_fast: Stop a measurement once a partial sum proves the limit broken.
         workers: Processes that measure side by side and share the processors.
         explain_cache: Say per gate what changed since the nearest earlier entry.
@@ -43,6 +45,7 @@ class Options:
     refresh: bool = False
     offline: bool = False
     device: str | None = None
+    executor: Executor | None = None
     fail_fast: bool = False
     workers: int = 1
     explain_cache: bool = False

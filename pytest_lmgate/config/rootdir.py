@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME, find_project_file
+from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME, find_project_file, is_on
 from pytest_lmgate.errors import ConfigError
 
 _ALWAYS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")  # these count even without a section
@@ -47,8 +47,13 @@ class Root:
         return None if found is None or found == "" else str(found)
 
     def is_on(self, name: str) -> bool:
-        """Return whether the ini file or else the environment turns an option such as ``offline`` on."""
-        return (self.text(name, None) or "").lower() in ("1", "true", "yes", "on")
+        """Return whether the ini file or else the environment turns an option such as ``offline`` on.
+
+        Raises:
+            ConfigError: It says neither on nor off.
+        """
+        key = f"lmgate_{name}"
+        return is_on(key, self.settings.get(key), os.environ.get(key.upper()))
 
     def cache(self, given: str | None) -> Path:
         """Return the folder of measurements: as given on the command line, else as a session of pytest has it."""

@@ -158,8 +158,7 @@ def plan_choices(
     begins = np.maximum(0, ends - max_length - 1) if max_length is not None else np.zeros_like(ends)
     firsts = np.array(first, dtype=np.int64)
     plan = WindowPlan(np.arange(len(streams), dtype=np.int64), begins, ends, firsts, np.zeros(len(streams), dtype=bool))
-    none = tuple(0 for _ in streams)
-    return Streams(tuple(streams), None, none, none, none), plan
+    return Streams(streams, None), plan
 
 
 @dataclass(frozen=True)

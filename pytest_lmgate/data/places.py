@@ -67,10 +67,10 @@ class TargetPlaces:
     def _spell(self, text: int) -> Spelling:
         written, ids = self.texts[text], self.ids[text]
         for special in (False, True):
-            starts = self.tokenizer.starts(written, special)
-            if starts is not None and np.array_equal(self.tokenizer.ids(written, special=special), ids):
-                around = np.isin(ids, list(self.tokenizer.special)) & (np.asarray(starts) == 0)
-                return _spelled(written, np.asarray(starts, dtype=np.int64), around)
+            placed = self.tokenizer.placed(written, special)
+            if placed is not None and np.array_equal(placed.ids, ids):
+                starts = np.asarray(placed.starts, dtype=np.int64)
+                return _spelled(written, starts, np.isin(ids, list(self.tokenizer.special)) & (starts == 0))
         pieces = {token: self.tokenizer.decode(token) for token in np.unique(ids).tolist()}
         parts = [pieces[token] for token in ids.tolist()]
         lengths = np.array([len(part) for part in parts], dtype=np.int64)
@@ -87,7 +87,8 @@ def _spelled(text: str, starts: Ints, around: NDArray[np.bool_]) -> Spelling:
 
 def places_of_windows(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts) -> TargetPlaces:
     """Return the places of the targets of a protocol's windows."""
-    texts, ids, _ = windowing.convention.read(corpus, windowing, tokenizer)
+    reading = windowing.convention.read(corpus, windowing, tokenizer)
+    texts, ids = reading.texts(), reading.ids
     plan = plan_windows(windowing, list(map(len, ids)), adds_bos=tokenizer.adds_bos)
     counts = plan.targets
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

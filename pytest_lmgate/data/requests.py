@@ -73,6 +73,11 @@ class Requests:
         distinct = np.array(list(self.repeats), dtype=np.int64)
         return distinct[np.argsort(-self.lengths[distinct], kind="stable")]
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that are read in all, of equal requests once."""
+        return int(self.lengths[self.order].sum())
+
     @functools.cached_property
     def offsets(self) -> Ints:
         """Where each request's targets begin among all, and where the last ones end, shape ``[requests + 1]``."""

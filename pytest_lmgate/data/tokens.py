@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-__all__ = ["Streams", "TokenizerFacts", "tokenize"]
+__all__ = ["Placed", "Streams", "TokenizerFacts", "tokenize"]
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.long_texts import TextSizes
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.errors import DataError, ModelError
 
 Ids = NDArray[np.int64]
+
+
+class Placed(NamedTuple):
+    """A text's tokens, and where they stand in it.
+
+    Attributes:
+        ids: Token ids.
+        starts: First character of each token, 0 for a special token.
+        words: Number of the word that each token is of, None for a special token: a tokenizer cuts a text into words
+            before it looks up tokens, and each word by itself. None for all where it can tell the tokens on either side
+            of a token's end without those on the other.
+    """
+
+    ids: Sequence[int]
+    starts: Sequence[int]
+    words: Sequence[int | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -28,8 +45,8 @@ class TokenizerFacts:
         eos: Id of the token that ends a text, if there is one.
         adds_bos: Whether `encode` with special tokens begins with `bos`.
         decode: A token id to its text.
-        starts: Text and whether to add special tokens, to the first character of each token, 0 for a special token;
-            None where the tokenizer does not say.
+        placed: Text and whether to add special tokens, to token ids and where they stand; None where the tokenizer does
+            not say where its tokens begin.
         mask: Id of the token that stands for a masked one, if there is one.
         special: Ids of the tokens that stand around or between texts, and of the mask.
         target: The text that a decoder has to write, to token ids; None where that is `encode` with special tokens.
@@ -42,7 +59,7 @@ class TokenizerFacts:
     eos: int | None = None
     adds_bos: bool = False
     decode: Callable[[int], str] = str
-    starts: Callable[[str, bool], Sequence[int] | None] = lambda _, __: None
+    placed: Callable[[str, bool], Placed | None] = lambda _, __: None
     mask: int | None = None
     special: frozenset[int] = frozenset()
     target: Callable[[str], Sequence[int]] | None = None
@@ -60,23 +77,19 @@ class TokenizerFacts:
 
 @dataclass(frozen=True)
 class Streams:
-    r"""Token streams, one per document, and the size of the original text behind each.
+    """Token streams, one per document, and the size of the original text behind each.
 
     Attributes:
-        ids: Token ids of each document, shape ``[tokens]``.
+        ids: Token ids of each document, shape ``[tokens]``; of a long text on the disk.
         prefix: Id of the prefix token of windows that have one.
-        words: Pieces of ``re.split(r"\s+", text)`` of each document, as lm-evaluation-harness counts them.
-        chars: Unicode code points of each document.
-        utf8_bytes: Bytes of each document.
+        sizes: Words, code points and bytes of each document; none where nothing counts them.
         rows: Row of each token where the rows were joined to one text, shape ``[tokens]``; None where rows are
             documents, or the text has no rows.
     """
 
-    ids: tuple[Ids, ...]
+    ids: Sequence[Ids]
     prefix: int | None
-    words: tuple[int, ...]
-    chars: tuple[int, ...]
-    utf8_bytes: tuple[int, ...]
+    sizes: Sequence[TextSizes] = ()
     rows: Ids | None = None
 
     @property
@@ -93,22 +106,15 @@ def tokenize(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, *,
         ModelError: The protocol needs a BOS or EOS that the tokenizer does not have.
     """
     convention = windowing.convention
-    texts, ids, rows = convention.read(corpus, windowing, tokenizer)
-    _check_enough(corpus, windowing, tokenizer, sum(map(len, ids)))
+    reading = convention.read(corpus, windowing, tokenizer)
+    _check_enough(corpus, windowing, tokenizer, sum(map(len, reading.ids)))
     prefix = convention.prefix(tokenizer)
     if prefix is None and convention.needs_prefix:
         raise ModelError(
             f"protocol {convention.name!r} puts a BOS token before the text, but the tokenizer of {model!r} has none; "
             "set bos_token in its tokenizer_config.json, or use protocol='sliding'"
         )
-    return Streams(
-        ids=tuple(ids),
-        prefix=prefix,
-        words=tuple(len(re.split(r"\s+", text)) for text in texts),
-        chars=tuple(map(len, texts)),
-        utf8_bytes=tuple(len(text.encode()) for text in texts),
-        rows=rows,
-    )
+    return Streams(reading.ids, prefix, reading.sizes, reading.rows)
 
 
 def _check_enough(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, tokens: int) -> None:

@@ -85,13 +85,16 @@ def window_requests(streams: Streams, plan: WindowPlan, dataset: str) -> Request
     """
     lengths, counts = plan.reads, plan.targets
 
+    def within(window: int, begin: int, end: int) -> Ints:
+        ids: Ints = streams.ids[plan.document[window]][begin:end]
+        return ids.astype(np.int64, copy=False)
+
     def read(window: int) -> Ints:
-        ids = streams.ids[plan.document[window]][plan.begin[window] : plan.end[window] - 1]
+        ids = within(window, plan.begin[window], plan.end[window] - 1)
         return np.concatenate([[streams.prefix], ids]).astype(np.int64) if plan.prefix[window] else ids
 
     def targets(window: int) -> Ints:
-        ids: Ints = streams.ids[plan.document[window]][plan.first[window] : plan.end[window]]
-        return ids
+        return within(window, plan.first[window], plan.end[window])
 
     def make(window: int) -> Request:
         # The last target needs no state of its own, and the state at a position predicts the next token.

@@ -7,7 +7,7 @@ that. Either way no logits are stored, and the numbers are the same.
 
 from __future__ import annotations
 
-__all__ = ["ModelPair", "compare"]
+__all__ = ["Elsewhere", "ModelPair", "compare", "compared", "strictest"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import COLUMNS, Batching, Company, Distributions, Runner
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.data.requests import Requests
-from pytest_lmgate.engine.loop import Job, explained, prepared, run_batches
+from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.engine.batches import explained
+from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.engine.scoring import TargetBoard, require_finite
 from pytest_lmgate.errors import ModelError, NonFiniteError
 
@@ -51,6 +52,20 @@ class ModelPair:
     folder: Path | None = None
 
 
+class Elsewhere(Runner):
+    """A runner whose model is in another process, where it is compared with another model there."""
+
+    def beside(
+        self, candidate: Runner, requests: Requests
+    ) -> tuple[Callable[[], Batching], Callable[[Sequence[Request]], Sequence[Floats]]]:
+        """Return what prepares a comparison with a candidate, and what makes it of some requests, as `compared` does.
+
+        Raises:
+            ModelError: The candidate is not there.
+        """
+        raise NotImplementedError
+
+
 def compare(pair: ModelPair, requests: Requests, job: Job) -> Floats:
     """Compare two models at every target; requests that read and score the same are run once.
 
@@ -72,6 +87,11 @@ def compare(pair: ModelPair, requests: Requests, job: Job) -> Floats:
     )
     if pair.side_by_side:
         reference = pair.reference()
+        if isinstance(reference, Elsewhere):
+            prepare, run = reference.beside(pair.candidate(), requests)
+            batching = prepared(job.model, requests, prepare, job)
+            run_batches(requests, lambda some: run([requests.make(item) for item in some]), board, batching, job)
+            return board.values
         with reference.measuring():
             batching = _prepared(reference, requests, pair.names[0], job)
             _compare(pair, requests, board, job, lambda some: _read(reference, requests, some, pair.names[0]), batching)
@@ -87,6 +107,33 @@ def compare(pair: ModelPair, requests: Requests, job: Job) -> Floats:
         if board.done == board.of:
             return board.values
         board.only = None
+
+
+def compared(
+    reference: Distributions, candidate: Distributions, requests: Sequence[Request], names: tuple[str, str]
+) -> list[Floats]:
+    """Compare two models that have read the same requests.
+
+    Returns:
+        For each request, shape ``[targets, 5]``: the `COLUMNS`.
+
+    Raises:
+        ModelError: The vocabularies are not of one size.
+        OutOfMemory: Fewer requests may fit.
+    """
+    sizes = reference.vocabulary_size, candidate.vocabulary_size
+    if sizes[0] != sizes[1]:
+        raise ModelError(
+            f"model {names[1]!r} has {sizes[1]:,} entries in its vocabulary, its reference {names[0]!r} {sizes[0]:,}: "
+            "a divergence is defined over one vocabulary only; compare their bits per byte (bpb_max)"
+        )
+    targets = np.concatenate([each.targets for each in requests])
+    return np.split(reference.against(candidate, targets), np.cumsum([len(each.targets) for each in requests])[:-1])
+
+
+def strictest(batchings: Sequence[Batching]) -> Batching:
+    """Return how several models that read the same batches want them."""
+    return Batching(min(each.tokens for each in batchings), Company.strictest(each.company for each in batchings))
 
 
 def _spool(pair: ModelPair, requests: Requests, states: _States, job: Job) -> Read:
@@ -150,17 +197,12 @@ def _compare(
     candidate = pair.candidate()
     with candidate.measuring():
         own = _prepared(candidate, requests, name, job)
-        both = [own] if beside is None else [own, beside]
-        batching = Batching(min(each.tokens for each in both), Company.strictest(each.company for each in both))
 
         def run(some: Sequence[int]) -> list[Floats]:
             p, q = reference(some), _read(candidate, requests, some, name)
-            _same_size(pair.names, p.vocabulary_size, q.vocabulary_size)
-            counts = requests.counts[list(some)]
-            targets = np.concatenate([requests.make(item).targets for item in some])
-            return np.split(p.against(q, targets), np.cumsum(counts)[:-1])
+            return compared(p, q, [requests.make(item) for item in some], pair.names)
 
-        run_batches(requests, run, board, batching, job)
+        run_batches(requests, run, board, own if beside is None else strictest([own, beside]), job)
 
 
 def _prepared(runner: Runner, requests: Requests, name: str, job: Job) -> Batching:
@@ -170,14 +212,6 @@ def _prepared(runner: Runner, requests: Requests, name: str, job: Job) -> Batchi
 def _read(runner: Runner, requests: Requests, some: Sequence[int], name: str) -> Distributions:
     with explained(name, lambda: requests.describe(some), halves=True):
         return runner.distributions([requests.make(item) for item in some])
-
-
-def _same_size(names: tuple[str, str], reference: int, candidate: int) -> None:
-    if reference != candidate:
-        raise ModelError(
-            f"model {names[1]!r} has {candidate:,} entries in its vocabulary, its reference {names[0]!r} "
-            f"{reference:,}: a divergence is defined over one vocabulary only; compare their bits per byte (bpb_max)"
-        )
 
 
 def _check(values: Floats, requests: Requests, index: int, names: tuple[str, str]) -> None:

@@ -6,24 +6,21 @@ that the rounding of half precision is the same each time. A batch is halved onl
 
 from __future__ import annotations
 
-__all__ = ["SAVE_SECONDS", "Job", "Progress", "explained", "prepared", "run_batches"]
+__all__ = ["SAVE_SECONDS", "Job", "Progress", "prepared", "run_batches"]
 
-import contextlib
-import functools
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pytest_lmgate.backends.base import Batching, Company, OutOfMemory
+from pytest_lmgate.backends.base import Batching
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.errors import EngineError, LmgateError
+from pytest_lmgate.engine.batches import Batches, Items, Run, explained, halved
+from pytest_lmgate.errors import EngineError
 
-Ints = NDArray[np.int64]
 # Seconds between two times that partial results are kept.
 SAVE_SECONDS = 10.0
 
@@ -95,19 +92,6 @@ class Job:
             self.note(f"{self.model} on {self.dataset}: resumed at {_percent(done, of)}")
 
 
-class Items(Protocol):
-    """The requests or prompts to run, by number; see `data.requests.Requests`."""
-
-    @property
-    def lengths(self) -> Ints: ...
-    @property
-    def order(self) -> Ints: ...
-    @property
-    def may_pad(self) -> bool: ...
-    @property
-    def describe(self) -> Callable[[Sequence[int]], str]: ...
-
-
 class Board(Protocol):
     """Results as they come in.
 
@@ -139,9 +123,7 @@ class Board(Protocol):
         """Take the results of some items, or raise NonFiniteError where one is NaN or infinite."""
 
 
-def run_batches(
-    items: Items, run: Callable[[Sequence[int]], Sequence[Any]], board: Board, batching: Batching, job: Job
-) -> bool:
+def run_batches(items: Items, run: Run, board: Board, batching: Batching, job: Job) -> bool:
     """Run all items that the board does not have yet.
 
     Args:
@@ -155,30 +137,29 @@ def run_batches(
         Whether all items were run; False where `Job.stop_when` ended the measurement.
 
     Raises:
-        EngineError: Memory does not suffice for a single item, or the model failed.
+        EngineError: Memory does not suffice for a single item, or the model failed; what was measured is kept.
         LmgateError: Whatever else `run` and `board` raise of this package.
     """
     try:
         return _run_batches(items, run, board, batching, job)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EngineError) as error:
         if job.keep is not None and board.done:
             job.keep(board.entry)
-            at = f"interrupted at {_percent(board.done, board.of)}, which is kept"
+            how = "failed" if isinstance(error, EngineError) else "interrupted"
+            at = f"{how} at {_percent(board.done, board.of)}, which is kept"
             job.note(f"{job.model} on {job.dataset}: {at}; the next run goes on from there")
         raise
 
 
-def _run_batches(
-    items: Items, run: Callable[[Sequence[int]], Sequence[Any]], board: Board, batching: Batching, job: Job
-) -> bool:
+def _run_batches(items: Items, run: Run, board: Board, batching: Batching, job: Job) -> bool:
     resumed, started = board.done, time.monotonic()
     saved, keep = started, job.keep or (lambda _: None)
-    batches = _Batches(items, batching, job.batch_size)
-    for batch in batches:
-        todo = [item for item in batch if not board.is_done(item)]
-        if not todo:
-            continue
-        board.put(todo, _halved(todo, run, items, batches, job.model))
+    batches = Batches(items, batching, job.batch_size)
+    waiting = (todo for batch in batches if (todo := [item for item in batch if not board.is_done(item)]))
+    for these, results in _as_they_come(
+        waiting, lambda some: halved(some, run, items, batches, job.model), batching.at_once
+    ):
+        board.put(these, results)
         done, of, now = board.done, board.of, time.monotonic()
         seconds, so_far = now - started, board.so_far
         job.report(Progress(job.model, job.dataset, done, of, board.tokens, seconds, so_far, board.total, resumed))
@@ -193,40 +174,31 @@ def _run_batches(
     return True
 
 
+def _as_they_come(
+    batches: Iterable[Sequence[int]], run: Run, at_once: int
+) -> Iterator[tuple[Sequence[int], Sequence[Any]]]:
+    """Yield batches with their results: one after the other, or `at_once` in threads and in any order."""
+    if at_once == 1:
+        yield from ((batch, run(batch)) for batch in batches)
+        return
+    waiting = iter(batches)
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        running: dict[Future[Sequence[Any]], Sequence[int]] = {}
+        while True:
+            for batch in itertools.islice(waiting, at_once - len(running)):
+                running[pool.submit(run, batch)] = batch
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 def _percent(done: int, of: int) -> str:
     """A share in whole percent, rounded down: 100 % is all of it."""
     return f"{100 * done // of} %"
-
-
-@contextlib.contextmanager
-def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> Iterator[None]:
-    """Turn whatever a model raises into an error that names the model and its input.
-
-    Args:
-        model: Name of the model.
-        what: Describes the input, as in ``a window of 512 tokens``.
-        halves: Let `OutOfMemory` through, for a caller that tries again with less.
-
-    Raises:
-        EngineError: The model failed, or ran out of memory.
-    """
-    try:
-        yield
-    except LmgateError:
-        raise
-    except OutOfMemory as error:
-        if halves:
-            raise
-        details = f" ({error.details})" if error.details else ""
-        raise EngineError(
-            f"model {model!r}: out of memory with {what()} alone on {error.where}; use shorter inputs (max_length), "
-            f"dtype: bfloat16, or a device with more memory{details}"
-        ) from error
-    except Exception as error:
-        raise EngineError(
-            f"model {model!r}: running {what()} failed: {type(error).__name__}: {error}; an input beyond the model's "
-            "context fails like this"
-        ) from error
 
 
 def prepared(model: str, items: Items, prepare: Callable[[], Batching], job: Job) -> Batching:
@@ -240,57 +212,3 @@ def prepared(model: str, items: Items, prepare: Callable[[], Batching], job: Job
     if batching.remark:
         job.remark(batching.remark)
     return batching
-
-
-class _Batches:
-    """Items of like length together, as many as the budget of tokens holds, which may shrink on the way."""
-
-    def __init__(self, items: Items, batching: Batching, batch_size: int | str) -> None:
-        self._items, self._company = items, batching.company
-        self._most = batch_size if isinstance(batch_size, int) else None
-        # Items that the user counts are run however long they are.
-        self._budget = batching.tokens if self._most is None else self._most * max(1, int(items.lengths.max()))
-
-    def shrink(self, batch: Sequence[int], count: int) -> None:
-        """Learn that of these items only so many fit."""
-        self._budget = max(1, min(self._budget, count * int(self._items.lengths[list(batch)].max())))
-
-    def __iter__(self) -> Iterator[list[int]]:
-        lengths, order = self._items.lengths, self._items.order
-        # The longest first, so that a batch that does not fit is met early. Models that count by the length of what
-        # they read keep the longest so far in mind: theirs come last.
-        if self._company is not Company.ANY:
-            order = order[::-1]
-        begin = 0
-        while begin < len(order):
-            size = min(self._most or self._budget, max(1, self._budget // max(1, int(lengths[order[begin]]))))
-            batch = order[begin : begin + (1 if self._company is Company.ALONE else size)]
-            if self._company is Company.EQUAL or not self._items.may_pad:
-                batch = batch[lengths[batch] == lengths[batch[0]]]
-            begin += len(batch)
-            yield batch.tolist()
-
-
-def _halved(
-    batch: Sequence[int], run: Callable[[Sequence[int]], Sequence[Any]], items: Items, batches: _Batches, model: str
-) -> list[Any]:
-    """Run a batch; where memory runs out, in parts half as long, and once halved, the parts stay so."""
-    results: list[Any] = []
-    size = len(batch)
-    while len(results) < len(batch):
-        part = batch[len(results) : len(results) + size]
-        with explained(model, functools.partial(items.describe, part)):
-            try:
-                found = run(part)
-            except OutOfMemory:
-                if len(part) == 1:
-                    raise
-                size = len(part) // 2
-                batches.shrink(batch, size)
-                continue
-            if len(found) != len(part):
-                raise EngineError(
-                    f"model {model!r}: expected a result for each of {len(part)} requests, got {len(found)}"
-                )
-            results += found
-    return results

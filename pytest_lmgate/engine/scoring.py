@@ -91,7 +91,7 @@ class TargetBoard:
             self.values[kept] = known[kept]
         self.done = int(np.isfinite(self._first).sum())
         job.say_resumed(self.done, self.of)
-        self.total = float(np.nansum(self._first, dtype=np.float64))
+        self.total = float(np.nansum(self._first, dtype=np.float64)) if self.done else 0.0
 
     @property
     def so_far(self) -> str:

@@ -15,7 +15,8 @@ from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.choices import Question, plan_choices
-from pytest_lmgate.data.windows import window_requests
+from pytest_lmgate.data.tokens import Streams, TokenizerFacts
+from pytest_lmgate.data.windows import WindowPlan, window_requests
 from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.evaluate.measurement import Bench, Measurement, addressed, digest_of_text, require
 from pytest_lmgate.evaluate.rows import DatasetRows
@@ -67,19 +68,26 @@ class ChoiceLikelihoods(Measurement[list[float]]):
     def measure(self, bench: Bench) -> list[float]:
         """Score every choice."""
         runner, name = bench.runner(self.model), self.data.name
-        streams, plan = plan_choices(
-            self._questions,
-            runner.tokenizer,
-            delimiter=self.data.spec.delimiter,
-            max_length=self._max_length,
-            name=name,
-            model=self.model.name,
-        )
+        streams, plan = self._plan(runner.tokenizer)
         job = bench.job(self.model.name, name, self.model.batch_size)
         found = score(runner, window_requests(streams, plan, name), job)
         nll = found.nll if found.is_double else found.nll.astype(np.float32)
         begins = np.concatenate([[0], np.cumsum(plan.targets)[:-1]])
         return [-float(total) for total in np.add.reduceat(nll.astype(np.float64), begins)]
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        """Count the tokens of all questions with each of their choices."""
+        return window_requests(*self._plan(tokenizer), self.data.name).tokens
+
+    def _plan(self, tokenizer: TokenizerFacts) -> tuple[Streams, WindowPlan]:
+        return plan_choices(
+            self._questions,
+            tokenizer,
+            delimiter=self.data.spec.delimiter,
+            max_length=self._max_length,
+            name=self.data.name,
+            model=self.model.name,
+        )
 
     def encode(self, statistics: list[float]) -> Entry:
         """Return what to store of the log-likelihoods."""

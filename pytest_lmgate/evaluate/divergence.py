@@ -120,6 +120,11 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
             targets=digest_of_targets(streams.ids),
         )
 
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        """Count the tokens of all windows, which both read."""
+        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.reference.name)
+        return 2 * window_requests(streams, plan, self.data.name).tokens
+
     def score(self, statistics: DivergenceStatistics) -> Score:
         """Make the statistic asked for."""
         row = METRICS[self.metric]

@@ -6,12 +6,11 @@ __all__ = ["Evaluator"]
 
 import contextlib
 import copy
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from pytest_lmgate.backends.base import Backend, Model, Runner
 from pytest_lmgate.cache.store import open_store
@@ -19,18 +18,21 @@ from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.revision import RevisedModel
 from pytest_lmgate.data.corpus import Corpus, looks_like_documents
+from pytest_lmgate.engine.cluster.cluster import Cluster
 from pytest_lmgate.engine.loop import Progress
+from pytest_lmgate.engine.pool import steadily
 from pytest_lmgate.errors import ConfigError, ModelError, about
 from pytest_lmgate.evaluate.choices import ChoiceLikelihoods
 from pytest_lmgate.evaluate.divergence import Divergences
 from pytest_lmgate.evaluate.measurement import AtLeast, Measurement, identity_of
-from pytest_lmgate.evaluate.measurements import FilesChanged, Lookup, Measurements
+from pytest_lmgate.evaluate.measurements import Lookup, Measurements
 from pytest_lmgate.evaluate.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.evaluate.sources import Resolver
 from pytest_lmgate.evaluate.texts import (
     GeneratedTexts,
     TextFunction,
     identity_of_texts,
+    is_function,
     score_function,
     score_texts,
     text_metric,
@@ -42,22 +44,7 @@ from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.protocol import Protocol
 from pytest_lmgate.spec.requests import ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
 
-P = ParamSpec("P")
 T = TypeVar("T")
-_ATTEMPTS = 3
-
-
-def _steadily(evaluate: Callable[P, T]) -> Callable[P, T]:
-    """Measure again if a model's files change while they are loaded, as when a training run saves a new checkpoint."""
-
-    @functools.wraps(evaluate)
-    def steadily(*args: P.args, **kwargs: P.kwargs) -> T:
-        for _ in range(_ATTEMPTS - 1):
-            with contextlib.suppress(FilesChanged):
-                return evaluate(*args, **kwargs)
-        return evaluate(*args, **kwargs)
-
-    return steadily
 
 
 @dataclass
@@ -86,15 +73,15 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         store = open_store(self.options, self.warn, self.remark)
-        self._measurements = Measurements(store, self.options, lambda far: self.report(far), self.note, self.remark)
-        self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends)
+        self.measurements = Measurements(store, self.options, lambda far: self.report(far), self.note, self.remark)
+        cluster = Cluster.of(self.options.executor, lambda said: self.note(said))
+        self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends, cluster)
         self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are
 
     def beside(self, project: Project) -> Evaluator:
         """Return the evaluator of another project, which shares cache, models in memory and measurements with this."""
         other = copy.copy(self)
-        other.project, other._functions = project, None
-        other.resolver = self.resolver.beside(project)
+        other.project, other._functions, other.resolver = project, None, self.resolver.beside(project)
         return other
 
     @contextlib.contextmanager
@@ -115,11 +102,11 @@ class Evaluator:
 
         It raises where that is not the identity that a comparison needs.
         """
-        before, self._measurements.expect = self._measurements.expect, expect
+        before, self.measurements.expect = self.measurements.expect, expect
         try:
             yield
         finally:
-            self._measurements.expect = before
+            self.measurements.expect = before
 
     def forget(self, *, share: bool = False) -> None:
         """Let go of measurements that are not kept: the user's code may have run since they were made.
@@ -128,23 +115,23 @@ class Evaluator:
             share: Let the evaluations that follow share them, until `forget` is called again.
         """
         self.resolver.code.forget(share=share)
-        self._measurements.forget()
+        self.measurements.forget()
 
     def verify(self) -> dict[str, Any]:
         """Measure some of the cache hits again, as `Options.verify` asks; see `Verification.run`."""
-        return self._measurements.verification.run(self._measurements)
+        return self.measurements.verification.run(self.measurements)
 
     @property
     def not_kept(self) -> Mapping[str, str]:
         """Models of which nothing was kept, by name, with the reason."""
-        return self._measurements.not_kept
+        return self.measurements.not_kept
 
     @property
     def lookups(self) -> list[Lookup]:
         """What the cache said, in order."""
-        return self._measurements.lookups
+        return self.measurements.lookups
 
-    @_steadily
+    @steadily
     def evaluate(self, what: EvaluationSpec, *, stop_above: float | None = None) -> Score:
         """Measure what a gate or a fixture asks for.
 
@@ -165,7 +152,7 @@ class Evaluator:
                 return self._with_hint(score_texts(metric, how.predictions, how.references), "the texts given")
             if (function := self._function(what.model)) is not None:
                 rows = self.resolver.rows(what.dataset)
-                self._measurements.expect(identity_of_texts(rows, how, metric))
+                self.measurements.expect(identity_of_texts(rows, how, metric))
                 score, seconds = score_function(function, rows, how, metric), time.monotonic() - started
                 return self._with_hint(score, rows.name).placed(
                     model=function.name, dataset=rows.name, fingerprint="", cached=False, seconds=seconds
@@ -174,17 +161,16 @@ class Evaluator:
         statistics, address, cached = self._made(measurement, stop_above)
         score = measurement.bound(statistics) if isinstance(statistics, AtLeast) else measurement.score(statistics)
         self._with_hint(score, measurement.data.name)
-        model = measurement.model
-        score.device, score.content = model.device, identity_of(model)
+        score.device, score.content = measurement.model.device, identity_of(measurement.model)
         return score.identified(**measurement.identity).placed(
-            model=model.name,
+            model=measurement.model.name,
             dataset=measurement.data.name,
             fingerprint=address,
             cached=cached,
             seconds=time.monotonic() - started,
         )
 
-    @_steadily
+    @steadily
     def compare(self, what: EvaluationSpec) -> Divergence:
         """Measure how far a model is from its reference: every figure that there is.
 
@@ -207,19 +193,19 @@ class Evaluator:
     def known(self, what: EvaluationSpec) -> tuple[Measurement[Any], Any]:
         """Return the measurement of an evaluation, and its statistics if this session has them, else None."""
         measurement = self._measurement(what)
-        return measurement, self._measurements.known(measurement)
+        return measurement, self.measurements.known(measurement)
 
     def made(self, measurement: Measurement[T], *, anew: bool = False) -> T:
         """Return the statistics of a measurement, from the cache where it has them; those made `anew` are not kept."""
-        statistics = self._measurements.again(measurement) if anew else self._measurements.once(measurement)[0]
+        statistics = self.measurements.again(measurement) if anew else self.measurements.once(measurement)[0]
         assert not isinstance(statistics, AtLeast)
         return statistics
 
     def together(self, reference: Model, candidate: Model) -> tuple[Runner, Runner]:
         """Return two models that are in memory at once, or raise ModelError where they do not fit."""
-        runner = self._measurements.runner(reference)
-        if self._measurements.fit_together(reference, candidate):
-            return runner, self._measurements.runner(candidate)
+        runner = self.measurements.runner(reference)
+        if self.measurements.fit_together(reference, candidate):
+            return runner, self.measurements.runner(candidate)
         raise ModelError(f"{reference.name!r} and {candidate.name!r} do not fit in memory together")
 
     def check(self, what: EvaluationSpec, direction: str | None) -> None:
@@ -236,10 +222,10 @@ class Evaluator:
             named = model.model if isinstance(model, RevisedModel) else model
             if isinstance(named, str | Path):
                 with about(argument):
-                    self.resolver.model_spec(named)
+                    self.resolver.names.model_spec(named)
         if isinstance(what.dataset, str | Path):
             with about("dataset"):
-                self.resolver.dataset_spec(what.dataset)
+                self.resolver.names.dataset_spec(what.dataset)
         if isinstance(what.how, TextRequest):
             metric = text_metric(what.how, self.users_metrics)
             if direction is not None and metric.direction != direction:
@@ -283,14 +269,14 @@ class Evaluator:
         return score
 
     def _made(self, measurement: Measurement[Any], stop_above: float | None = None) -> tuple[Any, str, bool]:
-        self._measurements.expect(measurement.shared)
+        self.measurements.expect(measurement.shared)
         if isinstance(measurement, CausalLikelihoods | Divergences):
             self._mention_joining(measurement.data, measurement.asked)
-        return self._measurements.once(measurement, stop_above)
+        return self.measurements.once(measurement, stop_above)
 
     def _function(self, model: Any) -> TextFunction | None:
-        """A system that is only a function; None where it is a model."""
-        if not callable(model) or hasattr(model, "forward") or hasattr(model, "tokenizer"):
+        """Return a system that is only a function; None where it is a model."""
+        if not is_function(model):
             return None
         shared = next((each for each in self._functions or () if each.function is model), None)
         found = shared or TextFunction(f"function {getattr(model, '__name__', type(model).__name__)}", model)

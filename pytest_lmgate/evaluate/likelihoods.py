@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["TargetMeasurement", "TokenLikelihoods", "counted", "digest_of_targets", "targets_of_rows"]
 
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.long_texts import TextSizes
 from pytest_lmgate.data.rows import row_targets
 from pytest_lmgate.data.tokens import Streams
 from pytest_lmgate.data.windows import WindowPlan
@@ -22,6 +22,7 @@ from pytest_lmgate.evaluate.measurement import Measurement
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 
+_AT_ONCE = 2**20  # token ids that are hashed at a time
 _FACTS = ("running_text", "targets")
 S = TypeVar("S", LikelihoodStatistics, DivergenceStatistics)
 
@@ -52,13 +53,10 @@ class TokenLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     kept = LikelihoodStatistics
 
 
-def counted(texts: Sequence[str]) -> dict[str, NDArray[Any]]:
+def counted(sizes: Sequence[TextSizes]) -> dict[str, NDArray[np.int64]]:
     """Return the words, code points and bytes of each text, as the units of a perplexity count them."""
-    return {
-        "words": np.array([len(re.split(r"\s+", text)) for text in texts]),
-        "chars": np.array([len(text) for text in texts]),
-        "utf8_bytes": np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts]),
-    }
+    names = [each.name for each in fields(TextSizes)]
+    return {name: np.array([getattr(size, name) for size in sizes], dtype=np.int64) for name in names}
 
 
 def targets_of_rows(
@@ -77,5 +75,6 @@ def digest_of_targets(texts: Iterable[Sequence[int] | NDArray[np.int64]]) -> str
     digest = hashlib.sha256()
     for ids in texts:
         digest.update(b"%d\n" % len(ids))
-        digest.update(np.asarray(ids, dtype="<i8").tobytes())
+        for begin in range(0, len(ids), _AT_ONCE):
+            digest.update(np.asarray(ids[begin : begin + _AT_ONCE], dtype="<i8").tobytes())
     return digest.hexdigest()

@@ -16,6 +16,7 @@ from pytest_lmgate.backends.base import Kind, Model, Offer, Runner
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.signature import Signature
+from pytest_lmgate.data.tokens import TokenizerFacts
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.metrics.score import Score
@@ -109,6 +110,17 @@ class Measurement(abc.ABC, Generic[T]):
     @abc.abstractmethod
     def measure(self, bench: Bench) -> T | AtLeast:
         """Run the models. Where it raises, only partial results are kept.
+
+        Raises:
+            LmgateError: It cannot be measured.
+        """
+
+    @abc.abstractmethod
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        """Return how many tokens the models read, or where they write, may write. No model is needed.
+
+        Args:
+            tokenizer: The models'.
 
         Raises:
             LmgateError: It cannot be measured.

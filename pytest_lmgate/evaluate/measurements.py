@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FilesChanged", "Lookup", "Measurements"]
+__all__ = ["Lookup", "Measurements"]
 
 import platform
 import time
@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from pytest_lmgate.backends.base import Model, Runner
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Store
+from pytest_lmgate.cache.store import Entry, Store
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.engine.loop import Job, Progress
-from pytest_lmgate.engine.pool import ModelPool
+from pytest_lmgate.engine.pool import FilesChanged, ModelPool
 from pytest_lmgate.errors import CacheError, LmgateError, ModelError
 from pytest_lmgate.evaluate.measurement import AtLeast, Measurement
 from pytest_lmgate.evaluate.verification import Verification
@@ -106,16 +106,19 @@ class Measurements:
                 found = self._fresh(fingerprint, measurement)
                 if found is None:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
-                    measured = measurement.measure(_Bench(self, fingerprint, stop_above))
+                    bench = _Bench(self, fingerprint, stop_above)
+                    measured = measurement.measure(bench)
                     if not isinstance(measured, AtLeast) and not self.was_patched(measurement):
-                        self._keep(fingerprint, measurement, measured)
+                        self._keep(fingerprint, measurement, measured, bench.pace)
                     return measured, address, False
         self.lookups.append(Lookup(True, address))
         self.verification.note(measurement, found)
         self._known[address] = found
         return found, address, True
 
-    def _keep(self, fingerprint: Fingerprint, measurement: Measurement[T], measured: T) -> None:
+    def _keep(
+        self, fingerprint: Fingerprint, measurement: Measurement[T], measured: T, pace: Mapping[str, float]
+    ) -> None:
         whole = measurement.encode(measured)
         # What people want to know of an entry; names are of today, and no part of the address.
         about = {
@@ -125,6 +128,8 @@ class Measurements:
             "models": [model.name for model in measurement.models],
             "dataset": measurement.data.name,
             "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
+            "device": measurement.model.device,
+            **pace,
         }
         self.store.put(fingerprint, replace(whole, facts={**whole.facts, **about}))
         self._known[fingerprint.address] = measured
@@ -145,6 +150,16 @@ class Measurements:
         """Return what the session has measured or found already; None where it has not. No model runs."""
         found: T | None = self._known.get(measurement.fingerprint.address)
         return found
+
+    def planned(self, measurement: Measurement[Any]) -> tuple[Lookup, Entry | None]:
+        """Return what the cache would say, and what an interrupted measurement had. No model runs."""
+        fingerprint = measurement.fingerprint
+        if why := next((model.not_kept for model in measurement.models if model.not_kept), ""):
+            return Lookup(False, fingerprint.address, (f"not kept: {why}",)), None
+        if self._fresh(fingerprint, measurement) is not None:
+            return Lookup(True, fingerprint.address), None
+        partial = None if self.options.refresh else self.store.get_partial(fingerprint)
+        return Lookup(False, fingerprint.address, self._explained(fingerprint)), partial
 
     def forget(self) -> None:
         """Let go of measurements that are not kept, and of their models."""
@@ -168,21 +183,14 @@ class Measurements:
             kind, message = self._failed[known]
             raise kind(message)
 
-        def load() -> Runner:
-            try:
-                runner = _opened(model)
-            except ModelError as error:
-                if not model.changed():
-                    self._failed[known] = (type(error), str(error))
-                raise
-            if changed := model.changed():
-                raise FilesChanged(
-                    f"model {model.name!r}: {', '.join(changed[:3])} changed while the model was loaded, three times: "
-                    "expected files that stay as they are; run again when nothing writes to them"
-                )
-            return runner
-
-        return self._pool.get(known[0], replace(model, open=load))
+        try:
+            return self._pool.get(known[0], model)
+        except FilesChanged:
+            raise
+        except ModelError as error:
+            if not model.changed():
+                self._failed[known] = (type(error), str(error))
+            raise
 
     def fit_together(self, here: Model, other: Model) -> bool:
         """Whether another model fits in memory beside one that is there."""
@@ -219,10 +227,6 @@ class Measurements:
         return tuple(self.store.explain(fingerprint))
 
 
-class FilesChanged(ModelError):
-    """A model's files changed between their digest and the loading."""
-
-
 @dataclass(frozen=True)
 class _Bench:
     """What one measurement is made with; see `measurement.Bench`."""
@@ -230,6 +234,7 @@ class _Bench:
     session: Measurements
     fingerprint: Fingerprint | None  # None where nothing is kept
     stop_above: float | None = None
+    pace: dict[str, float] = field(default_factory=dict)  # tokens of this run, and the seconds that they took
 
     @property
     def folder(self) -> Path:
@@ -243,11 +248,16 @@ class _Bench:
 
     def job(self, model: str, dataset: str, batch_size: int | str) -> Job:
         session, fingerprint = self.session, self.fingerprint
+
+        def report(progress: Progress) -> None:
+            self.pace.update(tokens=progress.tokens, seconds=progress.seconds)
+            session.report(progress)
+
         job = Job(
             model=model,
             dataset=dataset,
             batch_size=batch_size,
-            report=session.report,
+            report=report,
             note=session.note,
             remark=session.remark,
         )
@@ -255,21 +265,6 @@ class _Bench:
             return job
         partial = None if session.options.refresh else session.store.get_partial(fingerprint)
         return replace(job, partial=partial, keep=lambda entry: session.store.put_partial(fingerprint, entry))
-
-
-def _opened(model: Model) -> Runner:
-    """Load a model.
-
-    Raises:
-        LmgateError: It cannot be loaded.
-    """
-    try:
-        return model.open()
-    except LmgateError:
-        raise
-    except Exception as error:  # whatever an engine raises
-        what = f"{type(error).__name__}: {error}"
-        raise ModelError(f"model {model.name!r}: its engine cannot load it: {what}") from error
 
 
 def _key(model: Model) -> str:

@@ -14,8 +14,9 @@ from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.data.masked import cut_pieces, masked_requests
-from pytest_lmgate.data.pairs import encode_pairs, pair_requests
+from pytest_lmgate.data.long_texts import TextSizes
+from pytest_lmgate.data.masked import Piece, cut_pieces, masked_requests
+from pytest_lmgate.data.pairs import Pair, encode_pairs, pair_requests
 from pytest_lmgate.data.prompts import TextTask
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import Streams, TokenizerFacts, tokenize
@@ -59,26 +60,30 @@ class CausalLikelihoods(TokenLikelihoods):
         runner = bench.runner(self.model)
         streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
         job = bench.job(self.model.name, self.data.name, self.model.batch_size)
-        sizes = {"token": int(plan.targets.sum()), "word": sum(streams.words), "char": sum(streams.chars)}
-        sizes["byte"] = sizes["bits_per_byte"] = sum(streams.utf8_bytes)
-        counted, limit = sizes[self.asked.unit], bench.stop_above
+        counts = counted(streams.sizes)
+        sizes = {"token": int(plan.targets.sum()), "word": counts["words"].sum(), "char": counts["chars"].sum()}
+        sizes["byte"] = sizes["bits_per_byte"] = counts["utf8_bytes"].sum()
+        of_unit, limit = int(sizes[self.asked.unit]), bench.stop_above
         if limit is not None and self._average == "token":
             # NLLs are not negative, so a partial sum that is above the limit stays above it.
-            job = replace(job, stop_when=lambda nll: self._value(nll / counted) > limit)
+            job = replace(job, stop_when=lambda nll: self._value(nll / of_unit) > limit)
         found = score(runner, window_requests(streams, plan, self.data.name), job)
         if not found.is_whole:
-            return AtLeast(self._value(found.total / counted), counted)
+            return AtLeast(self._value(found.total / of_unit), of_unit)
         return LikelihoodStatistics(
             nll=found.nll if found.is_double else found.nll.astype(np.float32),
             window_targets=plan.targets,
             window_document=plan.document,
-            words=np.array(streams.words, dtype=np.int64),
-            chars=np.array(streams.chars, dtype=np.int64),
-            utf8_bytes=np.array(streams.utf8_bytes, dtype=np.int64),
+            **counts,
             running_text=not self.windowing.by_document,
             row_targets=targets_of_rows(plan, streams, self.data, by_document=self.windowing.by_document),
             targets=digest_of_targets(streams.ids),
         )
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        """Count the tokens of all windows."""
+        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
+        return window_requests(streams, plan, self.data.name).tokens
 
     def bound(self, found: AtLeast) -> Score:
         """Make the lower bound in the unit asked for, which its details say."""
@@ -133,8 +138,7 @@ class MaskedLikelihoods(TokenLikelihoods):
     def measure(self, bench: Bench) -> LikelihoodStatistics:
         """Score every token, masked."""
         runner, name = bench.runner(self.model), self.model.name
-        texts = [row for row in self.data.rows if row.strip()]
-        pieces = cut_pieces(texts, runner.tokenizer, self.max_length, model=name, dataset=self.data.name)
+        texts, pieces = self._pieces(runner.tokenizer)
         targets = np.array([len(piece.targets) for piece in pieces])
         documents = np.array([piece.document for piece in pieces])
         job = bench.job(name, self.data.name, self.model.batch_size)
@@ -143,11 +147,15 @@ class MaskedLikelihoods(TokenLikelihoods):
             nll=found.nll,
             window_targets=targets,
             window_document=documents,
-            **counted(texts),
+            **counted([TextSizes.of((text,)) for text in texts]),
             running_text=self.data.is_one_text,
             row_targets=(None if self.data.is_one_text else np.bincount(documents, weights=targets).astype(np.int64)),
             targets=digest_of_targets([piece.ids for piece in pieces]),
         )
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        """Count the tokens of all masked copies."""
+        return masked_requests(self._pieces(tokenizer)[1], tokenizer, self.data.name).tokens
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
         """Make the pseudo-perplexity."""
@@ -164,6 +172,10 @@ class MaskedLikelihoods(TokenLikelihoods):
         return Signature(
             [("masked", None), ("max_length", str(self.max_length)), ("unit", "token"), ("version", __version__)]
         )
+
+    def _pieces(self, tokenizer: TokenizerFacts) -> tuple[list[str], list[Piece]]:
+        texts = [row for row in self.data.rows if row.strip()]
+        return texts, cut_pieces(texts, tokenizer, self.max_length, model=self.model.name, dataset=self.data.name)
 
 
 @dataclass(frozen=True)
@@ -212,21 +224,14 @@ class ConditionalLikelihoods(TokenLikelihoods):
     def measure(self, bench: Bench) -> LikelihoodStatistics:
         """Score every target."""
         runner, model, name = bench.runner(self.model), self.model, self.data.name
-        pairs = encode_pairs(
-            runner.tokenizer,
-            self.data.prompts,
-            self.target_texts,
-            model=model.name,
-            dataset=name,
-            context=model.context,
-        )
+        pairs = self._pairs(runner.tokenizer)
         found = score(runner, pair_requests(pairs, name), bench.job(model.name, name, model.batch_size))
         lengths = np.array([len(pair.target) for pair in pairs])
         return LikelihoodStatistics(
             nll=found.nll,
             window_targets=lengths,
             window_document=np.arange(len(pairs)),
-            **counted(self.target_texts),
+            **counted([TextSizes.of((text,)) for text in self.target_texts]),
             running_text=False,
             row_targets=lengths,
             targets=digest_of_targets([pair.target for pair in pairs]),
@@ -236,6 +241,20 @@ class ConditionalLikelihoods(TokenLikelihoods):
         """Make the perplexity in the unit asked for."""
         return METRICS[self.metric].score(
             statistics, signature=self.signature, unit=self.asked.unit, metric=self.metric
+        )
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        """Count the tokens of all sources and targets."""
+        return pair_requests(self._pairs(tokenizer), self.data.name).tokens
+
+    def _pairs(self, tokenizer: TokenizerFacts) -> list[Pair]:
+        return encode_pairs(
+            tokenizer,
+            self.data.prompts,
+            self.target_texts,
+            model=self.model.name,
+            dataset=self.data.name,
+            context=self.model.context,
         )
 
     @property

@@ -32,6 +32,9 @@ Floats = NDArray[np.float64]
 OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
 Shelf = dict[tuple[str, str, str], TargetPlaces]
 
+_NO_TOKENIZER = "no engine of the two gives its tokenizer without loading the model: tokens and positions are unknown"
+_TOO_LARGE = "the dataset does not fit in memory: its tokens and their positions are not told"
+
 
 @dataclass(frozen=True)
 class Targets:
@@ -42,12 +45,14 @@ class Targets:
         loss: Nats of each target: its NLL, or the divergence there; shape ``[targets]``.
         rows: Row of the dataset that each of the layout's rows is.
         texts: Text of each row of the dataset.
+        unplaced: Why `places` is None, where it is.
     """
 
     layout: TargetLayout
     loss: Floats
     rows: Sequence[int]
     texts: Sequence[str]
+    unplaced: str
     _places: Callable[[], TargetPlaces | None]
 
     @cached_property
@@ -86,6 +91,8 @@ def targets_of(evaluator: Evaluator, what: EvaluationSpec, shelf: Shelf) -> Targ
         return None
     data = measurement.data
     rows = _rows(measurement)
+    if data.is_on_disk:
+        return Targets(statistics, _loss(measurement, statistics), rows, data.rows, _TOO_LARGE, lambda: None)
     return _made(measurement, statistics, rows, data.rows, lambda facts: _places(measurement, facts), shelf)
 
 
@@ -123,8 +130,6 @@ def _made(
     places: Callable[[TokenizerFacts], TargetPlaces],
     shelf: Shelf,
 ) -> Targets:
-    loss = statistics.kl if isinstance(measurement, Divergences) else statistics.nll
-
     def placed() -> TargetPlaces | None:
         key = (type(measurement).__name__, str(measurement.shared), statistics.targets)
         offers = [model.tokenizer for model in measurement.models if model.tokenizer is not None]
@@ -136,4 +141,9 @@ def _made(
             shelf[key] = found
         return shelf.get(key)
 
-    return Targets(statistics, loss.astype(np.float64), rows, texts, placed)
+    return Targets(statistics, _loss(measurement, statistics), rows, texts, _NO_TOKENIZER, placed)
+
+
+def _loss(measurement: Measurement[Any], statistics: Any) -> Floats:
+    loss = statistics.kl if isinstance(measurement, Divergences) else statistics.nll
+    return loss.astype(np.float64)  # type: ignore[no-any-return]

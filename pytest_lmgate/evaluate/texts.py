@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["GeneratedTexts", "TextFunction", "identity_of_texts", "score_function", "score_texts", "text_metric"]
+__all__ = [
+    "GeneratedTexts",
+    "TextFunction",
+    "identity_of_texts",
+    "is_function",
+    "score_function",
+    "score_texts",
+    "text_metric",
+]
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -15,6 +23,7 @@ from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompts import Prompt
+from pytest_lmgate.data.tokens import TokenizerFacts
 from pytest_lmgate.engine.generation import generate
 from pytest_lmgate.errors import ConfigError, EngineError
 from pytest_lmgate.evaluate.measurement import Bench, Measurement, addressed, digest_of, require
@@ -43,6 +52,11 @@ class TextFunction:
     name: str
     function: Callable[[list[Any]], Sequence[str]]
     asked: dict[str, list[str]] = field(default_factory=dict)
+
+
+def is_function(system: object) -> bool:
+    """Return whether a system is only a function from prompts to texts, and no model."""
+    return callable(system) and not hasattr(system, "forward") and not hasattr(system, "tokenizer")
 
 
 def text_metric(request: TextRequest, users: Mapping[str, metrics.TextMetric]) -> metrics.TextMetric:
@@ -97,6 +111,10 @@ class GeneratedTexts(Measurement[list[str]]):
             context=model.context,
             has_encoder=model.kind == "encoder-decoder",
         )
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        """Count the tokens that all texts may have."""
+        return len(self.data.task.prompts) * self.asked.generation.max_new_tokens
 
     def encode(self, statistics: list[str]) -> Entry:
         """Return what to store of the texts."""

@@ -124,10 +124,15 @@ def why(
 def shortened(corpus: Corpus, characters: int) -> Corpus:
     """Return the beginning of a corpus: whole rows, and of the last one what is needed."""
     rows: list[str] = []
-    for row in corpus.rows:
+    for index in range(len(corpus.rows)):
         if characters <= 0:
             break
-        rows.append(row[:characters])
+        row = ""
+        for part in corpus.parts(index):
+            row += part[: characters - len(row)]
+            if len(row) == characters:
+                break
+        rows.append(row)
         characters -= len(row)
     return replace(corpus, rows=tuple(rows))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 __all__ = ["LEVEL", "Change", "Finding", "change_between", "find_changes", "significant"]
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,17 +80,46 @@ def change_between(level: Sequence[GateRecord], after: GateRecord) -> Change | N
         level: At least one record, no two of equal value: measured again on the same data, a value says nothing new.
         after: The record to judge, of the same identity.
     """
-    if any(map(_unknown, (*level, after))):
-        return None
-    assert after.value is not None
-    before = math.fsum(one.value for one in level if one.value is not None) / len(level)
-    if math.isclose(after.value, before, rel_tol=_SAME):
-        return Change(before, after.value, 0.0, 1.0, worse=False)
-    rises = after.value > before
-    noise = [_arm(one, upward=rises) / len(level) for one in level]
-    error = math.hypot(_arm(after, upward=not rises), *noise) / _OF_95
-    errors = abs(after.value - before) / error if error else math.inf
-    return Change(before, after.value, errors, 2 * normal_cdf(-errors), worse=rises == (after.direction == "lower"))
+    return None if any(map(_unknown, (*level, after))) else _Level(level).change(after)
+
+
+class _Level:
+    """Values that do not differ beyond noise.
+
+    Args:
+        gates: At least one record of a known value and noise, all of one identity.
+    """
+
+    def __init__(self, gates: Sequence[GateRecord]) -> None:
+        self.identity = gates[0].identity
+        self._values: list[float] = []  # sorted
+        self._arms: dict[bool, list[float]] = {True: [], False: []}  # upward and downward
+        for gate in gates:
+            self.add(gate)
+
+    def add(self, gate: GateRecord) -> None:
+        """Add a value."""
+        assert gate.value is not None
+        bisect.insort(self._values, gate.value)
+        for upward, arms in self._arms.items():
+            arms.append(_arm(gate, upward=upward))
+
+    def has(self, value: float) -> bool:
+        """Return whether a value is equal to one of these."""
+        at = bisect.bisect(self._values, value)
+        return any(math.isclose(value, other, rel_tol=_SAME) for other in self._values[max(at - 1, 0) : at + 1])
+
+    def change(self, after: GateRecord) -> Change:
+        """Compare a record of a known value and noise with these."""
+        assert after.value is not None
+        count = len(self._values)
+        before = math.fsum(self._values) / count
+        if math.isclose(after.value, before, rel_tol=_SAME):
+            return Change(before, after.value, 0.0, 1.0, worse=False)
+        rises = after.value > before
+        error = math.hypot(_arm(after, upward=not rises), math.hypot(*self._arms[rises]) / count) / _OF_95
+        errors = abs(after.value - before) / error if error else math.inf
+        return Change(before, after.value, errors, 2 * normal_cdf(-errors), worse=rises == (after.direction == "lower"))
 
 
 def significant(changes: Sequence[Change]) -> list[bool]:
@@ -108,30 +138,30 @@ def find_changes(gates: Sequence[GateRecord]) -> list[Finding]:
         gates: One gate's records, by date.
     """
     findings: list[Finding] = []
-    level: list[GateRecord] = []
+    level: _Level | None = None
     tests = 0
     for gate in gates:
         if reason := _unknown(gate):
             findings.append(Finding("unknown", reason))
             continue
-        if not level or level[0].identity != gate.identity:
-            why = "; ".join(differences(gate.identity, level[0].identity)) if level else ""
+        assert gate.value is not None
+        if level is None or level.identity != gate.identity:
+            why = "; ".join(differences(gate.identity, level.identity)) if level else ""
             findings.append(Finding("first", why))
-            level = [gate]
+            level = _Level([gate])
             continue
-        found = change_between(level, gate)
-        assert found is not None
-        if any(_equal(gate, other) for other in level):
+        found = level.change(gate)
+        if level.has(gate.value):
             findings.append(Finding("same", change=found))
             continue
         tests += 1
         allowed = LEVEL / (tests * (tests + 1))
         if found.p_value <= allowed:
             findings.append(Finding("worse" if found.worse else "better", change=found, allowed=allowed))
-            level = [gate]
+            level = _Level([gate])
         else:
             findings.append(Finding("same", change=found, allowed=allowed))
-            level.append(gate)
+            level.add(gate)
     return findings
 
 
@@ -141,12 +171,6 @@ def _unknown(gate: GateRecord) -> str:
     if gate.at_least:
         return "a lower bound only, as the measurement was stopped early"
     return "no interval, so its noise is not known" if gate.interval is None else ""
-
-
-def _equal(one: GateRecord, other: GateRecord) -> bool:
-    assert one.value is not None
-    assert other.value is not None
-    return math.isclose(one.value, other.value, rel_tol=_SAME)
 
 
 def _arm(gate: GateRecord, *, upward: bool) -> float:

@@ -60,7 +60,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
     Attributes:
         run: Id of the run.
-        date: When it ended, UTC, as in ``2026-01-31T18:00:59Z``.
+        date: When it ended, UTC, as in ``2026-01-31T18:00:59.123456Z``, since two short runs may end in one second.
         commit: With ``+`` where tracked files were changed; empty outside a repository.
         branch: Empty where it is not known.
         hardware: The accelerator's or the processor's name, where the run knew it.

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from pytest_lmgate.gates.comparison import Comparison, needed
+from pytest_lmgate.gates.spread import Spread
 from pytest_lmgate.gates.where import Where
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.student import normal_quantile
@@ -68,6 +69,8 @@ class Verdict:
         bounded: Of a limit gate with a confidence, the bounds that were judged.
         former: Of a gate whose baseline is measured anew, what its entry was.
         where: Of a comparison that did not pass, where it got worse.
+        spread: Of a comparison or a divergence, how its change or distance is spread over rows or blocks; None where
+            these are not known.
         arguments: Arguments of the command line that decide what is measured.
         direction: ``lower`` if smaller values are better, else ``higher``; empty where nothing was measured.
         device: Where the model ran, as in ``cuda``; empty for texts and functions.
@@ -103,6 +106,7 @@ class Verdict:
     bounded: Bounded | None = None
     former: Former | None = None
     where: Where | None = None
+    spread: Spread | None = None
     arguments: tuple[str, ...] = ()
     direction: str = ""
     device: str = ""

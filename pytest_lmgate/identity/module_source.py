@@ -19,6 +19,7 @@ _WRAPPED = 100  # functions within one another
 _DEFINITIONS = r"\n(?:def|class) (\w+)"
 _IMPORTS = r"\n[ \t]*(?:from|import)\s+(\w+)"
 _ENTRIES = r"[\"']([^\"'\n]+)[\"']\]?\s*[:=]\s*(\w+)"  # {"sdpa": attend} and table["sdpa"] = attend
+_CHOICES = r"\n(\w+) = (\w+) if [^\n]+ else (\w+)\n"  # attend = attend_new if NEW_TORCH else attend_old
 
 
 def definitions(module: types.ModuleType) -> frozenset[str]:
@@ -27,8 +28,10 @@ def definitions(module: types.ModuleType) -> frozenset[str]:
 
 
 def is_entry(key: object, function: Any, module: types.ModuleType) -> bool:
-    """Return whether the source of a module puts a function into a table under `key`."""
-    return (key, getattr(function, "__name__", None)) in _in_source(module, _ENTRIES)
+    """Return whether the source of a module puts a function into a table under `key`, by its name or by one of two."""
+    name, entries = getattr(function, "__name__", None), _in_source(module, _ENTRIES)
+    chosen = (chosen for chosen, *two in _in_source(module, _CHOICES) if name in two)
+    return any((key, each) in entries for each in (name, *chosen))
 
 
 def is_code_of(code: types.CodeType, path: str, file: str | None) -> bool:

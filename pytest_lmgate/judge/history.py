@@ -1,4 +1,4 @@
-"""The history: a folder with one record of each run, which is written once and never changed.
+"""The history: a folder, here or at a URI, with one record of each run, which is written once and never changed.
 
 The name of a record has the time, the commit and the run's id, so that two jobs never write the same file and a merge
 of two branches never conflicts.
@@ -6,19 +6,20 @@ of two branches never conflicts.
 
 from __future__ import annotations
 
-__all__ = ["append_to_history", "read_history"]
+__all__ = ["History", "append_to_history", "read_history"]
 
 import os
-import subprocess
 from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pytest_lmgate.cache.files import write_durably
+from pytest_lmgate.cache.remote import Address, AddressError
 from pytest_lmgate.errors import RecordError
 from pytest_lmgate.gates.record import RunRecord, format_record, parse_record, record_of
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.judge.provenance import provenance
+from pytest_lmgate.judge.repository import git_says
 
 # Systems of CI check out a commit rather than a branch; a pull request's own branch comes first.
 _BRANCH_VARIABLES = (
@@ -33,8 +34,11 @@ _BRANCH_VARIABLES = (
 )
 
 
+History = Path | Address
+
+
 def append_to_history(
-    folder: Path,
+    history: History,
     verdicts: Sequence[Verdict],
     *,
     run: str,
@@ -42,11 +46,11 @@ def append_to_history(
     stopped: bool,
     problems: Sequence[str],
     expected_to_fail: Collection[str] = (),
-) -> Path | None:
+) -> RunRecord | None:
     """Write the record of a run; a run that measured nothing has none.
 
     Args:
-        folder: Of the history; made where it is missing.
+        history: The history; a folder is made where it is missing.
         verdicts: Of all gates.
         run: Id of the run.
         rootdir: Folder whose commit is under test.
@@ -55,7 +59,7 @@ def append_to_history(
         expected_to_fail: Ids of the gates whose tests are marked xfail.
 
     Returns:
-        The new file, if any.
+        The new record, if any.
 
     Raises:
         OSError: It cannot be written.
@@ -66,7 +70,7 @@ def append_to_history(
     made, now = provenance(rootdir, device), datetime.now(timezone.utc)
     text = format_record(
         run=run,
-        date=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        date=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         commit=made.commit,
         branch=_branch(rootdir),
         hardware=made.hardware,
@@ -75,36 +79,40 @@ def append_to_history(
         problems=[problem.encode("utf-8", "backslashreplace").decode() for problem in problems],
         gates=[record_of(verdict, xfail=verdict.id in expected_to_fail) for verdict in verdicts],
     )
-    commit = made.commit.rstrip("+") or "nocommit"
-    path = folder / f"{now:%Y%m%dT%H%M%SZ}-{commit}-{run[:12]}.json"
-    write_durably(path, text)
-    return path
+    name = f"{now:%Y%m%dT%H%M%SZ}-{made.commit.rstrip('+') or 'nocommit'}-{run[:12]}.json"
+    if isinstance(history, Address):
+        history.write(PurePosixPath(name), text)
+    else:
+        write_durably(history / name, text)
+    return parse_record(text, name)
 
 
-def read_history(folder: Path) -> list[RunRecord]:
+def read_history(history: History) -> list[RunRecord]:
     """Return all records by date.
 
     Raises:
-        RecordError: The folder or a record cannot be read, or there is none.
+        RecordError: The history or a record cannot be read, or there is none.
     """
-    found = []
-    try:
-        for path in sorted(folder.iterdir()):
-            if path.suffix == ".json" and not path.name.startswith("."):
-                found.append(parse_record(path.read_bytes(), str(path)))
-    except OSError as error:
-        raise RecordError(f"{error.filename or folder}: cannot be read: {error.strerror}") from None
+    found = [parse_record(text, where) for where, text in _texts(history)]
     if not found:
-        raise RecordError(f"{folder}: expected records that pytest --lmgate-history {folder} wrote, found none")
+        raise RecordError(f"{history}: expected records that pytest --lmgate-history {history} wrote, found none")
     return sorted(found, key=lambda record: (record.date, record.run))
+
+
+def _texts(history: History) -> list[tuple[str, bytes]]:
+    """Return every record's place and text."""
+    try:
+        if isinstance(history, Address):
+            return [(f"{history}/{name}", text) for name, text in history.read_all(".json").items()]
+        paths = (path for path in history.iterdir() if path.suffix == ".json" and not path.name.startswith("."))
+        return [(str(path), path.read_bytes()) for path in sorted(paths)]
+    except AddressError as error:
+        raise RecordError(f"{history}: cannot be read: {error}") from None
+    except OSError as error:
+        raise RecordError(f"{error.filename or history}: cannot be read: {error.strerror}") from None
 
 
 def _branch(folder: Path) -> str:
     """Return the branch that is checked out, else the one that CI names, else nothing."""
-    command = ["git", "symbolic-ref", "--short", "-q", "HEAD"]
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return ""
     named = (os.environ.get(name, "") for name in _BRANCH_VARIABLES)
-    return done.stdout.strip() or next(filter(None, named), "")
+    return git_says(folder, "symbolic-ref", "--short", "-q", "HEAD") or next(filter(None, named), "")

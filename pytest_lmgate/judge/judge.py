@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.errors import ComparisonError, LmgateError, about, harmless
+from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, about, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.evaluate.targets import Shelf
 from pytest_lmgate.gates.baseline import BaselineEntry
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.paired import compare, differences
+from pytest_lmgate.gates.spread import Spread, spread_of
+from pytest_lmgate.gates.tagged import with_rows
 from pytest_lmgate.gates.verdict import Former, Verdict, judge_bounds, judge_limit
 from pytest_lmgate.gates.where import Where
 from pytest_lmgate.judge.baselines import Baselines
@@ -105,6 +107,8 @@ class Judge:
         details: dict[str, Any] = {}
         if gate.evaluation.reference is not None:
             details = {**score.details, "reference": gate.evaluation.reference_name}  # as the user wrote it
+        # A percentile of tokens is, unlike their mean, made of no shares of rows.
+        is_distance = gate.evaluation.reference is not None and score.sample is not None
         return replace(
             _measured(blank, score),
             verdict=outcome,
@@ -114,6 +118,7 @@ class Judge:
             message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
             details=tuple(details.items()),
             worst=_worst(score) if outcome == "fail" or blocking else (),
+            spread=_spread(score, _sample(score)) if is_distance else None,
         )
 
     def _by_reference(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
@@ -125,8 +130,9 @@ class Judge:
         samples = _sample(score), _sample(reference)
         found = _compared(gate, *samples, against, same=same)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
-        where = self._where(gate, samples, found, resolve)
-        return replace(self._judged(blank, score, found), seconds=seconds, cached=cached, where=where)
+        where, spread = self._where(gate, samples, found, resolve), _spread(score, *samples)
+        judged = self._judged(blank, score, found)
+        return replace(judged, seconds=seconds, cached=cached, where=where, spread=spread)
 
     def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
         baselines = self._baselines
@@ -150,7 +156,8 @@ class Judge:
         found = self._with_entry(gate, score, entry, _ANEW)
         candidate = _sample(score).merged()
         samples = candidate, self._baselines.reference(entry, score, candidate)
-        return replace(self._judged(blank, score, found), where=self._where(gate, samples, found, resolve))
+        where, spread = self._where(gate, samples, found, resolve), _spread(score, *samples)
+        return replace(self._judged(blank, score, found), where=where, spread=spread)
 
     def _where(
         self, gate: NoRegression, samples: tuple[Sample, Sample], found: Comparison, resolve: Resolve
@@ -236,6 +243,14 @@ def _compared(gate: NoRegression, candidate: Sample, reference: Sample, against:
     except ComparisonError as error:
         raise ComparisonError(f"cannot be compared with {against}: {error}") from None
     return replace(found, against=against, clustered_by=candidate.clustered_by)
+
+
+def _spread(score: Score, candidate: Sample, reference: Sample | None = None) -> Spread | None:
+    known = None if reference is None else with_rows(reference, candidate)
+    try:
+        return spread_of(candidate, known, metric=score.metric, unit=score.unit)
+    except MetricInputError:  # a metric of the user's own that has no number for a row alone
+        return None
 
 
 def _require_same(known: Mapping[str, str], identity: Mapping[str, str], against: str) -> None:

@@ -6,13 +6,13 @@ __all__ = ["changed_since", "provenance"]
 
 import functools
 import platform
-import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_lmgate.gates.baseline import Provenance
 from pytest_lmgate.identity.libraries import versions
+from pytest_lmgate.judge.repository import git_says
 
 _PACKAGES = ("pytest-lmgate", "torch", "transformers", "tokenizers", "sacrebleu")
 
@@ -41,12 +41,7 @@ def changed_since(then: Provenance, now: Provenance) -> tuple[str, ...]:
 @functools.cache
 def _commit(folder: Path) -> str:
     """Return the commit checked out, with ``+`` where tracked files were changed; empty outside a repository."""
-    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
+    return git_says(folder, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*")
 
 
 def _hardware(device: str) -> str:

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
-from filelock import FileLock
 
 from pytest_lmgate.cache.files import remove_leftovers, write_durably
+from pytest_lmgate.cache.locks import hold
 from pytest_lmgate.errors import BaselineError
 from pytest_lmgate.gates.baseline import BaselineEntry, format_baseline
 from pytest_lmgate.judge.baselines import read_baseline
@@ -139,7 +139,7 @@ def rewrite(
     # Two sessions at once: each reads what the other wrote.
     target = path.resolve()
     lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
-    with FileLock(lock):
+    with hold(lock):
         remove_leftovers(target)
         before = read_baseline(path, prefix)
         after = change(before)

@@ -124,8 +124,7 @@ def _of_likelihoods(
             begins = "" if row is None else here.texts[row][:_BEGINS]
             passages.append(Passage(f"window {group}" if row is None else f"row {row}", len(targets), rise, begins))
     if places is None:
-        unknown = "no engine of the two gives its tokenizer without loading the model: tokens and positions are unknown"
-        return Where(passages=tuple(passages), notes=(unknown,))
+        return Where(passages=tuple(passages), notes=(here.unplaced,))
     clusters = layout.clusters_of()
     return Where(
         passages=tuple(passages),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 __all__ = ["TargetLayout"]
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,8 @@ from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.clusters import former_clusters, merged_rows, window_blocks
 from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
 from pytest_lmgate.metrics.sample import Floats, Ints, Sample, Scale
+
+_AT_ONCE = 2**20  # targets that are copied at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +94,18 @@ class TargetLayout:
 
     def _by_row(self, values: NDArray[np.floating], *, by_window: bool) -> ByRow | None:
         """Add up a number per target, or per window, row by row; a window is the row's that its first target is."""
-        if (rows := self.rows_of()) is None or self.row_targets is None:
+        if not self.has_rows or self.row_targets is None:
             return None
-        if by_window:
-            rows = rows[np.cumsum(self.window_targets) - self.window_targets]
         each = np.arange(len(self.row_targets), dtype=np.int64)
-        sums = np.bincount(rows, weights=values, minlength=len(each)).astype(np.float64)
-        return ByRow(sums[:, None], np.bincount(rows, minlength=len(each)).astype(np.int64), each)
+        if by_window:
+            rows = self._rows_of_windows()
+            sums = np.bincount(rows, weights=values, minlength=len(each)).astype(np.float64)
+            return ByRow(sums[:, None], np.bincount(rows, minlength=len(each)).astype(np.int64), each)
+        sums = np.zeros(len(each))
+        for some, within in _in_groups(self.row_targets):
+            own = np.repeat(np.arange(some.stop - some.start), self.row_targets[some])
+            sums[some] = np.bincount(own, weights=values[within], minlength=some.stop - some.start)
+        return ByRow(sums[:, None], self.row_targets, each)
 
     def of_targets(self, values: NDArray[np.floating]) -> tuple[Floats, Ints]:
         """Add up a number per target.
@@ -125,21 +134,36 @@ class TargetLayout:
         """
         ones = np.ones(len(values), dtype=np.int64)
         if self.has_rows:
-            assert self.row_targets is not None
-            first = np.cumsum(self.window_targets) - self.window_targets
-            row = np.searchsorted(np.cumsum(self.row_targets), first, side="right")
-            windows = np.bincount(row)
+            windows = np.bincount(self._rows_of_windows())
             windows = windows[windows > 0]
             if len(windows) > 1:
                 return _grouped(_run_sums(values, windows), windows, merged_rows(windows))
         return _grouped(values, ones, window_blocks(ones))
 
+    def _rows_of_windows(self) -> Ints:
+        """Return the row of each window's first target, shape ``[windows]``, of a text that has rows."""
+        assert self.row_targets is not None
+        first = np.cumsum(self.window_targets) - self.window_targets
+        return np.searchsorted(np.cumsum(self.row_targets), first, side="right")
+
 
 def _run_sums(values: NDArray[np.floating], lengths: Ints) -> Floats:
     """Add up consecutive runs of at least one value, in float64."""
-    begins = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    sums: Floats = np.add.reduceat(values.astype(np.float64), begins)
+    sums = np.empty(len(lengths))
+    for runs, within in _in_groups(lengths):
+        begins = np.cumsum(lengths[runs]) - lengths[runs]
+        sums[runs] = np.add.reduceat(values[within].astype(np.float64), begins)
     return sums
+
+
+def _in_groups(lengths: Ints) -> Iterator[tuple[slice, slice]]:
+    """Return slices of consecutive runs, and of their values, that are not many at a time."""
+    ends = np.cumsum(lengths)
+    group = ends // _AT_ONCE
+    runs = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(lengths)]
+    for first, last in pairwise(runs):
+        if last > first:
+            yield slice(first, last), slice(int(ends[first] - lengths[first]), int(ends[last - 1]))
 
 
 def _grouped(sums: Floats, counts: Ints, clusters: Ints) -> tuple[Floats, Ints]:

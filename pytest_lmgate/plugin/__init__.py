@@ -13,6 +13,7 @@ from pytest_lmgate.plugin import hookspecs
 from pytest_lmgate.plugin.fixtures import FIXTURES
 from pytest_lmgate.plugin.hooks import GateHooks
 from pytest_lmgate.plugin.options import add_options, history, project_file, reports
+from pytest_lmgate.plugin.planning import PlanHooks
 from pytest_lmgate.plugin.updates import update
 from pytest_lmgate.spec.catalogue import MARKERS_HELP
 
@@ -34,9 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers and register the hooks."""
     reports(config)  # a report that cannot be made is said now, not after an hour of measuring
-    history(config)
+    if not hasattr(config, "workerinput"):  # only the controller writes it
+        history(config)
     update(config)
     project_file(config)  # one that is named but not there may hold gates
     for line in MARKERS_HELP.values():
         config.addinivalue_line("markers", line)
-    config.pluginmanager.register(GateHooks(config), GateHooks.NAME)
+    hooks = GateHooks(config)
+    config.pluginmanager.register(hooks, GateHooks.NAME)
+    config.pluginmanager.register(hooks.controller)
+    if config.getoption("lmgate_plan"):
+        config.pluginmanager.register(PlanHooks(config, hooks))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 __all__ = ["Closing", "close", "print_reports", "show_summary"]
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from pytest_lmgate.plugin.verifying import Verifications
 if TYPE_CHECKING:
     from pytest_lmgate.gates.verdict import Verdict
     from pytest_lmgate.report.measured import Measured
+    from pytest_lmgate.report.past import PastRun
 
 _COLOURS = {"pass": {"green": True}, "fail": {"red": True}, "error": {"red": True}, "inconclusive": {"yellow": True}}
 
@@ -83,13 +85,15 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
         told = [test for test in measured if config.option.verbose > 0 or ledger.did_fail(test)]
         closing.told = [each for test in told for each in measured[test]]
         closing.measured = [each for found in measured.values() for each in found]
-    _keep_history(closing, ledger, session, run)
-    if reports := options.reports(config):
+    reports = options.reports(config)
+    is_shown = any(kind in ("json", "html") for kind, _ in reports)
+    past = _keep_history(closing, ledger, session, run, is_shown=is_shown)
+    if reports:
         from pytest_lmgate.report.formats import write_reports
         from pytest_lmgate.report.results import Results
 
         expected, here = frozenset(ledger.expected_to_fail), config.invocation_params.dir
-        results = Results(closing.verdicts, tuple(closing.problems), expected, here, closing.measured)
+        results = Results(closing.verdicts, tuple(closing.problems), expected, here, closing.measured, past)
         write_reports(results, reports, closing.printed, closing.problems)
     return closing
 
@@ -129,25 +133,43 @@ def print_reports(config: pytest.Config, closing: Closing) -> None:
             terminal.write(text, flush=True)
 
 
-def _keep_history(closing: Closing, ledger: Ledger, session: pytest.Session, run: str) -> None:
-    folder, rootdir = options.history(session.config), session.config.rootpath
-    if folder is None or not closing.verdicts:
-        return
-    from pytest_lmgate.judge.history import append_to_history
+def _keep_history(
+    closing: Closing, ledger: Ledger, session: pytest.Session, run: str, *, is_shown: bool
+) -> Mapping[str, Sequence[PastRun]]:
+    """Write the run's record, and return what earlier runs and this one say of each gate, where that is shown."""
+    config = session.config
+    history = options.history(config)
+    if history is None or not closing.verdicts:
+        return {}
+    from pytest_lmgate.cache.remote import Address, is_from_fork
+    from pytest_lmgate.errors import RecordError
+    from pytest_lmgate.judge.history import append_to_history, read_history
 
-    stopped, problems = was_stopped(session), tuple(closing.problems)
+    if isinstance(history, Address) and is_from_fork(os.environ):
+        closing.notes.append(f"--lmgate-history {history}: this run is not recorded, as its code comes from a fork")
+        return {}
     try:
-        append_to_history(
-            folder,
+        record = append_to_history(
+            history,
             closing.verdicts,
             run=run,
-            rootdir=rootdir,
-            stopped=stopped,
-            problems=problems,
+            rootdir=config.rootpath,
+            stopped=was_stopped(session),
+            problems=tuple(closing.problems),
             expected_to_fail=ledger.expected_to_fail,
         )
     except OSError as error:
-        closing.problems.append(f"--lmgate-history {folder}: cannot be written: {error}")
+        closing.problems.append(f"--lmgate-history {history}: cannot be written: {error}")
+        return {}
+    if record is None or not is_shown:
+        return {}
+    from pytest_lmgate.report.past import past_runs
+
+    try:
+        return past_runs(read_history(history), record)
+    except RecordError as error:
+        closing.notes.append(f"the reports have no history: {error}")
+        return {}
 
 
 def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) -> None:
@@ -157,9 +179,10 @@ def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) ->
     mode = update(config)
     full = not ledger.deselected and not was_stopped(session) and asks_for_all(config)
     folders = list(dict.fromkeys(["", *ledger.folders]))
+    folder_of = {name: _folder_of(name, folders) for name in [*ledger.entries, *ledger.used]}
     for folder in folders:
         path, prefix = options.baseline_file(config, folder)
-        own = {name for name in [*ledger.entries, *ledger.used] if _folder_of(name, folders) == folder}
+        own = {name for name, its in folder_of.items() if its == folder}
         entries = {name: entry for name, entry in ledger.entries.items() if name in own}
         by_baseline = [name for name in ledger.by_baseline if name in own]
         if len(folders) > 1 and not own and not path.exists():

@@ -76,10 +76,14 @@ def _shared_fixtures(items: Sequence[pytest.Item]) -> list[str]:
 
 def _measures(name: str, known: Mapping[str, Sequence[Any]]) -> bool:
     """Whether a fixture of the user's asks for one of ours, or for one that does."""
-    if name in FIXTURES_HELP or name not in known:
+    if name in FIXTURES_HELP:
         return False
-    needed = [other for other in known[name][-1].argnames if other != name]
-    return any(other in FIXTURES_HELP or _measures(other, known) for other in needed)
+    needed, todo = set[str](), [name]
+    while todo:  # fixtures that need each other in a circle are pytest's to refuse
+        asked = known[each][-1].argnames if (each := todo.pop()) in known else ()
+        todo += {*asked} - needed
+        needed.update(asked)
+    return not FIXTURES_HELP.keys().isdisjoint(needed)
 
 
 def refuse_late_gates(item: pytest.Item, expected: int) -> None:

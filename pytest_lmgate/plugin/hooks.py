@@ -6,7 +6,6 @@ __all__ = ["GateHooks"]
 
 import functools
 import sys
-import tempfile
 import uuid
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -17,16 +16,18 @@ import pytest
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.closing import Closing, close, print_reports, show_summary
+from pytest_lmgate.plugin.controller import Controller
 from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, mixed_up, refuse_late_gates
 from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
-from pytest_lmgate.plugin.left_out import left_out, placed
+from pytest_lmgate.plugin.left_out import left_out
+from pytest_lmgate.plugin.scheduling import groups_of
 from pytest_lmgate.plugin.selection import are_all_in, asks_for_all, only_lists, passed, was_stopped
 from pytest_lmgate.plugin.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.travel import make_plain
 from pytest_lmgate.plugin.typos import mistyped
 from pytest_lmgate.plugin.updates import update
 from pytest_lmgate.plugin.verifying import Verifications
-from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, misnamed
+from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, misnamed, placed
 from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ class GateHooks:
         self._session: GateSession | None = None
         self._worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         self._run = uuid.uuid4().hex if self._worker is None else str(self._worker["lmgate_run"])
-        self._handover: Path | None = None  # controller: where workers write what they expect
         self._unread: list[str] = []  # what is wrong with the gates of lmgate.yaml
         self._gate_files: set[Path] = set()  # whose gates were collected
         self.running = config.rootpath
         """The file of the test that runs."""
         self._closing: Closing | None = None  # controller: what the summary shows
+        self.controller = Controller(self._ledger, self._verifications, self._told)
+        """The hooks of xdist's controller."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> GateHooks:
@@ -93,6 +95,10 @@ class GateHooks:
         if isinstance(collector, GateFile):
             self._gate_files.add(placed(collector.path))
 
+    def _told(self) -> dict[str, Any]:
+        """Return what the controller tells its workers."""
+        return {"lmgate_run": self._run, "lmgate_asks_for_all": self._asks_for_all}
+
     @functools.cached_property
     def _asks_for_all(self) -> bool:
         return asks_for_all(self._config) if self._worker is None else bool(self._worker["lmgate_asks_for_all"])
@@ -124,7 +130,7 @@ class GateHooks:
         if not (gated or measuring or problems or ledger.left_out or update(self._config)):
             return
         try:
-            expected = self._read(gated)
+            expected = self._read(gated, measuring)
         except pytest.UsageError as error:
             expected, problems = {}, [*problems, str(error)]
         if problems:
@@ -217,29 +223,6 @@ class GateHooks:
         """Note that a worker broke: xdist may end with the status of the tests that others ran."""
         self._broke = True
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker of xdist where to write what it expects, and which run it is part of."""
-        if self._handover is None:
-            self._handover = Path(tempfile.gettempdir()) / f"lmgate-{uuid.uuid4().hex}.json"
-        node.workerinput["lmgate_handover"] = str(self._handover)
-        node.workerinput["lmgate_run"] = self._run
-        node.workerinput["lmgate_asks_for_all"] = self._asks_for_all
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self) -> None:
-        """Learn what a worker will gate, or that it could not read the markers."""
-        assert self._handover is not None
-        self._ledger.take_over(self._handover)
-        if self._ledger.problem:
-            self._handover.unlink(missing_ok=True)
-            raise pytest.UsageError(self._ledger.problem)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Learn what a worker verified."""
-        self._verifications.take_over(node)
-
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         """Write reports, and fail a session in which a verdict got lost. Only the controller does."""
@@ -251,9 +234,7 @@ class GateHooks:
             self._verifications.hand_over(self._config)
         if self._worker is not None or only_lists(self._config):
             return
-        if self._handover is not None:
-            self._ledger.take_over(self._handover)
-            self._handover.unlink(missing_ok=True)
+        self.controller.end()
         ended, would_pass = session.exitstatus, passed(session)
         self._closing = close(self._ledger, self._verifications, session, run=self._run, broke=self._broke)
         problems = self._closing.problems
@@ -275,12 +256,15 @@ class GateHooks:
         if self._closing is not None:
             print_reports(self._config, self._closing)
 
-    def _read(self, gated: Sequence[pytest.Item]) -> dict[str, int]:
+    def _read(self, gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> dict[str, int]:
         """Return how many gates each test carries, by node id; a usage error names every gate that is wrong."""
         if not gated:
             return {}
         expected = self.session().collect(gated)
         self._ledger.by_baseline, self._ledger.folders = self.session().by_baseline, self.session().folders
+        self._ledger.models = {item.nodeid: self.session().models_of(item) for item in gated}
+        if self._worker is not None and self._worker["lmgate_by_model"] and not measuring:
+            self.session().share_processors(len(set(groups_of(self._ledger.models).values())))
         if self._asks_for_all and not (self._ledger.deselected or self._ledger.uncollected):
             self.session().has_all_gates()
         return expected

@@ -25,7 +25,17 @@ EXTRAS = "lmgate"
 ``measured``, what fixtures measured; ``not_kept``, models with the reason; and
 ``xfailed_by_body`` if the test called ``pytest.xfail``, which says nothing of its gates, unlike the mark.
 """
-_HANDED_OVER = ("expected", "measuring", "problem", "by_baseline", "folders", "deselected", "uncollected", "left_out")
+_HANDED_OVER = (
+    "expected",
+    "measuring",
+    "models",
+    "problem",
+    "by_baseline",
+    "folders",
+    "deselected",
+    "uncollected",
+    "left_out",
+)
 
 
 class Ledger:
@@ -35,6 +45,7 @@ class Ledger:
         """Open an empty ledger."""
         self.expected: dict[str, int] = {}  # how many gates each test carries, by node id
         self.measuring: list[str] = []  # tests that measure by a fixture: without a verdict, but their end must come
+        self.models: dict[str, list[str]] = {}  # the models of each test with gates, by node id
         self.problem = ""  # why the markers could not be read
         self.by_baseline: list[str] = []  # gates that go by the committed baseline, by id
         self.deselected = False

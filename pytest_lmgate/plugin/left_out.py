@@ -6,7 +6,7 @@ What the user leaves out on purpose is not told: ``-k``, ``-m`` and ``--deselect
 
 from __future__ import annotations
 
-__all__ = ["left_out", "placed"]
+__all__ = ["left_out"]
 
 import os
 from collections.abc import Collection
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates
+from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates, placed
 
 
 def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
@@ -30,15 +30,11 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
     return [told for file in files if (told := _left_out(config, file))]
 
 
-def placed(file: Path) -> Path:
-    """Return where a file is; a link is where it is, not where it leads."""
-    return file.parent.resolve() / file.name
-
-
 def _left_out(config: pytest.Config, file: Path) -> str:
     if _is_meant(config, file) or not mentions_gates(file):
         return ""
     from pytest_lmgate.errors import LmgateError
+    from pytest_lmgate.report.counted import counted
     from pytest_lmgate.spec.yaml_gates import read_gates
 
     try:
@@ -49,7 +45,7 @@ def _left_out(config: pytest.Config, file: Path) -> str:
     if not count:
         return ""
     inside = Path(os.path.relpath(file, config.invocation_params.dir))
-    gates_were = f"{count} gate{'s' * (count != 1)} of {file.name} {'were' if count != 1 else 'was'} not collected"
+    gates_were = f"{counted(count, 'gate')} of {file.name} {'were' if count != 1 else 'was'} not collected"
     return f"{gates_were} ({_why(config, file)}): add {inside} to pytest's arguments"
 
 

@@ -26,15 +26,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME
-from pytest_lmgate.errors import nearest
+from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME, is_on
+from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.plugin.updates import UPDATES
 from pytest_lmgate.report.formats import FORMATS
 
 if TYPE_CHECKING:
+    from pytest_lmgate.cache.remote import Address
+    from pytest_lmgate.config.executor import Executor
     from pytest_lmgate.config.options import Options
 
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
     "cache": ("FOLDER", f"folder of measurements (default: {CACHE_NAME} in rootdir); LMGATE_CACHE_KEY signs it"),
@@ -43,8 +44,9 @@ _TEXTS = {
         "second level of the cache, for several machines: s3://, gs://, file:// and so on",
     ),
     "baseline": ("FILE", f"baseline of no_regression gates (default: {BASELINE_NAME} beside lmgate.yaml)"),
-    "history": ("FOLDER", "folder that gets one record of each run, for lmgate history; not yet a URI"),
+    "history": ("FOLDER", "folder or URI that gets one record of each run, for lmgate history and the HTML report"),
     "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
+    "executor": ("RAY", "have a Ray cluster read: ray, or ray://host:port, with ?workers=N&num_gpus=1 and the like"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
 }
 _FLAGS = {
@@ -78,6 +80,7 @@ def add_options(parser: pytest.Parser) -> None:
         help=f"write the verdicts: {_forms()}; - as FILE is stdout (repeatable) [LMGATE_REPORT]",
     )
     parser.addini("lmgate_report", "reports to write, TYPE:DEST each", type="linelist", default=[])
+    group.addoption("--lmgate-plan", action="store_true", default=False, help="say what would be measured; run no test")
     group.addoption("--no-lmgate", action="store_true", default=False, help="skip every test that needs a measurement")
 
 
@@ -98,6 +101,7 @@ def session_options(config: pytest.Config, run: str) -> Options:
         refresh=flag(config, "refresh"),
         offline=flag(config, "offline"),
         device=text(config, "device"),
+        executor=_executor(config),
         # What was stopped could not be compared with a whole measurement.
         fail_fast=flag(config, "fail-fast") and not verify(config),
         workers=workers(config),
@@ -107,6 +111,16 @@ def session_options(config: pytest.Config, run: str) -> Options:
         cache_key=CacheKey.from_environment(),
         arguments=arguments(config),
     )
+
+
+def _executor(config: pytest.Config) -> Executor | None:
+    """Return where models run, or raise ConfigError; each worker of xdist would ask for workers of its own."""
+    from pytest_lmgate.config.executor import Executor
+
+    given = text(config, "executor")
+    if given and workers(config) > 1:
+        raise pytest.UsageError("--lmgate-executor: its workers share the reading already: leave out -n")
+    return Executor.parse(given) if given else None
 
 
 def text(config: pytest.Config, name: str) -> str | None:
@@ -168,18 +182,21 @@ def baseline_file(config: pytest.Config, folder: str = "") -> tuple[Path, str]:
     return config.rootpath / folder / named, f"{folder}/" if folder else ""
 
 
-def history(config: pytest.Config) -> Path | None:
-    """Return the folder of the history, relative to rootdir; None where no run is recorded.
+def history(config: pytest.Config) -> Path | Address | None:
+    """Return where the history is, a folder relative to rootdir or a URI; None where no run is recorded.
 
     Raises:
-        pytest.UsageError: It is a URI.
+        pytest.UsageError: It is a URI that cannot be used.
     """
     given = text(config, "history")
-    if given and "://" in given:
-        raise pytest.UsageError(
-            f"--lmgate-history: expected a local folder, got {given!r}; URIs come later: write to a folder and copy it"
-        )
-    return config.rootpath / Path(given).expanduser() if given else None
+    if not given:
+        return None
+    from pytest_lmgate.cache.remote import place_of
+
+    try:
+        return place_of(given, config.rootpath, "--lmgate-history", offline=flag(config, "offline"))
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def flag(config: pytest.Config, name: str) -> bool:
@@ -190,15 +207,10 @@ def flag(config: pytest.Config, name: str) -> bool:
     """
     if config.getoption(f"--lmgate-{name}"):
         return True
-    for value in (config.getini(_key(name)), os.environ.get(_key(name).upper())):
-        if value is None:
-            continue
-        if str(value).lower() in _TRUE:
-            return True
-        if str(value).lower() in _FALSE:
-            return False
-        raise pytest.UsageError(f"{_key(name)}: expected one of {', '.join(_TRUE + _FALSE[1:])}; got {value!r}")
-    return False
+    try:
+        return is_on(_key(name), config.getini(_key(name)), os.environ.get(_key(name).upper()))
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def verify(config: pytest.Config) -> int:

@@ -72,7 +72,7 @@ class Projects:
         Raises:
             ConfigError: The lmgate.yaml is not what it should be.
         """
-        file = self._file(path if path.is_dir() else path.parent)
+        file = self._file(path)
         if file not in self._gates:
             self._gates[file] = self._read(file)
         return self._gates[file]
@@ -81,14 +81,14 @@ class Projects:
         """Return every project that was read."""
         return list(self._gates.values())
 
-    def _file(self, folder: Path) -> Path | None:
-        if folder not in self._files:
-            named = options.project_file(self._config)
+    def _file(self, path: Path) -> Path | None:
+        if path not in self._files:
+            named, folder = options.project_file(self._config), path if path.is_dir() else path.parent
             found = find_project_file(folder) or find_project_file(self._config.rootpath)
             if named is None and found is not None:
                 _refuse_misnamed(folder, found)
-            self._files[folder] = named or found
-        return self._files[folder]
+            self._files[path] = named or found
+        return self._files[path]
 
     def _read(self, file: Path | None) -> ProjectGates:
         named, root = options.project_file(self._config), self._config.rootpath

@@ -17,7 +17,7 @@ def are_all_in(found: Iterable[pytest.Item], left: Iterable[pytest.Item]) -> boo
 
 def only_lists(config: pytest.Config) -> bool:
     """Whether the session shows what there is and runs nothing."""
-    lists = ("collectonly", "showfixtures", "show_fixtures_per_test")
+    lists = ("collectonly", "lmgate_plan", "showfixtures", "show_fixtures_per_test")
     return any(getattr(config.option, name, False) for name in lists)
 
 

@@ -27,7 +27,7 @@ from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.gated import test_id
 from pytest_lmgate.plugin.ledger import PROPERTY
 from pytest_lmgate.plugin.marker_lines import place_of
-from pytest_lmgate.plugin.progress import ProgressLine
+from pytest_lmgate.plugin.progress import progress_line
 from pytest_lmgate.plugin.projects import ProjectGates, Projects
 from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
 from pytest_lmgate.plugin.users_own import users_backends, users_metrics
@@ -36,7 +36,7 @@ from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.junit import properties
 from pytest_lmgate.report.measured import Measured
 from pytest_lmgate.spec.catalogue import MARKERS_HELP
-from pytest_lmgate.spec.gates import Gate, NoRegression
+from pytest_lmgate.spec.gates import EvaluationSpec, Gate, NoRegression
 from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.spec.yaml_gates import YamlGate
 
@@ -63,10 +63,10 @@ class GateSession:
 
     def __init__(self, config: pytest.Config, run: str) -> None:
         self._config = config
-        self._cache_warnings: list[str] = []
+        self.cache_warnings: list[str] = []  # not told yet
         self._remarks: list[str] = []
         self._measured: list[tuple[str, Score | Divergence]] = []  # what fixtures measured in this phase of a test
-        self._progress = ProgressLine(config)
+        self._progress = progress_line(config)
         try:
             self._options = options.session_options(config, run)
             self._evaluator = Evaluator(
@@ -75,12 +75,13 @@ class GateSession:
                 report=self._progress.show,
                 note=self._progress.say,
                 remark=self._remarks.append,
-                warn=self._cache_warnings.append,
+                warn=self.cache_warnings.append,
                 users_metrics=users_metrics(config),
                 users_backends=users_backends(config),
             )
         except LmgateError as error:
             raise pytest.UsageError(str(error)) from error
+        config.add_cleanup(self._evaluator.resolver.close)
         self._follows_gate_of_yaml = False
         self._projects = Projects(config, self._evaluator, self._options)
         self.by_baseline: list[str] = []
@@ -158,6 +159,22 @@ class GateSession:
         if problems:
             raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
         return expected
+
+    def models_of(self, item: pytest.Item) -> list[str]:
+        """Return the models that a test's gates may load: names in a project, which a worker of xdist loads alone."""
+        evaluator, found = self.evaluations(item)
+        names = [name for what in found for name in what.model_names]
+        return list(dict.fromkeys(f"{evaluator.project.folder}: {name}" for name in names))
+
+    def evaluations(self, item: pytest.Item) -> tuple[Evaluator, list[EvaluationSpec]]:
+        """Return what evaluates the gates of a test, and what they evaluate."""
+        found = [what for gate in item.stash[_GATES].values() for what in gate.evaluations]
+        return self._projects.of(item.path).evaluator, found
+
+    def share_processors(self, workers: int) -> None:
+        """Note that only so many workers of xdist measure, so that each may use more processors."""
+        for project in self._projects.all():
+            project.evaluator.resolver.workers = min(workers, self._options.workers)
 
     def has_all_gates(self) -> None:
         """Note that all there is was collected, so that an entry of the baseline file that no gate uses is known."""
@@ -268,7 +285,7 @@ class GateSession:
 
     def _emit_warnings(self) -> None:
         """Warn of the cache only once what was measured is safe: under ``-W error`` a warning raises."""
-        messages, self._cache_warnings[:] = list(self._cache_warnings), []
+        messages, self.cache_warnings[:] = dict.fromkeys(self.cache_warnings), []
         for message in messages:
             warnings.warn(CacheWarning(message), stacklevel=3)
 

@@ -8,6 +8,8 @@ import os
 
 import pytest
 
+from pytest_lmgate.config import OFF
+
 # Variables by which the common systems can be told; most set CI besides.
 CI_VARIABLES = (
     "CI",
@@ -19,7 +21,6 @@ CI_VARIABLES = (
     "CIRCLECI",
     "TEAMCITY_VERSION",
 )
-_FALSE = ("", "0", "false", "no", "off")
 UPDATES = {
     "update": "write what no_regression gates measure to the baseline file, instead of judging by it",
     "update-new-only": "write the baseline of gates that have none yet; judge all others",
@@ -42,7 +43,7 @@ def update(config: pytest.Config) -> str:
         if every or new:
             raise pytest.UsageError("--lmgate-prune and an update of the baseline: expected one of them, got both")
         return "prune"
-    ci = next((name for name in CI_VARIABLES if os.environ.get(name, "").lower() not in _FALSE), None)
+    ci = next((name for name in CI_VARIABLES if os.environ.get(name, "").lower() not in OFF), None)
     if (every or new) and ci and not config.getoption("--lmgate-force-update"):
         raise pytest.UsageError(
             f"--lmgate-update{'-new-only' * bool(new)}: refused in CI ({ci}={os.environ[ci]}), where a baseline made "

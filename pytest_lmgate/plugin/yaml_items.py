@@ -15,6 +15,7 @@ __all__ = [
     "gate_file",
     "mentions_gates",
     "misnamed",
+    "placed",
 ]
 
 import os
@@ -41,7 +42,11 @@ class GateFile(pytest.File):
     problems: list[str]  # what is wrong with the file goes here; the end of the collection raises it
 
     def collect(self) -> Iterator[GateItem]:
-        """Yield the gates in the file's order; names are labels, a repeated one with ``#2`` before its bracket."""
+        """Yield the gates model by model; names are labels, a repeated one with ``#2`` before its bracket.
+
+        A model that does not fit in memory beside the next one is so loaded once. Gates have no body, so that no gate
+        can need what an earlier one did; tests in Python can, and keep their order.
+        """
         from pytest_lmgate.errors import LmgateError
         from pytest_lmgate.spec.yaml_gates import read_gates
 
@@ -54,6 +59,7 @@ class GateFile(pytest.File):
             self.problems.append(str(error))
             return
         self.problems += problems
+        by_model: dict[str, list[GateItem]] = {}
         names: set[str] = set()
         counts = {gate.gate.label: 1 for gate in gates}
         for gate in gates:
@@ -64,7 +70,9 @@ class GateFile(pytest.File):
             names.add(name)
             # The id as text: pytest takes it apart at the brackets as it does later for --lf, but not the name alone.
             item: GateItem = GateItem.from_parent(self, name=name, nodeid=f"{self.nodeid}::{name}", entry=gate)
-            yield item
+            by_model.setdefault(gate.gate.evaluation.model_name, []).append(item)
+        for items in by_model.values():
+            yield from items
 
 
 class GateItem(pytest.Item):
@@ -141,9 +149,14 @@ def mentions_gates(file: Path) -> bool:
     return b"\0" in data or bool(re.search(_GATES, data))  # UTF-16 has zeros, and the parser says what it wants
 
 
+def placed(file: Path) -> Path:
+    """Return where a file is; a link is where it is, not where it leads."""
+    return file.parent.resolve() / file.name
+
+
 def _inside(file: Path, path: Path) -> bool:
-    """Whether a file is in a folder, or is the file itself; a link is where it is, not where it leads."""
-    return (file.parent.resolve() / file.name).is_relative_to(path.resolve())
+    """Whether a file is in a folder, or is the file itself."""
+    return placed(file).is_relative_to(path.resolve())
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -11,6 +11,7 @@ from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Bounded, Verdict
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.metrics.table import METRICS
+from pytest_lmgate.report.counted import counted
 from pytest_lmgate.report.divergence import divergence_lines
 from pytest_lmgate.report.excerpt import excerpt, printable
 from pytest_lmgate.report.numbers import degradation, interval, number, size
@@ -110,7 +111,7 @@ def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
 
 
 def _judged_between(clusters: int, clustered_by: str) -> str:
-    return f"{clusters} {clustered_by.removesuffix('s') if clusters == 1 else clustered_by}"
+    return counted(clusters, clustered_by.removesuffix("s"))
 
 
 def _level(found: Comparison) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 __all__ = ["FORMATS", "STDOUT", "Format", "write_reports"]
 
+import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -75,9 +77,21 @@ def _write(path: Path, data: bytes, *, appends: bool) -> None:
     """Write a file whole; a link, a pipe or a device is written to, never replaced by a file."""
     if appends or path.is_relative_to("/dev"):  # /dev/stdout may be a file, with pytest's own output in it
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(data)
+        _append(path, data)
     elif path.is_symlink() or (path.exists() and not path.is_file()):
         path.write_bytes(data)
     else:
         write_durably(path, data)
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Add to a file; where the disk is full, what it held before is left as it was."""
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # a pipe or a device has no size
+                file.truncate(before)
+            raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["History", "Track", "history_json", "history_svg", "history_text", "tracks"]
+__all__ = ["History", "Track", "change_words", "history_json", "history_svg", "history_text", "tracks", "when"]
 
 import math
 import shutil
@@ -13,9 +13,10 @@ from typing import Any
 
 import jinja2
 
-from pytest_lmgate.gates.changes import Finding, find_changes
+from pytest_lmgate.gates.changes import Change, Finding, find_changes
 from pytest_lmgate.gates.record import GateRecord, RunRecord
 from pytest_lmgate.report.columns import fitted
+from pytest_lmgate.report.counted import counted
 from pytest_lmgate.report.excerpt import excerpt, printable
 from pytest_lmgate.report.numbers import interval, number
 from pytest_lmgate.report.plot import axis
@@ -79,7 +80,7 @@ def _table(track: Track, last: int) -> str:
     place = _place(track.gates[hidden:])
     rows = [
         (
-            _when(run),
+            when(run.date),
             run.commit or "-",
             "-" if gate.value is None else (">= " if gate.at_least else "") + number(gate.value),
             _interval(gate),
@@ -92,7 +93,7 @@ def _table(track: Track, last: int) -> str:
     newest = track.gates[-1]
     better = f", {newest.direction} is better" if newest.direction else ""
     lines = [f"{printable(track.id)}: {newest.metric}{better}"]
-    lines += [f"{hidden} earlier run{'s' * (hidden != 1)} not shown"] * bool(hidden)
+    lines += [f"{counted(hidden, 'earlier run')} not shown"] * bool(hidden)
     lines += [line.rstrip() for line in fitted(_HEADER, rows, width, _FOLDS)]
     return "\n".join([*lines, *_sentences(track)])
 
@@ -101,14 +102,10 @@ def _sentences(track: Track) -> list[str]:
     """Say where the values changed, where others began, and which runs are not whole."""
     said = []
     for run, finding in zip(track.runs, track.findings, strict=True):
-        where = f"{_when(run)} {run.commit}".rstrip()
+        where = f"{when(run.date)} {run.commit}".rstrip()
         if (change := finding.change) is not None and finding.is_change:
             first = "first change beyond noise" if run is track.runs[track.first_change or 0] else "changed again"
-            relative = f" ({change.after / change.before - 1:+.2%})" if change.before > 0 else ""
-            said.append(
-                f"{first}: {where}: {finding.kind}, {number(change.before)} -> {number(change.after)}{relative}, "
-                f"{_errors(change.errors)}, p {change.p_value:.2g}, allowed {finding.allowed:.2g}"
-            )
+            said.append(f"{first}: {where}: {finding.kind}, {change_words(change, finding.allowed)}")
         elif finding.why:
             begins = "compared anew from here: " if finding.kind == "first" else "not judged: "
             said.append(f"{begins}{where}: {printable(finding.why)}")
@@ -117,6 +114,15 @@ def _sentences(track: Track) -> list[str]:
     if track.first_change is None:
         said.append("no change beyond noise" if len(track.gates) > 1 else "one run: nothing to compare with")
     return said
+
+
+def change_words(change: Change, allowed: float) -> str:
+    """Return a change in words, with the p-value that it has and the one that is allowed."""
+    relative = f" ({change.after / change.before - 1:+.2%})" if change.before > 0 else ""
+    return (
+        f"{number(change.before)} -> {number(change.after)}{relative}, {_errors(change.errors)}, "
+        f"p {change.p_value:.2g}, allowed {allowed:.2g}"
+    )
 
 
 def _errors(errors: float) -> str:
@@ -152,8 +158,9 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {**facts, **change}
 
 
-def _when(run: RunRecord) -> str:
-    return run.date[:16].replace("T", " ")
+def when(date: str) -> str:
+    """Return the date of a record as people read it, as in ``2026-01-31 18:00``."""
+    return date[:16].replace("T", " ")
 
 
 def _interval(gate: GateRecord) -> str:
@@ -203,7 +210,7 @@ def _panel(track: Track) -> dict[str, Any]:
         if gate.value is None:
             continue
         low, high = gate.interval or (gate.value, gate.value)
-        words = f"{_when(run)} {run.commit}: {number(gate.value)} {_interval(gate)} {gate.verdict.upper()}"
+        words = f"{when(run.date)} {run.commit}: {number(gate.value)} {_interval(gate)} {gate.verdict.upper()}"
         points.append(
             {
                 "x": round(_LEFT + index * step, 1),
@@ -222,5 +229,5 @@ def _panel(track: Track) -> dict[str, Any]:
         "name": excerpt(track.id, _NAME),
         "points": points,
         "labels": [(number(value), y(value, 0.0)) for value in ends],
-        "dates": [_when(track.runs[0]), _when(track.runs[-1])],
+        "dates": [when(track.runs[0].date), when(track.runs[-1].date)],
     }

@@ -72,6 +72,10 @@ def _gate(verdict: Verdict, results: Results) -> dict[str, Any]:
         gate["details"] = {name: _plain(value) for name, value in verdict.details}
     if verdict.where is not None:
         gate["where"] = _plain(asdict(verdict.where))
+    if verdict.spread is not None:
+        gate["spread"] = _plain(asdict(verdict.spread))
+    if past := results.history.get(verdict.id):
+        gate["history"] = [_plain(asdict(run)) for run in past]
     if verdict.worst:
         gate["worst"] = [dict(zip(_OF_A_ROW, _plain(row), strict=True)) for row in verdict.worst]
     return gate

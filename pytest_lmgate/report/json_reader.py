@@ -19,6 +19,7 @@ from pytest_lmgate.errors import DataError
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.measured import Measured
+from pytest_lmgate.report.past import PastRun
 from pytest_lmgate.report.results import Results
 
 _SCHEMA = 1
@@ -50,6 +51,9 @@ def read_report(path: Path) -> Results:
             expected_to_fail=frozenset(str(gate["id"]) for gate in gates if gate.get("xfail")),
             folder=Path.cwd(),
             measured=[_measured(each) for each in measured],
+            history={
+                gate["id"]: msgspec.convert(gate["history"], list[PastRun]) for gate in gates if "history" in gate
+            },
         )
     except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: not a whole report: {type(error).__name__}: {error}") from error

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.report.counted import counted
 from pytest_lmgate.report.excerpt import excerpt, shortened
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.results import Results
@@ -100,6 +101,4 @@ def _few(texts: Sequence[str]) -> list[str]:
 def _left_out(count: int, what: str) -> list[str]:
     if not count:
         return []
-    return [
-        f"{count:,} more {what}{'s' * (count != 1)} would be too much for a page; the reports json and html have all"
-    ]
+    return [f"{counted(count, f'more {what}')} would be too much for a page; the reports json and html have all"]

@@ -22,13 +22,17 @@ import jinja2
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.excerpt import excerpt, printable, shortened
 from pytest_lmgate.report.explanation import explain
+from pytest_lmgate.report.past_view import PastView, past_view
 from pytest_lmgate.report.plot import Plot, plot_of
 from pytest_lmgate.report.results import Results
 from pytest_lmgate.report.rows import Row, counts, names
+from pytest_lmgate.report.spread_view import SpreadView, spread_view
 from pytest_lmgate.report.where_view import WhereView, view_of
 
 _NAME, _LINE = 300, 2000
 _OUTCOMES = ("fail", "error", "inconclusive", "pass")
+_MANY, _RUNS, _RUNS_OF_MANY = 300, 31, 7
+"""Of so many gates and more, those that pass show fewer runs, so that the page stays small."""
 _OPEN = 3
 """Failures whose explanation is open from the beginning."""
 
@@ -48,6 +52,8 @@ class _Gate:
     percentiles: Sequence[tuple[str, str, float]]
     worst: Sequence[tuple[int, str, list[str]]]
     where: WhereView | None
+    spread: SpreadView | None
+    past: PastView | None
 
     @property
     def measure(self) -> float:
@@ -64,7 +70,7 @@ def html_report(results: Results) -> str:
     folder = files("pytest_lmgate.report").joinpath("templates")
     parts = {
         name: folder.joinpath(name).read_text(encoding="utf-8")
-        for name in ("page.html", "where.html", "page.css", "page.js")
+        for name in ("page.html", "plots.html", "where.html", "page.css", "page.js")
     }
     environment = jinja2.Environment(
         autoescape=True,
@@ -91,6 +97,7 @@ def html_report(results: Results) -> str:
 
 
 def _gate(results: Results, verdict: Verdict, name: str) -> _Gate:
+    fails = results.fails(verdict)
     # Worst rows, and where it got worse, stand in tables and plots of their own, whole.
     text, found = explain(replace(verdict, where=None, worst=())), verdict.comparison
     return _Gate(
@@ -98,7 +105,7 @@ def _gate(results: Results, verdict: Verdict, name: str) -> _Gate:
         words=" ".join(excerpt(text, _NAME) for text in (verdict.test, verdict.model, verdict.dataset)),
         verdict=verdict,
         row=Row.of(verdict),
-        fails=results.fails(verdict),
+        fails=fails,
         against="" if found is None else excerpt(found.against, _NAME),
         explanation=shortened(text, _LINE),
         plot=plot_of(verdict),
@@ -108,6 +115,10 @@ def _gate(results: Results, verdict: Verdict, name: str) -> _Gate:
             for row, score, *texts in verdict.worst
         ],
         where=None if found is None or verdict.where is None else view_of(found, verdict.where),
+        spread=None if verdict.spread is None else spread_view(verdict.spread),
+        past=past_view(
+            results.history.get(verdict.id, ()), _RUNS if fails or len(results.verdicts) < _MANY else _RUNS_OF_MANY
+        ),
     )
 
 

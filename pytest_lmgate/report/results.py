@@ -4,12 +4,16 @@ from __future__ import annotations
 
 __all__ = ["Results"]
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.measured import Measured
+
+if TYPE_CHECKING:
+    from pytest_lmgate.report.past import PastRun
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Results:
         expected_to_fail: Ids of the gates whose tests are marked xfail.
         folder: Where pytest was called.
         measured: What fixtures measured.
+        history: The last runs of each gate, this one last, by the gate's id; empty where none is kept.
     """
 
     verdicts: Sequence[Verdict]
@@ -29,6 +34,7 @@ class Results:
     expected_to_fail: frozenset[str] = frozenset()
     folder: Path = Path()
     measured: Sequence[Measured] = ()
+    history: Mapping[str, Sequence[PastRun]] = field(default_factory=dict)
 
     def fails(self, verdict: Verdict) -> bool:
         """Return whether the build fails by a verdict."""

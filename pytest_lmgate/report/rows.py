@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Row", "counts", "gates", "names"]
+__all__ = ["Row", "counts", "names"]
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.counted import counted
 from pytest_lmgate.report.numbers import degradation, interval, number
 
 _NEW_BASELINE = "new baseline"
@@ -76,9 +77,4 @@ def counts(verdicts: Sequence[Verdict]) -> str:
     text = ", ".join(f"{found[outcome]} {outcome}" for outcome in outcomes if found[outcome])
     if blocking := sum(verdict.blocking and verdict.verdict == "inconclusive" for verdict in verdicts):
         text = text.replace(" inconclusive", f" inconclusive ({blocking} fail{'s' * (blocking == 1)} the build)")
-    return f"{gates(len(verdicts))}: {text}" if verdicts else "0 gates"
-
-
-def gates(count: int) -> str:
-    """Return a number of gates in words."""
-    return f"{count} gate{'s' * (count != 1)}"
+    return f"{counted(len(verdicts), 'gate')}: {text}" if verdicts else "0 gates"

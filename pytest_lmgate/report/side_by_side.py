@@ -17,9 +17,9 @@ from pytest_lmgate.gates.paired import differences
 from pytest_lmgate.gates.record import GateRecord
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.report.columns import fitted
+from pytest_lmgate.report.counted import counted
 from pytest_lmgate.report.excerpt import excerpt, printable
 from pytest_lmgate.report.markdown import code
-from pytest_lmgate.report.rows import gates
 
 _SIZE = 55_000
 """Bytes of all rows: GitHub refuses a comment above 65,536 characters."""
@@ -92,7 +92,7 @@ class SideBySide:
         """How many gates are what, as in ``3 gates in both: 1 fails now, 2 within noise``."""
         shown = [pair.words.partition(",")[0] for pair in self.pairs]
         found = ", ".join(f"{shown.count(words)} {words}" for words in dict.fromkeys(shown))
-        return f"{gates(len(self.pairs))} in both: {found}"
+        return f"{counted(len(self.pairs), 'gate')} in both: {found}"
 
 
 def side_by_side(
@@ -159,7 +159,7 @@ def side_by_side_markdown(found: SideBySide) -> str:
     if rows[: min(news, fit)]:
         parts.append(head + "\n".join(rows[: min(news, fit)]))
     if rest := rows[news:fit]:
-        summary = f"{gates(len(found.pairs) - news)} without news"
+        summary = f"{counted(len(found.pairs) - news, 'gate')} without news"
         parts.append(f"<details><summary>{summary}</summary>\n\n{head}" + "\n".join(rest) + "\n\n</details>")
     if left := len(rows) - fit:
         parts.append(f"{left:,} more would be too much for a comment; `lmgate compare` without `--markdown` has all")

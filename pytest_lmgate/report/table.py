@@ -1,4 +1,4 @@
-"""The terminal summary: one line per gate, those with a limit and those with a reference in a table each."""
+"""The terminal summary: a line per gate, failures first, in a table of limits and one of references."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.columns import fitted
+from pytest_lmgate.report.counted import counted
 from pytest_lmgate.report.explanation import conclusion
 from pytest_lmgate.report.measured import Measured
-from pytest_lmgate.report.rows import Row, counts, gates, names
+from pytest_lmgate.report.results import Results
+from pytest_lmgate.report.rows import Row, counts, names
 
 _FEW = 30
 _LIMITED = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
@@ -24,13 +26,15 @@ _FOLDS_OF_LIMITED = ("seconds", "scored", "95 % interval")
 
 def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     """Return lines with the outcome each is coloured by; each table begins with its header, the last has the counts."""
-    shown = names(verdicts)
+    verdicts = Results(verdicts).worst_first()
+    pairs = list(zip(verdicts, names(verdicts), strict=True))
+    tables = [
+        (header, folds, [pair for pair in pairs if (pair[0].comparison is not None) == is_compared])
+        for header, folds, is_compared in ((_LIMITED, _FOLDS_OF_LIMITED, False), (_COMPARED, _FOLDS_OF_COMPARED, True))
+    ]
     lines: list[tuple[str, str]] = []
-    for header, folds, is_compared in ((_LIMITED, _FOLDS_OF_LIMITED, False), (_COMPARED, _FOLDS_OF_COMPARED, True)):
-        group = [
-            (v, name) for v, name in zip(verdicts, shown, strict=True) if (v.comparison is not None) == is_compared
-        ]
-        rows = [_cells(Row.of(verdict), name, is_compared) for verdict, name in group]
+    for header, folds, group in sorted(tables, key=lambda table: not any(verdict.failed for verdict, _ in table[2])):
+        rows = [_cells(Row.of(verdict), name, header is _COMPARED) for verdict, name in group]
         if not rows:
             continue
         first, *others = fitted(header, rows, shutil.get_terminal_size().columns, folds)
@@ -38,7 +42,7 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         lines += [(_colour(verdict), line) for (verdict, _), line in zip(group, others, strict=True)]
     lines += [
         (_colour(verdict), f"{name}: {why}")  # which may not have failed its test
-        for verdict, name in zip(verdicts, shown, strict=True)
+        for verdict, name in pairs
         if verdict.verdict == "inconclusive" and (why := conclusion(verdict))
     ]
     lines += [("inconclusive", text) for text in _few_rows(verdicts)]
@@ -81,7 +85,7 @@ def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
         return []
     rest = "rest" if len(few) != 1 else "rests"
     fewest = f"fewer than {_FEW} (the fewest: {min(few)})"
-    return [f"few rows: {gates(len(few))} {rest} on {fewest}, which show only large changes"]
+    return [f"few rows: {counted(len(few), 'gate')} {rest} on {fewest}, which show only large changes"]
 
 
 def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
@@ -89,9 +93,9 @@ def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
     compared = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
     old = Counter(found.note for found in compared if found.note)
     moved = Counter(found.notes for found in compared if found.notes)
-    lines = [f"{gates(count)}: {note}" for note, count in old.items()]
+    lines = [f"{counted(count, 'gate')}: {note}" for note, count in old.items()]
     return lines + [
-        f"baseline of {gates(count)} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
+        f"baseline of {counted(count, 'gate')} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
     ]
 
 
@@ -106,5 +110,5 @@ def title(verdicts: Sequence[Verdict], measured: Sequence[Measured]) -> str:
     if not verdicts and not found:
         return "lmgate"
     cached = f" ({sum(found.values())} cached)" if any(found.values()) else ""
-    counted = f"{gates(len(verdicts))}, " if verdicts else ""
-    return f"lmgate: {counted}{len(found)} measurement{'s' * (len(found) != 1)}{cached}"
+    judged = f"{counted(len(verdicts), 'gate')}, " if verdicts else ""
+    return f"lmgate: {judged}{counted(len(found), 'measurement')}{cached}"

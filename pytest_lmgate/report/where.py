@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.where import Passage, PositionChange, TagChange, TokenChange, Where
+from pytest_lmgate.report.counted import counted
 from pytest_lmgate.report.excerpt import ending, excerpt
 from pytest_lmgate.report.numbers import degradation
 
@@ -85,7 +86,7 @@ def _tags(found: Comparison, where: Where) -> list[str]:
 
 
 def _rows(tag: TagChange) -> str:
-    return f"{tag.rows:,} row{'s' * (tag.rows != 1)}"
+    return counted(tag.rows, "row")
 
 
 def tag_name(tag: TagChange) -> str:

@@ -73,10 +73,14 @@ class EvaluationSpec:
         return _name(self.reference)
 
     @property
+    def model_names(self) -> list[str]:
+        """All models that are measured, as the user wrote them."""
+        return [self.model_name, *([] if self.reference is None else [self.reference_name])]
+
+    @property
     def names(self) -> str:
         """Model, reference where there is one, and dataset, as in ``int8-wikitext2`` or ``int8-fp16-wikitext2``."""
-        reference = [] if self.reference is None else [self.reference_name]
-        return "-".join([self.model_name, *reference, self.dataset_name])
+        return "-".join([*self.model_names, self.dataset_name])
 
     @property
     def given(self) -> list[Any]:
@@ -106,6 +110,11 @@ class Gate:
     confidence: float | None = None
 
     uses_baseline = False
+
+    @property
+    def evaluations(self) -> list[EvaluationSpec]:
+        """All that the gate evaluates."""
+        return [self.evaluation]
 
     @property
     def direction(self) -> str:
@@ -147,6 +156,11 @@ class NoRegression:
     def reference(self) -> EvaluationSpec | None:
         """What to measure of the reference model; None for the committed baseline."""
         return None if self.against is None else replace(self.evaluation, model=self.against)
+
+    @property
+    def evaluations(self) -> list[EvaluationSpec]:
+        """All that the gate evaluates."""
+        return [self.evaluation, *([] if self.reference is None else [self.reference])]
 
     @property
     def label(self) -> str:

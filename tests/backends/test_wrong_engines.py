@@ -9,20 +9,15 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.backends.base import Batching, Company, OutOfMemory, Runner
-from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.requests import Request, Requests
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import plan_windows, window_requests
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
+from tests.data.documents import document_requests
 
 
 def _requests(*lengths: int) -> Requests:
-    ids = tuple(np.arange(length) + 100 * index for index, length in enumerate(lengths))
-    ones = (1,) * len(ids)
-    plan = plan_windows(Windowing("document", 16, 16), list(lengths))
-    return window_requests(Streams(ids, None, ones, ones, ones), plan, "d")
+    return document_requests(*(np.arange(length) + 100 * index for index, length in enumerate(lengths)))
 
 
 class _Engine(Runner):
@@ -113,12 +108,10 @@ def test_requests_share_a_batch_as_the_engine_wants(company: Company, batches: l
 
 
 def test_equal_requests_are_run_once() -> None:
-    ids = (np.arange(9), np.arange(9), np.arange(9) + 1)
-    plan = plan_windows(Windowing("document", 16, 16), [9] * 3)
     engine = _Engine(lambda each: np.full(len(each.targets), float(each.ids[0])))
     found = score(
         engine,
-        window_requests(Streams(ids, None, (1,) * 3, (1,) * 3, (1,) * 3), plan, "d"),
+        document_requests(np.arange(9), np.arange(9), np.arange(9) + 1),
         Job(model="m", dataset="d"),
     )
     assert engine.batches == [[8, 8]]

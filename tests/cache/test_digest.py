@@ -106,7 +106,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(
         return digest
 
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_lmgate.cache.digest._sha256", read_and_changed)
+        patch.setattr("pytest_lmgate.cache.digest.sha256", read_and_changed)
         digests.digest(path)
     assert digests.digest(path) == _sha256(b"behind")
 

@@ -184,7 +184,7 @@ KEY = CacheKey(b"sixteen bytes at least")
 
 
 def test_a_signature_is_the_hmac_of_the_name_and_the_body(tmp_path: Path) -> None:
-    write_sealed(tmp_path / "entry.lmgate", b"abc", KEY)
+    write_sealed(tmp_path / "entry.lmgate", b"abc", key=KEY)
     checksum = b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     # printf 'entry.lmgate\0abc' | openssl dgst -sha256 -hmac 'sixteen bytes at least'
     signature = b"dbef75f321cdc26608714428eb3a43ed058f47cb0dd5295243f34c693ceaebdf"
@@ -193,7 +193,7 @@ def test_a_signature_is_the_hmac_of_the_name_and_the_body(tmp_path: Path) -> Non
 
 def test_a_signed_file_with_any_bit_flipped_is_not_read_with_its_key(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write_sealed(path, b"a body of some bytes", KEY)
+    write_sealed(path, b"a body of some bytes", key=KEY)
     whole = path.read_bytes()
     for bit in range(8 * len(whole)):
         damaged = bytearray(whole)
@@ -207,7 +207,7 @@ def test_a_signed_file_with_any_bit_flipped_is_not_read_with_its_key(tmp_path: P
 
 def test_a_signed_file_is_not_read_with_another_key_under_another_name_or_without_its_signature(tmp_path: Path) -> None:
     path, other = tmp_path / "a", tmp_path / "b"
-    write_sealed(path, b"body", KEY)
+    write_sealed(path, b"body", key=KEY)
     with pytest.raises(CacheError, match=r"a: its signature does not fit LMGATE_CACHE_KEY"):
         read_sealed(path, CacheKey(b"another key of many bytes"))
     path.replace(other)

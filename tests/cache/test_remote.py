@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -13,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from pytest_lmgate.cache import remote as module
-from pytest_lmgate.cache.remote import Remote, is_from_fork
+from pytest_lmgate.cache.remote import Address, AddressError, Remote, is_from_fork, place_of
 from pytest_lmgate.cache.store import Store
 from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.errors import ConfigError
@@ -197,6 +198,31 @@ def test_a_secret_in_an_address_is_never_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_without_fsspec_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigError, match=r"--lmgate-history s3://\*\*\*@b: .* pip install 'pytest-lmgate\[remote\]'"):
+        Address("s3://me:secret@b", "--lmgate-history")
+
+
+def test_files_of_a_folder_are_read_together_and_leftovers_are_no_files(url: str) -> None:
+    folder = Address(url, "--lmgate-history")
+    assert folder.read_all(".json") == {}
+    for name in ("b.json", "a.json", ".c.json", "d.txt", "inner/e.json"):
+        folder.write(PurePosixPath(name), name.encode())
+    assert list(folder.read_all(".json").items()) == [("a.json", b"a.json"), ("b.json", b"b.json")]
+    folder.remove(PurePosixPath("a.json"))
+    assert list(folder.read_all(".json")) == ["b.json"]
+
+
+def test_an_address_that_fails_is_an_error_for_who_wants_to_know(
+    failing: type[Failing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "problem", lambda: raise_(ConnectionError("refused")))
+    with pytest.raises(OSError, match="ConnectionError: refused"):
+        Address("failing://bucket", "--lmgate-history").write(NAME, b"")
+    assert failing.asked == 3
+
+
 def github(folder: Path, head: Any) -> dict[str, str]:
     event = folder / "event.json"
     event.write_text(json.dumps({"pull_request": {"head": {"repo": head}, "base": {"repo": {"full_name": "a/b"}}}}))
@@ -212,3 +238,49 @@ def test_pull_requests_from_forks_are_told_by_what_the_service_says(tmp_path: Pa
     assert is_from_fork({"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"})
     assert not is_from_fork({"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "1", "CI_MERGE_REQUEST_PROJECT_ID": "1"})
     assert not is_from_fork({})
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("failing://u:p@ss@host/x", "failing://***@host/x"),
+        ("failing://k:a/b@bucket/x", "failing://***@bucket/x"),
+        ("failing://me:two words@bucket", "failing://***@bucket"),
+        ("failing://bucket/x?sig=a b", "failing://bucket/x?***"),
+        ("failing://bucket/model@v1/x", "failing://bucket/model@v1/x"),
+    ],
+)
+def test_what_is_secret_in_an_address_is_never_shown(url: str, shown: str) -> None:
+    assert str(Address(url, "--lmgate-history")) == shown
+
+
+def test_a_secret_that_the_store_repeats_is_not_shown_either(
+    failing: type[Failing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "problem", lambda: raise_(ConnectionError("user u with p@ss was refused")))
+    with pytest.raises(AddressError, match=r"^ConnectionError: user u with \*\*\* was refused$"):
+        Address("failing://u:p@ss@host/x", "--lmgate-history").read(NAME)
+
+
+def test_whatever_a_store_raises_when_it_is_opened_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(url: str) -> None:
+        raise ConnectionRefusedError(f"{url} refused")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", refused)
+    with pytest.raises(ConfigError, match=r"ftp://\*\*\*@h/x' \(ConnectionRefusedError: ftp://\*\*\*@h/x refused\)$"):
+        Address("ftp://me:secret@h/x", "--lmgate-history")
+
+
+def test_a_history_whose_name_looks_like_a_pattern_is_read(tmp_path: Path) -> None:
+    address = Address(f"file://{tmp_path}/h[1]", "--lmgate-history")
+    assert address.read_all(".json") == {}
+    written = {"r[2].json": b"[]", "run.json": b"{}"}
+    for name, data in written.items():
+        address.write(PurePosixPath(name), data)
+    assert address.read_all(".json") == written
+
+
+def test_offline_no_store_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _: pytest.fail("a store was opened"))
+    with pytest.raises(ConfigError, match=r"ftp://\*\*\*@h/x needs the network, which --lmgate-offline forbids"):
+        place_of("ftp://me:secret@h/x", tmp_path, "--lmgate-history", offline=True)

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from pytest_lmgate.cache.remote import Remote
+from pytest_lmgate.cache.remote import Address, Remote
 from pytest_lmgate.cache.store import Store
 from tests.cache.test_store import ENTRY, FINGERPRINT, OTHER
 
@@ -83,3 +83,13 @@ def test_a_bucket_that_does_not_exist_is_said(server: subprocess.Popen[bytes], t
     store.put(FINGERPRINT, ENTRY)
     assert len(said) == 1
     assert "s3://nosuch/cache cannot be used" in said[0]
+
+
+def test_files_of_a_history_are_written_and_read_together(server: subprocess.Popen[bytes]) -> None:
+    for name in ("b.json", "a.json"):
+        Address("s3://bucket/runs", "--lmgate-history").write(PurePosixPath(name), name.encode())
+    found = Address("s3://bucket/runs", "--lmgate-history").read_all(".json")
+    assert list(found.items()) == [("a.json", b"a.json"), ("b.json", b"b.json")]
+    assert Address("s3://bucket/none", "--lmgate-history").read_all(".json") == {}
+    with pytest.raises(OSError, match="bucket does not exist"):
+        Address("s3://nosuch/runs", "--lmgate-history").write(PurePosixPath("a.json"), b"")

@@ -7,16 +7,17 @@ import os
 import time
 from pathlib import Path
 
-import filelock
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.locks import hold
 from pytest_lmgate.cache.store import Entry, Store, lock_of
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.tables import bytes_of, size
+from pytest_lmgate.cli.tables import bytes_of
 from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.report.counted import byte_size
 
 KEY = "0123456789abcdef0123"
 
@@ -52,14 +53,14 @@ def lmgate(*arguments: str, code: int = 0, typed: str | None = None) -> Result:
 
 def test_ls_names_what_each_entry_holds_the_last_used_first(store: Store) -> None:
     put(store, "old", days=3)
-    path = put(store, "new", kind="kl/1", tokens=12345)
+    path = put(store, "new", kind="kl/1", tokens=12345, days=-1)  # the clock has gone backwards since
     header, first, second, total = lmgate("ls").stdout.splitlines()
     assert header.split() == ["id", "used", "size", "kind", "state", "metric", "model", "dataset", "count"]
     assert first.split() == [
         path.stem[:12],
         "0",
         "s",
-        *size(path.stat().st_size).split(),
+        *byte_size(path.stat().st_size).split(),
         "kl/1",
         "whole",
         "ppl",
@@ -160,7 +161,7 @@ def test_gc_leaves_entries_that_are_being_measured_and_files_that_are_not_ours(s
     other.write_bytes(free.read_bytes())
     (store.folder / "linked").symlink_to(outside.parent)
     (held.parent / f"{'3' * 64}.lmgate").symlink_to(other)
-    with filelock.FileLock(lock_of(store.folder, held.stem)):
+    with hold(lock_of(store.folder, held.stem)):
         out = lmgate("gc", "--max-size", "0").stdout
     assert f"{held}: stays, since it is being measured" in out
     assert "1 entry removed" in out

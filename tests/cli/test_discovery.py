@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_lmgate.cli.init import discovery
-from pytest_lmgate.cli.init.discovery import find_places, text_column
+from pytest_lmgate.cli.init.discovery import find_places, relative_beside, text_column
 
 
 def write(folder: Path, **sizes: int) -> None:
@@ -75,3 +75,20 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_the_column_of_the_text(text: str, column: str | None, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(text)
     assert text_column(tmp_path / "x.jsonl") == column
+
+
+def checkpoint(folder: Path, layers: int, weights: int) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(f'{{"model_type": "llama", "hidden_size": 8, "num_hidden_layers": {layers}}}')
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
+    (folder / "model.safetensors").write_bytes(b"\0" * weights)
+    return folder
+
+
+def test_a_rounded_model_is_found_beside_its_original_and_a_larger_one_of_the_family_is_not(tmp_path: Path) -> None:
+    rounded = checkpoint(tmp_path / "int8", layers=2, weights=1000)
+    checkpoint(tmp_path / "of-72-layers", layers=72, weights=90_000)
+    assert relative_beside(rounded) is None
+    original = checkpoint(tmp_path / "float", layers=2, weights=4000)
+    assert relative_beside(rounded) == (original, True)
+    assert relative_beside(original) == (rounded, False)

@@ -21,5 +21,5 @@ def commands() -> set[str]:
 
 def test_every_command_is_in_a_guide_and_no_other() -> None:
     text = "\n".join(file.read_text(encoding="utf-8") for file in GUIDES.glob("*.md"))
-    named = set(re.findall(r"(?:^    \$ |`|^    )lmgate ((?:cache |baseline )?[a-z]+)", text, flags=re.M))
+    named = set(re.findall(r"(?:^\$ |`|^    )lmgate ((?:cache |baseline )?[a-z]+)", text, flags=re.M))
     assert named - {"cache", "baseline"} == commands()

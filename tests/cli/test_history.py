@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -53,6 +54,19 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def lmgate(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["history", *map(str, arguments)])
+
+
+def test_a_history_in_memory_is_read_as_one_in_a_folder(runs: Path) -> None:
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    for path in runs.iterdir():
+        files.pipe_file(f"/shared/runs/{path.name}", path.read_bytes())
+    assert lmgate("memory://shared/runs").stdout == lmgate(runs).stdout
+    files.pipe_file("/shared/runs/20260307.json", b"{")
+    wrong = lmgate("memory://shared/runs").exception
+    assert isinstance(wrong, RecordError)
+    assert "memory://shared/runs/20260307.json: expected a record of the history" in str(wrong)
+    assert "found none" in str(lmgate("memory://shared/others").exception)
 
 
 def test_a_history_names_the_first_run_where_a_gate_changed_beyond_noise(runs: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,9 @@ def test_rootdir_ini_file_and_settings_are_pytest_s(
     for name, text in layout.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(here)
+    since_pytest_9 = {"override_ini": None} if "override_ini" in signature(determine_setup).parameters else {}
     folder, ini, settings, *_ = determine_setup(
-        inifile=None, override_ini=None, args=[], rootdir_cmd_arg=None, invocation_dir=here
+        inifile=None, args=[], rootdir_cmd_arg=None, invocation_dir=here, **since_pytest_9
     )
     found = find_root(here)
     assert (found.folder, found.ini) == (folder, ini)
@@ -46,6 +48,23 @@ def test_a_file_that_pytest_cannot_read_is_an_error_that_names_it(tmp_path: Path
     (tmp_path / "pyproject.toml").write_text("[tool")
     with pytest.raises(ConfigError, match=r"pyproject\.toml: pytest's configuration cannot be read"):
         find_root(tmp_path)
+
+
+def test_a_switch_that_says_neither_on_nor_off_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_offline = ture\n")
+    with pytest.raises(ConfigError, match=r"lmgate_offline: expected one of .*; got 'ture'"):
+        find_root(tmp_path).is_on("offline")
+    assert not find_root(tmp_path).is_on("refresh")
+
+
+@pytest.mark.parametrize("ini", ["lmgate_offline = false", "lmgate_offline ="])
+def test_a_switch_that_the_ini_file_turns_off_stays_off_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ini: str
+) -> None:
+    monkeypatch.setenv("LMGATE_OFFLINE", "1")
+    assert find_root(tmp_path).is_on("offline")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+    assert not find_root(tmp_path).is_on("offline")
 
 
 def test_what_is_given_comes_before_the_ini_file_and_that_before_the_environment(

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.config.specs import DATA_SUFFIXES, TEXT_SUFFIXES, DatasetSpec
-from pytest_lmgate.data.corpus import _READERS, Corpus, corpus_from_rows, looks_like_documents, read_corpus
+from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, looks_like_documents, read_corpus
+from pytest_lmgate.data.readers import READERS
 from pytest_lmgate.errors import DataError, OfflineError
 
 ROWS = ["first row", "zweite – 第二行\n한 줄", "", ' "quoted", \\ and\ttabbed ', "last\r\n"]
@@ -341,7 +342,7 @@ def test_reading_files_imports_neither_datasets_nor_numpy(tmp_path: Path) -> Non
 
 
 def test_the_endings_that_make_a_path_are_those_that_can_be_read() -> None:
-    assert (*TEXT_SUFFIXES, *_READERS) == DATA_SUFFIXES
+    assert (*TEXT_SUFFIXES, *READERS) == DATA_SUFFIXES
 
 
 def _of_rows(*rows: str, **more: Any) -> Corpus:

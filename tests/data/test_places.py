@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_lmgate.data.places import TargetPlaces
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.data.tokens import Placed, TokenizerFacts
 
 NONE = np.zeros(0, dtype=np.int64)
 
@@ -20,7 +20,7 @@ def spelled(text: str, ids: Sequence[int], facts: TokenizerFacts) -> tuple[str, 
 
 def test_tokens_that_make_up_one_character_are_spelled_as_that_character() -> None:
     ids, starts = [5, 200, 201, 202, 6], [0, 1, 1, 1, 2]
-    facts = TokenizerFacts(lambda text, special: ids, starts=lambda text, special: starts)
+    facts = TokenizerFacts(lambda text, special: ids, placed=lambda text, special: Placed(ids, starts))
     assert spelled("a한b", ids, facts) == ("a한b", ["a", "한", "한", "한", "b"])
 
 
@@ -29,7 +29,9 @@ def test_special_tokens_around_a_text_have_no_character_of_it() -> None:
         return [1, 5, 6, 2] if special else [5, 6]
 
     facts = TokenizerFacts(
-        encode, starts=lambda text, special: [0, 0, 3, 0] if special else [0, 3], special=frozenset((1, 2))
+        encode,
+        placed=lambda text, special: Placed(encode(text, special), [0, 0, 3, 0] if special else [0, 3]),
+        special=frozenset((1, 2)),
     )
     assert spelled("ab cd", [1, 5, 6, 2], facts) == ("ab cd", ["", "ab ", "cd", ""])
 
@@ -43,6 +45,8 @@ def test_without_offsets_tokens_are_spelled_one_by_one() -> None:
 def test_offsets_of_other_tokens_than_those_measured_do_not_count() -> None:
     """As where a convention reads a text line by line, which the tokenizer would cut otherwise as a whole."""
     facts = TokenizerFacts(
-        lambda text, special: [1, 1, 1], starts=lambda text, special: [0, 1, 2], decode=lambda id: f"<{id}>"
+        lambda text, special: [1, 1, 1],
+        placed=lambda text, special: Placed([1, 1, 1], [0, 1, 2]),
+        decode=lambda id: f"<{id}>",
     )
     assert spelled("abc", [1, 2, 1], facts) == ("<1><2><1>", ["<1>", "<2>", "<1>"])

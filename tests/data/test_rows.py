@@ -16,7 +16,7 @@ from pytest_lmgate.backends.hf.models.loading import tokenizer_facts
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.protocols.table import PROTOCOLS
 from pytest_lmgate.data.protocols.windowing import Windowing
-from pytest_lmgate.data.rows import row_targets, rows_by_counts, rows_by_starts
+from pytest_lmgate.data.rows import row_begins, row_targets, rows_by_counts, rows_by_starts
 from pytest_lmgate.data.tokens import TokenizerFacts, tokenize
 from pytest_lmgate.data.windows import plan_windows
 
@@ -137,7 +137,8 @@ def test_documents_need_no_rows_of_tokens() -> None:
 
 def test_the_row_of_a_token_by_hand() -> None:
     # "ab|cd||e": rows "ab", "cd", "" and "e"; tokens begin at a, b, |, c, |, e and a special token says 0.
-    assert rows_by_starts([0, 0, 1, 2, 3, 5, 7, 0], ["ab", "cd", "", "e"], "|").tolist() == [0, 0, 0, 0, 1, 1, 3, 3]
+    begins = row_begins([2, 2, 0, 1], "|")
+    assert rows_by_starts(np.array([0, 0, 1, 2, 3, 5, 7, 0]), begins).tolist() == [0, 0, 0, 0, 1, 1, 3, 3]
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 200))

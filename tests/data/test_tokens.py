@@ -10,6 +10,7 @@ import pytest
 
 from pytest_lmgate.config.specs import DatasetSpec
 from pytest_lmgate.data.corpus import Corpus, read_corpus
+from pytest_lmgate.data.long_texts import TextSizes
 from pytest_lmgate.data.protocols.table import PROTOCOLS
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import TokenizerFacts, tokenize
@@ -118,9 +119,9 @@ def test_words_bytes_and_characters_are_those_of_the_original_text() -> None:
     documents = tokenize(TABLE, windowing("document"), characters(), model="m")
     joined = tokenize(Corpus("t", (" déf  gh", "i ")), windowing("sliding"), characters(), model="m")
 
-    assert (documents.words, documents.chars, documents.utf8_bytes) == ((2, 2), (4, 7), (4, 8))
+    assert documents.sizes == [TextSizes(words=2, chars=4, utf8_bytes=4), TextSizes(words=2, chars=7, utf8_bytes=8)]
     # As re.split counts them: an empty piece before a leading space and after a trailing one.
-    assert (joined.words, joined.chars, joined.utf8_bytes) == ((5,), (12,), (13,))
+    assert joined.sizes == [TextSizes(words=5, chars=12, utf8_bytes=13)]
 
 
 @pytest.mark.parametrize(

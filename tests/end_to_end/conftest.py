@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Project, make_models
 from tests.models.tiny import made_once
 
@@ -21,6 +22,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(tmp_path: Path, models: Path) -> Project:
     """A project that names the models and has measured nothing yet."""
     return _project(tmp_path, models)
+
+
+@pytest.fixture
+def dice(tmp_path: Path) -> DiceProject:
+    """A project whose models are fair dice."""
+    return DiceProject.at(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ def forge(
     metadata = header["__metadata__"]
     metadata["facts"] = json.dumps(facts(json.loads(metadata["facts"])), sort_keys=True)
     arrays = {name: change(name, array) for name, array in safetensors.numpy.load(body).items()}
-    write_sealed(entry, safetensors.numpy.save(arrays, metadata=metadata), key)
+    write_sealed(entry, safetensors.numpy.save(arrays, metadata=metadata), key=key)
 
 
 def times(factor: float) -> Callable[[str, NDArray[Any]], NDArray[Any]]:

@@ -71,6 +71,13 @@ def test_gates_on_two_models_are_judged_and_reported(two: Project) -> None:
     assert 0 < mean["value"] < p99["value"]
     assert mean["interval"][0] < mean["value"] < mean["interval"][1]
     assert p99["interval"] is None
+    spread = mean["spread"]
+    assert (spread["what"], spread["of"], spread["better"]) == ("distance", "blocks", 0)
+    assert spread["worse"] == sum(spread["bins"]) == mean["details"]["clusters"]
+    assert spread["lowest"] < spread["median"] <= spread["p90"] <= spread["p99"] <= spread["highest"]
+    assert spread["lowest"] < mean["value"] < spread["highest"]
+    assert found["top1_min[noisy-float-words]"]["spread"]["unit"] == "share of tokens with another top token"
+    assert "spread" not in p99
     details = mean["details"]
     assert details["reference"] == "float"
     assert details["Mean KLD"] == mean["value"]

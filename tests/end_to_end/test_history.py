@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.end_to_end.commands import lmgate, lmgate_json
 from tests.end_to_end.projects import BROKEN_GATE, GATE, Project, environment
 
 TWO_GATES = """
@@ -45,7 +46,7 @@ def test_a_record_says_which_commit_was_measured_and_what_each_gate_found(measur
     (record,) = records(measured)
     assert record["commit"] == commit[:12]
     assert record["branch"] == "main"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record["date"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", record["date"])
     assert record["stopped"] is False
     assert record["problems"] == []
     assert record["versions"]["torch"]
@@ -129,11 +130,54 @@ def test_a_record_that_cannot_be_written_fails_the_session(measured: Project) ->
     measured.run("--lmgate-history=file/runs").expect(1, passed=1).says("--lmgate-history", "cannot be written")
 
 
-def test_a_uri_is_refused_before_anything_is_measured(measured: Project) -> None:
+def test_a_history_at_a_uri_is_written_and_read_there(measured: Project, tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/elsewhere/runs"
+    measured.write(test_gate=GATE, pytest_ini=f"[pytest]\nlmgate_history = {uri}\n")
+    for arguments in ((), ("-n", "2")):
+        measured.run(*arguments).expect(0, passed=1)
+    assert len(list((tmp_path / "elsewhere/runs").glob("*.json"))) == 2
+    (gate,) = lmgate_json(measured.folder, "history", uri)["gates"]
+    assert [run["verdict"] for run in gate["runs"]] == ["pass", "pass"]
+    lmgate(measured.folder, "history", f"{uri}/none", code=3).says(f"{uri}/none: expected records", "found none")
+
+
+def test_a_uri_of_no_known_store_is_refused_before_anything_is_measured(measured: Project) -> None:
     measured.write(test_gate=GATE)
     for arguments in ((), ("-n", "2")):
-        done = measured.run("--lmgate-history=s3://bucket/runs", *arguments).expect(4)
-        done.says("--lmgate-history: expected a local folder, got 's3://bucket/runs'; URIs come later")
+        done = measured.run("--lmgate-history=nosuch://me:secret@bucket/runs", *arguments).expect(4)
+        done.says(
+            "--lmgate-history: expected an address such as s3://bucket/folder that can be used, got 'nosuch://***@bucket/runs'"
+        )
+        done.is_silent_on("secret", "Traceback")
+    offline = measured.run("--lmgate-history=memory://runs", "--lmgate-offline").expect(4)
+    offline.says("--lmgate-history memory://runs needs the network, which --lmgate-offline forbids")
+
+
+def test_a_pull_request_from_a_fork_records_nothing_at_a_uri(measured: Project, tmp_path: Path) -> None:
+    measured.write(test_gate=GATE)
+    fork = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"}
+    done = measured.run(f"--lmgate-history=file://{tmp_path}/runs", env=fork).expect(0, passed=1)
+    done.says(f"--lmgate-history file://{tmp_path}/runs: this run is not recorded, as its code comes from a fork")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_reports_have_the_runs_of_each_gate_with_this_one_last(measured: Project) -> None:
+    measured.write(test_gate=GATE, pytest_ini="[pytest]\nlmgate_history = runs\n")
+    measured.run().expect(0)
+    yaml = measured.folder / "lmgate.yaml"
+    yaml.write_text(yaml.read_text().replace("/die}", "/sure}"))
+    measured.run("-n", "2", "--lmgate-report=json:report.json", "--lmgate-report=html:report.html").expect(1)
+    (gate,) = measured.report()["gates"]
+    assert [(run["verdict"], run["kind"]) for run in gate["history"]] == [("pass", "first"), ("fail", "worse")]
+    assert gate["history"][1]["value"] == gate["value"]
+    assert gate["history"][1]["words"].startswith("60 -> ")
+    page = (measured.folder / "report.html").read_text(encoding="utf-8")
+    assert '<figure class="past">' in page
+    lmgate(measured.folder, "report", "report.json", "--html", "again.html")
+    assert (measured.folder / "again.html").read_text(encoding="utf-8") == page
+    next((measured.folder / "runs").iterdir()).write_text("{")
+    done = measured.run("--lmgate-report=html:report.html").expect(1, failed=1)
+    done.says("the reports have no history: ", "expected a record of the history")
 
 
 def test_lmgate_history_reads_what_runs_recorded_and_names_the_one_that_got_worse(measured: Project) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 import yaml
 
 from tests.end_to_end.commands import lmgate, lmgate_json
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Project, environment
 from tests.end_to_end.writers import MASKED_WORDS, writing_project
 
 Start = Callable[..., Project]
@@ -84,6 +89,89 @@ def test_with_tests_the_gates_stand_in_a_test_file_and_with_ci_there_is_a_workfl
     done.expect(0, passed=2).says("4 gates: 4 pass")
     damage(project, "die", models)
     project.run().expect(1, passed=1, failed=1)
+
+
+def rounded(project: Project, name: str, wanted: str) -> None:
+    """Make a copy of a model with weights in half precision."""
+    folder = project.folder / "models"
+    shutil.copytree(folder / name, folder / wanted)
+    weights = safetensors.numpy.load_file(folder / name / "model.safetensors")
+    halves = {key: value.astype(np.float16) for key, value in weights.items()}
+    safetensors.numpy.save_file(halves, folder / wanted / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / wanted / "config.json").read_text())
+    (folder / wanted / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
+
+
+@pytest.mark.parametrize(("chosen", "options"), [("die", ()), ("half", ("--tests",))])
+def test_a_rounded_model_beside_the_other_is_gated_against_it(
+    start: Start, models: Path, chosen: str, options: tuple[str, ...]
+) -> None:
+    project = start("die")
+    rounded(project, "die", "half")
+    found = lmgate_json(project.folder, "init", f"--model=models/{chosen}", "--yes", *options)
+    (gate,) = (each for each in found["gates"] if "against" in each["arguments"])
+    assert gate["arguments"] == {
+        "metric": "ppl", "model": "half", "dataset": "words", "tolerance": "1%", "against": "die",
+    }  # fmt: skip
+    assert "tolerance 1%: half is " in gate["reasons"][-1]
+    assert " than die today, at most " in gate["reasons"][-1]
+    assert len(found["gates"]) == 3
+    project.run("--lmgate-require-all", "--lmgate-report=json:report.json").expect(0)
+    gates = {each["id"].rpartition("::")[2]: each for each in project.report()["gates"]}
+    assert gates.keys() >= {f"ppl_max[{chosen}-words]", "no_regression:ppl[half-words-vs-die]"}
+    assert all(each["cached"] and each["verdict"] == "pass" for each in gates.values())
+    damage(project, "half", models)
+    project.run().expect(1).says("worse than 60 of the model 'die'")
+
+
+def test_a_model_beside_that_cannot_be_gated_is_left_out_and_one_that_is_named_is_an_error(start: Start) -> None:
+    project = start("die", "sure")
+    rounded(project, "sure", "half")
+    shutil.rmtree(project.folder / "models" / "sure")
+    done = lmgate(project.folder, "init", "--model=models/half", "--against=models/die", "--yes", code=3)
+    done.says("half is ", "% worse than die today: beyond 10 % it is no longer the same model")
+    lmgate(project.folder, "init", "--model=models/die", "--against=models/die", "--yes", code=2).says("another model")
+    done = lmgate(project.folder, "init", "--model=models/die", "--yes")
+    done.says("no gate of half against die: half is ", "no longer the same model")
+    assert list(yaml.safe_load((project.folder / "lmgate.yaml").read_text())["models"]) == ["die"]
+    project.run().expect(0, passed=2)
+
+
+def test_with_none_no_model_beside_is_looked_for(start: Start) -> None:
+    project = start("die")
+    rounded(project, "die", "half")
+    found = lmgate_json(project.folder, "init", "--model=models/die", "--against=none", "--yes")
+    assert len(found["gates"]) == 2
+    assert list(yaml.safe_load((project.folder / "lmgate.yaml").read_text())["models"]) == ["die"]
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_pipeline_of_gitlab_runs_as_it_is_written(start: Start, tmp_path: Path, inner: bool) -> None:
+    project = start("die")
+    repository = tmp_path if inner else project.folder
+    (repository / ".git").mkdir()
+    lmgate(project.folder, "init", "--yes", "--ci=gitlab").says(f"{'../' * inner}.gitlab-ci.yml")
+    job = yaml.safe_load((repository / ".gitlab-ci.yml").read_text())["model-quality"]
+    assert job["cache"]["paths"] == ["start/.lmgate_cache" if inner else ".lmgate_cache"]
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "pytest").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pytest "$@"\n')
+    (programs / "python").write_text('#!/bin/sh\necho "$@" > "$(dirname "$0")/installed"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    env = {**environment(), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    # As a runner of GitLab does it: one shell for all lines, in the repository.
+    done = subprocess.run(["sh", "-ec", "\n".join(job["script"])], cwd=repository, env=env, check=False)
+    assert done.returncode == 0
+    assert (programs / "installed").read_text() == "-m pip install pytest-lmgate\n"
+    artifacts = job["artifacts"]
+    for name in (*artifacts["paths"], *artifacts["reports"].values()):
+        assert (repository / name).stat().st_size > 0, name
+
+
+def test_a_service_that_is_not_known_is_refused(start: Start) -> None:
+    done = lmgate(start("die").folder, "init", "--yes", "--ci=jenkins", code=2)
+    done.says("--ci: expected github or gitlab, got 'jenkins'")
 
 
 def test_with_two_models_the_tolerance_is_no_smaller_than_what_their_pair_shows(start: Start) -> None:

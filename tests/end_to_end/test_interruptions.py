@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from pathlib import Path
+from typing import Any
 
-from tests.end_to_end.projects import GATE, Project
+import pytest
+
+from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.projects import GATE, Project, finished, wait_for
 
 # Ctrl-C after some batches of 4 windows, long before partial results are kept by time.
 CTRL_C = """
@@ -46,3 +53,66 @@ def test_ctrl_c_keeps_what_was_measured_and_the_next_run_says_where_it_goes_on(p
     resumed = project.run("--lmgate-explain-cache").expect(0, passed=1)
     resumed.says(f"lmgate: die on words: resumed at {at[1]} %", "miss, partial: an interrupted measurement goes on")
     project.run("--lmgate-refresh").expect(0, passed=1).is_silent_on("resumed at", "interrupted")
+
+
+# Ctrl-C at a terminal goes to every process there; one in the background starts without Python's handler.
+FROM_TERMINAL = """
+    import signal
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+SLOW_TO_END = """
+    import pathlib, time
+    import pytest
+
+    @pytest.fixture(scope="session", autouse=True)
+    def slow():
+        yield
+        pathlib.Path("ending.txt").touch()
+        time.sleep(600)
+
+    @pytest.mark.ppl_max("a", "one", 6.01)
+    def test_gate(): pass
+"""
+
+
+def _measuring(dice: DiceProject, *options: str, seconds: float = 0.3) -> Any:
+    """Start a run of two gates, and return it in the middle of the second measurement."""
+    dice.models(a={}, b={"seconds": seconds}).gates([("a", "one"), ("b", "two")]).write(from_terminal=FROM_TERMINAL)
+    process = dice.start("-p", "from_terminal", "--lmgate-report=json:report.json", *options)
+    wait_for(lambda: len(_files(dice, "lmgate")) == 1 and _files(dice, "partial"), "one is measured, another half way")
+    return process
+
+
+def _files(dice: DiceProject, suffix: str) -> list[Path]:
+    return list((dice.folder / ".lmgate_cache").glob(f"token-nll/*/*.{suffix}"))
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_a_signal_from_the_terminal_ends_with_a_summary_and_keeps_what_was_measured(
+    dice: DiceProject, workers: tuple[str, ...]
+) -> None:
+    process = _measuring(dice, *workers)
+    os.killpg(process.pid, signal.SIGINT)
+    begun = time.monotonic()
+    outcome = finished(process, timeout=60).expect(2)
+    assert time.monotonic() - begun < 30
+    outcome.says("KeyboardInterrupt", "1 gate: 1 pass").is_silent_on("INTERNALERROR", "CacheWarning")
+    assert [gate["verdict"] for gate in dice.report()["gates"]] == ["pass"]
+    assert (len(_files(dice, "lmgate")), len(_files(dice, "partial"))) == (1, 1)
+    resumed = dice.run("-W", "error").expect(0, passed=2)
+    resumed.says("cached", "lmgate: b on two: resumed at ")
+
+
+def test_a_second_signal_ends_at_once_and_what_was_kept_stays(dice: DiceProject) -> None:
+    dice.write(test_slow=SLOW_TO_END)
+    process = _measuring(dice, "test_slow.py", "lmgate.yaml")
+    os.killpg(process.pid, signal.SIGINT)
+    wait_for((dice.folder / "ending.txt").exists, "the session ends, slowly")
+    os.killpg(process.pid, signal.SIGINT)
+    begun = time.monotonic()
+    finished(process, timeout=60)
+    assert process.returncode not in (0, 1)
+    assert time.monotonic() - begun < 30
+    assert (len(_files(dice, "lmgate")), len(_files(dice, "partial"))) == (1, 1)
+    dice.run("lmgate.yaml", "-W", "error").expect(0, passed=2).says("lmgate: b on two: resumed at ")

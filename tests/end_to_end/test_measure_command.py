@@ -60,6 +60,7 @@ def test_refresh_measures_again(measured: Project) -> None:
     ("arguments", "code", "says"),
     [
         (["perplexity", "die", "words"], 2, "(did you mean 'ppl'?)"),
+        (["keyword_recall", "die", "words"], 2, "a metric that a conftest.py registers is measured by pytest only"),
         (["ppl", "dye", "words"], 3, "model 'dye' is not known (did you mean 'die'?)"),
         (["ppl", "die", "words", "-o", "strid=8"], 3, "strid: unknown argument (did you mean 'stride'?)"),
         (["ppl", "die", "words", "-o", "stride"], 2, "expected NAME=VALUE"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.commands import lmgate
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
 
 
@@ -32,6 +33,24 @@ def test_a_second_machine_measures_nothing(
     shutil.rmtree(shared)
     other.run(*remote).expect(0, passed=1)
     assert measured(other) == 0
+
+
+def test_commands_read_and_write_it_by_the_same_rules(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    shared = tmp_path_factory.mktemp("shared")
+    project.write(test_gate=GATE, pytest_ini=f"[pytest]\nlmgate_remote_cache = file://{shared}\n")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    other, third = (Project(shutil.copytree(project.folder, elsewhere / name)) for name in ("other", "third"))
+    measure = ("measure", "ppl", "die", "words")
+    fork = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"}
+    for env in (fork, {"LMGATE_REMOTE_CACHE_READONLY": "1"}):
+        lmgate(third.folder, *measure, "--refresh", env=env)
+        assert not list(shared.rglob("*.lmgate"))
+    lmgate(project.folder, *measure).says("measured in ")
+    assert list(shared.rglob("*.lmgate"))
+    lmgate(other.folder, *measure).says("from the cache (")
+    other.run().expect(0, passed=1).says("cached")
 
 
 def test_a_pull_request_from_a_fork_reads_and_writes_nothing(project: Project, tmp_path: Path) -> None:

@@ -168,3 +168,16 @@ def test_a_fixture_that_measures_once_for_two_projects_is_refused(several: Proje
     outcome = several.run().expect(4)
     outcome.says(f"the fixture 'shared' may measure once for tests that go by {several.folder}/a/lmgate.yaml and by ")
     several.run("a").expect(0, passed=5)
+
+
+def test_fixtures_that_need_each_other_in_a_circle_are_left_to_pytest_to_refuse(several: Project) -> None:
+    (several.folder / "a" / "tests" / "test_circle.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture(scope='session')\n"
+        "def one(other): pass\n"
+        "@pytest.fixture(scope='session')\n"
+        "def other(one, ppl_of): pass\n"
+        "def test_circle(one): pass\n"
+    )
+    outcome = several.run("a/tests/test_circle.py").expect(1, error=1)
+    outcome.says("recursive dependency").is_silent_on("INTERNALERROR")

@@ -73,7 +73,7 @@ def test_a_signed_entry_cannot_stand_for_another_or_a_partial_one_for_a_whole_on
     for entry in measured.entries:
         forge(entry, times(0.0))
         bodies[entry] = read_sealed(entry)
-        write_sealed(entry.with_suffix(".partial"), bodies[entry], key)
+        write_sealed(entry.with_suffix(".partial"), bodies[entry], key=key)
     for entry in measured.entries:
         entry.with_suffix(".partial").replace(entry)
     outcome = measured.run(env=KEY).expect(1, failed=1, error=1)

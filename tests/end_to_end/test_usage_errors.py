@@ -309,3 +309,9 @@ def test_a_metric_that_cannot_be_made_is_named_with_the_line_that_makes_it(
     conftest = f"import pytest_lmgate as lmgate\n\ndef pytest_lmgate_metrics(config):\n    {body}\n"
     project.write(conftest=conftest, test_gate=GATE)
     project.run().expect(4).says(sentence).is_silent_on("Traceback", "INTERNALERROR")
+
+
+def test_a_cluster_and_workers_of_xdist_are_not_asked_for_together(project: Project) -> None:
+    project.write(test_gate=GATE)
+    done = project.run("-n", "2", "--lmgate-executor=ray").expect(4)
+    done.says("--lmgate-executor: its workers share the reading already: leave out -n")

@@ -107,6 +107,13 @@ def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_
     tagged.write(test_gate=gate("deaf", more=', against="fair"'))
     done = tagged.run(*REPORT).expect(1, failed=1)
     where = where_of(tagged)
+    # Ten rows have the damaged word, which is less likely; in the 30 others all words are the more likely.
+    spread = tagged.report()["gates"][0]["spread"]
+    assert (spread["of"], spread["unit"]) == ("rows", "nats per token")
+    assert (spread["worse"], spread["same"], spread["better"]) == (10, 0, 30)
+    assert spread["median"] == spread["lowest"] == pytest.approx(-0.0165, rel=1e-2)
+    assert spread["highest"] == pytest.approx(3 * 4 / (LENGTH - 1) - 0.0165, rel=1e-2)
+    assert sum(spread["bins"]) == 40
     assert where["notes"] == []
     assert len(where["passages"]) == 5
     for passage in where["passages"]:
@@ -182,6 +189,8 @@ def test_of_a_committed_baseline_rows_and_tags_are_named_but_no_tokens(tagged: P
     assert all(passage["begins"] and not passage["tokens"] for passage in where["passages"])
     assert [tag["value"] for tag in where["tags"]] == ["ko", "en"]
     assert where["positions"] == []
+    spread = tagged.report()["gates"][0]["spread"]
+    assert (spread["of"], spread["worse"], spread["better"]) == ("rows", 10, 30)
 
 
 def test_blocks_of_a_running_text_are_named_by_their_tokens(tagged: Project) -> None:

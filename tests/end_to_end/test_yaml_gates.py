@@ -105,7 +105,11 @@ def test_every_gate_is_a_test_whose_id_is_the_gates(measured: Project, options: 
         (("test_gate.py",), {"test_gate.py::test_gate"}),
         (("--deselect", BROKEN), {DIE, SURE, "test_gate.py::test_gate"}),
         (("--ignore", "lmgate.yaml"), {"test_gate.py::test_gate"}),
-        ((".", "lmgate.yaml", DIE), {DIE, SURE, BROKEN, "test_gate.py::test_gate"}),
+        pytest.param(
+            (".", "lmgate.yaml", DIE),
+            {DIE, SURE, BROKEN, "test_gate.py::test_gate"},
+            marks=pytest.mark.skipif(pytest.version_tuple < (9,), reason="older versions collect a test twice"),
+        ),
     ],
 )
 def test_gates_are_selected_as_other_tests_are(measured: Project, options: tuple[str, ...], tests: set[str]) -> None:

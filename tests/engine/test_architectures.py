@@ -132,7 +132,7 @@ def test_the_tokenizers_padding_side_does_not_matter() -> None:
         tokenizer.padding_side = side
         pair = loaded(model, tokenizer)
         ids = np.asarray(pair.tokenizer(text, add_special_tokens=False)["input_ids"])
-        streams = Streams((ids, ids[:20]), None, (1, 1), (1, 1), (1, 1))
+        streams = Streams((ids, ids[:20]), None)
         nlls.append(measure_nll(pair, streams, sliding(streams, 32, 16), dataset="d"))
 
     assert (nlls[0] == nlls[1]).all()

@@ -252,7 +252,7 @@ def test_random_numbers_that_are_not_torchs_are_an_error_too() -> None:
 def test_equal_windows_are_read_once_and_have_one_number(dtype: torch.dtype) -> None:
     first, second = documents(40, 23).ids
     ids = (first, second, first, second, first)
-    streams = Streams(ids, None, (1,) * 5, (1,) * 5, (1,) * 5)
+    streams = Streams(ids, None)
     plan = sliding(streams, 64, 64)
     model, told = build("llama", dtype=dtype), list[Progress]()
 

@@ -56,7 +56,7 @@ class Watched:
 @pytest.mark.parametrize("batch_size", [1, 3, 16, "auto"])
 def test_every_protocol_equals_one_window_at_a_time(protocol: str, batch_size: int | str) -> None:
     model = build("llama")
-    streams = Streams(STREAMS.ids[:3], 1, (1,) * 3, (1,) * 3, (1,) * 3)
+    streams = Streams(STREAMS.ids[:3], 1)
     plan = plan_windows(Windowing(protocol, 16, 8 if protocol == "sliding" else 16), streams.lengths)
 
     nll = measure_nll(loaded(model), streams, plan, dataset="d", batch_size=batch_size)
@@ -294,7 +294,7 @@ def test_a_token_beyond_the_vocabulary_is_an_error_before_anything_runs(where: s
     ids = STREAMS.ids[0].copy()
     if where == "text":
         ids[33] = VOCABULARY
-    streams = Streams((ids,), VOCABULARY if where == "prefix" else None, (1,), (1,), (1,))
+    streams = Streams((ids,), VOCABULARY if where == "prefix" else None)
     watched = Watched(build("llama"))
 
     with pytest.raises(ModelError, match=f"'LlamaForCausalLM': its tokenizer gives token id {VOCABULARY}, but its voc"):
@@ -312,7 +312,7 @@ def test_a_target_that_the_head_does_not_have_is_an_error(is_streamed: bool) -> 
         model.get_output_embeddings = lambda: None
     ids = STREAMS.ids[0].copy() % (VOCABULARY - 20)
     ids[33] = VOCABULARY - 20
-    streams = Streams((ids,), None, (1,), (1,), (1,))
+    streams = Streams((ids,), None)
 
     with pytest.raises(ModelError, match=f"gives token id {VOCABULARY - 20}, but its vocabulary has {VOCABULARY - 20}"):
         measure_nll(loaded(model), streams, sliding(streams, 16, 8), dataset="d")
@@ -331,7 +331,7 @@ def test_a_likelihood_that_is_not_finite_names_document_and_token(
         model.get_output_embeddings = lambda: None
     ids = [each.copy() for each in STREAMS.ids]
     ids[2][35] = VOCABULARY - 1  # its successor's likelihood is the first that suffers
-    streams = Streams(tuple(ids), None, (1,) * 5, (1,) * 5, (1,) * 5)
+    streams = Streams(tuple(ids), None)
 
     with pytest.raises(
         NonFiniteError, match=rf"^model 'MambaForCausalLM': {kind} log-likelihood of token 36 in document 2"

@@ -18,6 +18,7 @@ from pytest_lmgate.data.corpus import Corpus, read_corpus
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.tokens import tokenize
 from pytest_lmgate.data.windows import plan_windows
+from pytest_lmgate.evaluate.likelihoods import counted
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.protocol import Protocol
@@ -72,9 +73,7 @@ def measure(
         nll=nll,
         window_targets=plan.targets,
         window_document=plan.document,
-        words=np.array(streams.words),
-        chars=np.array(streams.chars),
-        utf8_bytes=np.array(streams.utf8_bytes),
+        **counted(streams.sizes),
         running_text=not windowing.by_document,
     )
 

@@ -14,6 +14,7 @@ from pytest_lmgate.backends.hf.models import loading
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.engine import pool
 from pytest_lmgate.engine.pool import ModelPool
+from pytest_lmgate.errors import ModelError
 from pytest_lmgate.spec.protocol import Protocol
 from tests.evaluate.entries import perplexity
 
@@ -98,7 +99,7 @@ def test_a_model_that_cannot_be_loaded_leaves_no_trace(memory: _Memory) -> None:
     def fail() -> Runner:
         raise OSError("no such file")
 
-    with pytest.raises(OSError, match="no such file"):
+    with pytest.raises(ModelError, match="'a': its engine cannot load it: OSError: no such file"):
         memory.pool.get("a", Model("a", fail, weight_bytes=1))
     assert len(memory.pool) == 0
     memory.get("a", 1)

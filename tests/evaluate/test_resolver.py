@@ -46,7 +46,7 @@ def resolver(workplace: Any) -> Resolver:
 def test_a_model_is_a_name_before_a_path_before_a_hub_id(
     resolver: Resolver, given: str | Path, spec: ModelSpec
 ) -> None:
-    assert resolver.model_spec(given) == (str(given), spec)
+    assert resolver.names.model_spec(given) == (str(given), spec)
 
 
 @pytest.mark.parametrize(
@@ -72,38 +72,38 @@ def test_a_model_is_a_name_before_a_path_before_a_hub_id(
 def test_a_dataset_is_a_name_before_a_path_before_a_hub_id(
     resolver: Resolver, given: str | Path, spec: DatasetSpec
 ) -> None:
-    assert resolver.dataset_spec(given) == (str(given), spec)
+    assert resolver.names.dataset_spec(given) == (str(given), spec)
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest_and_all_there_are(resolver: Resolver, workplace: Any) -> None:
     file = workplace.folder / "lmgate.yaml"
     with pytest.raises(ConfigError) as raised:
-        resolver.model_spec("flaot")
+        resolver.names.model_spec("flaot")
     assert str(raised.value) == (
         f"model 'flaot' is not known (did you mean 'float'?); {file} has under models: float, half; "
         "give one of these, a path (./folder) or a hub id (hub:org/name)"
     )
     with pytest.raises(ConfigError, match=r"dataset 'txt' is not known \(did you mean 'text'\?\); .* text, rows;"):
-        resolver.dataset_spec("txt")
+        resolver.names.dataset_spec("txt")
     with pytest.raises(
         ConfigError, match=r"dataset 'text\.v2' is not known \(did you mean 'text'\?\); .*\(\./file\) or a"
     ):
-        resolver.dataset_spec("text.v2")
+        resolver.names.dataset_spec("text.v2")
     with pytest.raises(ConfigError, match=r"a hub id \(hub:org/name\); a text goes in a list: \[text\]$"):
-        resolver.dataset_spec("It rained.")
+        resolver.names.dataset_spec("It rained.")
 
 
 def test_what_is_in_a_folder_of_the_project_by_its_first_part_is_no_hub_id(resolver: Resolver, workplace: Any) -> None:
     with pytest.raises(ConfigError) as raised:
-        resolver.model_spec("models/flaot")
+        resolver.names.model_spec("models/flaot")
     assert str(raised.value) == (
         f"model 'models/flaot': there is no flaot in {workplace.folder / 'models'} (did you mean 'float'?); "
         "check the path, or name it in lmgate.yaml; a hub id of that name is written hub:models/flaot"
     )
     with pytest.raises(ConfigError, match=r"^model 'models/q4@v1': there is no q4@v1 in .*/models; check the path"):
-        resolver.model_spec("models/q4@v1")
+        resolver.names.model_spec("models/q4@v1")
     with pytest.raises(ConfigError, match=r"^dataset 'data/wrods': there is no wrods in .*/data; check the path"):
-        resolver.dataset_spec("data/wrods")
+        resolver.names.dataset_spec("data/wrods")
     with pytest.raises(ConfigError, match=r"^tokenizer 'models/flaot': there is no flaot in "):
         _ingredients(workplace, "{path: models/float, tokenizer: models/flaot}")
 
@@ -120,7 +120,7 @@ def test_a_text_in_place_of_a_name_is_refused_in_one_line(resolver: Resolver, gi
         f"{given[:40]!r}; put texts in a list: [text]"
     )
     with pytest.raises(ConfigError, match=r"^model: expected a name of lmgate.yaml, a path or a hub id, got .*'$"):
-        resolver.model_spec(given)
+        resolver.names.model_spec(given)
 
 
 @pytest.mark.parametrize("written", [LONG, "a\0b", "~nobody-of-that-name/x"])
@@ -139,7 +139,7 @@ def test_without_lmgate_yaml_the_message_says_that_there_is_none(tmp_path: Path)
     project = load_project(tmp_path)
     resolver = Resolver(project, Options(cache=tmp_path), FileDigests(tmp_path), {})
     with pytest.raises(ConfigError) as raised:
-        resolver.model_spec("int8")
+        resolver.names.model_spec("int8")
     assert str(raised.value) == (
         f"model 'int8' is not known, as no lmgate.yaml was found from {tmp_path} upward; give a path (./folder) or a "
         "hub id (hub:org/name)"

@@ -102,6 +102,11 @@ def test_models_of_other_shapes_are_refused(workplace: Workplace) -> None:
         measured(workplace, make_reference(layers=2), make_reference(layers=3))
 
 
+def test_models_that_compute_in_two_dtypes_are_refused(workplace: Workplace) -> None:
+    with pytest.raises(ModelError, match=r"computes in float16, and its reference .* in float32: expected one dtype"):
+        measured(workplace, make_reference().half(), make_reference())
+
+
 def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(
     workplace: Workplace, loads: list[str]
 ) -> None:

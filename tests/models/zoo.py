@@ -154,8 +154,7 @@ def documents(*lengths: int, seed: int = 0) -> Streams:
     """Return random token streams; no special token among them."""
     generator = np.random.default_rng(seed)
     ids = tuple(generator.integers(3, VOCABULARY - 4, size=length) for length in lengths)
-    ones = (1,) * len(lengths)
-    return Streams(ids, None, ones, ones, ones)
+    return Streams(ids, None)
 
 
 def sliding(streams: Streams, max_length: int, stride: int) -> WindowPlan:

@@ -99,7 +99,7 @@ def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
     assert updates.update(configured("--lmgate-update")) == "all"
 
 
-COMMAND_LINE_ONLY = ("update", "update-new-only", "force-update", "prune")
+COMMAND_LINE_ONLY = ("update", "update-new-only", "force-update", "prune", "plan")
 
 
 @pytest.mark.parametrize("name", updates.CI_VARIABLES)

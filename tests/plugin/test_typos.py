@@ -6,6 +6,7 @@ import pytest
 
 from pytest_lmgate.plugin.typos import mistyped
 
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnknownMarkWarning")  # of older versions of pytest
 GATES = ("ppl_max", "bleu_min", "no_regression")
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.gates.comparison import Comparison
-from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.gates.spread import Spread
+from pytest_lmgate.gates.verdict import Bounded, Former, Verdict
 from pytest_lmgate.gates.where import Passage, PositionChange, Slope, TagChange, TokenChange, Where
+from pytest_lmgate.report.measured import Measured
+from pytest_lmgate.report.past import PastRun
+from pytest_lmgate.report.results import Results
+
+INFINITE = float("inf")
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +126,88 @@ def where() -> Where:
 @pytest.fixture
 def located(compared: Verdict, where: Where) -> Verdict:
     return replace(compared, where=where)
+
+
+@pytest.fixture
+def spread() -> Spread:
+    """300 rows: 100 better in two bins, 190 worse in three, of which the last is open."""
+    return Spread("rows", "nats per token", 190, 10, 100, 0.01, -0.2, 5.0, -0.2, 0.1, (40, 60, 90, 60, 40))
+
+
+@pytest.fixture
+def distances() -> Spread:
+    """200 rows, of which two are as the reference has them; the last bin is open."""
+    unit, bins = "nats per token", (120, 60, 12, 6)
+    ends = (0.004, 0.0, 0.25)
+    return Spread("rows", unit, 198, 2, 0, *ends, 0.0, 0.01, bins, "distance", p90=0.011, p99=0.032)
+
+
+@pytest.fixture
+def past() -> list[PastRun]:
+    """31 runs, of which the 25th and those after it are worse."""
+
+    def run(at: int) -> PastRun:
+        worse = at >= 24
+        value = 17.6 if worse else 16.0
+        return PastRun(
+            date=f"2026-03-{at + 1:02}T18:00:00Z",
+            commit=f"{at:02}c0ffee1c0f",
+            branch="main",
+            verdict="fail" if worse else "pass",
+            value=value,
+            interval=(value - 0.4, value + 0.4),
+            limit=16.8,
+            kind="worse" if at == 24 else "same" if at else "first",
+            words="16 -> 17.6 (+10.00%), 5.5 standard errors, p 4e-08, allowed 0.025" if at == 24 else "",
+        )
+
+    return [run(at) for at in range(31)]
+
+
+@pytest.fixture
+def results(
+    passed: Verdict,
+    failed: Verdict,
+    stopped: Verdict,
+    unmeasured: Verdict,
+    compared: Verdict,
+    spread: Spread,
+    distances: Spread,
+    past: list[PastRun],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Results:
+    """A verdict of every kind, what a fixture measured, and the runs before."""
+    monkeypatch.chdir(tmp_path)
+    assert compared.comparison is not None
+    open_above = replace(compared.comparison, decision="inconclusive", upper=INFINITE, detectable=None, needed=10)
+    without = replace(open_above, lower=None, upper=None, bounds=None, reason="1 cluster")
+    verdicts = [
+        replace(passed, direction="lower", device="cuda", identity=(("data", "0a"), ("protocol", "sliding"))),
+        replace(failed, interval=(17.25, INFINITE), worst=((3, 0.5, "say it", "a | b", "c"),), file="t.py", line=7),
+        replace(stopped, arguments=("--lmgate-device=cpu",)),
+        unmeasured,
+        replace(compared, spread=spread),
+        replace(compared, verdict="inconclusive"),
+        replace(compared, verdict="inconclusive", blocking=True, comparison=open_above),
+        replace(compared, verdict="inconclusive", comparison=without),
+        replace(passed, limit=None, marker="no_regression", message="anew", former=Former(16.5, problem="other data")),
+        replace(failed, verdict="inconclusive", bounded=Bounded(0.95, -INFINITE, 19.0, "hall", 40, "rows", 1000)),
+        replace(
+            failed, iid=True, details=(("reference", "fp16"), ("Mean KLD", 0.02), ("Median KLD", 0.01), ("df", None))
+        ),
+        replace(passed, marker="kl_max", metric="kl", spread=distances),
+    ]
+    verdicts = [replace(each, id=f"{each.id}#{number}") for number, each in enumerate(verdicts)]
+    unknown = replace(past[3], value=None, interval=(1.0, None), limit=None, kind="unknown", words="why")
+    measured = Measured(
+        "t.py::t", "ppl_of", "ppl", "m", "d", 2.0, 0.1, (1.9, INFINITE), 9, "token", "s", "f", True, 0.1
+    )
+    return Results(
+        verdicts,
+        problems=("lost",),
+        expected_to_fail=frozenset({verdicts[2].id}),
+        folder=tmp_path,
+        measured=[measured],
+        history={verdicts[4].id: [unknown, *past[1:]], verdicts[0].id: past[:5]},
+    )

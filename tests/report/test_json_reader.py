@@ -11,51 +11,12 @@ from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import DataError
-from pytest_lmgate.gates.verdict import Bounded, Former, Verdict
+from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.formats import FORMATS
 from pytest_lmgate.report.json_file import json_report
 from pytest_lmgate.report.json_reader import read_report
-from pytest_lmgate.report.measured import Measured
 from pytest_lmgate.report.results import Results
 from tests.report.hostile import HOSTILE
-
-INFINITE = float("inf")
-
-
-@pytest.fixture
-def results(
-    passed: Verdict,
-    failed: Verdict,
-    stopped: Verdict,
-    unmeasured: Verdict,
-    compared: Verdict,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Results:
-    monkeypatch.chdir(tmp_path)
-    assert compared.comparison is not None
-    open_above = replace(compared.comparison, decision="inconclusive", upper=INFINITE, detectable=None, needed=10)
-    without = replace(open_above, lower=None, upper=None, bounds=None, reason="1 cluster")
-    verdicts = [
-        replace(passed, direction="lower", device="cuda", identity=(("data", "0a"), ("protocol", "sliding"))),
-        replace(failed, interval=(17.25, INFINITE), worst=((3, 0.5, "say it", "a | b", "c"),), file="t.py", line=7),
-        replace(stopped, arguments=("--lmgate-device=cpu",)),
-        unmeasured,
-        compared,
-        replace(compared, verdict="inconclusive"),
-        replace(compared, verdict="inconclusive", blocking=True, comparison=open_above),
-        replace(compared, verdict="inconclusive", comparison=without),
-        replace(passed, limit=None, marker="no_regression", message="anew", former=Former(16.5, problem="other data")),
-        replace(failed, verdict="inconclusive", bounded=Bounded(0.95, -INFINITE, 19.0, "hall", 40, "rows", 1000)),
-        replace(failed, iid=True, details=(("reference", "fp16"), ("Mean KLD", 0.02), ("Median KLD", 0.01))),
-    ]
-    verdicts = [replace(each, id=f"{each.id}#{number}") for number, each in enumerate(verdicts)]
-    measured = Measured(
-        "t.py::t", "ppl_of", "ppl", "m", "d", 2.0, 0.1, (1.9, INFINITE), 9, "token", "s", "f", True, 0.1
-    )
-    return Results(
-        verdicts, problems=("lost",), expected_to_fail=frozenset({verdicts[2].id}), folder=tmp_path, measured=[measured]
-    )
 
 
 def read_back(results: Results, folder: Path) -> Results:
@@ -117,7 +78,7 @@ def test_the_command_writes_what_it_is_asked_for(results: Results, tmp_path: Pat
     (tmp_path / "report.json").write_text(json_report(results), encoding="utf-8")
     done = CliRunner().invoke(app, ["report", "report.json", "--html", "out/page.html", "--openmetrics", "m.txt"])
     assert done.exit_code == 0
-    assert done.stdout.startswith("html: out/page.html\nopenmetrics: m.txt\n11 gates: ")
+    assert done.stdout.startswith("html: out/page.html\nopenmetrics: m.txt\n12 gates: ")
     assert (tmp_path / "out/page.html").read_text(encoding="utf-8") == FORMATS["html"].render(results)
     printed = CliRunner().invoke(app, ["report", "report.json", "--github"])
     assert printed.stdout == FORMATS["github"].render(results)

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_lmgate.gates.spread import Spread
 from pytest_lmgate.gates.verdict import Bounded, Verdict
 from pytest_lmgate.report.page import html_report
+from pytest_lmgate.report.past import PastRun
+from pytest_lmgate.report.past_view import past_view
 from pytest_lmgate.report.plot import plot_of
 from pytest_lmgate.report.results import Results
+from pytest_lmgate.report.spread_view import spread_view
 from tests.report.browser import CHROMIUM, Page, chromium
 from tests.report.hostile import HOSTILE
 
@@ -25,7 +29,15 @@ KL = (
 
 
 @pytest.fixture
-def results(passed: Verdict, failed: Verdict, unmeasured: Verdict, compared: Verdict) -> Results:
+def results(
+    passed: Verdict,
+    failed: Verdict,
+    unmeasured: Verdict,
+    compared: Verdict,
+    spread: Spread,
+    distances: Spread,
+    past: list[PastRun],
+) -> Results:
     def named(verdict: Verdict, name: str) -> Verdict:
         return replace(verdict, id=f"t.py::test_{name}::{name}", test=f"t.py::test_{name}")
 
@@ -36,10 +48,11 @@ def results(passed: Verdict, failed: Verdict, unmeasured: Verdict, compared: Ver
             named(replace(passed, value=3.0), "gate_9"),
             named(open_, "open"),
             named(replace(failed, worst=((7, 0.25, "what was asked", "what was expected", "what came"),)), "failed"),
-            named(compared, "compared"),
+            named(replace(compared, spread=spread), "compared"),
             named(unmeasured, "unmeasured"),
-            named(replace(failed, details=KL, marker="kl_max", metric="kl"), "divergent"),
-        ]
+            named(replace(failed, details=KL, marker="kl_max", metric="kl", spread=distances), "divergent"),
+        ],
+        history={"t.py::test_compared::compared": past, "t.py::test_gate_9::gate_9": past[:2]},
     )
 
 
@@ -82,6 +95,81 @@ def test_a_plot_is_drawn_within_its_width_or_not_at_all(failed: Verdict, value: 
     assert plot is None or all(0 <= at <= 100 for at in (plot.value.at, plot.low, plot.high, plot.limit.at))
 
 
+def test_a_histogram_has_its_better_rows_at_the_left_and_says_what_they_are(spread: Spread) -> None:
+    view = spread_view(spread)
+    assert view.words == (
+        "change of 300 rows in nats per token, the right is worse: 190 worse, 100 better, 10 the same; "
+        "median +0.01, from -0.2 to +5"
+    )
+    paths = [("better", "M0 40V22h1V13h1V40z"), ("worse", "M2 40V0h1V13h1V22h1V40z")]
+    assert (view.bins, view.paths) == (5, paths)
+    assert view.ends == ("-0.2", "≥ +0.2")
+    assert spread_view(replace(spread, worse=0, better=0, same=3, bins=(), width=0.0)).bins == 0
+
+
+def test_a_histogram_of_distances_has_no_better_side_and_says_percentiles(distances: Spread) -> None:
+    view = spread_view(distances)
+    assert view.words == (
+        "distance of 200 rows from the reference in nats per token: 198 above 0; "
+        "median 0.004, 90 % at most 0.011, 99 % at most 0.032, from 0 to 0.25"
+    )
+    assert (view.paths, view.ends) == ([("apart", "M0 40V0h1V20h1V36h1V38h1V40z")], ("0", "≥ 0.03"))
+
+
+def test_runs_are_drawn_in_their_order_with_a_dot_where_one_did_not_pass(past: list[PastRun]) -> None:
+    view = past_view([*past[22:24], replace(past[24], value=None, interval=None), past[25]], 31)
+    assert view is not None
+    # From 15.6 to 18 in 60 units, downward.
+    assert view.values == "M0 50 1 50 3 10"
+    assert view.noise == "M0 40V60M1 40V60M3 0V20"
+    assert view.limits == "M-0.5 30h4"
+    assert (view.dots, view.changes) == ([("fail", "M3 10h0")], "M2 0V60")
+    assert view.labels == ("18", "15.6")
+    assert view.ends == ("2026-03-23 22c0ffe", "2026-03-26 25c0ffe")
+    assert view.notes == [f"2026-03-25 18:00 24c0ffee1c0f: worse: {past[24].words}"]
+    assert past_view([replace(past[0], value=None), past[1]], 31) is None
+    same = past_view([replace(past[0], interval=None, limit=None)] * 2, 31)
+    assert same is not None
+    assert (same.values, same.noise, same.limits) == ("M0 30 1 30", "", "")
+
+
+def test_values_too_far_apart_for_a_plot_are_drawn_in_its_middle(past: list[PastRun]) -> None:
+    far = [replace(past[0], value=value, interval=None, limit=None) for value in (1e308, -1e308)]
+    view = past_view(far, 31)
+    assert view is not None
+    assert view.values == "M0 30 1 30"
+
+
+def test_an_interval_without_an_end_reaches_to_the_edge(past: list[PastRun]) -> None:
+    view = past_view([past[0], replace(past[1], interval=(15.6, None))], 31)
+    assert view is not None
+    assert view.noise.endswith("M1 0V60")
+
+
+def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_mb(
+    compared: Verdict, spread: Spread, past: list[PastRun]
+) -> None:
+    assert compared.comparison is not None
+    passing = replace(
+        compared,
+        verdict="pass",
+        comparison=replace(compared.comparison, decision="pass"),
+        value=16.512345678912345,
+        spread=replace(spread, bins=tuple(range(30)), width=0.013),
+    )
+    verdicts = [
+        replace(
+            passing,
+            id=f"{passing.test}[{at:04}]::no_regression:ppl[int8-wikitext2-{at:04}-vs-fp16]",
+            test=f"{passing.test}[{at:04}]",
+        )
+        for at in range(1000)
+    ]
+    page = html_report(Results(verdicts, history={verdict.id: past for verdict in verdicts}))
+    assert page.count('class="spread"') == page.count('class="past"') == 1000
+    assert len(page.encode()) < 3_000_000
+
+
 def test_a_page_without_gates_says_so() -> None:
     assert "0 gates" in html_report(Results([]))
 
@@ -106,7 +194,12 @@ def _hostile(failed: Verdict, compared: Verdict, text: str) -> Results:
     test = f"t.py::test_x[{text}]"
     one = replace(failed, id=f"{test}::a", test=test, model=text, dataset=text, worst=((0, 0.5, text, text, text),))
     found = replace(compared.comparison, against=text, note=f"note {text}")
-    return Results([one, replace(compared, id=f"{test}::b", test=test, comparison=found)], problems=(text,))
+    other = replace(compared, id=f"{test}::b", test=test, comparison=found)
+    spread = Spread("rows", text, 1, 1, 1, 0.0, -1.0, 1.0, -1.0, 1.0, (1, 1))
+    runs = [PastRun(text, text, text, "fail", value, (1.0, 3.0), 2.0, "worse", text) for value in (1.5, 2.5)]
+    return Results(
+        [replace(one, spread=spread), other], problems=(text,), history={verdict.id: runs for verdict in (one, other)}
+    )
 
 
 @in_a_browser
@@ -148,6 +241,12 @@ def test_gates_open_sort_and_filter(page: Page, results: Results, tmp_path: Path
     assert "is above the limit 16.5" in opened
     assert "what was asked" in opened
     assert page.run("document.querySelector('.gate[open] circle').getBoundingClientRect().width") >= 10
+    page.click("details:nth-child(2) summary")
+    assert page.run("document.querySelector('details:nth-child(2) .spread .worse').getBoundingClientRect().width") > 100
+    assert "190 worse, 100 better" in page.run("document.querySelector('.gate[open] .spread').innerText")
+    last = "document.querySelector('.gate[open] .past .fail').getBBox()"
+    assert page.run(f"({last}).x + ({last}).width") == 30
+    assert "16 -> 17.6 (+10.00%)" in page.run("document.querySelector('.gate[open] .past').innerText")
     page.click("details:nth-child(4) summary")
     assert page.run("document.querySelectorAll('.gate[open] .percentiles tr').length") == 3
 

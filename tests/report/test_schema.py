@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_lmgate.gates.verdict import Bounded, Former, Verdict
+from pytest_lmgate.gates.verdict import Former, Verdict
 from pytest_lmgate.report.json_file import json_report
 from pytest_lmgate.report.results import Results
 from tests.report.hostile import HOSTILE
@@ -39,23 +39,11 @@ def test_the_schema_is_one() -> None:
     assert SCHEMA["properties"]["schema"]["const"] == 1
 
 
-def test_verdicts_of_every_kind_fit_the_schema(
-    passed: Verdict, failed: Verdict, stopped: Verdict, unmeasured: Verdict, compared: Verdict
-) -> None:
-    bounded = Bounded(0.95, 17.0, 19.0, "hall", 40, "rows", 1000)
-    verdicts = [
-        passed,
-        replace(failed, interval=(17.25, float("inf")), worst=((3, 0.5, "say it", "a | b", "c"),)),
-        stopped,
-        unmeasured,
-        compared,
-        replace(compared, verdict="inconclusive"),
-        replace(passed, limit=None, former=Former(16.5, compared.comparison)),
-        replace(passed, limit=None, former=Former(16.5, problem="other data")),
-        replace(failed, verdict="inconclusive", bounded=bounded),
-        replace(failed, details=(("reference", "fp16"), ("Mean KLD", 0.02), ("df", None))),
-    ]
-    found = check(json_report(Results(verdicts, problems=("x",))))
+def test_verdicts_of_every_kind_fit_the_schema(results: Results, compared: Verdict) -> None:
+    anew = replace(compared, limit=None, former=Former(16.5, compared.comparison))
+    found = check(json_report(replace(results, verdicts=[*results.verdicts, anew])))
+    assert found["gates"][4]["spread"]["bins"] == [40, 60, 90, 60, 40]
+    assert [run["interval"] for run in found["gates"][4]["history"][:2]] == [[1.0, None], [15.6, 16.4]]
     assert found["gates"][1]["worst"] == [
         {"row": 3, "score": 0.5, "prompt": "say it", "reference": "a | b", "output": "c"}
     ]

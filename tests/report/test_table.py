@@ -19,23 +19,29 @@ def test_a_line_per_gate_between_header_and_counts(
 ) -> None:
     four = [_of(passed, "int8"), _of(failed, "int4"), _of(stopped, "int3"), unmeasured]
     lines = summary_lines(four)
-    assert [outcome for outcome, _ in lines] == ["", "pass", "fail", "fail", "error", ""]
+    assert [outcome for outcome, _ in lines] == ["", "fail", "fail", "error", "pass", ""]
     assert (
         "\n".join(line for _, line in lines)
         == """\
 verdict  gate                     value     95 % interval  limit          scored  seconds
-PASS     ppl_max[int8-wikitext2]     16      [15.5, 16.5]   16.5  283,287 tokens   cached
 FAIL     ppl_max[int4-wikitext2]  18.15  [17.25, 19.0625]   16.5  283,287 tokens     12.3
 FAIL     ppl_max[int3-wikitext2]  >= 20                 -   16.5  283,287 tokens     12.3
 ERROR    bpb_max[gone-wikitext2]      -                 -   16.5               -      0.0
+PASS     ppl_max[int8-wikitext2]     16      [15.5, 16.5]   16.5  283,287 tokens   cached
 4 gates: 1 pass, 2 fail, 1 error"""
     )
+
+
+def test_the_table_with_a_failure_is_the_first(passed: Verdict, failed: Verdict) -> None:
+    compared = _compared(failed, 40, decision="fail")
+    headers = [line for _, line in summary_lines([passed, compared]) if line.startswith("verdict")]
+    assert ["tolerance" in header for header in headers] == [True, False]
 
 
 def test_gates_of_the_same_label_are_told_apart_by_their_tests(passed: Verdict, failed: Verdict) -> None:
     other = replace(failed, id="t.py::test_b::ppl_max[int8-wikitext2]", test="t.py::test_b")
     gates = [line.split()[1] for _, line in summary_lines([passed, other, _of(passed, "int4")])[1:-1]]
-    assert gates == [passed.id, other.id, "ppl_max[int4-wikitext2]"]
+    assert gates == [other.id, passed.id, "ppl_max[int4-wikitext2]"]
 
 
 def _of(verdict: Verdict, model: str) -> Verdict:
@@ -59,8 +65,8 @@ def test_an_inconclusive_gate_that_fails_the_build_looks_different_from_one_that
     goes_on = replace(_compared(passed, 40, decision="inconclusive"), verdict="inconclusive")
     fails = replace(goes_on, id="t.py::test_b::no_regression:ppl[b-c]", test="t.py::test_b", blocking=True)
     lines = summary_lines([goes_on, fails])
-    assert [line.split()[0] for _, line in lines[1:3]] == ["INCONCLUSIVE", "INCONCLUSIVE!"]
-    assert [outcome for outcome, _ in lines[1:5]] == ["inconclusive", "fail", "inconclusive", "fail"]
+    assert [line.split()[0] for _, line in lines[1:3]] == ["INCONCLUSIVE!", "INCONCLUSIVE"]
+    assert [outcome for outcome, _ in lines[1:5]] == ["fail", "inconclusive", "fail", "inconclusive"]
     assert lines[-1] == ("", "2 gates: 2 inconclusive (1 fails the build)")
 
 

@@ -58,7 +58,8 @@ def warm_up() -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         assert pytest.main(["--markers", "-p", "no:hypothesispytest", "-p", "no:pytest-testmon"]) == 0
     for name in LIBRARIES:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):  # xdist is not everywhere
+            importlib.import_module(name)
     import pytest_lmgate
 
     for module in pkgutil.walk_packages(pytest_lmgate.__path__, "pytest_lmgate."):
@@ -67,7 +68,8 @@ def warm_up() -> None:
     # What a session finds once, and what transformers builds when it loads its first model.
     assert importlib.import_module("pytest_lmgate.identity.patches").patches() == ()
     importlib.import_module("pytest_lmgate.identity.libraries").versions(("tokenizers", "torch", "transformers"))
-    importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
+    with contextlib.suppress(ModuleNotFoundError):  # transformers 5
+        importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
     gc.collect()
     gc.freeze()  # so that a fork that collects garbage does not copy the memory of all these modules
 

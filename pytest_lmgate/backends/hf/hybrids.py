@@ -69,6 +69,12 @@ class Hybrids:
                 f"model {candidate.name!r} is on {theirs.loaded.device}, and its reference {reference.name!r} on "
                 f"{ours.loaded.device}: expected both on one device, since a batch passes through blocks of both"
             )
+        if ours.loaded.model.dtype != theirs.loaded.model.dtype:
+            raise ModelError(
+                f"model {candidate.name!r} computes in {_name(theirs)}, and its reference {reference.name!r} in "
+                f"{_name(ours)}: expected one dtype, since a batch passes through blocks of both; give both models the "
+                f"same `dtype:`, such as `dtype: {_name(ours)}`"
+            )
         self.parts = (*(f"{ours.path}.{index}" for index in range(len(ours.blocks))), OUTSIDE)
 
     def model(self, part: str, *, healed: bool) -> Model:
@@ -117,6 +123,10 @@ def _with_blocks(model: Model, runner: Runner) -> _Loaded:
     # Of equally many, the outermost: the experts of a block are a list too.
     path, _ = max(lists, key=lambda each: (len(each[1]), -each[0].count(".")))
     return _Loaded(runner.loaded, path)
+
+
+def _name(model: _Loaded) -> str:
+    return str(model.loaded.model.dtype).removeprefix("torch.")
 
 
 def _assembled(shell: _Loaded, blocks: Collection[nn.Module]) -> LoadedModel:

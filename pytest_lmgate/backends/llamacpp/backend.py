@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["LlamaCpp"]
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -16,7 +17,9 @@ from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer, tokenizer_files
 from pytest_lmgate.backends.llamacpp.library import Weights, built_with, library
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
+from pytest_lmgate.backends.llamacpp.tokens import Tokens, own_tokens, tokens_of_folder
 from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
+from pytest_lmgate.data.tokens import TokenizerFacts
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.identity.libraries import versions
 
@@ -67,7 +70,6 @@ class LlamaCpp(Backend):
 
         def open_() -> Runner:
             from pytest_lmgate.backends.llamacpp.runner import LlamaCppRunner
-            from pytest_lmgate.backends.llamacpp.tokens import own_tokens, tokens_of_folder
 
             _require_device(device, name)
             try:
@@ -77,8 +79,11 @@ class LlamaCpp(Backend):
                     f"model {name!r}: no memory for its weights of {size:,} bytes on {device}: {error.details}; "
                     "offload fewer layers (load: {n_gpu_layers: ..}), or take a machine with more memory"
                 ) from error
-            tokens = own_tokens(weights) if folder is None else tokens_of_folder(folder, weights)
-            return LlamaCppRunner(weights, tokens, options)
+            return LlamaCppRunner(weights, _tokens(weights, folder), options)
+
+        @functools.cache
+        def tokenizer() -> TokenizerFacts:
+            return _tokens(Weights(name, first), folder).facts
 
         return Model(
             name,
@@ -94,7 +99,13 @@ class LlamaCpp(Backend):
             writing=lambda: options.writing,
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),
+            tokenizer=tokenizer,
         )
+
+
+def _tokens(weights: Weights, folder: Path | None) -> Tokens:
+    """Return the tokens of a GGUF, of which no more than the vocabulary need be loaded, or of a tokenizer's folder."""
+    return own_tokens(weights) if folder is None else tokens_of_folder(folder, weights)
 
 
 class _Facts(NamedTuple):

@@ -6,7 +6,7 @@ an exception. Nothing else of this package imports llama_cpp.
 
 from __future__ import annotations
 
-__all__ = ["Context", "Weights", "built_with", "library"]
+__all__ = ["Context", "Weights", "batch_tokens", "built_with", "library"]
 
 import contextlib
 import ctypes
@@ -133,6 +133,11 @@ class Weights:
             self.pointer = None
 
 
+def batch_tokens(weights: Weights) -> int:
+    """Return how many tokens a batch holds unless the user says so: 512, fewer where their logits would be too many."""
+    return min(_BATCH, max(1, _LOGIT_BYTES // (4 * weights.vocabulary_size)))
+
+
 class Context:
     """A model's cache of keys and values, and the buffers that it computes in.
 
@@ -140,6 +145,7 @@ class Context:
         weights: The model.
         tokens: The longest sequence to read.
         options: How to compute.
+        sequences: Sequences of a batch, each with as much room of its own.
         writes: Whether a text is to be written, token by token.
 
     Raises:
@@ -147,12 +153,13 @@ class Context:
         OutOfMemory: It does not fit.
     """
 
-    def __init__(self, weights: Weights, tokens: int, options: LoadOptions, *, writes: bool = False) -> None:
-        self._weights, self._llama, self.shape = weights, weights.llama, (tokens, writes)
+    def __init__(
+        self, weights: Weights, tokens: int, options: LoadOptions, *, sequences: int = 1, writes: bool = False
+    ) -> None:
+        self._weights, self._llama, self.shape = weights, weights.llama, (tokens, sequences, writes)
         params = self._llama.llama_context_default_params()
-        rows = max(1, _LOGIT_BYTES // (4 * weights.vocabulary_size))
-        params.n_ctx, params.n_seq_max, params.no_perf = tokens, 1, True
-        params.n_batch = params.n_ubatch = min(_BATCH, rows)
+        params.n_ctx, params.n_seq_max, params.no_perf = tokens * sequences, sequences, True
+        params.n_batch = params.n_ubatch = batch_tokens(weights)
         options.fill_context(params, self._llama, is_float32=weights.is_float32, writes=writes)
         params.n_ubatch = min(params.n_ubatch, params.n_batch)
         with _listening(self._llama) as said:
@@ -200,12 +207,40 @@ class Context:
             count, outputs = len(tokens[some]), int(wanted[some].sum())
             self._ids[:count], self._wanted[:count] = tokens[some], wanted[some]
             self._positions[:count] = np.arange(self._read, self._read + count)
-            self._batch.n_tokens = count
-            self._decode()
+            self._decode(count)
             self._read += count
             if outputs:
-                found = self._llama.llama_get_logits(self._pointer)
-                yield np.ctypeslib.as_array(found, (outputs, self._weights.vocabulary_size))
+                yield self._logits(outputs)
+
+    def read_together(self, rows: Sequence[NDArray[np.int64]], at: Sequence[NDArray[np.int64]]) -> Logits:
+        """Read several sequences from their beginnings in one batch, which forgets what was read before.
+
+        Args:
+            rows: Token ids of each sequence, shape ``[tokens]`` each; all have one length, and fit into a batch.
+            at: Positions in each sequence, rising, shape ``[positions]`` each.
+
+        Returns:
+            The logits after the positions, one sequence after the other, shape ``[positions of all, vocabulary]``;
+            valid until something else is read.
+
+        Raises:
+            OutOfMemory: llama.cpp has no room for the tokens.
+            EngineError: llama.cpp failed.
+        """
+        self.forget()
+        length, count = len(rows[0]), sum(map(len, rows))
+        self._ids[:count], self._wanted[:count] = np.concatenate(rows), 0
+        self._positions[:count] = np.tile(np.arange(length), len(rows))
+        for number, positions in enumerate(at):
+            self._wanted[number * length + positions] = 1
+        try:
+            for token in range(count):
+                self._batch.seq_id[token][0] = token // length
+            self._decode(count)
+        finally:
+            for token in range(count):
+                self._batch.seq_id[token][0] = 0
+        return self._logits(sum(map(len, at)))
 
     def _chunks(self, tokens: int) -> Iterator[slice]:
         """Yield as many tokens as a batch holds; a single one is not left for the end, see `LoadOptions.writing`."""
@@ -215,7 +250,12 @@ class Context:
             yield slice(begin, begin + count)
             begin += count
 
-    def _decode(self) -> None:
+    def _logits(self, outputs: int) -> Logits:
+        found = self._llama.llama_get_logits(self._pointer)
+        return np.ctypeslib.as_array(found, (outputs, self._weights.vocabulary_size))
+
+    def _decode(self, tokens: int) -> None:
+        self._batch.n_tokens = tokens
         with _listening(self._llama) as said:
             status = self._llama.llama_decode(self._pointer, self._batch)
         if status == 0:

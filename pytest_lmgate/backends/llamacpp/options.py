@@ -71,6 +71,15 @@ class LoadOptions:
         return {"n_threads": str(self.given.get("n_threads", self.threads))} if self._flash_writing else {}
 
     @property
+    def batch_threads(self) -> int:
+        """Threads that read more than one token."""
+        return int(self.given.get("n_threads_batch", self.given.get("n_threads", self.threads)))
+
+    def batch(self, most: int) -> int:
+        """Return how many tokens are computed at a time, `most` unless the user says so."""
+        return min(int(self.given.get(key, most)) for key in ("n_batch", "n_ubatch"))
+
+    @property
     def _flash_writing(self) -> bool:
         """Whether to write with flash attention: where it was asked for, or the cache of values needs it.
 
@@ -105,12 +114,10 @@ class LoadOptions:
             is_float32: Whether the weights are float32.
             writes: Whether a text is to be written, token by token.
         """
-        params.n_threads = params.n_threads_batch = self.threads
-        for key in (*_CONTEXT, *_THREADS):
+        for key in _CONTEXT:
             if key in self.given:
                 setattr(params, key, self.given[key])
-        if "n_threads" in self.given and "n_threads_batch" not in self.given:
-            params.n_threads_batch = params.n_threads
+        params.n_threads, params.n_threads_batch = self.given.get("n_threads", self.threads), self.batch_threads
         if self.gpu_layers == 0:
             params.offload_kqv = params.op_offload = False
         for key in _CACHES:

@@ -1,18 +1,20 @@
-"""A GGUF that is loaded: one sequence at a time, so that a number depends on no other row of its batch."""
+"""A GGUF that is loaded. A number depends on no other row: rows share a batch only where that changes no bit."""
 
 from __future__ import annotations
 
 __all__ = ["LlamaCppRunner"]
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.backends.base import Batching, Runner
-from pytest_lmgate.backends.llamacpp.library import Context, Weights
+from pytest_lmgate.backends.base import Batching, OutOfMemory, Runner
+from pytest_lmgate.backends.llamacpp.library import Context, Weights, batch_tokens
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
+from pytest_lmgate.backends.llamacpp.together import Together, planned
 from pytest_lmgate.backends.llamacpp.tokens import Tokens
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.backends.writing import refuse_beams, written
@@ -27,8 +29,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Tokens between two reports of progress, and logits of a comparison, which are there four times: see `Logits`.
 _TOKENS, _COMPARED_LOGITS = 2048, 2**24
-# Positions whose exponentials are made at a time.
-_ROWS = 64
+# Positions whose exponentials a thread makes at a time.
+_ROWS = 8
 
 
 class LlamaCppRunner(Runner):
@@ -42,11 +44,13 @@ class LlamaCppRunner(Runner):
 
     def __init__(self, weights: Weights, tokens: Tokens, options: LoadOptions) -> None:
         self._weights, self._tokens, self._options = weights, tokens, options
+        self._pool = ThreadPoolExecutor(options.batch_threads)
         self._context: Context | None = None
+        self._together = Together(0, 1)
         self.tokenizer = tokens.facts
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
-        """Make room for the longest request.
+        """Make room for the longest request, or for several that are read together.
 
         Raises:
             ModelError: A token id is beyond the vocabulary.
@@ -54,12 +58,21 @@ class LlamaCppRunner(Runner):
         """
         size = self._weights.vocabulary_size
         check_ids(requests.highest, size, self._weights.name)
-        self._make_room(int(requests.lengths.max(initial=1)))
-        return Batching(max(1, min(_TOKENS, _COMPARED_LOGITS // size)) if compare else _TOKENS)
+        longest = int(requests.lengths.max(initial=1))
+        batch = self._options.batch(batch_tokens(self._weights))
+        self._together = Together(0, 1) if compare else planned(requests.lengths[requests.order], batch)
+        try:
+            self._make_room(longest, sequences=self._together.rows)
+        except OutOfMemory:
+            self._together = Together(0, 1)
+            self._make_room(longest)
+        if compare:
+            return Batching(max(1, min(_TOKENS, _COMPARED_LOGITS // size)))
+        return Batching(self._together.budget(_TOKENS))
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
         """Return the NLLs of the requests' targets."""
-        return [self._nll(request) for request in requests]
+        return self._together.read(requests, self._nll, self._nll_together)
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
         """Return the logits that predict the requests' targets, whole."""
@@ -99,15 +112,16 @@ class LlamaCppRunner(Runner):
         """Give the memory back."""
         if self._context is not None:
             self._context.close()
+        self._pool.shutdown()
         self._weights.close()
 
-    def _make_room(self, tokens: int, *, writes: bool = False) -> None:
+    def _make_room(self, tokens: int, *, sequences: int = 1, writes: bool = False) -> None:
         """Make a context of this length; a longer one could compute otherwise, as models with long positions do."""
-        if self._context is not None and self._context.shape != (tokens, writes):
+        if self._context is not None and self._context.shape != (tokens, sequences, writes):
             self._context.close()
             self._context = None
         if self._context is None:
-            self._context = Context(self._weights, tokens, self._options, writes=writes)
+            self._context = Context(self._weights, tokens, self._options, sequences=sequences, writes=writes)
 
     def _read(self, request: Request) -> Iterator[tuple[Ints, Ints, NDArray[np.float32]]]:
         """Yield logits, part by part, with the numbers of the targets that they predict and the row of each target."""
@@ -124,8 +138,24 @@ class LlamaCppRunner(Runner):
     def _nll(self, request: Request) -> Floats:
         nll = np.empty(len(request.targets))
         for targets, rows, logits in self._read(request):
-            nll[targets] = _log_sums(logits)[rows] - logits[rows, request.targets[targets]]
+            nll[targets] = self._log_sums(logits)[rows] - logits[rows, request.targets[targets]]
         return nll
+
+    def _nll_together(self, requests: Sequence[Request]) -> list[Floats]:
+        assert self._context is not None
+        at, row_of = zip(*(np.unique(request.at, return_inverse=True) for request in requests), strict=True)
+        logits = self._context.read_together([r.ids[: p[-1] + 1] for r, p in zip(requests, at, strict=True)], at)
+        sums, begin, found = self._log_sums(logits), 0, []
+        for request, positions, own in zip(requests, at, row_of, strict=True):
+            rows = begin + own
+            found.append(sums[rows] - logits[rows, request.targets])
+            begin += len(positions)
+        return found
+
+    def _log_sums(self, logits: NDArray[np.float32]) -> Floats:
+        """Return the logarithm of the sum of exponentials of each row, shape ``[rows]``."""
+        parts = [logits[begin : begin + _ROWS] for begin in range(0, len(logits), _ROWS)]
+        return np.concatenate([*self._pool.map(_log_sums, parts)])
 
     def _write(self, prompt: PromptIds, settings: GenerationSettings) -> tuple[str, int]:
         assert self._context is not None
@@ -141,11 +171,8 @@ class LlamaCppRunner(Runner):
 
 
 def _log_sums(logits: NDArray[np.float32]) -> Floats:
-    """Return the logarithm of the sum of exponentials of each row, shape ``[rows]``."""
-    found = np.empty(len(logits))
-    for begin in range(0, len(logits), _ROWS):
-        some = logits[begin : begin + _ROWS]
-        highest = some.max(1)
-        exponentials = np.exp(some - highest[:, None])
-        found[begin : begin + _ROWS] = np.log(exponentials.sum(1, dtype=np.float64)) + highest
+    highest = logits.max(1)
+    exponentials = logits - highest[:, None]
+    np.exp(exponentials, out=exponentials)
+    found: Floats = np.log(exponentials.sum(1, dtype=np.float64)) + highest
     return found

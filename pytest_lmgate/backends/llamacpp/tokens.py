@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Tokens", "own_tokens", "tokens_of_folder"]
+__all__ = ["Tokens", "checked_facts", "own_tokens", "tokens_of_folder"]
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.backends.llamacpp.library import Weights
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.data.tokens import Placed, TokenizerFacts
 from pytest_lmgate.errors import ModelError
 
 _NONE = -1  # LLAMA_TOKEN_NULL
@@ -105,13 +105,34 @@ def tokens_of_folder(folder: Path, weights: Weights) -> Tokens:
     tokenizer = load_tokenizer(weights.name, folder)
     given, own = tokenizer_facts(tokenizer), own_tokens(weights)
 
+    def check(ids: Sequence[int], text: str, special: bool) -> None:
+        _require_same(ids, own.facts.encode(text, special), given, own, folder=folder, model=weights.name)
+
+    facts = checked_facts(given, check)
+    facts.encode("a", True)
+    return Tokens(facts, partial(decoded, tokenizer), own.ends)
+
+
+def checked_facts(given: TokenizerFacts, check: Callable[[Sequence[int], str, bool], None]) -> TokenizerFacts:
+    """Return a tokenizer whose every text is checked.
+
+    Args:
+        given: The tokenizer.
+        check: Given token ids, their text and whether special tokens were added; raises where the model has others.
+    """
+
     def encode(text: str, special: bool) -> Sequence[int]:
         ids = list(given.encode(text, special))
-        _require_same(ids, own.facts.encode(text, special), given, own, folder=folder, model=weights.name)
+        check(ids, text, special)
         return ids
 
-    encode("a", True)
-    return Tokens(replace(given, encode=encode, target=None), partial(decoded, tokenizer), own.ends)
+    def placed(text: str, special: bool) -> Placed | None:
+        found = given.placed(text, special)
+        if found is not None:
+            check(found.ids, text, special)
+        return found
+
+    return replace(given, encode=encode, placed=placed, target=None)
 
 
 def _require_same(

@@ -6,20 +6,22 @@ __all__ = ["init"]
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_lmgate.cli.init.discovery import find_places, text_column
+from pytest_lmgate.cli.init.discovery import find_places, relative_beside, text_column
 from pytest_lmgate.cli.output import AsJson, show
-from pytest_lmgate.cli.places import root
+from pytest_lmgate.cli.places import DeviceOption, root
 from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME, FILE_NAME
 from pytest_lmgate.config.rootdir import Root
-from pytest_lmgate.errors import ConfigError, harmless_line
+from pytest_lmgate.errors import ConfigError, LmgateError, harmless_line
 
 if TYPE_CHECKING:
     from pytest_lmgate.cli.init.proposal import Proposal
+    from pytest_lmgate.cli.measuring import Measuring
 
 _SHOWN = 9  # to choose from
 
@@ -31,8 +33,14 @@ def init(
     dataset: Annotated[Path | None, typer.Option("--dataset", help="Text to measure it on.")] = None,
     margin: Annotated[float, typer.Option(min=0.1, max=1000, help="Limit above what is measured, in percent.")] = 5.0,
     tests: Annotated[bool, typer.Option("--tests", help="Write the gates as a test file, not in lmgate.yaml.")] = False,
-    ci: Annotated[str, typer.Option("--ci", help="github writes a workflow of GitHub Actions.")] = "",
-    device: Annotated[str | None, typer.Option(help="auto, cuda, mps, cpu.")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Model that they are made of, say before rounding; else one of the same vocabulary beside it, or none."
+        ),
+    ] = None,
+    ci: Annotated[str, typer.Option("--ci", help="github or gitlab: write what its runners do.")] = "",
+    device: DeviceOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: take the first that is found.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -40,39 +48,47 @@ def init(
 
     From a model and a text: measures once, and says why it proposes which limits. It overwrites nothing.
     """
-    if ci not in ("", "github"):
-        raise typer.BadParameter(f"--ci: expected github, got {ci!r}")
+    from pytest_lmgate.cli.init.files import CI_FILES, ci_text, project_text, require_absent, test_text, write_new
+
+    if ci and ci not in CI_FILES:
+        raise typer.BadParameter(f"--ci: expected {' or '.join(CI_FILES)}, got {ci!r}")
     here = root()
     if (named := here.project_file(None)) is not None:
         raise ConfigError(f"{named} is the file that pytest reads here, by its settings: a new one would not be read")
     chosen, text = _chosen(here.start, model or [], dataset, yes=yes)
 
-    from pytest_lmgate.cli.init.files import project_text, require_absent, test_text, workflow_text, write_new
     from pytest_lmgate.cli.init.proposal import proposals
     from pytest_lmgate.cli.measuring import measuring
     from pytest_lmgate.config.file import Project
     from pytest_lmgate.config.specs import DatasetSpec, ModelSpec, ProjectSpec
 
-    models, datasets = _entries(chosen, text, here.start)
-    files = _files(here, tests=tests, ci=bool(ci))
+    pairs = _pairs(chosen, against)
+    paths = list(dict.fromkeys([*chosen, *(path for pair in pairs for path in pair)]))
+    models, datasets = _entries(paths, text, here.start)
+    name_of = dict(zip(paths, models, strict=True))
+    files = _files(here, tests=tests, ci=CI_FILES.get(ci, ""))
     require_absent(files.values())
     spec = ProjectSpec(
         models={name: ModelSpec(**entry) for name, entry in models.items()},
         datasets={name: DatasetSpec(**entry) for name, entry in datasets.items()},
     )
     with measuring(device=device, project=Project(here.start, spec=spec)) as session:
-        found = proposals(session, list(models), next(iter(datasets)), margin / 100)
+        found = proposals(session, [name_of[path] for path in chosen], next(iter(datasets)), margin / 100)
+        for pair in pairs:
+            found = _with_pair(session, found, *(name_of[path] for path in pair), asked=against is not None)
+    told = {name for each in found for name in (each.model, *(each.against or ())[:1])}
+    models = {name: entry for name, entry in models.items() if name in told}
 
     # Two names may have the same letters, so that numbers tell the functions apart.
     functions = {
         name: f"test_{re.sub(r'[^0-9a-zA-Z]+', '_', name).lower()}_{number}" for number, name in enumerate(models)
     }
-    extras = ["gguf" for path in chosen if path.suffix == ".gguf"]
+    extras = ["gguf" for path in paths if path.suffix == ".gguf"]
     written = {
         "project": project_text(models, datasets, found, gates=not tests),
         "ini": "[pytest]\n",
         "tests": test_text(found, functions),
-        "ci": workflow_text(extras, *_in_repository(here)),
+        "ci": ci_text(ci, extras, *_in_repository(here)),
     }
     for kind, file in files.items():
         if kind != "baseline":
@@ -96,7 +112,46 @@ def _entries(
     return named, {text.resolve().stem: entry}
 
 
-def _files(here: Root, *, tests: bool, ci: bool) -> dict[str, Path]:
+def _pairs(chosen: list[Path], against: str | None) -> list[tuple[Path, Path]]:
+    """Return models with the one that each is to be no worse than."""
+    if against == "none":
+        return []
+    if against is not None:
+        if not (path := Path(against).absolute()).exists():
+            raise typer.BadParameter(f"--against: {against} does not exist")
+        if path.resolve() in [each.resolve() for each in chosen]:
+            raise typer.BadParameter(f"--against: expected another model than --model, got {against}")
+        return [(each, path) for each in chosen]
+    try:
+        found = relative_beside(chosen[0]) if len(chosen) == 1 and chosen[0].is_dir() else None
+    except OSError:  # a folder that may not be listed
+        found = None
+    if found is None:
+        return []
+    other, is_larger = found
+    return [(chosen[0], other) if is_larger else (other, chosen[0])]
+
+
+def _with_pair(session: Measuring, found: list[Proposal], model: str, reference: str, *, asked: bool) -> list[Proposal]:
+    """Add the gate of a pair; a model that was only seen beside the chosen one may be none that can be measured."""
+    from pytest_lmgate.cli.init.proposal import proposal_against
+
+    try:
+        made = proposal_against(session, model, reference, found[0].dataset)
+    except LmgateError as error:
+        if asked:
+            raise
+        typer.echo(harmless_line(f"no gate of {model} against {reference}: {error}"), err=True)
+        return found
+    if model not in [each.model for each in found]:
+        return [*found, made]
+    return [
+        replace(each, against=made.against, reasons=(*each.reasons, *made.reasons)) if each.model == model else each
+        for each in found
+    ]
+
+
+def _files(here: Root, *, tests: bool, ci: str) -> dict[str, Path]:
     """Return the files to write, by what they are."""
     folder = here.start
     baseline = here.baseline(None) if here.text("baseline", None) else folder / BASELINE_NAME
@@ -107,7 +162,7 @@ def _files(here: Root, *, tests: bool, ci: bool) -> dict[str, Path]:
         testpaths = here.settings.get("testpaths") if here.folder == folder else None
         files["tests"] = _folder_of_tests(testpaths, folder) / "test_models.py"
     if ci:
-        files["ci"] = _repository(folder) / ".github" / "workflows" / "model-quality.yml"
+        files["ci"] = _repository(folder) / ci
     return files
 
 
@@ -191,7 +246,9 @@ def _write_baseline(file: Path, found: list[Proposal], carriers: dict[str, str])
 
     entries = {}
     for each in found:
-        gate = parse_marker("no_regression", (), dict(each.gates)["no_regression"])
+        if each.by_baseline is None:
+            continue
+        gate = parse_marker("no_regression", (), each.by_baseline)
         entry = entry_of(each.score, provenance(file.parent, each.score.device))
         entries[f"{carriers[each.model]}::{gate.label}"] = msgspec.json.encode(entry).decode()
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Places", "find_places", "text_column"]
+__all__ = ["Places", "find_places", "relative_beside", "text_column"]
 
 import json
 import os
@@ -20,6 +20,9 @@ _NO_TEXTS = re.compile(
     r"(requirements|constraints|licen[cs]e|notice|readme|changelog|cmakelists|robots|top_level)", re.I
 )
 _SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+_SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")
+_ALIKE = 1.1  # times as many bytes: weights of one size, with another header
 _HANDY = 2 * 10**6  # bytes of a text that is measured in minutes
 
 
@@ -57,6 +60,58 @@ def find_places(folder: Path) -> Places:
     found.models.sort()
     found.texts = sorted(sizes, key=lambda file: (sizes[file] > _HANDY, abs(sizes[file] - _HANDY), file))
     return found
+
+
+def relative_beside(model: Path) -> tuple[Path, bool] | None:
+    """Return a checkpoint of the same vocabulary and shape in the same folder, and whether it is larger than this one.
+
+    The largest is taken, else the largest of those that are smaller: one of two such models may be made of the other,
+    by rounding its weights. None where there is none; models of one size do not tell which was made of which.
+    """
+    vocabulary = _vocabulary(model)
+    if vocabulary is None:
+        return None
+    shape = _shape(model)
+    others = [
+        path
+        for path in sorted(model.parent.iterdir())
+        if path != model and _vocabulary(path) == vocabulary and _shape(path) == shape
+    ]
+    sizes = {path: size for path in others if (size := _weight_bytes(path))}
+    own = _weight_bytes(model)
+    for is_larger in (True, False):
+        fits = [path for path, size in sizes.items() if (size > own * _ALIKE if is_larger else size * _ALIKE < own)]
+        if fits:
+            return max(fits, key=sizes.__getitem__), is_larger
+    return None
+
+
+def _weight_bytes(folder: Path) -> int:
+    return sum(_size(path) for path in folder.iterdir() if _WEIGHTS.fullmatch(path.name))
+
+
+def _vocabulary(folder: Path) -> object:
+    """Return what tells the vocabularies of checkpoints apart; None for what is no checkpoint, or has no vocabulary."""
+    if not (folder / "config.json").is_file():
+        return None
+    try:
+        for name in _VOCABULARIES:
+            if (file := folder / name).is_file():
+                # Another program may have written the same tokens with other settings of padding.
+                data = file.read_bytes()
+                return json.loads(data)["model"]["vocab"] if name == "tokenizer.json" else data
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return None
+
+
+def _shape(folder: Path) -> list[object]:
+    """Return what a rounded model has in common with its original, and models of one family do not: width and depth."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        return [config.get(key) for key in _SHAPE]
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return []
 
 
 def text_column(file: Path) -> str | None:

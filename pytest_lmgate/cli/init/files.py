@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["project_text", "require_absent", "test_text", "workflow_text", "write_new"]
+__all__ = ["CI_FILES", "ci_text", "project_text", "require_absent", "test_text", "write_new"]
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,26 @@ jobs:
       - run: pytest --lmgate-require-all --lmgate-report github --lmgate-report 'markdown-append:$GITHUB_STEP_SUMMARY'
 """
 
+_PIPELINE = """\
+# Written by `lmgate init`.
+model-quality:
+  image: python:3.11
+  # A measurement is found only where model, text and settings are the same, so any earlier cache will do.
+  cache:
+    key: lmgate
+    paths: [{cache}]
+    when: always
+  script:
+    - python -m pip install {package}
+    - pytest --lmgate-require-all --lmgate-report json:report.json --lmgate-report openmetrics:metrics.txt --junitxml junit.xml
+  artifacts:
+    when: always
+    paths: [{0}]
+    reports: {{metrics: {1}, junit: {2}}}
+"""  # noqa: E501 - as a shell has it
+CI_FILES = {"github": ".github/workflows/model-quality.yml", "gitlab": ".gitlab-ci.yml"}
+"""Where a service looks for what its runners do, in the repository."""
+
 
 def project_text(
     models: Mapping[str, Mapping[str, Any]],
@@ -72,26 +93,32 @@ def test_text(proposals: Sequence[Proposal], names: Mapping[str, str]) -> str:
     for proposal in proposals:
         lines = [f"# {reason}" for reason in proposal.reasons]
         for marker, arguments in proposal.gates:
-            lines.append(f"@pytest.mark.{marker}({', '.join(map(_python, arguments.values()))})")
+            given = [f"{name}=" * (name == "against") + _python(value) for name, value in arguments.items()]
+            lines.append(f"@pytest.mark.{marker}({', '.join(given)})")
         lines += [f"def {names[proposal.model]}():", "    pass"]
         blocks.append("\n".join(lines))
     return "\n\n\n".join(blocks) + "\n"
 
 
-def workflow_text(extras: Iterable[str], folder: str, cache: str) -> str:
-    """Return a workflow of GitHub Actions.
+def ci_text(service: str, extras: Iterable[str], folder: str, cache: str) -> str:
+    """Return what the runners of a service do, a key of `CI_FILES`.
 
     Args:
+        service: The service.
         extras: Of the package, which the models' engines need.
         folder: Where pytest is called, in the repository; ``.`` is the repository itself.
         cache: Folder of measurements, in the repository.
     """
     named = ",".join(sorted(set(extras)))
-    text = _WORKFLOW.format(package=f"'pytest-lmgate[{named}]'" if named else "pytest-lmgate", cache=_flow(cache))
-    if folder != ".":
-        where = f"    defaults:\n      run:\n        working-directory: {_flow(folder)}\n"
-        text = text.replace("    steps:\n", f"{where}    steps:\n")
-    return text
+    package = f"'pytest-lmgate[{named}]'" if named else "pytest-lmgate"
+    is_inner = folder != "."
+    if service == "github":
+        text = _WORKFLOW.format(package=package, cache=_flow(cache))
+        where = f"    defaults:\n      run:\n        working-directory: {_flow(folder)}\n    steps:\n"
+        return text.replace("    steps:\n", where) if is_inner else text
+    places = [_flow(f"{folder}/{name}" if is_inner else name) for name in ("report.json", "metrics.txt", "junit.xml")]
+    text = _PIPELINE.format(*places, package=package, cache=_flow(cache))
+    return text.replace("  script:\n", f"  script:\n    - {_flow(f'cd {shlex.quote(folder)}')}\n") if is_inner else text
 
 
 def require_absent(files: Iterable[Path]) -> None:

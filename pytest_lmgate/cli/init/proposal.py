@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["Proposal", "proposals"]
+__all__ = ["Proposal", "proposal_against", "proposals"]
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_lmgate.cli.measuring import Measuring
 from pytest_lmgate.config.tolerance import Tolerance
@@ -14,12 +14,9 @@ from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.student import t_quantile
 
-if TYPE_CHECKING:
-    from pytest_lmgate.metrics.sample import Sample
-
 _METRIC_OF = {"causal": "ppl", "masked": "pppl"}
 _CONFIDENCE, _POWER = 0.95, 0.8
-_LEAST = 0.01
+_LEAST, _MOST = 0.01, 0.1
 
 
 @dataclass(frozen=True)
@@ -29,26 +26,42 @@ class Proposal:
     Attributes:
         model: Name in lmgate.yaml, as `dataset` is the dataset's.
         score: What was measured.
-        limit: Of ``ppl_max`` or ``pppl_max``.
-        tolerance: Of ``no_regression``.
-        reasons: Why these, a sentence each: for the limit, the noise, the tolerance.
+        reasons: Why these gates, a sentence each: for the limit, the noise, the tolerances.
+        limit: Of ``ppl_max`` or ``pppl_max``; None without such a gate.
+        tolerance: Of ``no_regression`` against the baseline, likewise.
+        against: Name of another model and the tolerance of ``no_regression`` against it, likewise.
     """
 
     model: str
     dataset: str
     score: Score
-    limit: float
-    tolerance: Tolerance
     reasons: tuple[str, ...]
+    limit: float | None = None
+    tolerance: Tolerance | None = None
+    against: tuple[str, Tolerance] | None = None
+
+    @property
+    def by_baseline(self) -> dict[str, Any] | None:
+        """Arguments of ``no_regression`` against the baseline, by name; None without such a gate."""
+        return None if self.tolerance is None else {**self._measured, "tolerance": str(self.tolerance)}
 
     @property
     def gates(self) -> list[tuple[str, dict[str, Any]]]:
         """Markers with their arguments by name, in the order of a marker's own arguments."""
-        names = {"model": self.model, "dataset": self.dataset}
-        return [
-            (f"{self.score.metric}_max", {**names, "limit": self.limit}),
-            ("no_regression", {"metric": self.score.metric, **names, "tolerance": str(self.tolerance)}),
-        ]
+        found: list[tuple[str, dict[str, Any]]] = []
+        if self.limit is not None:
+            names = {"model": self.model, "dataset": self.dataset}
+            found.append((f"{self.score.metric}_max", {**names, "limit": self.limit}))
+        if self.by_baseline is not None:
+            found.append(("no_regression", self.by_baseline))
+        if self.against is not None:
+            other, tolerance = self.against
+            found.append(("no_regression", {**self._measured, "tolerance": str(tolerance), "against": other}))
+        return found
+
+    @property
+    def _measured(self) -> dict[str, Any]:
+        return {"metric": self.score.metric, "model": self.model, "dataset": self.dataset}
 
 
 def proposals(session: Measuring, models: list[str], dataset: str, margin: float) -> list[Proposal]:
@@ -68,6 +81,39 @@ def proposals(session: Measuring, models: list[str], dataset: str, margin: float
         return made
     # With two models there is a real pair, of which the noise of a comparison is known.
     return [_paired(each, made[1] if each is made[0] else made[0]) for each in made]
+
+
+def proposal_against(session: Measuring, model: str, reference: str, dataset: str) -> Proposal:
+    """Measure two models and propose a gate that compares them.
+
+    Args:
+        session: Knows the models and the dataset.
+        model: Name of the one that is to be no worse.
+        reference: Name of the other.
+        dataset: Name.
+
+    Raises:
+        LmgateError: One cannot be measured, they cannot be compared, or the model is far worse.
+    """
+    from pytest_lmgate.errors import ComparisonError
+    from pytest_lmgate.gates.paired import compare
+
+    score, other = (_measured(session, each, dataset) for each in (model, reference))
+    if score.sample is None or other.sample is None or score.metric != other.metric:
+        raise ComparisonError(f"{model} and {reference} cannot be compared: one is causal, the other is masked")
+    try:
+        found = compare(score.sample, other.sample, tolerance=Tolerance(_LEAST, relative=True), confidence=_CONFIDENCE)
+    except ComparisonError as error:
+        raise ComparisonError(f"{model} and {reference} cannot be compared: {error}") from None
+    worst = found.degradation if found.upper is None else found.upper
+    word = "better" if found.degradation < 0 else "worse"
+    today = f"{model} is {100 * abs(found.degradation):.2g} % {word} than {reference} today"
+    if not worst <= _MOST:
+        raise ComparisonError(f"{today}: beyond {100 * _MOST:g} % it is no longer the same model")
+    tolerance = Tolerance(max(_LEAST, math.ceil(1000 * worst) / 1000), relative=True)
+    bound = "with a noise that is not known" if found.upper is None else f"at most {100 * worst:.2g} % at 95 %"
+    reason = f"tolerance {tolerance}: {today}, {bound}"
+    return Proposal(model, dataset, score, (reason,), against=(reference, tolerance))
 
 
 def _measured(session: Measuring, model: str, dataset: str) -> Score:
@@ -90,7 +136,7 @@ def _proposal(score: Score, model: str, dataset: str, margin: float) -> Proposal
     why = f"limit {limit:g}: {100 * margin:g} % above {measured}"
     tolerance = Tolerance(_LEAST, relative=True)
     by_tolerance = f"tolerance {tolerance}: not worse than today's baseline by more than that"
-    return Proposal(model, dataset, score, limit, tolerance, (why, _noise(score), by_tolerance))
+    return Proposal(model, dataset, score, (why, _noise(score), by_tolerance), limit, tolerance)
 
 
 def _noise(score: Score) -> str:
@@ -110,8 +156,8 @@ def _paired(proposal: Proposal, other: Proposal) -> Proposal:
     from pytest_lmgate.errors import ComparisonError
     from pytest_lmgate.gates.paired import compare
 
-    candidate, reference = _sample(proposal), _sample(other)
-    if candidate is None or reference is None:
+    candidate, reference = proposal.score.sample, other.score.sample
+    if candidate is None or reference is None or proposal.tolerance is None:
         return proposal
     try:
         found = compare(candidate, reference, tolerance=proposal.tolerance, confidence=_CONFIDENCE)
@@ -126,7 +172,3 @@ def _paired(proposal: Proposal, other: Proposal) -> Proposal:
         f"{100 * found.detectable:.2g} %"
     )
     return replace(proposal, tolerance=tolerance, reasons=(*proposal.reasons[:2], why))
-
-
-def _sample(proposal: Proposal) -> Sample | None:
-    return proposal.score.sample

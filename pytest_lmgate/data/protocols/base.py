@@ -9,6 +9,7 @@ __all__ = [
     "Reading",
     "Spans",
     "begins_of_chunks",
+    "documents",
     "joined",
     "read_joined",
     "read_rows",
@@ -22,7 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.data.rows import rows_by_counts, rows_by_starts
+from pytest_lmgate.data.long_texts import TextSizes, long_ids
+from pytest_lmgate.data.on_disk import PIECE_CHARS
+from pytest_lmgate.data.rows import row_begins, rows_by_counts, rows_by_starts
 
 if TYPE_CHECKING:
     from pytest_lmgate.data.corpus import Corpus
@@ -37,14 +40,16 @@ class Reading(NamedTuple):
     """What a convention reads: one text, or one for each document.
 
     Attributes:
-        texts: The texts.
         ids: Token ids of each text.
+        sizes: Words, code points and bytes of each text.
+        texts: Returns the texts, which need not fit in memory where the corpus is on the disk.
         rows: Row of each token where rows were joined to one text, shape ``[tokens]``; None where rows are documents,
             or the text has no rows.
     """
 
-    texts: Sequence[str]
     ids: Sequence[Ints]
+    sizes: Sequence[TextSizes]
+    texts: Callable[[], Sequence[str]]
     rows: Ints | None = None
 
 
@@ -63,23 +68,43 @@ def read_joined(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Read
 
 
 def joined(corpus: Corpus, tokenizer: TokenizerFacts, *, join: str, special: bool) -> Reading:
-    """Join the rows and tokenize the text in one call, with the special tokens that the tokenizer adds or without."""
-    text = join.join(corpus.rows)
+    """Join the rows and tokenize the text, with the special tokens that the tokenizer adds or without.
+
+    The ids are those of one call; see `long_texts` for how those of a long text are found without it.
+    """
+    begins = None if corpus.is_one_text or len(corpus.rows) < 2 else row_begins(corpus.lengths, join)
+    sizes = [TextSizes.of(corpus.pieces(join))]
+
+    def texts() -> list[str]:
+        return ["".join(corpus.pieces(join))]
+
+    if sizes[0].chars > PIECE_CHARS and (found := long_ids(corpus.pieces(join), tokenizer, begins, special=special)):
+        return Reading([found.ids], sizes, texts, found.rows)
+    (text,) = texts()
     ids = tokenizer.ids(text, special=special)
-    if corpus.is_one_text or len(corpus.rows) < 2:
-        return Reading([text], [ids])
-    starts = tokenizer.starts(text, special)
-    if starts is not None and len(starts) == len(ids):
-        return Reading([text], [ids], rows_by_starts(starts, corpus.rows, join))
-    alone = [*(f"{row}{join}" for row in corpus.rows[:-1]), corpus.rows[-1]]
+    if begins is None:
+        return Reading([ids], sizes, texts)
+    placed = tokenizer.placed(text, special)
+    if placed is not None and np.array_equal(placed.ids, ids):
+        return Reading([ids], sizes, texts, rows_by_starts(np.asarray(placed.starts, dtype=np.int64), begins))
+    last = len(corpus.rows) - 1
+    alone = (row if index == last else f"{row}{join}" for index, row in enumerate(corpus.rows))
     counts = [len(tokenizer.ids(each, special=False)) for each in alone]
-    return Reading([text], [ids], rows_by_counts(counts, len(ids)))
+    return Reading([ids], sizes, texts, rows_by_counts(counts, len(ids)))
 
 
 def read_rows(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Reading:
     """Read each row that is not blank on its own, without special tokens."""
-    texts = [row for row in corpus.rows if row.strip()]
-    return Reading(texts, [tokenizer.ids(text, special=False) for text in texts])
+    return documents(corpus, lambda text: tokenizer.ids(text, special=False))
+
+
+def documents(corpus: Corpus, ids: Callable[[str], Ints]) -> Reading:
+    """Read each row that is not blank on its own."""
+    found, sizes = [], []
+    for row in filter(str.strip, corpus.rows):
+        found.append(ids(row))
+        sizes.append(TextSizes.of((row,)))
+    return Reading(found, sizes, lambda: list(filter(str.strip, corpus.rows)))
 
 
 def slide(total: int, windowing: Windowing, _: bool) -> Spans:

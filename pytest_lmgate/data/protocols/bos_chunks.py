@@ -4,10 +4,12 @@ from __future__ import annotations
 
 __all__ = ["BOS_CHUNKS"]
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_lmgate.data.long_texts import Numbers, TextSizes
 from pytest_lmgate.data.protocols.base import Convention, Reading, Spans, begins_of_chunks
 
 if TYPE_CHECKING:
@@ -19,13 +21,36 @@ if TYPE_CHECKING:
 def _read(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Reading:
     """Tokenize line by line, each with its newline.
 
-    A running text is a file of lines to this convention; the last line may have its newline already.
+    A running text is a file of lines to this convention.
     """
-    lines = corpus.rows[0].removesuffix("\n").split("\n") if corpus.is_one_text else corpus.rows
-    texts = [f"{line}\n" for line in lines]
-    ids = [tokenizer.ids(text, special=False) for text in texts]
-    rows = None if corpus.is_one_text else np.repeat(np.arange(len(ids)), list(map(len, ids)))
-    return Reading(["".join(texts)], [np.concatenate(ids)], rows)
+    ids, rows = Numbers(), Numbers()
+    for number, line in enumerate(_lines(corpus)):
+        own = tokenizer.ids(line, special=False)
+        ids.add(own)
+        if not corpus.is_one_text:
+            rows.add(np.full(len(own), number))
+    return Reading(
+        [ids.array()],
+        [TextSizes.of(_lines(corpus))],
+        lambda: ["".join(_lines(corpus))],
+        None if corpus.is_one_text else rows.array(),
+    )
+
+
+def _lines(corpus: Corpus) -> Iterator[str]:
+    """Return the lines with their newlines; the last of a running text may have it already."""
+    if not corpus.is_one_text:
+        yield from (f"{row}\n" for row in corpus.rows)
+        return
+    begun: list[str] = []
+    for piece in corpus.pieces(""):
+        *ended, last = piece.split("\n")
+        for line in ended:
+            yield f"{''.join(begun)}{line}\n"
+            begun = []
+        begun.append(last)
+    if any(begun):
+        yield f"{''.join(begun)}\n"
 
 
 def _windows(total: int, windowing: Windowing, _: bool) -> Spans:

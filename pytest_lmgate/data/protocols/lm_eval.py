@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_lmgate.data.protocols.base import NO_WINDOWS, Convention, Ints, Reading, Spans
+from pytest_lmgate.data.protocols.base import NO_WINDOWS, Convention, Ints, Reading, Spans, documents
 
 if TYPE_CHECKING:
     from pytest_lmgate.data.corpus import Corpus
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 def _read(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts) -> Reading:
-    texts = [row for row in corpus.rows if row.strip()]
-    return Reading(texts, [_ids(tokenizer, text, windowing.add_bos_token) for text in texts])
+    return documents(corpus, lambda text: _ids(tokenizer, text, windowing.add_bos_token))
 
 
 def _ids(tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None) -> Ints:

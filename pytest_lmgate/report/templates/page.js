@@ -5,6 +5,9 @@ const filter = document.getElementById("filter");
 const boxes = Array.from(document.querySelectorAll("#controls input[type=checkbox]"));
 const buttons = Array.from(document.querySelectorAll("#head button"));
 const shown = document.getElementById("shown");
+gates.forEach((gate, rank) => {
+  Object.assign(gate.dataset, {rank, name: gate.querySelector(".name").textContent, outcome: gate.classList[1]});
+});
 const words = new Map(gates.map(gate => [gate, (gate.dataset.name + " " + gate.dataset.words).toLowerCase()]));
 
 function show() {

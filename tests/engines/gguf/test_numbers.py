@@ -115,6 +115,28 @@ def test_a_row_has_the_same_number_in_any_batch(opened: Callable[..., Any]) -> N
     assert np.array_equal(together, alone)
 
 
+@pytest.mark.parametrize("name", ["f32.gguf", "f16.gguf", "q8_0.gguf"])
+@pytest.mark.parametrize(("length", "rows"), [(128, 4), (100, 5), (33, 8), (3, 8)])
+def test_short_windows_share_a_batch_and_have_the_same_bits_as_alone(
+    opened: Callable[..., Any], name: str, length: int, rows: int
+) -> None:
+    runner = opened(name)
+    requests = requests_of(runner, Protocol("disjoint", length), Corpus("d", (text_of(length * 36),)))
+    together = score(runner, requests, JOB).nll
+    assert runner._together.is_proven
+    assert runner._together.rows == rows, "the trial found other bits"
+    alone = score(runner, requests, Job(model="m", dataset="d", batch_size=1)).nll
+    assert not runner._together.is_proven
+    assert np.array_equal(together, alone)
+
+
+def test_windows_share_no_batch_that_the_user_made_too_small(opened: Callable[..., Any]) -> None:
+    runner = opened("f16.gguf", load={"n_ubatch": 128})
+    requests = requests_of(runner, Protocol("disjoint", 128), Corpus("d", (text_of(4000),)))
+    assert np.array_equal(score(runner, requests, JOB).nll, score(opened("f16.gguf"), requests, JOB).nll)
+    assert runner._together.rows == 1
+
+
 def test_logits_come_a_batch_at_a_time(opened: Callable[..., Any]) -> None:
     runner = opened("f32.gguf", load={"n_batch": 32})
     request = requests_of(runner, Protocol("disjoint", 128)).make(0)

@@ -45,7 +45,8 @@ def running(command: list[str], log: Path, port: int, **env: str) -> Iterator[st
             start_new_session=True,
         )
         try:
-            for _ in range(600):
+            # A busy machine takes minutes to import vLLM.
+            for _ in range(1800):
                 assert process.poll() is None, log.read_text()[-3000:]
                 with contextlib.suppress(urllib.error.URLError, ConnectionError):
                     urllib.request.urlopen(f"{url}/models", timeout=5).close()

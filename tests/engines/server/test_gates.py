@@ -64,6 +64,14 @@ def test_with_a_revision_a_measurement_is_kept_and_needs_no_server(project: Proj
     assert (project.status, project.values) == (0, value)
 
 
+def test_a_session_with_a_cluster_asks_servers_itself(project: Project, faulty: FaultyServer) -> None:
+    pytest.importorskip("ray", reason="Ray is NOT installed: no session with a cluster is checked")
+    nowhere = "ray://nowhere.invalid:1"
+    said = project.run([ppl()], {"served": entry_of(faulty.url, load=QUICK)}, LMGATE_EXECUTOR=nowhere)
+    assert project.status == 0, said
+    assert faulty.scored
+
+
 def test_a_server_that_dies_half_way_is_asked_for_the_rest_when_it_is_back(
     project: Project, faulty: FaultyServer
 ) -> None:

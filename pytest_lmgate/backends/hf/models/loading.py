@@ -16,7 +16,7 @@ import transformers
 
 from pytest_lmgate.backends.base import Kind
 from pytest_lmgate.backends.hf.models.checkpoint import Checkpoint
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.data.tokens import Placed, TokenizerFacts
 from pytest_lmgate.errors import ModelError
 
 _LOADERS: dict[Kind, Any] = {
@@ -144,12 +144,15 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
             f"expected one that {expected}"
         )
 
-    def starts(text: str, special: bool) -> Sequence[int] | None:
+    def placed(text: str, special: bool) -> Placed | None:
         if not getattr(tokenizer, "is_fast", False):
             return None
         with quiet():
-            found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)["offset_mapping"]
-        return [begin for begin, _ in found]
+            found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+        ids, starts = found["input_ids"], [begin for begin, _ in found["offset_mapping"]]
+        if len(ids) != len(starts):
+            return None
+        return Placed(ids, starts, _words(tokenizer, found))
 
     def target(text: str) -> Sequence[int]:
         with quiet():
@@ -168,13 +171,25 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
         eos,
         bos is not None and list(encode("a", True))[:1] == [bos],
         decode,
-        starts,
+        placed,
         mask=mask,
         special=frozenset(token for token in special if token is not None),
         target=target,
         chat=chat if getattr(tokenizer, "chat_template", None) else None,
         vocabulary=getattr(tokenizer, "get_vocab", None),
     )
+
+
+def _words(tokenizer: Any, found: Any) -> Sequence[int | None] | None:
+    """Return the number of the word of each token, as `Placed` has it; one word of all where words cannot be told."""
+    one_word = [0] * len(found["input_ids"])
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    # Lengths are counted from the beginning of the text, and words within them do not show where they end.
+    if backend is None or not hasattr(found, "word_ids") or "FixedLength" in str(backend.pre_tokenizer):
+        return one_word
+    words: list[int | None] = found.word_ids()
+    # As Llama 2 has it: BPE of the text as a whole.
+    return None if len(set(words)) < 2 and type(backend.model).__name__ == "BPE" else words
 
 
 @contextlib.contextmanager

@@ -1,0 +1,123 @@
+"""What goes to a model at once: items of like length together, halved where memory runs out."""
+
+from __future__ import annotations
+
+__all__ = ["Batches", "Items", "Run", "explained", "halved"]
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.backends.base import Batching, Company, OutOfMemory
+from pytest_lmgate.errors import EngineError, LmgateError
+
+Ints = NDArray[np.int64]
+# Returns the results of some items.
+Run = Callable[[Sequence[int]], Sequence[Any]]
+
+
+class Items(Protocol):
+    """The requests or prompts to run, by number; see `data.requests.Requests`."""
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens of each."""
+
+    @property
+    def order(self) -> Ints:
+        """Those to run, the longest first."""
+
+    @property
+    def may_pad(self) -> bool:
+        """Whether items of different lengths may go together."""
+
+    @property
+    def describe(self) -> Callable[[Sequence[int]], str]:
+        """Says in words what some items are."""
+
+
+class Batches:
+    """Items of like length together, as many as the budget of tokens holds, which may shrink on the way."""
+
+    def __init__(self, items: Items, batching: Batching, batch_size: int | str) -> None:
+        self._items, self._company = items, batching.company
+        self._most = batch_size if isinstance(batch_size, int) else None
+        # Items that the user counts are run however long they are.
+        self._budget = batching.tokens if self._most is None else self._most * max(1, int(items.lengths.max()))
+
+    def shrink(self, batch: Sequence[int], count: int) -> None:
+        """Learn that of these items only so many fit."""
+        self._budget = max(1, min(self._budget, count * int(self._items.lengths[list(batch)].max())))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        lengths, order = self._items.lengths, self._items.order
+        # The longest first, so that a batch that does not fit is met early. Models that count by the length of what
+        # they read keep the longest so far in mind: theirs come last.
+        if self._company is not Company.ANY:
+            order = order[::-1]
+        begin = 0
+        while begin < len(order):
+            size = min(self._most or self._budget, max(1, self._budget // max(1, int(lengths[order[begin]]))))
+            batch = order[begin : begin + (1 if self._company is Company.ALONE else size)]
+            if self._company is Company.EQUAL or not self._items.may_pad:
+                batch = batch[lengths[batch] == lengths[batch[0]]]
+            begin += len(batch)
+            yield batch.tolist()
+
+
+def halved(batch: Sequence[int], run: Run, items: Items, batches: Batches, model: str) -> list[Any]:
+    """Run a batch; where memory runs out, in parts half as long, and once halved, the parts stay so."""
+    results: list[Any] = []
+    size = len(batch)
+    while len(results) < len(batch):
+        part = batch[len(results) : len(results) + size]
+        with explained(model, functools.partial(items.describe, part)):
+            try:
+                found = run(part)
+            except OutOfMemory:
+                if len(part) == 1:
+                    raise
+                size = len(part) // 2
+                batches.shrink(batch, size)
+                continue
+            if len(found) != len(part):
+                raise EngineError(
+                    f"model {model!r}: expected a result for each of {len(part)} requests, got {len(found)}"
+                )
+            results += found
+    return results
+
+
+@contextlib.contextmanager
+def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> Iterator[None]:
+    """Turn whatever a model raises into an error that names the model and its input.
+
+    Args:
+        model: Name of the model.
+        what: Describes the input, as in ``a window of 512 tokens``.
+        halves: Let `OutOfMemory` through, for a caller that tries again with less.
+
+    Raises:
+        EngineError: The model failed, or ran out of memory.
+    """
+    try:
+        yield
+    except LmgateError:
+        raise
+    except OutOfMemory as error:
+        if halves:
+            raise
+        details = f" ({error.details})" if error.details else ""
+        raise EngineError(
+            f"model {model!r}: out of memory with {what()} alone on {error.where}; use shorter inputs (max_length), "
+            f"dtype: bfloat16, or a device with more memory{details}"
+        ) from error
+    except Exception as error:
+        raise EngineError(
+            f"model {model!r}: running {what()} failed: {type(error).__name__}: {error}; an input beyond the model's "
+            "context fails like this"
+        ) from error

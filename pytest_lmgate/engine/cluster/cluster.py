@@ -1,0 +1,256 @@
+"""`Cluster`: workers of Ray, of which a free one is asked; where one is lost, another one takes its place."""
+
+from __future__ import annotations
+
+__all__ = ["Cluster"]
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pytest_lmgate import __version__
+from pytest_lmgate.backends.base import Backend, Entry, Model
+from pytest_lmgate.config.executor import Executor
+from pytest_lmgate.engine.cluster.runner import Scattered
+from pytest_lmgate.engine.cluster.tasks import Recipe
+from pytest_lmgate.engine.cluster.worker import Worker
+from pytest_lmgate.errors import EngineError, ModelError
+from pytest_lmgate.identity.code import several
+from pytest_lmgate.identity.patches import patches
+
+# Workers that may be lost over one batch before the batch is taken for the reason.
+_TRIES = 3
+# Seconds to wait for a first worker, and until a sentence says what is waited for.
+_PATIENCE, _QUIET = 600.0, 10.0
+
+
+class Cluster:
+    """The workers of a session, which start when the first model is opened.
+
+    Args:
+        executor: What the user asked for.
+        note: Called with a sentence that is worth saying at once.
+    """
+
+    def __init__(self, executor: Executor, note: Callable[[str], None]) -> None:
+        self._executor, self._note = executor, note
+        self._ray: Any = None
+        self._free: deque[Any] = deque()
+        self._workers: list[Any] = []
+        self._starting: dict[Any, Any] = {}  # workers by the answer that says that they are there
+        self._busy, self._is_closed = 0, False
+        self._changed = threading.Condition()  # held for whatever tells who is free, busy or starting
+        self._failed = ""  # why the workers could not be started
+        self._last = ""  # why the last worker was lost
+        self.size = 0
+        """How many workers were started."""
+
+    @classmethod
+    def of(cls, executor: Executor | None, note: Callable[[str], None]) -> Cluster | None:
+        """Return the workers that the user asked for; None where models run in this process."""
+        return None if executor is None else cls(executor, note)
+
+    def moved(self, model: Model, backend: Backend, entry: Entry) -> Model:
+        """Return a model as it is described here, which opens on the workers.
+
+        Its `open` raises ModelError where the session patched a library, and EngineError without workers.
+        """
+
+        def open_() -> Scattered:
+            if patched := patches():
+                raise ModelError(
+                    f"model {model.name!r}: this session patched {several(patched)}, and the workers of Ray would "
+                    "measure without the patch: leave out --lmgate-executor"
+                )
+            self._start()
+            _pickle_by_value(self._ray, backend)
+            recipe = Recipe.of(model, backend, entry)
+            tokenizer = model.tokenizer() if model.tokenizer else self.ask("tokenizer", recipe)
+            return Scattered(self, recipe, tokenizer)
+
+        # Its weights take no memory here, and workers see to it that its files are those of its description.
+        return replace(model, open=open_, weight_bytes=0, changed=tuple)
+
+    def keep(self, value: Any) -> Any:
+        """Put a value where every worker finds it, and return a reference to it."""
+        return self._ray.put(value)
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Have a free worker do something, and another one where the first is lost over it.
+
+        Raises:
+            EngineError: There is no worker, or several were lost.
+            Exception: Whatever the worker raised.
+        """
+        errors = self._ray.exceptions
+        for _ in range(_TRIES):
+            worker = self._take()
+            is_there = True
+            try:
+                return self._ray.get(getattr(worker, method).remote(*arguments))
+            except errors.RayTaskError as error:
+                raise error.cause from None
+            except (errors.RayActorError, errors.WorkerCrashedError, errors.OutOfMemoryError) as error:
+                is_there, self._last = False, _words(error)
+                if not self._is_closed:
+                    self._note(f"a worker of Ray was lost, and another one reads its batch: {self._last}")
+            finally:
+                self._return(worker, is_there=is_there)
+        raise EngineError(
+            f"{_TRIES} workers of Ray were lost over one batch, so that it may be the reason, as where memory does not "
+            f"suffice: {self._last}"
+        )
+
+    def close(self) -> None:
+        """End the workers, so that others can have their place; threads that wait for one end with an error."""
+        self._is_closed = True
+        for worker in self._workers:
+            self._ray.kill(worker)
+
+    def _start(self) -> None:
+        if self._ray is not None:
+            return
+        if self._failed:  # to try again takes as long, for each gate
+            raise EngineError(self._failed)
+        try:
+            self._make()
+        except EngineError as error:
+            self._failed = str(error)
+            raise
+
+    def _make(self) -> None:
+        ray, wanted = _connected(self._executor), self._executor
+        cpus, room = _room(ray, wanted)
+        size = wanted.workers or room
+        if not size:
+            raise EngineError(
+                f"Ray has no node with {wanted.share(cpus)} for a worker: it has {_resources(ray)}; ask for less, or "
+                "say workers=N where nodes are added on demand"
+            )
+        # A lost worker begins anew, on another node where its own is lost, as soon as there is room.
+        make = ray.remote(Worker).options(
+            num_cpus=cpus, num_gpus=wanted.num_gpus, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
+        )
+        self._ray, self.size = ray, size
+        self._workers = [make.remote() for _ in range(size)]
+        for worker in self._workers:
+            self._await(worker)
+
+    def _await(self, worker: Any) -> None:
+        with self._changed:
+            self._starting[worker.ready.remote(__version__)] = worker
+
+    def _take(self) -> Any:
+        began, is_said = time.monotonic(), False
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    raise EngineError("the session has ended its workers of Ray")
+                self._welcome()
+                if self._free:
+                    self._busy += 1
+                    return self._free.popleft()
+                if not (self._busy or self._starting):
+                    raise EngineError(f"no worker of Ray is left: {self._last}")
+                self._changed.wait(0.1)
+                if self._busy:  # whoever has it gives it back
+                    continue
+            waited = time.monotonic() - began
+            if waited > _PATIENCE:
+                raise EngineError(
+                    f"no worker of Ray could start within {_PATIENCE:.0f} s: Ray has {_resources(self._ray)}; "
+                    "others may use them, or a worker asks for more than a node has"
+                )
+            if waited > _QUIET and not is_said:
+                self._note("waiting for a worker of Ray to start")
+                is_said = True
+
+    def _return(self, worker: Any, *, is_there: bool) -> None:
+        with self._changed:
+            self._busy -= 1
+            if is_there:
+                self._free.append(worker)
+                self._changed.notify()
+            else:
+                self._await(worker)
+
+    def _welcome(self) -> None:
+        """Take in the workers that are there by now."""
+        with self._changed:
+            if not self._starting:
+                return
+            there, _ = self._ray.wait(list(self._starting), num_returns=len(self._starting), timeout=0)
+            for answer in there:
+                worker = self._starting.pop(answer)
+                try:
+                    self._ray.get(answer)
+                except self._ray.exceptions.RayTaskError as error:
+                    raise error.cause from None
+                except self._ray.exceptions.ActorUnavailableError:  # it is still beginning anew
+                    self._await(worker)
+                except self._ray.exceptions.RayError as error:
+                    self._last = _words(error)
+                else:
+                    self._free.append(worker)
+
+
+def _connected(executor: Executor) -> Any:
+    """Connect to Ray, and return it.
+
+    Raises:
+        EngineError: There is no cluster at the address.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a test session tells nobody
+    import ray
+
+    if not ray.is_initialized():
+        try:
+            ray.init(executor.address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # whatever Ray raises
+            where = f"at {executor.address}" if executor.address else "on this machine"
+            raise EngineError(f"--lmgate-executor: no cluster of Ray answers {where}: {_words(error)}") from error
+    return ray
+
+
+def _room(ray: Any, executor: Executor) -> tuple[float, int]:
+    """Return the processors of a worker, and for how many workers there is room."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = executor.num_gpus
+    cpus = executor.num_cpus
+    if cpus is None:
+        cpus = 1 if gpus else min((node["CPU"] for node in nodes if node.get("CPU")), default=1)
+    room = 0
+    for node in nodes:
+        fits = [int(node.get("CPU", 0) / cpus)] if cpus else []
+        if gpus:
+            has = int(node.get("GPU", 0))
+            fits.append(has * int(1 / gpus) if gpus < 1 else int(has / gpus))
+        room += min(fits, default=0)
+    return cpus, room
+
+
+def _resources(ray: Any) -> str:
+    found = ray.cluster_resources()
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    return f"{nodes} nodes with {found.get('CPU', 0):g} processors and {found.get('GPU', 0):g} GPUs"
+
+
+def _pickle_by_value(ray: Any, backend: Backend) -> None:
+    """Have an engine of the user's own travel with its module, which workers need not be able to import."""
+    module = type(backend).__module__
+    if not module.startswith("pytest_lmgate."):
+        ray.cloudpickle.register_pickle_by_value(sys.modules[module])
+
+
+def _words(error: Exception) -> str:
+    """The first line of what Ray says, with the reason where that is in the lines below."""
+    first, *below = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if first.endswith(":"):
+        first = " ".join([first, *(below[-1:] if below[:1] == ["Traceback (most recent call last):"] else below)])
+    return first[:300]

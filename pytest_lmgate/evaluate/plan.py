@@ -1,0 +1,156 @@
+"""What a session would measure: each measurement once, with what the cache has of it, its size, and about how long.
+
+No model is loaded. Speeds are those of earlier measurements in the cache folder: of the same kind, of a model of the
+same name, on the same kind of device.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Plan", "Planned"]
+
+import contextlib
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_lmgate.cache.inventory import Found, find_entries
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.config.fixture import FixtureReference
+from pytest_lmgate.config.signature import Signature
+from pytest_lmgate.errors import LmgateError, harmless_line
+from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.evaluate.measurement import Measurement
+from pytest_lmgate.evaluate.texts import GeneratedTexts, is_function
+from pytest_lmgate.spec.gates import EvaluationSpec
+
+# Of a metric or its unit: they do not change what is measured.
+_OF_SCORES = ("average", "unit", "variant", "version")
+
+
+@dataclass
+class Planned:
+    """One measurement.
+
+    Attributes:
+        words: Models and dataset.
+        protocol: How the data is read, or texts are written.
+        is_cached: Whether the cache has it.
+        why: What the cache says of a measurement that it does not have, as ``--lmgate-explain-cache`` asks.
+        done: The share that an interrupted run has measured.
+        tokens: Tokens of the whole measurement; None where only the loaded model tells.
+        is_most: Whether it may have fewer tokens, since texts end where a model ends them.
+        seconds: What is left of it may take so long, without loading; None where no speed is known.
+        weights: About how many bytes of memory each of its models takes, by name; 0 where that is not known.
+        metrics: The metrics that are made of it.
+        gates: How many gates need it.
+    """
+
+    words: str
+    protocol: str
+    is_cached: bool = False
+    why: tuple[str, ...] = ()
+    done: float = 0.0
+    tokens: int | None = None
+    is_most: bool = False
+    seconds: float | None = None
+    weights: dict[str, int] = field(default_factory=dict)
+    metrics: list[str] = field(default_factory=list)
+    gates: int = 0
+
+
+class Plan:
+    """The measurements that gates need, in their order.
+
+    Args:
+        folder: The cache folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._planned: dict[str, Planned] = {}
+        self.problems: dict[str, None] = {}
+        """Sentences on evaluations that cannot be planned, each once."""
+
+    @property
+    def measurements(self) -> list[Planned]:
+        """All that is needed, each once."""
+        return list(self._planned.values())
+
+    def add(self, evaluator: Evaluator, what: EvaluationSpec) -> None:
+        """Add what an evaluation of a gate needs."""
+        names = f"{what.metric} of {' against '.join(what.model_names)} on {what.dataset_name}"
+        if fixtures := [given.name for given in what.given if isinstance(given, FixtureReference)]:
+            self.problems[f"{names}: not known before its fixture has run ({', '.join(fixtures)})"] = None
+            return
+        if is_function(what.model):
+            self.problems[f"{names}: a function writes the texts each time, and no model runs"] = None
+            return
+        try:
+            measurement, _ = evaluator.known(what)
+            address = measurement.fingerprint.address
+            if address not in self._planned:
+                self._planned[address] = self._looked_up(evaluator, measurement)
+        except LmgateError as error:
+            self.problems[f"{names}: cannot be measured: {harmless_line(str(error))}"] = None
+            return
+        planned = self._planned[address]
+        planned.gates += 1
+        planned.metrics += [what.metric] * (what.metric not in planned.metrics)
+
+    def _looked_up(self, evaluator: Evaluator, measurement: Measurement[Any]) -> Planned:
+        lookup, partial = evaluator.measurements.planned(measurement)
+        planned = Planned(measurement.words, _protocol(measurement), lookup.hit, lookup.changed)
+        if lookup.hit:
+            return planned
+        tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
+        planned.weights = {model.name: model.weight_bytes for model in measurement.models}
+        planned.is_most = isinstance(measurement, GeneratedTexts)
+        if tokenizer is not None:
+            planned.tokens = measurement.tokens(tokenizer())
+        planned.done = 0.0 if partial is None else _share(measurement, partial)
+        speed = self._speeds.get(_key(measurement.fingerprint.kind, list(planned.weights), measurement.model.device))
+        if planned.tokens is not None and speed:
+            planned.seconds = planned.tokens * (1 - planned.done) / speed
+        return planned
+
+    @cached_property
+    def _speeds(self) -> dict[str, float]:
+        """Tokens per second of the latest measurements, by `_key`."""
+        latest: dict[str, tuple[float, float]] = {}
+        entries: list[Found] = []
+        with contextlib.suppress(OSError):  # a cache that cannot be read is empty
+            entries = find_entries(self._folder)
+        for entry in entries:
+            match entry.facts:
+                case {
+                    "measured_at": float(when),
+                    "models": list(models),
+                    "device": str(device),
+                    "tokens": int(tokens),
+                    "seconds": float(seconds),
+                } if entry.state == "whole" and tokens > 0 and 0 < seconds < math.inf:
+                    key = _key(entry.kind, models, device)
+                    latest[key] = max(latest.get(key, (0.0, 0.0)), (when, tokens / seconds))
+        return {key: speed for key, (_, speed) in latest.items()}
+
+
+def _key(kind: str, models: list[Any], device: str) -> str:
+    return repr((kind.partition("/")[0], models, device.partition(":")[0]))
+
+
+def _share(measurement: Measurement[Any], partial: Entry) -> float:
+    if isinstance(measurement, GeneratedTexts):
+        return len(partial.facts.get("texts", ())) / len(measurement.data.task.prompts)
+    known = partial.arrays.get("measured")
+    return 0.0 if known is None or not known.size else float(np.isfinite(known).mean())
+
+
+def _protocol(measurement: Measurement[Any]) -> str:
+    if isinstance(measurement, GeneratedTexts):
+        return str(measurement.asked.generation.signature)
+    fields = () if measurement.signature is None else measurement.signature.fields
+    return str(Signature(each for each in fields if each[0] not in _OF_SCORES))

@@ -1,0 +1,63 @@
+"""``--lmgate-plan``: says after collection what the session would measure, and runs no test."""
+
+from __future__ import annotations
+
+__all__ = ["PlanHooks"]
+
+import pytest
+
+from pytest_lmgate.plugin.gated import is_gated, is_measuring
+from pytest_lmgate.plugin.hooks import GateHooks
+
+
+class PlanHooks:
+    """Registered where a plan is asked for. One process collects, whatever ``-n`` says.
+
+    Args:
+        config: Of the session.
+        hooks: Have read the gates by the end of the collection.
+
+    Raises:
+        pytest.UsageError: It is not asked for on the command line.
+    """
+
+    def __init__(self, config: pytest.Config, hooks: GateHooks) -> None:
+        if "--lmgate-plan" not in config.invocation_params.args:
+            raise pytest.UsageError(
+                "--lmgate-plan: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, so no "
+                "session would run a test; remove it there"
+            )
+        config.option.dist = "no"  # xdist then starts no workers
+        self._hooks, self._lines = hooks, list[str]()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Plan in place of running, unless something could not be collected, which is pytest's to say."""
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            return None
+        from pytest_lmgate.evaluate.plan import Plan
+        from pytest_lmgate.plugin import options
+        from pytest_lmgate.report.counted import counted
+        from pytest_lmgate.report.plan import plan_lines
+
+        plan, gates = Plan(options.cache_folder(session.config)), self._hooks.session()
+        for item in filter(is_gated, session.items):
+            if item.get_closest_marker("skip") is None:
+                evaluator, evaluations = gates.evaluations(item)
+                for what in evaluations:
+                    plan.add(evaluator, what)
+        self._lines = plan_lines(plan.measurements, [*plan.problems, *gates.cache_warnings])
+        if measuring := sum(map(is_measuring, session.items)):
+            tests = counted(measuring, "test")
+            self._lines.append(f"{tests} may measure by a fixture such as ppl_of, which is known only when they run")
+        return True
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show the plan, if there is one."""
+        if not self._lines:
+            return
+        from pytest_lmgate.report.excerpt import printable
+
+        terminalreporter.write_sep("=", "lmgate: the plan; nothing was measured")
+        for line in self._lines:
+            terminalreporter.write_line(printable(line))

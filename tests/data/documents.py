@@ -1,0 +1,16 @@
+"""Requests of documents that tests write as token ids."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_lmgate.data.protocols.windowing import Windowing
+from pytest_lmgate.data.requests import Requests
+from pytest_lmgate.data.tokens import Streams
+from pytest_lmgate.data.windows import plan_windows, window_requests
+
+
+def document_requests(*documents: np.ndarray) -> Requests:
+    """Return the requests of the dataset ``d``: windows of at most 16 tokens of documents with these token ids."""
+    plan = plan_windows(Windowing("document", 16, 16), [len(ids) for ids in documents])
+    return window_requests(Streams(documents, None), plan, "d")

@@ -1,0 +1,128 @@
+"""A clock that is set back and a file system without locks: the system itself lies, see `tests.cache.faulty_libc`."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from tests.cache.faulty_libc import faulty_libc
+from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.projects import environment, finished
+
+TWO_DAYS = str(2 * 86400)
+REPORTS = ("--lmgate-report=json:report.json", "--lmgate-report=html:report.html", "--lmgate-history=runs")
+# The clock is set back by two days after some batches, and progress is shown after each.
+SET_BACK = """
+    import os
+    from pytest_lmgate.cache.store import Store
+    from pytest_lmgate.report import progress
+
+    progress._LOG_SECONDS = 0.0
+    plain = Store.put_partial
+
+    def put_partial(self, *args):
+        plain(self, *args)
+        os.environ["CLOCK_SECONDS"] = "-172800"
+
+    Store.put_partial = put_partial
+"""
+
+
+@pytest.fixture(scope="module")
+def libc(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What loads the library that fails."""
+    env = faulty_libc(tmp_path_factory.mktemp("libc"))
+    return {"LD_PRELOAD": env["LD_PRELOAD"]}
+
+
+def command(dice: DiceProject, env: dict[str, str], *arguments: str) -> str:
+    """Return what a command prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_lmgate.cli", *arguments],
+        cwd=dice.folder,
+        env=environment() | env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def lmgate(dice: DiceProject, env: dict[str, str], *arguments: str) -> Any:
+    """Return what a command says in JSON."""
+    return json.loads(command(dice, env, *arguments, "--json"))
+
+
+def test_a_clock_that_is_set_back_between_runs_gives_no_stale_hit_and_no_negative_time(
+    dice: DiceProject, libc: dict[str, str]
+) -> None:
+    dice.models(a={}).gates([("a", "one")])
+    ahead, now = libc | {"CLOCK_SECONDS": TWO_DAYS}, libc
+    dice.run(*REPORTS, env=ahead, fresh=True).expect(0, passed=1)
+    dice.run(*REPORTS, env=now, fresh=True).expect(0, passed=1).says("cached")
+    (dated,) = dice.report()["gates"]
+    assert len(list((dice.folder / "runs").iterdir())) == 2
+    # The same size and the same time of change as before, and other content.
+    file = dice.folder / "a.die"
+    status = file.stat()
+    file.write_text(file.read_text().replace("6", "8"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    outcome = dice.run(*REPORTS, env=now, fresh=True).expect(1, failed=1)
+    (gate,) = dice.report()["gates"]
+    assert gate["value"] == pytest.approx(8)
+    assert gate["seconds"] >= 0 <= dated["seconds"]
+    outcome.is_silent_on("-1 day", "Traceback")
+    assert dice.loaded == ["a", "a"]
+    # By its own clock the first run is of the day after tomorrow: no report calls it earlier, and it comes last.
+    assert [run["verdict"] for run in gate["history"]] == ["pass", "fail"]
+    (recorded,) = lmgate(dice, now, "history", "runs")["gates"]
+    assert [run["verdict"] for run in recorded["runs"]] == ["pass", "fail", "pass"]
+    assert recorded["runs"][2]["date"] > recorded["runs"][1]["date"]
+
+
+def test_the_cache_is_listed_and_shrunk_by_last_use_although_some_of_it_is_of_tomorrow(
+    dice: DiceProject, libc: dict[str, str]
+) -> None:
+    dice.models(a={}, b={}).gates([("a", "one"), ("b", "one")])
+    dice.run().expect(0, passed=2)
+    first, second = sorted((dice.folder / ".lmgate_cache").glob("token-nll/*/*.lmgate"))
+    os.utime(first, (time.time() + 86400, time.time() + 86400))
+    for clock in ("0", f"-{TWO_DAYS}"):
+        first_line = command(dice, libc | {"CLOCK_SECONDS": clock}, "cache", "ls").splitlines()[1]
+        assert first_line.split()[:3] == [first.stem[:12], "0", "s"]
+    command(dice, libc, "cache", "gc", "--max-size", str(first.stat().st_size))
+    assert (first.exists(), second.exists()) == (True, False)
+
+
+def test_a_clock_that_is_set_back_during_a_measurement_changes_nothing(dice: DiceProject, libc: dict[str, str]) -> None:
+    dice.models(a={}).gates([("a", "one")]).write(set_back=SET_BACK)
+    outcome = dice.run("-p", "set_back", *REPORTS, env=libc, fresh=True).expect(0, passed=1)
+    outcome.is_silent_on("-1 day", "Traceback", "Warning")
+    (gate,) = dice.report()["gates"]
+    assert gate["value"] == pytest.approx(6)
+    assert 0 <= gate["seconds"] < 60
+    dice.run(env=libc, fresh=True).expect(0, passed=1).says("cached")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS], ids=errno.errorcode.get)
+def test_a_cache_without_locks_measures_once_and_the_summary_says_so_once(
+    dice: DiceProject, libc: dict[str, str], number: int
+) -> None:
+    dice.models(a={"seconds": 0.05}).gates([("a", "one")])
+    env = libc | {"FLOCK_ERRNO": str(number)}
+    outcomes = [finished(each) for each in [dice.start("-W", "error", env=env) for _ in range(2)]]
+    for outcome in outcomes:
+        outcome.expect(0, passed=1).is_silent_on("Warning")
+    assert dice.loaded == ["a"]
+    # The one that comes late may find the measurement kept, and asks for no lock.
+    assert max(outcome.out.count("has no locks") for outcome in outcomes) == 1, outcomes
+    assert not [each for each in (dice.folder / ".lmgate_cache" / "locks").iterdir() if each.suffix == ".marker"]

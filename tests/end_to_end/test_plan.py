@@ -1,0 +1,149 @@
+"""``--lmgate-plan`` says what a session would measure and what the cache has; it loads no model and runs no test."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.cache.inventory import find_entries
+from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.projects import Outcome
+
+BODY = "import pytest\n\n@pytest.mark.ppl_max('red', 'one', 6.01)\ndef test_gate(): raise SystemExit('it ran')\n"
+
+
+def plan(dice: DiceProject, *options: str) -> Outcome:
+    loads = dice.loads
+    outcome = dice.run("--lmgate-plan", *options).expect(0).says("lmgate: the plan; nothing was measured")
+    assert dice.loads == loads
+    return outcome
+
+
+def rows(outcome: Outcome) -> dict[str, list[str]]:
+    """Return the cells of each measurement by its name, with the state in front."""
+    lines = outcome.out[outcome.out.index("nothing was measured") :].splitlines()
+    cells = [re.split(r" {2,}", line) for line in lines if re.match(r"cached|to measure|\d+ % done", line)]
+    return {name: [state, *others] for state, name, *others in (each for each in cells if len(each) > 2)}
+
+
+def facts(dice: DiceProject) -> dict[str, Any]:
+    (entry,) = find_entries(dice.cache)
+    return entry.facts
+
+
+def test_a_measurement_that_several_gates_share_is_there_once_and_nothing_runs(dice: DiceProject) -> None:
+    dice.models(red={"bytes": 2_500_000}, blue={}).gates([("red", "one"), ("blue", "one"), ("red", "two")])
+    dice.write(test_body=BODY + "\n\ndef test_score(ppl_of): raise SystemExit('it ran')\n")
+    with (dice.folder / "lmgate.yaml").open("a") as file:
+        file.write("  - bpb_max: {model: red, dataset: one, limit: 9}\n")
+        file.write("  - no_regression: {metric: ppl, model: red, dataset: two, tolerance: 1%, against: blue}\n")
+    outcome = plan(dice)
+    found = rows(outcome)
+    assert {name: row[:4] for name, row in found.items()} == {
+        "ppl, bpb: red on one": ["to measure", "3", "1,197", "2.5 MB"],
+        "ppl: red on two": ["to measure", "2", "1,197", "2.5 MB"],
+        "ppl: blue on one": ["to measure", "1", "1,197", "?"],
+        "ppl: blue on two": ["to measure", "1", "1,197", "?"],
+    }
+    assert found["ppl: red on two"][-1] == "protocol:sliding|max_length:64|stride:32"
+    outcome.says(
+        "4 measurements: 0 cached, 0 begun, 4 to be made",
+        "tokens: 4,788",
+        "time: not known, since the cache has no speed of these models on this device",
+        "models to load: red (2.5 MB), blue (?)",
+        "1 test may measure by a fixture such as ppl_of",
+    )
+    assert not dice.entries
+
+
+def test_it_says_what_is_cached_and_how_long_the_rest_may_take(dice: DiceProject) -> None:
+    dice.models(red={"seconds": 0.2}, blue={}).gates([("red", "one"), ("red", "two"), ("blue", "one")])
+    dice.run("-k", "red-one").expect(0, passed=1)
+    assert facts(dice)["tokens"] == 1197
+    expected = math.ceil(facts(dice)["seconds"])  # the other text has as many tokens
+    assert expected >= 1
+    found = rows(outcome := plan(dice))
+    assert found["ppl: red on one"][0] == "cached"
+    assert found["ppl: red on two"][4] == f"0:00:0{expected}"
+    assert found["ppl: blue on one"][4] == "?"
+    outcome.says(
+        "3 measurements: 1 cached, 0 begun, 2 to be made",
+        f"time: about 0:00:0{expected} without loading models, and that of 1 measurement whose speed is not in the",
+    )
+    plan(dice, "--lmgate-refresh").says("3 measurements: 0 cached")
+    dice.entries[0].write_bytes(b"")
+    plan(dice).says("3 measurements: 0 cached", "a cache entry cannot be trusted")
+    dice.run("-k", "red-one").expect(0, passed=1)
+    (dice.folder / "red.die").write_text('{"sides": 6}')
+    plan(dice, "--lmgate-explain-cache").says("ppl: red on one: die: ")
+
+
+def test_it_says_how_far_an_interrupted_measurement_is(dice: DiceProject) -> None:
+    dice.models(red={"kills_after": 2}).gates([("red", "one")])
+    assert dice.run().code < 0
+    share = rows(plan(dice))["ppl: red on one"][0]
+    assert re.fullmatch(r"\d+ % done", share)
+    dice.run("-s").expect(0, passed=1).says(f"red on one: resumed at {share.removesuffix(' done')}")
+
+
+def test_workers_change_nothing(dice: DiceProject) -> None:
+    dice.models(red={}, blue={}).gates([("red", "one"), ("blue", "one")])
+    assert rows(plan(dice, "-n", "2")) == rows(plan(dice))
+
+
+def test_what_cannot_be_known_before_the_tests_run_is_said(dice: DiceProject) -> None:
+    dice.models(red={"tells_tokens": False}).gates([("red", "one"), ("./gone.die", "one")])
+    dice.write(
+        test_rows="""
+            import pytest
+            import pytest_lmgate as lmgate
+
+            @pytest.fixture
+            def rows(): raise SystemExit("it ran")
+
+            @pytest.mark.ppl_max("red", lmgate.fixture("rows"), 6.01)
+            def test_rows(): pass
+
+            def writes(prompts): raise SystemExit("it ran")
+
+            @pytest.mark.bleu_min(writes, "one", 1)
+            def test_function(): pass
+
+            @pytest.mark.skip(reason="not today")
+            @pytest.mark.ppl_max("red", "two", 6.01)
+            def test_skipped(): pass
+        """
+    )
+    outcome = plan(dice)
+    assert rows(outcome)["ppl: red on one"][2:5] == ["?", "?", "?"]
+    outcome.says(
+        "1 measurement: 0 cached",
+        "tokens: not known, since the models have to be loaded to count them",
+        "ppl of red on rows: not known before its fixture has run (rows)",
+        "bleu of in-memory function on one: a function writes the texts each time, and no model runs",
+        "ppl of ./gone.die on one: cannot be measured: model './gone.die': ",
+    )
+
+
+@pytest.mark.parametrize("where", ["addopts", "environment"])
+def test_a_plan_is_asked_for_on_the_command_line_alone(dice: DiceProject, where: str) -> None:
+    dice.models(red={}).gates([("red", "one")])
+    if where == "addopts":
+        dice.write(pytest_ini="[pytest]\naddopts = --lmgate-plan\n")
+    env = {"PYTEST_ADDOPTS": "--lmgate-plan"} if where == "environment" else {}
+    dice.run(env=env).expect(4).says("--lmgate-plan: expected on the command line, got it from addopts")
+
+
+def test_what_cannot_be_collected_fails_a_plan_too(dice: DiceProject) -> None:
+    dice.models(red={}).gates([("red", "one")]).write(test_broken="import no_such_module\n")
+    dice.run("--lmgate-plan").expect(2).says("no_such_module").is_silent_on("the plan")
+    dice.write(test_broken="").gates([("rad", "one")])
+    dice.run("--lmgate-plan").expect(4)
+
+
+def test_a_suite_without_gates_has_an_empty_plan(dice: DiceProject) -> None:
+    dice.write(test_plain="def test_plain(): raise SystemExit('it ran')\n")
+    plan(dice).says("no gate needs a measurement")

@@ -1,0 +1,99 @@
+"""With ``-n`` all gates of a model run in one worker: no other loads it, no verdict changes, and no crash loses any."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.test_parity_with_xdist import verdicts
+
+DATA = ("one", "two", "three")
+REPORT = ("--lmgate-report", "json:report.json")
+
+
+def gates_of(*models: str) -> str:
+    """Return a test file with a gate of each model on each dataset, the models in turn."""
+    marks = [f"@pytest.mark.ppl_max('{model}', '{data}', 6.01)" for data in DATA for model in models]
+    return "import pytest\n" + "".join(f"\n{mark}\ndef test_{n}(): pass\n" for n, mark in enumerate(marks))
+
+
+def test_no_model_is_loaded_by_two_workers_and_verdicts_are_those_of_one_process(dice: DiceProject) -> None:
+    dice.models(red={}, blue={"sides": 7}).gates([("red", "one"), ("blue", "two")])
+    dice.write(test_gates=gates_of("red", "blue"), test_plain="def test_plain(): pass\n")
+    outcome = dice.run("-n", "2", "-v", *REPORT).expect(1, passed=5, failed=4)
+    outcome.says("scheduling tests via ModelScheduling")
+    assert sorted(dice.loaded) == ["blue", "red"]
+    assert {worker for worker, _, _ in dice.loads} == {"gw0", "gw1"}
+    shared = sorted(verdicts(dice), key=lambda gate: str(gate["id"]))
+
+    dice.run(*REPORT, "--lmgate-refresh").expect(1, passed=5, failed=4)
+    assert sorted(verdicts(dice), key=lambda gate: str(gate["id"])) == shared
+
+
+def test_models_that_are_compared_go_to_one_worker_which_gets_all_processors(dice: DiceProject) -> None:
+    against = "@pytest.mark.no_regression('ppl', 'blue', 'one', '1%', against='red')\ndef test_both(): pass\n"
+    dice.models(red={}, blue={}).write(test_gates=f"{gates_of('red', 'blue')}\n{against}")
+    dice.run("-n", "2").expect(0, passed=7)
+    assert sorted((model, workers) for _, model, workers in dice.loads) == [("blue", 1), ("red", 1)]
+    assert len({worker for worker, _, _ in dice.loads}) == 1
+
+
+def test_workers_that_measure_side_by_side_share_the_processors(dice: DiceProject) -> None:
+    dice.models(red={}, blue={}).write(test_gates=gates_of("red", "blue"))
+    dice.run("-n", "3").expect(0, passed=6)
+    assert sorted((model, workers) for _, model, workers in dice.loads) == [("blue", 2), ("red", 2)]
+
+
+@pytest.mark.parametrize("dist", ["loadgroup", "worksteal", "each"])
+def test_another_way_to_share_tests_out_stays_as_it_was_chosen(dice: DiceProject, dist: str) -> None:
+    dice.models(red={}, blue={}).write(test_gates=gates_of("red", "blue"))
+    outcome = dice.run("-n", "2", "--dist", dist, "-v").expect(0).is_silent_on("ModelScheduling")
+    assert dist in outcome.out.replace("Scheduling", "").lower().replace("workstealing", "worksteal")
+    assert {workers for _, _, workers in dice.loads} == {2}
+
+
+def test_the_scheduler_of_another_plugin_stays(dice: DiceProject) -> None:
+    dice.models(red={}).write(test_gates=gates_of("red"))
+    with (dice.folder / "conftest.py").open("a") as file:
+        file.write("\ndef pytest_xdist_make_scheduler(config, log):\n")
+        file.write("    from xdist.scheduler import LoadFileScheduling\n    return LoadFileScheduling(config, log)\n")
+    dice.run("-n", "2", "-v").expect(0, passed=3).says("scheduling tests via LoadFileScheduling")
+
+
+def test_a_worker_that_is_killed_fails_its_gate_and_the_other_gates_of_its_model_are_judged(dice: DiceProject) -> None:
+    dice.models(red={"kills_after": 2}, blue={}).write(test_gates=gates_of("red", "blue"))
+    outcome = dice.run("-n", "2", *REPORT).expect(1, passed=5, failed=1)
+    outcome.says("crashed while running 'test_gates.py::test_0'")
+    assert len(dice.report()["gates"]) == 5
+    assert len(dice.partials) == 1, "what the worker had measured is kept"
+    workers = [worker for worker, model, _ in dice.loads if model == "red"]
+    assert len(workers) == len(set(workers)) == 2, "the killed one, and one that took its gates over"
+
+    dice.run("-n", "2", *REPORT).expect(0, passed=6).says("red on one: resumed at")
+    assert len(dice.report()["gates"]) == 6
+
+
+def test_a_worker_that_is_killed_and_not_replaced_leaves_a_red_session(dice: DiceProject) -> None:
+    dice.models(red={"kills_after": 0}, blue={}).write(test_gates=gates_of("red", "blue"))
+    outcome = dice.run("-n", "2", "--max-worker-restart", "0")
+    assert outcome.code != 0
+    outcome.says("the verdict of test_gates.py::test_2 never arrived")
+
+
+def test_the_first_failure_ends_the_session_where_it_is_asked_to(dice: DiceProject) -> None:
+    dice.models(red={"sides": 7}, blue={"seconds": 0.1}).write(test_gates=gates_of("red", *["blue"] * 6))
+    outcome = dice.run("-n", "2", "--maxfail=1")
+    assert outcome.code in (1, 2)
+    outcome.says("stopping after 1 failures")
+    assert sum(outcome.counts.values()) < 21
+
+
+def test_progress_of_workers_reaches_the_terminal_of_the_controller(dice: DiceProject) -> None:
+    dice.models(red={"seconds": 0.01}, blue={"seconds": 0.01}).write(test_gates=gates_of("red", "blue"))
+    with (dice.folder / "conftest.py").open("a") as file:
+        file.write("\nfrom pytest_lmgate.report import progress\nprogress._LOG_SECONDS = 0.0\n")
+    outcome = dice.run("-n", "2").expect(0, passed=6)
+    for model in ("red", "blue"):
+        assert re.search(rf"^lmgate: {model} on one: \d+%, ppl 6 so far, [\d,]+ tokens/s", outcome.text, re.MULTILINE)

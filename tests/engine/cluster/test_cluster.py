@@ -1,0 +1,110 @@
+"""Measurements on a real Ray cluster of three nodes: shared, equal to local ones, and whole where a node is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.config.executor import Executor
+from pytest_lmgate.engine.loop import Progress
+from pytest_lmgate.errors import EngineError, ModelError
+from pytest_lmgate.spec.protocol import Protocol
+from tests.engine.cluster.conftest import NODES, Dicing
+from tests.evaluate.entries import perplexity
+
+pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
+PROTOCOL = Protocol(max_length=8)
+
+
+def test_all_workers_share_a_measurement_whose_number_is_the_local_one(ray_cluster: Any, dicing: Dicing) -> None:
+    dicing.die("slow", waits_for=NODES)
+
+    there = perplexity(dicing.session(Executor()), "slow", "text", PROTOCOL)
+
+    assert dicing.processes == NODES
+    here = perplexity(dicing.session(None, cache="local"), "slow", "text", PROTOCOL)
+    assert (float(there), there.stderr, there.n) == (float(here), here.stderr, here.n)
+    assert there.fingerprint == here.fingerprint
+
+
+def test_what_the_cache_has_needs_no_worker(dicing: Dicing) -> None:
+    dicing.die("quick")
+    perplexity(dicing.session(None), "quick", "text", PROTOCOL)
+
+    found = perplexity(dicing.session(Executor("ray://nowhere.invalid:1")), "quick", "text", PROTOCOL)
+
+    assert found.cached
+
+
+def test_a_node_that_is_lost_in_mid_run_costs_nothing_but_time(ray_cluster: Any, dicing: Dicing) -> None:
+    dicing.die("slow", seconds=0.1, waits_for=NODES + 1)
+    node = ray_cluster.add_node(num_cpus=1)
+    lost: list[Any] = []
+
+    def lose(progress: Progress) -> None:
+        if not lost and dicing.processes > NODES:
+            lost.append(node)
+            ray_cluster.remove_node(node, allow_graceful=False)
+
+    session = dicing.session(Executor(workers=NODES + 1), report=lose)
+    found = perplexity(session, "slow", "text", PROTOCOL)
+
+    assert lost
+    assert any("a worker of Ray was lost, and another one reads its batch" in note for note in dicing.notes)
+    here = perplexity(dicing.session(None, cache="local"), "slow", "text", PROTOCOL)
+    assert (float(found), found.n) == (float(here), here.n)
+
+
+def test_a_batch_over_which_each_worker_ends_is_an_error_and_the_rest_is_kept(ray_cluster: Any, dicing: Dicing) -> None:
+    dicing.die("mortal", ends_below=5)
+    texts = [f"{number:08}" for number in range(40)]
+
+    with pytest.raises(EngineError, match=r"3 workers of Ray were lost over one batch, so that it may be the reason"):
+        perplexity(dicing.session(Executor()), "mortal", [*texts, "abc"], Protocol("document", max_length=8))
+
+    assert any("which is kept; the next run goes on from there" in note for note in dicing.notes)
+
+
+def test_a_worker_that_no_node_has_room_for_is_an_error_at_once(ray_cluster: Any, dicing: Dicing) -> None:
+    dicing.die("quick")
+    session = dicing.session(Executor(num_gpus=1))
+
+    for _ in range(2):  # the second gate says so too
+        with pytest.raises(EngineError, match=r"no node with 1 processors and 1 GPUs for a worker: it has 3 nodes"):
+            perplexity(session, "quick", "text", PROTOCOL)
+
+
+def test_a_model_that_no_digest_tells_of_is_loaded_anew_by_workers_too(ray_cluster: Any, dicing: Dicing) -> None:
+    dicing.die("loaded", unknown=True)
+    session = dicing.session(Executor(workers=1))
+    before = perplexity(session, "loaded", "text", PROTOCOL)
+
+    dicing.die("loaded", unknown=True, sides=8)
+    session.forget()
+
+    assert float(before) == pytest.approx(6)
+    assert float(perplexity(session, "loaded", "text", PROTOCOL)) == pytest.approx(8)
+
+
+def test_who_waits_for_a_worker_when_the_session_ends_gets_an_error(ray_cluster: Any, dicing: Dicing) -> None:
+    dicing.die("slow", seconds=0.1)
+    session = dicing.session(Executor(workers=1), report=lambda _: session.resolver.close())
+
+    with pytest.raises(EngineError, match="the session has ended its workers of Ray"):
+        perplexity(session, "slow", "text", PROTOCOL)
+
+    assert not any("was lost" in note for note in dicing.notes)
+
+
+def test_a_model_here_and_one_there_are_not_compared(ray_cluster: Any, dicing: Dicing) -> None:
+    from pytest_lmgate.engine.cluster.runner import Scattered
+    from tests.backends.fair_die import Die
+
+    dicing.die("quick")
+    session = dicing.session(Executor())
+    runner = session.measurements.runner(session.resolver.model("quick"))
+
+    assert isinstance(runner, Scattered)
+    with pytest.raises(ModelError, match="cannot be compared with a model in this process"):
+        runner.beside(Die(6), None)  # type: ignore[arg-type]
