@@ -79,7 +79,7 @@ def measure(folder: Path, tokens: int, threads: int, way: str) -> None:
     plan = plan_windows(windowing, [tokens])
     kept = {name: load(name) for name in ("reference", "candidate")}
     vocabulary = kept["reference"].loaded.vocabulary_size
-    streams = Streams((np.random.default_rng(0).integers(0, vocabulary, tokens),), None, (1,), (1,), (1,))
+    streams = Streams((np.random.default_rng(0).integers(0, vocabulary, tokens),), None)
     pair = ModelPair(
         ("reference", "candidate"), lambda: kept["reference"], lambda: kept["candidate"], side_by_side=way == "memory"
     )

@@ -60,7 +60,7 @@ def main() -> None:
     vocabulary = json.loads((chosen.model / "config.json").read_text())["vocab_size"]
     ids = np.random.default_rng(0).integers(0, vocabulary, chosen.tokens)
     windowing = Protocol("disjoint", chosen.window).windowing(chosen.window, model="m")
-    streams = Streams((ids,), None, (1,), (1,), (1,))
+    streams = Streams((ids,), None)
     requests = window_requests(streams, plan_windows(windowing, streams.lengths), Corpus("d", ("",)).name)
 
     arguments = {

@@ -1,0 +1,241 @@
+"""What a measurement costs beside its model: by tokens, in tokenizing, and by workers of a Ray cluster.
+
+python benchmarks/scale.py                 all tables; the last needs the extra `ray`
+python benchmarks/scale.py --only tokens --most 10000000
+
+The model is a fair die, which answers at once for the first table, and sleeps for the last, so that what is left is the
+package's own. The first table has a process for each number of tokens: seconds, and the peak memory over that of a
+measurement of 1,000 tokens. The second has a process that tokenizes a text in pieces, and one that does it in one call,
+by a byte-level BPE; both must find the same ids. The last has the time of one measurement on 1, 2 and 4 workers, whose
+batches take equally long, or from a tenth to twice as long; beside it `ray.util.ActorPool`, which hands batches to as
+many actors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
+from pytest_lmgate.config.executor import Executor
+from pytest_lmgate.config.file import load_project
+from pytest_lmgate.config.options import Options
+from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.requests import Request
+from pytest_lmgate.data.tokens import Placed, TokenizerFacts
+from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.spec.gates import EvaluationSpec
+from pytest_lmgate.spec.protocol import Protocol
+
+_CONTEXT = 256
+_REQUIRED = 3.6  # times as fast on four workers as on one
+
+
+def _ids(text: str, _: bool) -> Any:
+    return np.frombuffer(text.encode(), np.uint8) % 64
+
+
+class Sleeper(Runner):
+    """A fair die of 6 sides that sleeps over each batch, as long as its first token says."""
+
+    tokenizer = TokenizerFacts(_ids, placed=lambda text, special: Placed(_ids(text, special), range(len(text))))
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self._seconds = seconds
+
+    def score(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        """Sleep, and take each side for equally likely."""
+        time.sleep(self._seconds[int(requests[0].ids[0]) % len(self._seconds)])
+        return [np.full(len(each.targets), math.log(6)) for each in requests]
+
+
+class Sleepers(Backend):
+    """Sleepers by name: how long they sleep, in milliseconds with dashes between."""
+
+    name, suffixes = "sleeper", (".sleeper",)
+
+    def describe(self, entry: Entry) -> Model:
+        """Describe a sleeper of this name."""
+        seconds = [int(each) / 1000 for each in entry.name.split("-")]
+        return Model(entry.name, lambda: Sleeper(seconds), context=_CONTEXT, content={"sleeps": entry.name})
+
+
+def session(folder: Path, model: str, executor: Executor | None = None) -> Evaluator:
+    """Begin a session with a model, and a cache of its own."""
+    (folder / "lmgate.yaml").write_text(f"models: {{'{model}': {{backend: sleeper, batch_size: 1}}}}")
+    options = Options(cache=Path(tempfile.mkdtemp(dir=folder)), executor=executor)
+    return Evaluator(load_project(folder), options, users_backends={"sleeper": Sleepers()})
+
+
+def measured(evaluator: Evaluator, model: str, text: Path) -> float:
+    """Measure a perplexity, and return how many seconds it took."""
+    started = time.perf_counter()
+    score = evaluator.evaluate(EvaluationSpec("ppl", model, text, Protocol("disjoint", max_length=_CONTEXT)))
+    assert math.isclose(score, 6, rel_tol=1e-6), score
+    return time.perf_counter() - started
+
+
+def letters(folder: Path, tokens: int) -> Path:
+    """Write a text of so many letters, each a token."""
+    path = folder / f"{tokens}.txt"
+    path.write_bytes(np.random.default_rng(tokens).integers(97, 123, tokens, np.uint8).tobytes())
+    return path
+
+
+def one_size(tokens: int) -> None:
+    """Measure one text, and print seconds and peak memory in MiB."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        seconds = measured(session(folder, "0"), "0", letters(folder, tokens))
+        print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def by_tokens(most: int) -> None:
+    """Print what texts of 10,000 tokens and more cost."""
+
+    def run(tokens: int) -> tuple[float, float]:
+        command = [sys.executable, __file__, "--one", str(tokens)]
+        seconds, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        return float(seconds), float(peak)
+
+    base = run(1000)[1]
+    print(f"{'tokens':>12}  {'seconds':>8}  {'ns a token':>10}  {'MiB':>6}  {'bytes a token':>13}")
+    tokens = 10_000
+    while tokens <= most:
+        seconds, peak = run(tokens)
+        own = peak - base
+        print(
+            f"{tokens:12,}  {seconds:8.2f}  {seconds / tokens * 1e9:10,.0f}  {own:6,.0f}  {own * 2**20 / tokens:13,.0f}"
+        )
+        tokens *= 10
+
+
+def tokenize(characters: int, pieces: str) -> None:
+    """Tokenize a text, in pieces or in one call; print seconds, MiB, the number of ids and their digest."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from pytest_lmgate.backends.hf.models.loading import tokenizer_facts
+    from pytest_lmgate.data.protocols import base
+
+    drawn = np.random.default_rng(0)
+    words = ["".join(chr(each) for each in drawn.integers(97, 123, drawn.integers(1, 12))) for _ in range(20_000)]
+    ranks = np.minimum(drawn.zipf(1.3, characters // 6) - 1, len(words) - 1)
+    text = " ".join(map(words.__getitem__, ranks.tolist()))[:characters]
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel()
+    trained.train_from_iterator([text[:1_000_000]], trainers.BpeTrainer(vocab_size=4000, show_progress=False))
+    facts = tokenizer_facts(PreTrainedTokenizerFast(tokenizer_object=trained))
+    corpus = Corpus("text", (text,), is_one_text=True)
+    if pieces == "whole":
+        base.PIECE_CHARS = characters + 1
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    (ids,) = base.joined(corpus, facts, join="", special=False).ids
+    seconds, peak = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(seconds, (peak - before) / 1024, len(ids), hashlib.sha256(ids.astype("<i8")).hexdigest())
+
+
+def by_tokenizing(characters: int) -> None:
+    """Print what tokenizing a text costs in pieces and in one call."""
+    found = set()
+    print(f"{characters:,} characters\n{'':>12}  {'seconds':>8}  {'MiB':>6}  {'tokens':>12}")
+    for how in ("pieces", "whole"):
+        command = [sys.executable, __file__, "--tokenize", how, "--characters", str(characters)]
+        seconds, peak, tokens, digest = subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.split()
+        print(f"{how:>12}  {float(seconds):8.2f}  {float(peak):6,.0f}  {int(tokens):12,}")
+        found.add(digest)
+    assert len(found) == 1, "the ids differ"
+
+
+def by_workers(batches: int) -> bool:
+    """Print how the time of a measurement falls with the workers; return whether it falls as required."""
+    import ray
+
+    ray.init(num_cpus=4, log_to_driver=False, include_dashboard=False)
+    kinds = {"equal": "100", "uneven": "-".join(str(random.Random(5).randint(10, 200)) for _ in range(17))}
+    print(f"{'batches':>8}  {'workers':>7}  {'seconds':>8}  {'times one':>9}  {'ActorPool':>9}")
+    is_good = True
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text, first = letters(folder, batches * _CONTEXT), letters(folder, 8 * _CONTEXT)
+        for kind, model in kinds.items():
+            alone = math.nan
+            for workers in (1, 2, 4):
+                evaluator = session(folder, model, Executor(workers=workers, num_cpus=1))
+                measured(evaluator, model, first)  # workers start, and make their models
+                seconds = measured(evaluator, model, text)
+                evaluator.resolver.close()
+                alone = seconds if workers == 1 else alone
+                pool = pooled(ray, workers, [int(each) / 1000 for each in model.split("-")], batches)
+                print(f"{kind:>8}  {workers:7}  {seconds:8.2f}  {alone / seconds:8.2f}x  {pool:8.2f}s")
+                is_good &= workers < 4 or alone / seconds >= _REQUIRED
+    ray.shutdown()
+    return is_good
+
+
+def pooled(ray: Any, workers: int, seconds: Sequence[float], batches: int) -> float:
+    """Have an ActorPool sleep over as many batches, and return how many seconds that took."""
+
+    @ray.remote(num_cpus=1)
+    class Actor:
+        def sleep(self, seconds: float) -> float:
+            time.sleep(seconds)
+            return seconds
+
+    actors = [Actor.remote() for _ in range(workers)]
+    ray.get([actor.sleep.remote(0.0) for actor in actors])
+    draw = random.Random(6)
+    drawn = [draw.choice(seconds) for _ in range(batches)]
+    started = time.perf_counter()
+    found = list(ray.util.ActorPool(actors).map_unordered(lambda actor, each: actor.sleep.remote(each), drawn))
+    took = time.perf_counter() - started
+    assert math.isclose(statistics.fsum(found), statistics.fsum(drawn))
+    for actor in actors:
+        ray.kill(actor)
+    return took
+
+
+def main() -> int:
+    """Print the tables that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["tokens", "tokenizing", "workers"])
+    parser.add_argument("--most", type=int, default=10_000_000, help="tokens of the longest text")
+    parser.add_argument("--characters", type=int, default=20_000_000, help="of the text that is tokenized")
+    parser.add_argument("--batches", type=int, default=300, help="batches of the measurement on a cluster")
+    parser.add_argument("--no-check", action="store_true", help="only print")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--tokenize", choices=["pieces", "whole"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        one_size(arguments.one)
+        return 0
+    if arguments.tokenize:
+        tokenize(arguments.characters, arguments.tokenize)
+        return 0
+    if arguments.only in (None, "tokens"):
+        by_tokens(arguments.most)
+    if arguments.only in (None, "tokenizing"):
+        by_tokenizing(arguments.characters)
+    if arguments.only in (None, "workers") and not by_workers(arguments.batches) and not arguments.no_check:
+        print(f"required: four workers at least {_REQUIRED} times as fast as one")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
