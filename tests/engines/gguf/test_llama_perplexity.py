@@ -1,7 +1,8 @@
 """The protocol ``llama.cpp`` on a GGUF gives what llama.cpp's own program prints, `PRINTED`, to its last digit.
 
-The program is not needed for that. With ``LLAMA_PERPLEXITY=path/to/llama-perplexity`` it runs beside the gates, on this
-machine; it has to be of llama-cpp-python's own version of llama.cpp, since another one rounds otherwise.
+The program is not needed for that, but it rounds as the processor does that it was compiled for, `ROUNDING`. With
+``LLAMA_PERPLEXITY=path/to/llama-perplexity`` it runs beside the gates, on this machine, and every digit has to be the same;
+it has to be of llama-cpp-python's own version of llama.cpp, since another one rounds otherwise.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ PRINTED: dict[str, dict[Case, Printed]] = {
         ("q8_0", 512): ("3.9098", "0.12170"),
     },
 }
+# How far the program's own figures may lie from those above on another processor. Compiled for SSE 4.2, for AVX2, and for
+# AVX-512 with VNNI it printed them up to 0.0001, 0.0002 and 0.0017 otherwise: q8_0 rounds what it multiplies to 8 bits.
+ROUNDING = {"f32": 1.1e-4, "f32-as-program": 2.1e-4, "f16": 4.1e-4, "q8_0": 2.6e-3}
 
 
 @pytest.fixture(params=["example", pytest.param("real", marks=pytest.mark.shared)])
@@ -130,8 +134,7 @@ def program_prints(project: Project, model: str, context: int) -> Printed:
 def test_perplexity_and_error_are_those_that_the_program_printed(origin: str, subject: Project) -> None:
     found = measured(subject, list(PRINTED[origin]))
     for case, (value, error) in PRINTED[origin].items():
-        # Another processor rounds otherwise, which may move the last digit.
-        assert found[case] == pytest.approx((float(value), float(error)), abs=1.1e-4), case
+        assert found[case] == pytest.approx((float(value), float(error)), abs=ROUNDING[case[0]]), case
 
 
 @pytest.mark.skipif(not BINARY, reason="LLAMA_PERPLEXITY is NOT set: llama.cpp's own program does not run beside us")
