@@ -19,7 +19,7 @@ from typing import Any
 from pytest_lmgate.cache.files import read_head, read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.locks import hold
-from pytest_lmgate.cache.metadata import facts_of, fingerprint_of, shapes_of
+from pytest_lmgate.cache.packed import facts_of, fingerprint_of, shapes_of
 from pytest_lmgate.cache.store import PARTIAL, WHOLE, lock_of
 from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.errors import CacheError, NewerError

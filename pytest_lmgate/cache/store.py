@@ -15,7 +15,6 @@ from __future__ import annotations
 __all__ = ["PARTIAL", "WHOLE", "Entry", "Store", "lock_of", "open_store"]
 
 import contextlib
-import json
 import math
 import os
 import time
@@ -24,16 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-import safetensors
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from pytest_lmgate.cache.digest import FileDigests
 from pytest_lmgate.cache.files import is_newer, read_sealed, write_durably, write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference
 from pytest_lmgate.cache.locks import hold
-from pytest_lmgate.cache.metadata import facts_of, fingerprint_of
+from pytest_lmgate.cache.packed import arrays_of, facts_of, fingerprint_of, packed
 from pytest_lmgate.cache.remote import Remote, is_from_fork, needs_network
 from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.config.options import Options
@@ -162,7 +158,7 @@ class Store:
             body = read_sealed(path, self._key)
             if (found := fingerprint_of(body)) != fingerprint:
                 raise CacheError(f"{path}: it holds another measurement ({found.address[:12]}...)")
-            return Entry(safetensors.numpy.load(body), facts_of(body))
+            return Entry(arrays_of(body), facts_of(body))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except NewerError:
@@ -172,7 +168,7 @@ class Store:
             )
         except UnsignedError:
             self._remark("LMGATE_CACHE_KEY is set: cache entries without a signature were not used, but measured again")
-        except (CacheError, safetensors.SafetensorError, ValueError, RecursionError) as error:
+        except (CacheError, ValueError, RecursionError) as error:
             self._set_aside(path, error)
         except OSError as error:
             self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
@@ -181,10 +177,9 @@ class Store:
     def _save(self, path: Path, fingerprint: Fingerprint, entry: Entry) -> bool:
         if is_newer(path):
             return False
-        metadata = {"fingerprint": fingerprint.text, "facts": json.dumps(dict(entry.facts), sort_keys=True)}
         try:
             self._mark_ignored()
-            write_sealed(path, *_packed(entry.arrays, metadata), key=self._key)
+            write_sealed(path, *packed(entry.arrays, fingerprint, entry.facts), key=self._key)
         except OSError as error:  # said without the file's name, which differs each time
             why = error.strerror or error
             self._warn(f"the cache folder {self.folder} cannot be written ({why}); the result is not kept")
@@ -206,23 +201,6 @@ class Store:
         marker = self.folder / ".gitignore"
         if not marker.exists():
             write_durably(marker, b"# made by pytest-lmgate\n*\n")
-
-
-def _packed(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Return a safetensors file in parts, of which the arrays are no copies; the library's own writer makes two."""
-    head: dict[str, Any] = {"__metadata__": dict(metadata)}
-    # The widest numbers first, so that all are aligned, as the format asks.
-    ordered = {name: arrays[name] for name in sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))}
-    end = 0
-    for name, array in ordered.items():
-        begin, end = end, end + array.nbytes
-        kind = "BOOL" if array.dtype.kind == "b" else f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}"
-        head[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [begin, end]}
-    text = json.dumps(head).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for array in ordered.values():
-        yield np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
 
 
 def lock_of(folder: Path, address: str) -> Path:

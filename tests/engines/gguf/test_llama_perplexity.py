@@ -1,8 +1,8 @@
 """The protocol ``llama.cpp`` on a GGUF gives what llama.cpp's own program prints, `PRINTED`, to its last digit.
 
 The program is not needed for that, but it rounds as the processor does that it was compiled for, `ROUNDING`. With
-``LLAMA_PERPLEXITY=path/to/llama-perplexity`` it runs beside the gates, on this machine, and every digit has to be the same;
-it has to be of llama-cpp-python's own version of llama.cpp, since another one rounds otherwise.
+``LLAMA_PERPLEXITY=path/to/llama-perplexity`` it runs beside the gates, on this machine, and every digit has to be the
+same; it has to be of llama-cpp-python's own version of llama.cpp, since another one rounds otherwise.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ PRINTED: dict[str, dict[Case, Printed]] = {
         ("q8_0", 512): ("3.9098", "0.12170"),
     },
 }
-# How far the program's own figures may lie from those above on another processor. Compiled for SSE 4.2, for AVX2, and for
-# AVX-512 with VNNI it printed them up to 0.0001, 0.0002 and 0.0017 otherwise: q8_0 rounds what it multiplies to 8 bits.
+# How far the program's own figures may lie from those above on another processor. For SSE 4.2, AVX2 and AVX-512 it gave
+# float32, float16 and q8_0, which multiplies in 8 bits, up to 0.0001, 0.0002 and 0.0017 otherwise.
 ROUNDING = {"f32": 1.1e-4, "f32-as-program": 2.1e-4, "f16": 4.1e-4, "q8_0": 2.6e-3}
 
 
