@@ -24,6 +24,7 @@ BESIDE_remote := s3fs "moto[server]"
 TESTS_vllm := tests/engines/server/test_numbers.py
 TESTS_remote := tests/cache/test_remote_s3.py
 TESTS_ray := tests/engine/cluster tests/config/test_executor.py
+BESIDE_ray := onnxruntime
 # The cluster of its tests is one for all, and its nodes share the processors.
 WORKERS_ray := 0
 # What does not rest on the versions of libraries (gates, metrics) is left to `make test`; bare runs what needs no tool.

@@ -4,11 +4,11 @@ python benchmarks/scale.py                 all tables; the last needs the extra 
 python benchmarks/scale.py --only tokens --most 10000000
 
 The model is a fair die, which answers at once for the first table, and sleeps for the last, so that what is left is the
-package's own. The first table has a process for each number of tokens: seconds, and the peak memory over that of a
-measurement of 1,000 tokens. The second has a process that tokenizes a text in pieces, and one that does it in one call,
-by a byte-level BPE; both must find the same ids. The last has the time of one measurement on 1, 2 and 4 workers, whose
-batches take equally long, or from a tenth to twice as long; beside it `ray.util.ActorPool`, which hands batches to as
-many actors.
+package's own. The first table has two processes for each number of tokens, one that measures and one that finds it
+measured: seconds, and the peak memory over that of 1,000 tokens. The second has a process that tokenizes a text in
+pieces, and one that does it in one call, by a byte-level BPE; both must find the same ids. The last has the time of one
+measurement on 1, 2 and 4 workers, whose batches take equally long, or from a tenth to twice as long; beside it
+`ray.util.ActorPool`, which hands batches to as many actors.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.protocol import Protocol
 
 _CONTEXT = 256
+WIDTHS = (12, 8, 10, 6, 13, 9, 6, 13)  # of the columns of the first table
 _REQUIRED = 3.6  # times as fast on four workers as on one
 
 
@@ -73,10 +74,10 @@ class Sleepers(Backend):
         return Model(entry.name, lambda: Sleeper(seconds), context=_CONTEXT, content={"sleeps": entry.name})
 
 
-def session(folder: Path, model: str, executor: Executor | None = None) -> Evaluator:
-    """Begin a session with a model, and a cache of its own."""
+def session(folder: Path, model: str, executor: Executor | None = None, cache: Path | None = None) -> Evaluator:
+    """Begin a session with a model, with a cache of its own unless one is given."""
     (folder / "lmgate.yaml").write_text(f"models: {{'{model}': {{backend: sleeper, batch_size: 1}}}}")
-    options = Options(cache=Path(tempfile.mkdtemp(dir=folder)), executor=executor)
+    options = Options(cache=cache or Path(tempfile.mkdtemp(dir=folder)), executor=executor)
     return Evaluator(load_project(folder), options, users_backends={"sleeper": Sleepers()})
 
 
@@ -95,31 +96,35 @@ def letters(folder: Path, tokens: int) -> Path:
     return path
 
 
-def one_size(tokens: int) -> None:
-    """Measure one text, and print seconds and peak memory in MiB."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        seconds = measured(session(folder, "0"), "0", letters(folder, tokens))
-        print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+def one_size(tokens: int, folder: Path) -> None:
+    """Measure one text, or find it measured, and print seconds and peak memory in MiB."""
+    text = folder / f"{tokens}.txt"
+    seconds = measured(session(folder, "0", cache=folder), "0", text if text.exists() else letters(folder, tokens))
+    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def by_tokens(most: int) -> None:
-    """Print what texts of 10,000 tokens and more cost."""
+    """Print what texts of 10,000 tokens and more cost, and what it costs to find them measured."""
 
-    def run(tokens: int) -> tuple[float, float]:
-        command = [sys.executable, __file__, "--one", str(tokens)]
-        seconds, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-        return float(seconds), float(peak)
+    def run(tokens: int) -> list[float]:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, __file__, "--one", str(tokens), "--folder", folder]
+            said = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2)]
+        return [float(each) for each in " ".join(said).split()]
 
-    base = run(1000)[1]
-    print(f"{'tokens':>12}  {'seconds':>8}  {'ns a token':>10}  {'MiB':>6}  {'bytes a token':>13}")
+    _, base, _, base_cached = run(1000)
+    heads = ("tokens", "seconds", "ns a token", "MiB", "bytes a token", "cached: s", "MiB", "bytes a token")
+    print("  ".join(f"{head:>{width}}" for head, width in zip(heads, WIDTHS, strict=True)))
     tokens = 10_000
     while tokens <= most:
-        seconds, peak = run(tokens)
-        own = peak - base
-        print(
-            f"{tokens:12,}  {seconds:8.2f}  {seconds / tokens * 1e9:10,.0f}  {own:6,.0f}  {own * 2**20 / tokens:13,.0f}"
+        seconds, peak, cached, cached_peak = run(tokens)
+        cells = (
+            f"{tokens:,}",
+            *(f"{seconds:.2f}", f"{seconds / tokens * 1e9:,.0f}"),
+            *(f"{peak - base:,.0f}", f"{(peak - base) * 2**20 / tokens:,.0f}", f"{cached:.2f}"),
+            *(f"{cached_peak - base_cached:,.0f}", f"{(cached_peak - base_cached) * 2**20 / tokens:,.0f}"),
         )
+        print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True)))
         tokens *= 10
 
 
@@ -219,10 +224,11 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=300, help="batches of the measurement on a cluster")
     parser.add_argument("--no-check", action="store_true", help="only print")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tokenize", choices=["pieces", "whole"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        one_size(arguments.one)
+        one_size(arguments.one, arguments.folder)
         return 0
     if arguments.tokenize:
         tokenize(arguments.characters, arguments.tokenize)

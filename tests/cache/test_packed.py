@@ -61,7 +61,7 @@ def test_arrays_are_those_that_safetensors_reads() -> None:
 )
 def test_an_array_that_is_not_as_it_is_described_is_an_error(described: dict[str, Any]) -> None:
     assert arrays_of(body())["x"].tolist() == [0, 0]
-    with pytest.raises(ValueError, match="array|buffer"):
+    with pytest.raises(ValueError, match=r"array|buffer"):
         arrays_of(body(**described))
 
 

@@ -75,6 +75,18 @@ def test_a_worker_that_no_node_has_room_for_is_an_error_at_once(ray_cluster: Any
             perplexity(session, "quick", "text", PROTOCOL)
 
 
+def test_two_workers_share_a_gpu_of_which_each_needs_half(ray_cluster: Any, dicing: Dicing) -> None:
+    node = ray_cluster.add_node(num_cpus=2, num_gpus=1)  # Ray takes the word for it
+    dicing.die("slow", waits_for=2)
+    try:
+        found = perplexity(dicing.session(Executor(num_gpus=0.5)), "slow", "text", PROTOCOL)
+    finally:
+        ray_cluster.remove_node(node)
+
+    assert dicing.processes == 2
+    assert float(found) == pytest.approx(6)
+
+
 def test_a_model_that_no_digest_tells_of_is_loaded_anew_by_workers_too(ray_cluster: Any, dicing: Dicing) -> None:
     dicing.die("loaded", unknown=True)
     session = dicing.session(Executor(workers=1))

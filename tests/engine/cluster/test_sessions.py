@@ -15,6 +15,7 @@ from tests.engine.cluster.conftest import CLIENT_PORT
 from tests.models.tiny import made_once
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
+EXAMPLE = Path(__file__).parents[3] / "example_project"
 WHERE = ("value", "stderr", "n", "signature", "verdict")
 
 
@@ -40,6 +41,7 @@ def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project
             models:
               die: {path: die}
               sure: {path: sure}
+              spread: {path: sure, load: {device_map: auto}}
             datasets:
               words: {path: words.txt}
               rows: {path: rows.jsonl, source: source, references: references}
@@ -47,6 +49,7 @@ def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project
             gates:
               - ppl_max: {model: die, dataset: words, limit: 60.5}
               - ppl_max: {model: sure, dataset: words, limit: 1000000, stride: 16}
+              - ppl_max: {model: spread, dataset: words, limit: 1000000, stride: 16}
               - no_regression: {metric: ppl, model: die, dataset: words, against: sure, tolerance: 1%}
               - kl_max: {model: sure, reference: die, dataset: words, limit: 100}
               - accuracy_min: {model: sure, dataset: quiz, limit: 0.01}
@@ -70,7 +73,23 @@ def test_every_kind_of_gate_has_the_numbers_of_a_session_without_a_cluster(ray_c
     shutil.rmtree(project.cache)
 
     assert there == _verdicts(project)
-    assert len(there) == 6
+    assert len(there) == 7
+
+
+def test_another_engine_reads_on_workers_too(ray_cluster: Any, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is NOT installed: no other engine is tried on a cluster")
+    project = Project(tmp_path).write(
+        lmgate_yaml=f"""
+            models: {{onnx: {{path: {EXAMPLE / "models" / "float-onnx"}, backend: onnx, device: cpu}}}}
+            datasets: {{news: {{path: {EXAMPLE / "data" / "bulletins.jsonl"}, text: text, limit: 8}}}}
+            gates: [{{ppl_max: {{model: onnx, dataset: news, limit: 1, max_length: 64}}}}]
+        """
+    )
+    there = _verdicts(project, "--lmgate-executor=ray?workers=2", RAY_ADDRESS=ray_cluster.address)
+    shutil.rmtree(project.cache)
+
+    assert there == _verdicts(project)
+    assert there[0]["verdict"] == "fail"
 
 
 def test_a_session_reaches_a_cluster_by_its_address(ray_cluster: Any, project: Project) -> None:
