@@ -172,29 +172,34 @@ def by_workers(batches: int) -> bool:
     import ray
 
     ray.init(num_cpus=4, log_to_driver=False, include_dashboard=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
     kinds = {"equal": "100", "uneven": "-".join(str(random.Random(5).randint(10, 200)) for _ in range(17))}
-    print(f"{'batches':>8}  {'workers':>7}  {'seconds':>8}  {'times one':>9}  {'ActorPool':>9}")
+    print(f"{'batches':>8}  {'workers':>7}  {'seconds':>8}  {'times one':>9}  {'ActorPool':>9}  {'Ray Data':>8}")
     is_good = True
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text, first = letters(folder, batches * _CONTEXT), letters(folder, 8 * _CONTEXT)
         for kind, model in kinds.items():
             alone = math.nan
+            draw, seconds_of = random.Random(6), [int(each) / 1000 for each in model.split("-")]
+            drawn = [draw.choice(seconds_of) for _ in range(batches)]
             for workers in (1, 2, 4):
                 evaluator = session(folder, model, Executor(workers=workers, num_cpus=1))
                 measured(evaluator, model, first)  # workers start, and make their models
                 seconds = measured(evaluator, model, text)
                 evaluator.resolver.close()
                 alone = seconds if workers == 1 else alone
-                pool = pooled(ray, workers, [int(each) / 1000 for each in model.split("-")], batches)
-                print(f"{kind:>8}  {workers:7}  {seconds:8.2f}  {alone / seconds:8.2f}x  {pool:8.2f}s")
+                others = (pooled(ray, workers, drawn), by_ray_data(ray, workers, drawn))
+                print(
+                    f"{kind:>8}  {workers:7}  {seconds:8.2f}  {alone / seconds:8.2f}x", *(f"{s:8.2f}s" for s in others)
+                )
                 is_good &= workers < 4 or alone / seconds >= _REQUIRED
     ray.shutdown()
     return is_good
 
 
-def pooled(ray: Any, workers: int, seconds: Sequence[float], batches: int) -> float:
-    """Have an ActorPool sleep over as many batches, and return how many seconds that took."""
+def pooled(ray: Any, workers: int, drawn: Sequence[float]) -> float:
+    """Have an ActorPool sleep over batches, and return how many seconds that took."""
 
     @ray.remote(num_cpus=1)
     class Actor:
@@ -204,8 +209,6 @@ def pooled(ray: Any, workers: int, seconds: Sequence[float], batches: int) -> fl
 
     actors = [Actor.remote() for _ in range(workers)]
     ray.get([actor.sleep.remote(0.0) for actor in actors])
-    draw = random.Random(6)
-    drawn = [draw.choice(seconds) for _ in range(batches)]
     started = time.perf_counter()
     found = list(ray.util.ActorPool(actors).map_unordered(lambda actor, each: actor.sleep.remote(each), drawn))
     took = time.perf_counter() - started
@@ -213,6 +216,25 @@ def pooled(ray: Any, workers: int, seconds: Sequence[float], batches: int) -> fl
     for actor in actors:
         ray.kill(actor)
     return took
+
+
+def by_ray_data(ray: Any, workers: int, drawn: Sequence[float]) -> float:
+    """Have actors of Ray Data sleep over batches, and return how many seconds passed from the first result on.
+
+    The first batch is left out, during which the actors start.
+    """
+
+    class Actor:
+        def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            time.sleep(float(batch["seconds"][0]))
+            return {**batch, "ended": np.array([time.time()])}
+
+    items = [{"seconds": each} for each in (0.0, *drawn)]
+    data = ray.data.from_items(items, override_num_blocks=len(items))
+    done = data.map_batches(Actor, batch_size=1, concurrency=workers, num_cpus=1).take_all()
+    assert math.isclose(sum(each["seconds"] for each in done), statistics.fsum(drawn))
+    ended = sorted(each["ended"] for each in done)
+    return float(ended[-1] - ended[0])
 
 
 def main() -> int:
