@@ -8,7 +8,7 @@ package's own. The first table has two processes for each number of tokens, one 
 measured: seconds, and the peak memory over that of 1,000 tokens. The second has a process that tokenizes a text in
 pieces, and one that does it in one call, by a byte-level BPE; both must find the same ids. The last has the time of one
 measurement on 1, 2 and 4 workers, whose batches take equally long, or from a tenth to twice as long; beside it
-`ray.util.ActorPool` and Ray Data (pandas and pyarrow), whose as many actors sleep over the same batches.
+`ray.util.ActorPool` and Ray Data (which needs pandas and pyarrow), with as many actors.
 """
 
 from __future__ import annotations
