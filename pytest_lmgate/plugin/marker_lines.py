@@ -26,7 +26,7 @@ def place_of(item: pytest.Item, mark: pytest.Mark, count: int) -> tuple[str, int
     if begin is None:
         return "", 0
     found = begin + 1
-    if mark in item.own_markers:
+    if mark in item.own_markers and isinstance(item, pytest.Function):
         for line, text in enumerate(linecache.getlines(str(Path(path)))[begin:], begin + 1):
             if re.match(r"\s*(async\s+)?(def|class)\b", text):
                 break

@@ -99,17 +99,18 @@ ANNOTATED = '''
 def test_annotations_stand_on_the_lines_of_markers_and_of_gates_in_yaml(measured: Project) -> None:
     file = measured.folder / "lmgate.yaml"
     text = file.read_text(encoding="utf-8")
-    file.write_text(f"{text}gates:\n  - ppl_max: {{model: die, dataset: words, limit: 59.5}}\n", encoding="utf-8")
+    gates = "gates:\n  - ppl_max: {model: die, dataset: words, limit: 59.5}\n"
+    prompt = "  unused:\n    path: words.txt\n    prompt: |\n      @ppl_max is no marker here\n"
+    file.write_text(f"{gates}{text}{prompt}", encoding="utf-8")
     measured.write(test_gate=ANNOTATED)
     for arguments in ((), ("-n", "2")):
         done = measured.run("--lmgate-report=github", *arguments, env={"GITHUB_WORKSPACE": str(measured.folder.parent)})
         commands = [line for line in done.expect(1).out.splitlines() if line.startswith("::")]
         here = measured.folder.name
-        yaml = text.count("\n") + 2
         assert sorted(command.partition(",title=")[0] for command in commands) == sorted(
             f"::error file={here}/{file},line={line}"
             for file, line in [
-                ("lmgate.yaml", yaml), ("test_gate.py", 5), ("test_gate.py", 6), ("test_gate.py", 7),
+                ("lmgate.yaml", 2), ("test_gate.py", 5), ("test_gate.py", 6), ("test_gate.py", 7),
                 ("test_gate.py", 15), ("test_gate.py", 16),
             ]
         )  # fmt: skip
