@@ -28,7 +28,7 @@ BESIDE_ray := onnxruntime
 # The cluster of its tests is one for all, and its nodes share the processors.
 WORKERS_ray := 0
 # What does not rest on the versions of libraries (gates, metrics) is left to `make test`; bare runs what needs no tool.
-TESTERS := pytest-xdist hypothesis jsonschema scipy markdown-it-py nltk rouge-score==0.1.2 prometheus-client peft
+TESTERS := pytest-xdist html5lib hypothesis jsonschema scipy markdown-it-py nltk rouge-score==0.1.2 prometheus-client peft
 TESTS_oldest := $(addprefix tests/,cache config data identity plugin report spec) \
 	$(addprefix tests/end_to_end/test_,gates.py yaml_gates.py no_regression.py texts.py parity_with_xdist.py)
 # They warn of what their dependencies deprecate since.

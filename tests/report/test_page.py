@@ -8,6 +8,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import html5lib
 import pytest
 
 from pytest_lmgate.gates.spread import Spread
@@ -172,6 +173,13 @@ def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_mb(
 
 def test_a_page_without_gates_says_so() -> None:
     assert "0 gates" in html_report(Results([]))
+
+
+def test_a_strict_parser_finds_no_fault(results: Results, failed: Verdict, compared: Verdict) -> None:
+    for each in (results, Results([]), *(_hostile(failed, compared, text) for text in HOSTILE.values())):
+        parser = html5lib.HTMLParser()
+        parser.parse(html_report(each).encode(errors="backslashreplace"), transport_encoding="utf-8")
+        assert parser.errors == []
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
