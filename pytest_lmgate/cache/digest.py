@@ -41,7 +41,7 @@ class FileDigests:
             return sha256(path)
         key = _key(path, before)
         with contextlib.suppress(OSError, CacheError, ValueError):
-            named, digest = bytes(read_sealed(self._memory(key), self._key)).decode("ascii").split()
+            named, digest = read_sealed(self._memory(key), self._key).decode("ascii").split()
             if named == key:  # the memory of another file may have been put here
                 return digest
         # A process that has the file mapped can write to a page that is changed already without a new change time.

@@ -10,20 +10,17 @@ __all__ = ["is_newer", "read_head", "read_sealed", "remove_leftovers", "sync", "
 
 import contextlib
 import hashlib
-import mmap
 import os
 import re
 import stat
 import uuid
 from pathlib import Path
-from typing import BinaryIO
 
 from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.errors import CacheError, NewerError, UnsignedError
 
 _SEAL = re.compile(rb"LMGATE1\n([0-9a-f]{64})(?: ([0-9a-f]{64}))?\n")  # checksum of the body, and a signature
 _LONGEST_SEAL = 256
-_MAPPED = 2**26  # bytes
 _FORMAT = re.compile(rb"LMGATE([1-9][0-9]{0,8})\n")
 
 
@@ -67,11 +64,8 @@ def write_sealed(path: Path, *body: bytes | memoryview, key: CacheKey | None = N
     write_durably(path, b"LMGATE1\n" + _checksum(*body) + signature + b"\n", *body)
 
 
-def read_sealed(path: Path, key: CacheKey | None = None) -> bytes | memoryview:
+def read_sealed(path: Path, key: CacheKey | None = None) -> bytes:
     """Return the body of a sealed file. Without a key the checksum is enough.
-
-    A large body is mapped: its bytes come into memory as they are used, and may leave it again. Nobody writes into such
-    a file, since a new one takes its place by renaming. A signed one is read, since who forges might write into it.
 
     Raises:
         FileNotFoundError: There is none.
@@ -82,9 +76,10 @@ def read_sealed(path: Path, key: CacheKey | None = None) -> bytes | memoryview:
     """
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end, nor would some devices
         raise CacheError(f"{path}: not a file")
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:  # a buffer would be joined with the rest, which copies it
         seal = _seal(path, file.read(_LONGEST_SEAL))
-        body = _body(file, seal.end(), may_map=key is None)
+        file.seek(seal.end())
+        body = file.readall()
     checksum, signature = seal.groups()
     if checksum != _checksum(body):
         raise CacheError(f"{path}: its checksum does not match ({len(body):,} bytes): truncated or altered")
@@ -121,15 +116,6 @@ def is_newer(path: Path) -> bool:
     except (OSError, CacheError):
         pass
     return False
-
-
-def _body(file: BinaryIO, begin: int, *, may_map: bool) -> bytes | memoryview:
-    size = os.fstat(file.fileno()).st_size
-    # Windows lets nobody replace a file that is mapped.
-    if not may_map or size < _MAPPED or os.name == "nt":
-        file.seek(begin)
-        return file.read()
-    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[begin:]
 
 
 def _seal(path: Path, data: bytes) -> re.Match[bytes]:

@@ -19,7 +19,7 @@ from typing import Any
 from pytest_lmgate.cache.files import read_head, read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.locks import hold
-from pytest_lmgate.cache.packed import facts_of, fingerprint_of, shapes_of
+from pytest_lmgate.cache.packed import arrays_of, facts_of, fingerprint_of, shapes_of
 from pytest_lmgate.cache.store import PARTIAL, WHOLE, lock_of
 from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.errors import CacheError, NewerError
@@ -106,6 +106,7 @@ def check(entry: Found, key: CacheKey | None) -> str:
         body = read_sealed(entry.path, key)
         address = fingerprint_of(body).address
         facts_of(body)
+        arrays_of(body)
     except (OSError, CacheError, ValueError, RecursionError) as error:
         return str(error)
     return "" if address == entry.address else f"{entry.path}: it holds another measurement ({address[:12]}...)"

@@ -183,4 +183,7 @@ def _facts(entry: Found) -> dict[str, Any]:
 
 
 def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    except (ValueError, OverflowError, OSError):  # as of a clock that was far off
+        return ""

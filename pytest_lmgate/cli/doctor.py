@@ -118,7 +118,7 @@ def _cache(here: Root, given: str | None) -> Iterator[Finding]:
     except (LmgateError, OSError) as error:
         yield Finding("cache", str(error), "Measurements cannot be kept until this is mended.", wrong=True)
         return
-    broken = [entry for entry in entries if entry.state != "set aside" and check(entry, key)]
+    broken = [entry for entry in entries if entry.state not in ("set aside", "newer") and check(entry, key)]
     place = next(each for each in (folder, *folder.parents) if each.exists())
     writable = place.is_dir() and os.access(place, os.W_OK)
     fact = f"{folder}: {counted(len(entries), 'entry')}, {byte_size(sum(entry.size for entry in entries))}"

@@ -55,6 +55,6 @@ class CacheKey:
             keyed.update(part)
         return keyed.hexdigest().encode()
 
-    def fits(self, signature: bytes, name: str, body: bytes | memoryview) -> bool:
+    def fits(self, signature: bytes, name: str, body: bytes) -> bool:
         """Return whether a signature is that of a file."""
         return hmac.compare_digest(signature, self.signature(name, body))

@@ -7,7 +7,6 @@ __all__ = ["GateFailed", "GateSession"]
 import contextlib
 import json
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.gated import test_id
 from pytest_lmgate.plugin.ledger import PROPERTY
-from pytest_lmgate.plugin.marker_lines import place_of
+from pytest_lmgate.plugin.marker_lines import MarkerLines
 from pytest_lmgate.plugin.progress import progress_line
 from pytest_lmgate.plugin.projects import ProjectGates, Projects
 from pytest_lmgate.plugin.references import ask_for_fixtures, value_of
@@ -120,7 +119,7 @@ class GateSession:
             pytest.UsageError: A marker's arguments are wrong; every wrong one is named.
         """
         problems: list[str] = []
-        expected = {}
+        expected, lines = {}, MarkerLines()
         for item in items:
             try:
                 project = self._projects.of(item.path)
@@ -129,7 +128,6 @@ class GateSession:
                 continue
             gates: dict[str, Gate | NoRegression] = {}
             places: dict[str, tuple[str, int]] = {}
-            seen: Counter[str] = Counter()
             for mark in reversed([mark for mark in item.iter_markers() if mark.name in MARKERS_HELP]):
                 entry = entry_of(item, mark)
                 try:
@@ -148,8 +146,7 @@ class GateSession:
                     count += 1
                     identity = f"{base}#{count}"
                 gates[identity] = gate
-                places[identity] = place_of(item, mark, seen[mark.name])
-                seen[mark.name] += 1
+                places[identity] = lines.place_of(item, mark)
                 if gate.uses_baseline:
                     self.by_baseline.append(identity)
             item.stash[_GATES], item.stash[_PLACES] = gates, places
