@@ -1,4 +1,7 @@
-"""A table in as many characters as the terminal has: names are shortened in the middle, and columns left out."""
+"""A table in as many characters as the terminal has: names are shortened in the middle, and columns left out.
+
+A table of rich wraps cells or cuts their ends, and keeps every column, so that it would only pad what is decided here.
+"""
 
 from __future__ import annotations
 
