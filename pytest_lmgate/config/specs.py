@@ -173,8 +173,12 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ConfigError.of("limit", f"expected a number of rows from 1, got {self.limit}")
         if self.lines and (self.path is None or not self.path.endswith(TEXT_SUFFIXES)):
             raise ConfigError.of("lines", "only a text file is read by lines; the other formats have rows of their own")
-        if self.tags is not None and self.path is not None and self.path.endswith(TEXT_SUFFIXES):
-            raise ConfigError.of("tags", "a text file has no columns; use .jsonl, .csv, .tsv or .parquet")
+        if self.path is not None and self.path.endswith(TEXT_SUFFIXES):
+            for key, given in (("tags", self.tags), ("cluster", self.cluster)):
+                if given is not None:
+                    raise ConfigError.of(key, "a text file has no columns; use .jsonl, .csv, .tsv or .parquet")
+            if self.limit is not None and not self.lines:
+                raise ConfigError.of("limit", "it counts rows, and a text file is one text; say lines: true, or cut it")
         if self.hub is None and (self.name or self.revision):
             raise ConfigError("name, revision: only a hub id has them")
 

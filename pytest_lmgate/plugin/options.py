@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.config.options import Options
 
 _TEXTS = {
-    "config": ("FILE", "lmgate.yaml to use (default: the nearest from rootdir upward)"),
+    "config": ("FILE", "lmgate.yaml to use (default: the nearest one from a test's own folder upward)"),
     "cache": ("FOLDER", f"folder of measurements (default: {CACHE_NAME} in rootdir); LMGATE_CACHE_KEY signs it"),
     "remote-cache": (
         "URL",

@@ -176,6 +176,14 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
             "datasets: {a: {path: x.jsonl, lines: true}}",
             ": datasets.a.lines: only a text file is read by lines; the other formats have rows of their own",
         ),
+        (
+            "datasets: {a: {path: x.raw, limit: 100}}",
+            ": datasets.a.limit: it counts rows, and a text file is one text; say lines: true, or cut it",
+        ),
+        (
+            "datasets: {a: {path: x.txt, lines: true, cluster: kind}}",
+            ": datasets.a.cluster: a text file has no columns; use .jsonl, .csv, .tsv or .parquet",
+        ),
         ("datasets: {a: {path: x, revision: main}}", ": datasets.a: name, revision: only a hub id has them"),
         (
             "models: {a: {path: x, load: {torch_dtype: float16}}}",
