@@ -17,7 +17,7 @@ import os
 import time
 from pathlib import Path
 
-from pytest_lmgate.cache.files import read_sealed, sync, write_sealed
+from pytest_lmgate.cache.files import mark_ignored, read_sealed, sync, write_sealed
 from pytest_lmgate.config.cache_key import CacheKey
 from pytest_lmgate.errors import CacheError
 
@@ -54,6 +54,7 @@ class FileDigests:
         if settled and _identity(before) == _identity(after):
             key = _key(path, after)
             with contextlib.suppress(OSError):
+                mark_ignored(self._folder.parent)
                 write_sealed(self._memory(key), f"{key} {digest}".encode("ascii"), key=self._key)
         return digest
 

@@ -6,7 +6,16 @@ a signature, without which nobody who has the key believes it. No pickle anywher
 
 from __future__ import annotations
 
-__all__ = ["is_newer", "read_head", "read_sealed", "remove_leftovers", "sync", "write_durably", "write_sealed"]
+__all__ = [
+    "is_newer",
+    "mark_ignored",
+    "read_head",
+    "read_sealed",
+    "remove_leftovers",
+    "sync",
+    "write_durably",
+    "write_sealed",
+]
 
 import contextlib
 import hashlib
@@ -46,6 +55,13 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
             temporary.unlink()
         raise
     sync(path.parent)
+
+
+def mark_ignored(folder: Path) -> None:
+    """Keep a folder out of version control."""
+    marker = folder / ".gitignore"
+    if not marker.exists():
+        write_durably(marker, b"# made by pytest-lmgate\n*\n")
 
 
 def remove_leftovers(path: Path) -> None:

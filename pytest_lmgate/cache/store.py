@@ -26,7 +26,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pytest_lmgate.cache.digest import FileDigests
-from pytest_lmgate.cache.files import is_newer, read_sealed, write_durably, write_sealed
+from pytest_lmgate.cache.files import is_newer, mark_ignored, read_sealed, write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference
 from pytest_lmgate.cache.locks import hold
 from pytest_lmgate.cache.packed import arrays_of, facts_of, fingerprint_of, packed
@@ -114,7 +114,7 @@ class Store:
         """Hold the measurement's lock, so that two processes measure once; `waiting` is called before a wait."""
         with contextlib.ExitStack() as held:
             try:
-                self._mark_ignored()
+                mark_ignored(self.folder)
                 held.enter_context(hold(lock_of(self.folder, fingerprint.address), waiting, self._remark))
             except (OSError, NotImplementedError) as error:
                 why = getattr(error, "strerror", None) or error
@@ -178,7 +178,7 @@ class Store:
         if is_newer(path):
             return False
         try:
-            self._mark_ignored()
+            mark_ignored(self.folder)
             write_sealed(path, *packed(entry.arrays, fingerprint, entry.facts), key=self._key)
         except OSError as error:  # said without the file's name, which differs each time
             why = error.strerror or error
@@ -195,12 +195,6 @@ class Store:
         except OSError as error:
             done = f"it cannot be set aside ({error})"
         self._warn(f"a cache entry cannot be trusted: {reason}; {done}; measuring again")
-
-    def _mark_ignored(self) -> None:
-        """Keep the folder out of version control."""
-        marker = self.folder / ".gitignore"
-        if not marker.exists():
-            write_durably(marker, b"# made by pytest-lmgate\n*\n")
 
 
 def lock_of(folder: Path, address: str) -> Path:

@@ -40,8 +40,7 @@ class Executor:
             ConfigError: It is none, or Ray is not installed.
         """
         base, _, query = written.partition("?")
-        known = urlsplit(base)
-        if base != "ray" and (known.scheme != "ray" or not known.netloc):
+        if base != "ray" and not _is_address(base):
             raise ConfigError(f"{_NAME}: expected ray, or an address as in ray://host:10001; got {written!r}")
         given: dict[str, float] = {}
         for key, value in parse_qsl(query, keep_blank_values=True):
@@ -50,9 +49,11 @@ class Executor:
                     f"{_NAME}: expected one of {', '.join(_KEYS)} after ?; got {key!r}{nearest(key, _KEYS)}"
                 )
             given[key] = _number(key, value)
+        workers = given.get("workers")
+        if given.get("num_cpus") == 0 and not (workers or given.get("num_gpus")):
+            raise ConfigError(f"{_NAME}: num_cpus=0: say workers= or num_gpus= too, else nothing says how many fit")
         if importlib.util.find_spec("ray") is None:
             raise ConfigError(f"{_NAME}: Ray is not installed: pip install 'pytest-lmgate[ray]'")
-        workers = given.get("workers")
         return cls(
             address=None if base == "ray" else base,
             workers=None if workers is None else int(workers),
@@ -69,6 +70,14 @@ class Executor:
         """What a worker takes of a node, in words."""
         gpus = f" and {self.num_gpus:g} GPUs" if self.num_gpus else ""
         return f"{cpus:g} processors{gpus}"
+
+
+def _is_address(written: str) -> bool:
+    try:
+        known = urlsplit(written)
+    except ValueError:  # as of a bracket that is not closed
+        return False
+    return known.scheme == "ray" and bool(known.netloc)
 
 
 def _number(key: str, value: str) -> float:

@@ -97,6 +97,10 @@ class Plan:
         except LmgateError as error:
             self.problems[f"{names}: cannot be measured: {harmless_line(str(error))}"] = None
             return
+        except Exception as error:  # of a user's engine, say: the rest of the plan is still worth reading
+            why = harmless_line(f"{type(error).__name__}: {error}")
+            self.problems[f"{names}: cannot be planned: {why}"] = None
+            return
         planned = self._planned[address]
         planned.gates += 1
         planned.metrics += [what.metric] * (what.metric not in planned.metrics)

@@ -12,7 +12,7 @@ import pytest
 from pytest_lmgate.plugin import hookspecs
 from pytest_lmgate.plugin.fixtures import FIXTURES
 from pytest_lmgate.plugin.hooks import GateHooks
-from pytest_lmgate.plugin.options import add_options, history, project_file, reports
+from pytest_lmgate.plugin.options import add_options, project_file, reports
 from pytest_lmgate.plugin.planning import PlanHooks
 from pytest_lmgate.plugin.updates import update
 from pytest_lmgate.spec.catalogue import MARKERS_HELP
@@ -35,8 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers and register the hooks."""
     reports(config)  # a report that cannot be made is said now, not after an hour of measuring
-    if not hasattr(config, "workerinput"):  # only the controller writes it
-        history(config)
     update(config)
     project_file(config)  # one that is named but not there may hold gates
     for line in MARKERS_HELP.values():

@@ -138,8 +138,8 @@ def _keep_history(
 ) -> Mapping[str, Sequence[PastRun]]:
     """Write the run's record, and return what earlier runs and this one say of each gate, where that is shown."""
     config = session.config
-    history = options.history(config)
-    if history is None or not closing.verdicts:
+    history = options.history(config) if closing.verdicts else None
+    if history is None:
         return {}
     from pytest_lmgate.cache.remote import Address, is_from_fork
     from pytest_lmgate.errors import RecordError

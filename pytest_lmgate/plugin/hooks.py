@@ -65,6 +65,11 @@ class GateHooks:
         assert isinstance(found, cls)
         return found
 
+    @property
+    def left_out(self) -> list[str]:
+        """Which gates of lmgate.yaml pytest was led past, a sentence for each file."""
+        return self._ledger.left_out
+
     def session(self) -> GateSession:
         """Return the session that measures; made for the first gate, which is when anything is imported."""
         if self._session is None:
@@ -260,6 +265,7 @@ class GateHooks:
         """Return how many gates each test carries, by node id; a usage error names every gate that is wrong."""
         if not gated:
             return {}
+        options.history(self._config)  # one that cannot be used is said now, not after an hour of measuring
         expected = self.session().collect(gated)
         self._ledger.by_baseline, self._ledger.folders = self.session().by_baseline, self.session().folders
         self._ledger.models = {item.nodeid: self.session().models_of(item) for item in gated}

@@ -34,7 +34,8 @@ class MarkerLines:
         file, line = str(Path(path)), begin + 1
         if isinstance(item, pytest.Function):
             # The last decorator is the first in the list.
-            own = [each for each in reversed(getattr(item.obj, "pytestmark", [])) if each.name == mark.name]
+            marks = getattr(item.obj, "pytestmark", [])
+            own = [each for each in reversed(marks if isinstance(marks, list) else []) if each.name == mark.name]
             lines = [at for name, at in self._decorators(file).get(line, []) if name == mark.name]
             if len(own) == len(lines):  # else some have other names there
                 line = next((at for each, at in zip(own, lines, strict=True) if each is mark), line)

@@ -46,7 +46,7 @@ class PlanHooks:
                 evaluator, evaluations = gates.evaluations(item)
                 for what in evaluations:
                     plan.add(evaluator, what)
-        self._lines = plan_lines(plan.measurements, [*plan.problems, *gates.cache_warnings])
+        self._lines = plan_lines(plan.measurements, [*plan.problems, *gates.cache_warnings, *self._hooks.left_out])
         if measuring := sum(map(is_measuring, session.items)):
             tests = counted(measuring, "test")
             self._lines.append(f"{tests} may measure by a fixture such as ppl_of, which is known only when they run")

@@ -63,6 +63,9 @@ def by_model(scheduler: Any, config: pytest.Config, log: Any, ledger: Ledger) ->
 
         def _send_tests(self, node: Any, num: int) -> None:
             groups, workers = self._groups, self._workers
+            if not groups:
+                super()._send_tests(node, num)
+                return
             chosen = [test for test in self.pending if workers.get(groups.get(test, "")) is node]
             free = [test for test in self.pending if groups.get(test) not in workers]
             for test in free:
@@ -96,7 +99,7 @@ def groups_of(models: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the group of each test: tests that share a model are of one group, also where others link them.
 
     Args:
-        models: The models of each test.
+        models: The models of each test; one that loads none is of no group.
     """
     links: dict[str, str] = {}
 
@@ -105,7 +108,8 @@ def groups_of(models: Mapping[str, Sequence[str]]) -> dict[str, str]:
             model = other
         return model
 
-    for first, *others in models.values():
+    loading = {test: needed for test, needed in models.items() if needed}
+    for first, *others in loading.values():
         for other in others:
             links[group(other)] = group(first)
-    return {test: group(first) for test, (first, *_) in models.items()}
+    return {test: group(first) for test, (first, *_) in loading.items()}

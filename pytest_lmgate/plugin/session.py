@@ -158,10 +158,12 @@ class GateSession:
         return expected
 
     def models_of(self, item: pytest.Item) -> list[str]:
-        """Return the models that a test's gates may load: names in a project, which a worker of xdist loads alone."""
+        """Return the models that a test's gates load: names in a project, which a worker of xdist loads alone."""
         evaluator, found = self.evaluations(item)
-        names = [name for what in found for name in what.model_names]
-        return list(dict.fromkeys(f"{evaluator.project.folder}: {name}" for name in names))
+        project = evaluator.project
+        served = {name for name, model in project.spec.models.items() if model.server}
+        names = [name for what in found for name in what.loaded_names if name not in served]
+        return list(dict.fromkeys(f"{project.folder}: {name}" for name in names))
 
     def evaluations(self, item: pytest.Item) -> tuple[Evaluator, list[EvaluationSpec]]:
         """Return what evaluates the gates of a test, and what they evaluate."""

@@ -1,4 +1,4 @@
-"""``--lmgate-verify`` at the end of a session: each process measures its share again, the controller adds it up."""
+"""``--lmgate-verify`` at the end of a session: each process measures hits again, the controller adds them up."""
 
 from __future__ import annotations
 

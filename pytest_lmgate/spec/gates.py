@@ -78,6 +78,14 @@ class EvaluationSpec:
         return [self.model_name, *([] if self.reference is None else [self.reference_name])]
 
     @property
+    def loaded_names(self) -> list[str]:
+        """Those of the models that have to be loaded, or come from a fixture: not of what is in memory already."""
+        given = {
+            _name(each): each.model if isinstance(each, RevisedModel) else each for each in (self.model, self.reference)
+        }
+        return [name for name, each in given.items() if isinstance(each, str | Path | FixtureReference)]
+
+    @property
     def names(self) -> str:
         """Model, reference where there is one, and dataset, as in ``int8-wikitext2`` or ``int8-fp16-wikitext2``."""
         return "-".join([*self.model_names, self.dataset_name])

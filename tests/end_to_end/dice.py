@@ -48,11 +48,17 @@ _CONFTEST = """
                 return die
 
             tells = facts.get("tells_tokens", True)
+
+            def tokenizer():
+                if tells == "wrongly":
+                    raise OSError("the tokenizer is gone")
+                return Die(1).tokenizer
+
             return dataclasses.replace(
                 plain,
                 open=load,
                 weight_bytes=facts.get("bytes", 0),
-                tokenizer=(lambda: Die(1).tokenizer) if tells else None,
+                tokenizer=tokenizer if tells else None,
             )
 
     def pytest_lmgate_backends():

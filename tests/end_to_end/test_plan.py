@@ -94,6 +94,19 @@ def test_workers_change_nothing(dice: DiceProject) -> None:
     assert rows(plan(dice, "-n", "2")) == rows(plan(dice))
 
 
+def test_an_engine_that_fails_loses_its_own_line_and_no_other(dice: DiceProject) -> None:
+    dice.models(red={"tells_tokens": "wrongly"}, blue={}).gates([("red", "one"), ("blue", "one")])
+    outcome = plan(dice)
+    assert list(rows(outcome)) == ["ppl: blue on one"]
+    outcome.says("ppl of red on one: cannot be planned: OSError: the tokenizer is gone")
+
+
+def test_gates_that_pytest_is_led_past_are_said(dice: DiceProject) -> None:
+    dice.models(red={}).gates([("red", "one"), ("red", "two")])
+    dice.write(test_gate="import pytest\n@pytest.mark.ppl_max('red', 'one', 6.01)\ndef test_gate(): pass")
+    plan(dice, "test_gate.py").says("2 gates of lmgate.yaml were not collected")
+
+
 def test_what_cannot_be_known_before_the_tests_run_is_said(dice: DiceProject) -> None:
     dice.models(red={"tells_tokens": False}).gates([("red", "one"), ("./gone.die", "one")])
     dice.write(

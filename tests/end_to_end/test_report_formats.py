@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import BROKEN_GATE, GATE, Project
 from tests.report.hostile import HOSTILE
 from tests.report.test_schema import check
@@ -118,6 +119,20 @@ def test_annotations_stand_on_the_lines_of_markers_and_of_gates_in_yaml(measured
             ]
         )  # fmt: skip
         assert done.out.rstrip().endswith(commands[-1])
+
+
+def test_a_marker_that_is_set_rather_than_written_stands_on_the_line_of_its_test(dice: DiceProject) -> None:
+    dice.models(red={})
+    dice.write(
+        test_gate="""
+            import pytest
+
+            def test_gate(): pass
+
+            test_gate.pytestmark = pytest.mark.ppl_max("red", "one", 5.99)
+        """
+    )
+    dice.run("--lmgate-report=github").expect(1, failed=1).says("test_gate.py,line=3,")
 
 
 def _texts_of_a_page(file: Path) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.forging import forge, times
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
 from tests.end_to_end.writers import writing_project
@@ -78,8 +79,17 @@ def test_as_many_hits_as_asked_for_are_measured_again(three: Project) -> None:
     assert len(three.measured) == 3
     three.write(pytest_ini="[pytest]\n")
     three.run(env={"LMGATE_VERIFY": "7"}).expect(1, passed=3).says("3 of 3 cache hits measured again\n")
-    # Each of two workers measures one.
     three.run("--lmgate-verify", "1", "-n", "2").expect(1, passed=3)
+
+
+def test_as_many_hits_are_measured_again_where_one_worker_has_them_all(dice: DiceProject) -> None:
+    gates = "\n".join(
+        f"@pytest.mark.ppl_max('red', 'one', 6.01, max_length={length})\ndef test_{length}(): pass"
+        for length in range(2, 8)
+    )
+    dice.models(red={}).write(test_gates=f"import pytest\n{gates}")
+    dice.run().expect(0, passed=6)
+    dice.run("-n", "3", "--lmgate-verify", "6").expect(0, passed=6).says("6 of 6 cache hits measured again, all agree")
 
 
 def test_a_difference_of_rounding_passes_and_a_larger_one_does_not(measured: Project) -> None:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Project
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "pyarrow", "msgspec", "yaml", "safetensors", "filelock", "scipy")
@@ -115,3 +116,12 @@ def test_a_property_named_as_the_plugin_is_shown_as_it_is(project: Project) -> N
     project.write(test_odd="def test_recorded(record_property): record_property('lmgate', 'theirs')")
     project.run("--junitxml", "junit.xml", "-o", "junit_family=xunit1").expect(0, passed=1)
     assert '<property name="lmgate" value="theirs"' in (project.folder / "junit.xml").read_text(encoding="utf-8")
+
+
+def test_a_history_at_an_address_is_looked_at_by_sessions_with_gates_only(dice: DiceProject) -> None:
+    dice.models(red={})
+    dice.write(pytest_ini="[pytest]\nlmgate_history = nosuch://bucket/runs\n", test_plain="def test_plain(): pass")
+    dice.run().expect(0, passed=1).is_silent_on("lmgate-history")
+    dice.gates([("red", "one")])
+    for arguments in ((), ("-n", "2")):
+        dice.run(*arguments).expect(4).says("--lmgate-history: expected an address such as")

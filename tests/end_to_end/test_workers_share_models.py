@@ -32,6 +32,36 @@ def test_no_model_is_loaded_by_two_workers_and_verdicts_are_those_of_one_process
     assert sorted(verdicts(dice), key=lambda gate: str(gate["id"])) == shared
 
 
+def test_functions_that_write_are_no_model_that_a_worker_loads(dice: DiceProject) -> None:
+    dice.models(red={})
+    (dice.folder / "asked.jsonl").write_text('{"source": "a", "references": ["b"]}\n')
+    with (dice.folder / "lmgate.yaml").open("a") as file:
+        file.write("  asked: {path: asked.jsonl, source: source, references: references}\n")
+    dice.write(
+        test_functions="""
+            import pathlib, time
+            import pytest
+
+            def writer(own, other):
+                def write(prompts):
+                    pathlib.Path(own).touch()
+                    end = time.monotonic() + 60
+                    while not pathlib.Path(other).exists():
+                        assert time.monotonic() < end, "the other worker does not write"
+                        time.sleep(0.02)
+                    return ["b" for _ in prompts]
+                return write
+
+            @pytest.mark.exact_min(writer("one", "other"), "asked", 1)
+            def test_one(): pass
+
+            @pytest.mark.exact_min(writer("other", "one"), "asked", 1)
+            def test_other(): pass
+        """
+    )
+    dice.run("-n", "2").expect(0, passed=2)
+
+
 def test_models_that_are_compared_go_to_one_worker_which_gets_all_processors(dice: DiceProject) -> None:
     against = "@pytest.mark.no_regression('ppl', 'blue', 'one', '1%', against='red')\ndef test_both(): pass\n"
     dice.models(red={}, blue={}).write(test_gates=f"{gates_of('red', 'blue')}\n{against}")
