@@ -268,9 +268,10 @@ class GateHooks:
         options.history(self._config)  # one that cannot be used is said now, not after an hour of measuring
         expected = self.session().collect(gated)
         self._ledger.by_baseline, self._ledger.folders = self.session().by_baseline, self.session().folders
-        self._ledger.models = {item.nodeid: self.session().models_of(item) for item in gated}
-        if self._worker is not None and self._worker["lmgate_by_model"] and not measuring:
-            self.session().share_processors(len(set(groups_of(self._ledger.models).values())))
+        models = self._ledger.models = {item.nodeid: self.session().models_of(item) for item in gated}
+        by_model = self._worker is not None and self._worker["lmgate_by_model"]
+        if by_model and all(models.values()) and not measuring:  # else any worker may measure
+            self.session().share_processors(len(set(groups_of(models).values())))
         if self._asks_for_all and not (self._ledger.deselected or self._ledger.uncollected):
             self.session().has_all_gates()
         return expected

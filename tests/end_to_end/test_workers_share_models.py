@@ -32,6 +32,17 @@ def test_no_model_is_loaded_by_two_workers_and_verdicts_are_those_of_one_process
     assert sorted(verdicts(dice), key=lambda gate: str(gate["id"])) == shared
 
 
+def test_a_worker_shares_the_processors_with_those_that_measure_without_loading(dice: DiceProject) -> None:
+    (dice.models(red={}).folder / "asked.jsonl").write_text('{"source": "a", "references": ["b"]}\n')
+    with (dice.folder / "lmgate.yaml").open("a") as file:
+        file.write("  asked: {path: asked.jsonl, source: source, references: references}\n")
+    function = "@pytest.mark.exact_min(lambda prompts: ['b'], 'asked', 1)"
+    model = "@pytest.mark.ppl_max('red', 'one', 6.01)"
+    dice.write(test_gates=f"import pytest\n{function}\ndef test_function(): pass\n{model}\ndef test_model(): pass\n")
+    dice.run("-n", "2").expect(0, passed=2)
+    assert [(name, workers) for _, name, workers in dice.loads] == [("red", 2)]
+
+
 def test_functions_that_write_are_no_model_that_a_worker_loads(dice: DiceProject) -> None:
     dice.models(red={})
     (dice.folder / "asked.jsonl").write_text('{"source": "a", "references": ["b"]}\n')
