@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.cache.fingerprint import Fingerprint
 
-_DTYPES = {"BOOL": "?", **{f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8)}}
-del _DTYPES["F8"]
+_SIZES = {"i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8)}
+_DTYPES = {"BOOL": "?", **{f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in _SIZES for size in _SIZES[kind]}}
 
 
 def packed(
