@@ -9,10 +9,15 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from pytest_lmgate.backends.hf.models.loading import LoadedModel, tokenizer_facts
+from pytest_lmgate.backends.hf.likelihood.head import prove_head
+from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
+from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
 from pytest_lmgate.backends.hf.runner import TransformersRunner
+from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.masked import Piece, masked_requests
@@ -25,8 +30,11 @@ from pytest_lmgate.engine.comparing import ModelPair, compare
 from pytest_lmgate.engine.generation import generate
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import Scored, score
+from pytest_lmgate.errors import ModelError
+from tests.models.zoo import documents
 
 Floats = NDArray[Any]
+IDS = torch.from_numpy(documents(30).ids[0])
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,21 @@ class Kept:
         """Return a measurement that is kept here."""
         partial = None if self.known is None else Entry({"measured": self.known})
         return dataclasses.replace(job, partial=partial, keep=lambda entry: self.save(entry.arrays["measured"]))
+
+
+def prove_causal(model: Any, ids: Tensor = IDS) -> None:
+    """Prove it by the head, split off where that can be, and by the model's own logits; the verdicts must be equal."""
+    refusals: list[ModelError] = []
+    with torch.inference_mode(), quiet():
+        ways = dict.fromkeys((prove_head(model, ids), None))
+        for split in ways:
+            try:
+                require_causal(model, ids, Scorer("m", split))
+            except ModelError as refusal:
+                refusals.append(refusal)
+    assert len(refusals) in (0, len(ways))
+    if refusals:
+        raise refusals[0]
 
 
 def scored(loaded: LoadedModel, requests: Requests, *, kept: Kept | None = None, **how: Any) -> Scored:

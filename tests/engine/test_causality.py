@@ -11,9 +11,8 @@ import transformers
 from torch import Tensor, nn
 
 from pytest_lmgate.backends.hf.models.loading import quiet
-from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.errors import ModelError
-from tests.engine.measuring import measure_nll
+from tests.engine.measuring import measure_nll, prove_causal
 from tests.models.looking_ahead import LookingAhead
 from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, documents, dynamic_int8, loaded, sliding
 
@@ -30,11 +29,6 @@ MASKS = {
 }
 
 
-def check(model: Any, ids: Tensor = IDS) -> None:
-    with torch.inference_mode(), quiet():
-        require_causal(model, ids, name="m")
-
-
 def fresh(name: str) -> Any:
     """As its library initialises it: attention has little weight, so that a token ahead changes little."""
     known = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -49,9 +43,9 @@ def fresh(name: str) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_fresh_model_that_looks_ahead_is_refused(name: str, mask: str, dtype: torch.dtype) -> None:
     for model in (fresh(name), build(name)):
-        check(LookingAhead(model.to(dtype)))
+        prove_causal(LookingAhead(model.to(dtype)))
         with pytest.raises(ModelError, match=r"depends on the tokens after it.*attention mask looks ahead"):
-            check(LookingAhead(model, **MASKS[mask]))
+            prove_causal(LookingAhead(model, **MASKS[mask]))
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 8])
@@ -75,15 +69,15 @@ def test_a_model_that_was_trained_to_see_its_own_targets_is_refused(ahead: int) 
 
 @pytest.mark.parametrize("tokens", [2, 3, 9])
 def test_a_short_text_is_enough_to_see_it(tokens: int) -> None:
-    check(LookingAhead(build("llama")), IDS[:tokens])
+    prove_causal(LookingAhead(build("llama")), IDS[:tokens])
     with pytest.raises(ModelError, match="depends on the tokens after it"):
-        check(LookingAhead(build("llama"), 8), IDS[:tokens])
+        prove_causal(LookingAhead(build("llama"), 8), IDS[:tokens])
 
 
 @pytest.mark.parametrize("name", ["gpt_neox", "llama", "mixtral", "phi"])
 def test_dynamically_quantized_models_are_accepted(name: str) -> None:
     for model in (fresh(name), build(name)):
-        check(dynamic_int8(model))
+        prove_causal(dynamic_int8(model))
 
 
 def test_memory_for_one_row_is_enough_for_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +91,7 @@ def test_memory_for_one_row_is_enough_for_the_proof(monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(model, "forward", scarce)
         if not model.ahead:
-            check(model)
+            prove_causal(model)
             continue
         with pytest.raises(ModelError, match="depends on the tokens after it"):
-            check(model)
+            prove_causal(model)

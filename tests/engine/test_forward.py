@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pytest_lmgate.backends.hf.likelihood.forward import evaluation_mode, logits_of, run
-from pytest_lmgate.backends.hf.models.loading import quiet
-from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.errors import EngineError, ModelError
-from tests.engine.measuring import measure_nll
+from tests.engine.measuring import measure_nll, prove_causal
 from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, documents, loaded, sliding
 
 IDS = torch.from_numpy(documents(30).ids[0])
@@ -21,22 +19,17 @@ MASKED = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "n
 SEES_ALL = {"bert": MASKED, "roberta": MASKED, "xlnet": {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}}
 
 
-def check(model: Any, ids: Tensor = IDS) -> None:
-    with torch.inference_mode(), quiet():
-        require_causal(model, ids, name="m")
-
-
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_causal_models_pass_in_any_precision(name: str, dtype: torch.dtype) -> None:
-    check(build(name, dtype=dtype))
+    prove_causal(build(name, dtype=dtype))
 
 
 @pytest.mark.parametrize("name", SEES_ALL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_that_sees_the_tokens_it_is_asked_for_is_refused(name: str, dtype: torch.dtype) -> None:
     with pytest.raises(ModelError, match=r"'m' \(\w+\): its likelihood of a token depends on the tokens after it"):
-        check(build(name, dtype=dtype, **SEES_ALL[name]))
+        prove_causal(build(name, dtype=dtype, **SEES_ALL[name]))
 
 
 def test_the_refusal_comes_before_any_number() -> None:
@@ -46,7 +39,7 @@ def test_the_refusal_comes_before_any_number() -> None:
 
 
 def test_a_bert_trained_as_a_decoder_passes() -> None:
-    check(build("bert", is_decoder=True, **MASKED))
+    prove_causal(build("bert", is_decoder=True, **MASKED))
 
 
 def test_the_noise_of_quantized_activations_does_not_pass_for_sight_of_later_tokens() -> None:
@@ -61,7 +54,7 @@ def test_the_noise_of_quantized_activations_does_not_pass_for_sight_of_later_tok
         if isinstance(module, nn.Linear):
             module.register_forward_pre_hook(rounded)
 
-    check(model)
+    prove_causal(model)
 
 
 class Unigram(nn.Module):
@@ -82,11 +75,11 @@ class Unigram(nn.Module):
 
 @pytest.mark.parametrize("noise", [0.0, 1e-7])
 def test_a_model_without_any_context_passes(noise: float) -> None:
-    check(Unigram(noise))
+    prove_causal(Unigram(noise))
 
 
 def test_one_token_proves_nothing_and_needs_no_proof() -> None:
-    check(build("bert", **MASKED), IDS[:1])
+    prove_causal(build("bert", **MASKED), IDS[:1])
 
 
 def test_forbidden_tokens_do_not_hide_that_a_model_is_not_causal() -> None:
@@ -95,7 +88,7 @@ def test_forbidden_tokens_do_not_hide_that_a_model_is_not_causal() -> None:
         model.get_output_embeddings().bias[:8] = torch.tensor([-torch.inf, torch.finfo(torch.float32).min]).repeat(4)
 
     with pytest.raises(ModelError, match="depends on the tokens after it"):
-        check(model)
+        prove_causal(model)
 
 
 def test_a_module_that_takes_token_ids_only_and_returns_a_tensor_is_a_model() -> None:

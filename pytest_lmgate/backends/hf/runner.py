@@ -107,9 +107,9 @@ class TransformersRunner(Runner):
         loaded = self.loaded
         longest = requests.make(int(requests.order[0]))
         batch = _Batch(loaded, [longest])
-        if longest.source is None and requests.may_pad:
-            require_causal(loaded.model, batch.ids[0], name=loaded.name)
         self._scorer = scorer = Scorer(loaded.name, prove_head(batch.model, batch.ids[0]))
+        if longest.source is None and requests.may_pad:
+            require_causal(loaded.model, batch.ids[0], scorer)
         # Logits held whole for a comparison are there twice: as the model gives them, and those of the targets; and so
         # may the other model's be.
         vocabulary = scorer.plain_vocabulary(loaded) * (4 if compare else 1)

@@ -54,6 +54,10 @@ class VocabularyHead:
         """Dtype of the matrix product, the model's own."""
         return self.weight.dtype
 
+    def every(self, step: int) -> VocabularyHead:
+        """Return the head of the tokens ``0, step, 2 * step, ...`` alone."""
+        return VocabularyHead(self.weight[::step], None if self.bias is None else self.bias[::step], self.transform)
+
     def tile(self, hidden: Tensor, begin: int, end: int, buffer: Tensor) -> Tensor:
         """Return the logits of the tokens ``begin..end-1``, shape ``[positions, end - begin]``, in float32 or better.
 

@@ -18,6 +18,8 @@ from pytest_lmgate.backends.vocabulary import check_ids
 
 # Logits upcast at a time where they are held whole: 128 MiB of float64.
 _LOGITS = 2**24
+# Logits of a position that `Scorer.some_logits` returns: a changed hidden state changes them all.
+_SOME = 4096
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,24 @@ class Scorer:
         """
         found = repeatable(lambda: self._read(model, ids), name=self.name)
         return found[rows.to(found.device), columns.to(found.device)]
+
+    def some_logits(self, model: Any, ids: Tensor) -> Tensor:
+        """Return logits after each token, shape ``[batch, tokens, up to 4096]``, spread evenly over the vocabulary.
+
+        Args:
+            model: In evaluation mode.
+            ids: Token ids on its device, shape ``[batch, tokens]``.
+
+        Raises:
+            ModelError: The model is not deterministic.
+        """
+        found = repeatable(lambda: self._read(model, ids), name=self.name)
+        if self.head is None:
+            return found[..., :: -(-found.shape[-1] // _SOME)]
+        head = self.head.every(-(-self.head.vocabulary_size // _SOME))
+        hidden, size = found.flatten(0, 1).to(head.weight), head.vocabulary_size
+        buffer = torch.empty(len(hidden) * size, dtype=head.dtype, device=hidden.device)
+        return head.tile(hidden, 0, size, buffer).view(*ids.shape, size)
 
     def _read(self, model: Any, ids: Tensor) -> Tensor:
         if self.split is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 __all__ = ["require_causal"]
 
-import functools
 import math
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable
+from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
 from pytest_lmgate.backends.memory import is_out_of_memory
 from pytest_lmgate.errors import ModelError
 
@@ -32,11 +31,9 @@ _FLOAT32_ROUNDING = 1e-5
 # let through 1.06 times as much and up to 38 times (48 models). A scale for each token (bitsandbytes), or one for the
 # whole batch (torch's dynamic int8), lets nothing through between the rows of one batch.
 _LEAK = 0.75
-# Logits of a position that are compared, spread evenly over the vocabulary: a changed hidden state changes them all.
-_LOGITS = 4096
 
 
-def require_causal(model: Any, ids: Tensor, *, name: str) -> None:
+def require_causal(model: Any, ids: Tensor, scorer: Scorer) -> None:
     """Refuse a model whose likelihood of a token depends on the tokens after it.
 
     In each row of one batch another token, or all tokens from one on, are changed. No position before them may see
@@ -48,7 +45,7 @@ def require_causal(model: Any, ids: Tensor, *, name: str) -> None:
         model: In evaluation mode.
         ids: Token ids on the model's device, shape ``[tokens]``. Up to 24 are read, so that masks that look up to 23
             tokens ahead are seen; a shorter text cannot be looked ahead in further than it is long.
-        name: The model's name, for messages.
+        scorer: How the model's targets will be scored; its logits are compared.
 
     Raises:
         ModelError: It is not causal, or not deterministic.
@@ -57,23 +54,23 @@ def require_causal(model: Any, ids: Tensor, *, name: str) -> None:
     if len(ids) < 2:
         return
     try:
-        leak, reach = _leak_and_reach(model, ids, name)
+        leak, reach = _leak_and_reach(model, ids, scorer)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         leak = reach = math.nan
     # Alone, nothing is shared out in a batch, as mixtures of experts share their capacity.
     if not leak <= _LEAK * reach:
-        leak, reach = _leak_and_reach(model, ids, name, alone=True)
+        leak, reach = _leak_and_reach(model, ids, scorer, alone=True)
     if leak > _LEAK * reach:
         raise ModelError(
-            f"perplexity is undefined for the model {name!r} ({type(model).__name__}): its likelihood of a token "
-            "depends on the tokens after it, but a causal model was expected; if it was trained as one, its config may "
-            "lack is_decoder: true, or its attention mask looks ahead"
+            f"perplexity is undefined for the model {scorer.name!r} ({type(model).__name__}): its likelihood of a "
+            "token depends on the tokens after it, but a causal model was expected; if it was trained as one, its "
+            "config may lack is_decoder: true, or its attention mask looks ahead"
         )
 
 
-def _leak_and_reach(model: Any, ids: Tensor, name: str, *, alone: bool = False) -> tuple[float, float]:
+def _leak_and_reach(model: Any, ids: Tensor, scorer: Scorer, *, alone: bool = False) -> tuple[float, float]:
     """Change later tokens, and compare the logits with those of the row unchanged; `alone` reads each row by itself.
 
     Returns:
@@ -89,7 +86,7 @@ def _leak_and_reach(model: Any, ids: Tensor, name: str, *, alone: bool = False) 
     rows += [torch.cat([ids[:at], other[at:]]) for at in several]
     read: list[Tensor] = []
     for batch in [row[None] for row in rows] if alone else [torch.stack(rows)]:
-        read += repeatable(functools.partial(logits_of, model, batch), name=name)
+        read += scorer.some_logits(model, batch)
     unchanged = _finite(read[0])
     changes = [(_finite(logits) - unchanged).abs().mean(-1) for logits in read[1:]]
     leak = max(float(change[:at].max()) for at, change in zip([*single, *several], changes, strict=True))
@@ -99,8 +96,8 @@ def _leak_and_reach(model: Any, ids: Tensor, name: str, *, alone: bool = False) 
 
 
 def _finite(logits: Tensor) -> Tensor:
-    """Return some of each position's logits; a token that is forbidden by an infinite or huge one says nothing."""
-    return logits[:, :: -(-logits.shape[1] // _LOGITS)].float().nan_to_num().clamp(-1e4, 1e4)
+    """Return logits without extremes; a token that is forbidden by an infinite or huge logit says nothing."""
+    return logits.float().nan_to_num().clamp(-1e4, 1e4)
 
 
 def _epsilon(model: Any) -> float:
