@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pytest_lmgate.backends.base import COLUMNS
-from pytest_lmgate.backends.memory import within_memory
+from pytest_lmgate.backends.memory import wide, within_memory
 from pytest_lmgate.backends.tiles import TileShape, tile_shape, vocabulary_tiles
 
 
@@ -73,7 +73,7 @@ class Logits:
             OutOfMemory: Fewer positions may fit.
         """
         return within_memory(
-            self.device, lambda: streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().numpy()
+            self.device, lambda: streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().double().numpy()
         )
 
     def stored(self) -> Tensor:
@@ -110,27 +110,27 @@ def streamed_divergence(p: Logits, q: Logits, targets: Tensor, tile: TileShape |
     Args:
         p: Logits of the reference.
         q: Logits of the candidate at the same positions, over a vocabulary of the same size.
-        targets: Token ids, shape ``[positions]``.
+        targets: Token ids, shape ``[positions]``, on the host.
         tile: Tile to work in; None for the device's own.
 
     Returns:
-        The `COLUMNS`, shape ``[positions, 5]``, float64, on the reference's device, in nats, probabilities and 1 or 0.
-        Not finite where the logits are not, or where the candidate rules a token out that the reference does not.
+        The `COLUMNS`, shape ``[positions, 5]``, in the `wide` dtype of the reference's device and on it, in nats,
+        probabilities and 1 or 0. Not finite where the logits are not, or where the candidate rules a token out that
+        the reference does not.
     """
     tile = tile or tile_shape(p.device)
     buffers = p.buffer(tile), q.buffer(tile)
-    targets = targets.to(p.device)
     parts = []
     for begin in range(0, len(targets), tile.rows):
         end = begin + tile.rows
         parts.append(_block(p.rows(begin, end), q.rows(begin, end), targets[begin:end], buffers, tile.tokens))
-    return torch.cat(parts) if parts else torch.zeros(0, len(COLUMNS), dtype=torch.float64, device=p.device)
+    return torch.cat(parts) if parts else torch.zeros(0, len(COLUMNS), device=p.device)
 
 
 def _block(p: Logits, q: Logits, targets: Tensor, buffers: tuple[Tensor, Tensor], tokens: int) -> Tensor:
     reference, candidate = _Side(len(targets), p.device), _Side(len(targets), p.device)
-    product = torch.zeros(len(targets), dtype=torch.float64, device=p.device)  # S
-    for begin, end, rows, columns in vocabulary_tiles(targets, p.vocabulary_size, tokens):
+    product = torch.zeros_like(reference.total)  # S
+    for begin, end, rows, columns in vocabulary_tiles(targets, p.vocabulary_size, tokens, p.device):
         x = p.tile(begin, end, buffers[0])
         y = q.tile(begin, end, buffers[1]).to(p.device)
         before = reference.total
@@ -141,10 +141,10 @@ def _block(p: Logits, q: Logits, targets: Tensor, buffers: tuple[Tensor, Tensor]
         candidate.add(y)
         # Where the reference's probability is zero, so is the term, whatever the candidate's.
         apart.masked_fill_(weight == 0, 0).mul_(weight)
-        product += apart.sum(-1, dtype=torch.float64)
+        product += apart.sum(-1, dtype=product.dtype)
     log_p, log_q = reference.log_likelihood, candidate.log_likelihood
     kl = product / reference.total - reference.total.log() + candidate.total.log()
-    same_top = (reference.top == candidate.top).double()
+    same_top = (reference.top == candidate.top).to(kl.dtype)
     # A divergence is never negative; rounding may make one of nearly nothing so. NaN stays NaN.
     return torch.stack([kl.clamp(min=0), log_q.exp() - log_p.exp(), same_top, -log_p, -log_q], 1)
 
@@ -153,7 +153,7 @@ class _Side:
     """One model's running maximum, sum of exponentials, target's logit and highest token at each position."""
 
     def __init__(self, positions: int, device: torch.device) -> None:
-        self.total = torch.zeros(positions, dtype=torch.float64, device=device)
+        self.total = torch.zeros(positions, dtype=wide(device), device=device)
         # Finite from the beginning: a row without a finite logit so far would else be shifted by infinity.
         self._highest = torch.full_like(self.total, torch.finfo(torch.float32).min)
         self._target = torch.zeros_like(self.total)
@@ -164,11 +164,9 @@ class _Side:
 
         Return the factor by which earlier terms have shrunk, and by how much the maxima have risen.
         """
-        self._target[rows] = logits[rows, columns].double()
-        highest = torch.maximum(self._highest, logits.amax(-1).double())
-        higher = (highest > self._highest).nonzero()[:, 0]
-        # A later tile must be higher, and arg-max takes the first of equals: the lowest index wins ties.
-        self.top[higher] = logits[higher].argmax(-1) + begin
+        self._target[rows] = logits[rows, columns].to(self.total.dtype)
+        highest = torch.maximum(self._highest, logits.amax(-1).to(self.total.dtype))
+        self._take_tops(logits, begin, highest > self._highest)
         risen = highest - self._highest
         factor = (-risen).exp()
         self.total = self.total * factor
@@ -176,9 +174,17 @@ class _Side:
         logits.sub_(highest.to(logits.dtype)[:, None])
         return factor, risen
 
+    def _take_tops(self, logits: Tensor, begin: int, higher: Tensor) -> None:
+        """Note the highest token of the rows that are higher than in earlier tiles; the lowest index wins ties."""
+        if higher.device.type == "cpu":
+            rows = higher.nonzero()[:, 0]  # few, and a pass over the others takes longer than all else
+            self.top[rows] = logits[rows].argmax(-1) + begin
+        else:  # where the host would wait to learn which rows they are
+            self.top = torch.where(higher, logits.argmax(-1) + begin, self.top)
+
     def add(self, shifted: Tensor) -> Tensor:
         """Add a shifted tile's exponentials, which replace it."""
-        self.total = self.total + shifted.exp_().sum(-1, dtype=torch.float64)
+        self.total = self.total + shifted.exp_().sum(-1, dtype=self.total.dtype)
         return shifted
 
     @property

@@ -1,11 +1,11 @@
-"""Memory of a device: how much is free, telling an out-of-memory error from others, and giving memory back.
+"""What devices have: free memory, an error that says it ran out, a way for tensors to get there, float64 or not.
 
 torch is imported where a function needs it, since a session whose measurements are all cached asks for free memory.
 """
 
 from __future__ import annotations
 
-__all__ = ["available_bytes", "is_out_of_memory", "release", "says_out_of_memory", "within_memory"]
+__all__ = ["available_bytes", "is_out_of_memory", "release", "says_out_of_memory", "sent", "wide", "within_memory"]
 
 import gc
 import os
@@ -72,6 +72,20 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the host on a device; a GPU copies it from pinned memory, and the host does not wait."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """Return the dtype for sums on a device: float64, but float32 on Apple's GPUs, which have no float64."""
+    import torch
+
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def within_memory(device: torch.device, compute: Callable[[], T]) -> T:

@@ -209,8 +209,8 @@ def test_work_that_is_all_known_runs_no_window() -> None:
     nll = measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d", kept=Kept(known))
 
     assert (nll == known).all()
-    # The proofs: changed tokens in one batch, three runs of the head, a short window alone and beside the longest.
-    assert watched.shapes == [(8, 15), (1, 15), (1, 15), (1, 15), (1, 7), (2, 15)]
+    # The proofs: three runs of the head, changed tokens in one batch, a short window alone and beside the longest.
+    assert watched.shapes == [(1, 15), (1, 15), (1, 15), (8, 15), (1, 7), (2, 15)]
     assert watched.batches == []
 
 

@@ -67,6 +67,12 @@ def test_the_budget_is_smaller_on_a_processor_and_where_logits_are_held_whole() 
     assert token_budget(CPU, 2**40) == 1
 
 
+@pytest.mark.parametrize(("kilobytes", "tokens"), [(130, 4096), (20, 16384), (0.1, 65536), (2**21, 1)])
+def test_on_a_gpu_what_a_batch_of_tokens_takes_fits_in_512_mib(kilobytes: float, tokens: int) -> None:
+    assert token_budget(CUDA, activation_bytes=kilobytes * 1000) == tokens
+    assert tokens == 1 or tokens * kilobytes * 1000 <= 2**29
+
+
 def test_the_free_memory_of_the_host_is_found() -> None:
     assert 2**20 < memory.available_bytes("cpu") < 2**50
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["TransformersRunner"]
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
 from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, where_it_fits
-from pytest_lmgate.backends.memory import release, within_memory
+from pytest_lmgate.backends.memory import release, sent, within_memory
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.config.generation import GenerationSettings
 from pytest_lmgate.data.prompting import PromptIds
@@ -49,6 +50,7 @@ class TransformersRunner(Runner):
     def __init__(self, loaded: LoadedModel, context: int | None) -> None:
         self.loaded, self._context = loaded, context
         self._scorer: Scorer | None = None
+        self._launching = threading.Lock()
         self._decoding: Decoding | None = None
         self.tokenizer = tokenizer_facts(loaded.tokenizer)
 
@@ -69,7 +71,10 @@ class TransformersRunner(Runner):
         return within_memory(self.loaded.device, lambda: self._prepare(requests, compare))
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
-        """Return the NLLs of the requests' targets; see `Scorer.nll`."""
+        """Return the NLLs of the requests' targets; see `Scorer.launch`.
+
+        A GPU works on one thread's batch while another thread prepares and launches the next, so that it never waits.
+        """
         return within_memory(self.loaded.device, lambda: self._score(requests))
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
@@ -100,7 +105,8 @@ class TransformersRunner(Runner):
     def close(self) -> None:
         """Let go of the model, and give its memory back."""
         device = self.loaded.device
-        del self.loaded, self._scorer, self._decoding
+        with self._launching:  # a measurement that failed may have left a thread behind
+            del self.loaded, self._scorer, self._decoding
         release(device)
 
     def _prepare(self, requests: Requests, compare: bool) -> Batching:
@@ -113,7 +119,7 @@ class TransformersRunner(Runner):
         # Logits held whole for a comparison are there twice: as the model gives them, and those of the targets; and so
         # may the other model's be.
         vocabulary = scorer.plain_vocabulary(loaded) * (4 if compare else 1)
-        budget = token_budget(loaded.device, vocabulary)
+        budget = token_budget(loaded.device, vocabulary, self._activation_bytes(batch))
         if longest.source is not None:
             company, differs = self._company_of_pairs(requests)
         elif requests.may_pad:
@@ -126,7 +132,19 @@ class TransformersRunner(Runner):
                 f"model {loaded.name!r}: the numbers of a row depend on the other rows of its batch, so each row is "
                 f"read with {company.value} (slower)"
             )
-        return Batching(budget, company, remark, scorer.dtype(loaded) == torch.float64)
+        at_once = 2 if loaded.device.type == "cuda" else 1
+        return Batching(budget, company, remark, scorer.dtype(loaded) == torch.float64, at_once)
+
+    def _activation_bytes(self, batch: _Batch) -> float | None:
+        """Return the memory that the model takes for each token of a batch while it reads, None where no GPU tells."""
+        device = self.loaded.device
+        if device.type != "cuda":
+            return None
+        assert self._scorer is not None
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        self._scorer.states(batch.model, batch.ids, batch.rows, batch.columns)
+        return (torch.cuda.max_memory_allocated(device) - before) / batch.ids.numel()
 
     def _company_of_windows(self, requests: Requests, budget: int) -> tuple[Company, bool]:
         order, lengths = requests.order, requests.lengths
@@ -171,8 +189,12 @@ class TransformersRunner(Runner):
 
     def _score(self, requests: Sequence[Request]) -> list[Floats]:
         assert self._scorer is not None
-        batch = _Batch(self.loaded, requests)
-        nll = self._scorer.nll(batch.model, batch.ids, batch.rows, batch.columns, batch.targets).cpu().numpy()
+        # Inference mode is a thread's own; the hooks on the model are not, so one thread at a time reads.
+        with torch.inference_mode():
+            batch = _Batch(self.loaded, requests)
+            with self._launching:
+                wait = self._scorer.launch(batch.model, batch.ids, batch.rows, batch.columns, batch.targets)
+            nll = wait().numpy()
         return np.split(nll, np.cumsum([len(each.targets) for each in requests])[:-1])
 
 
@@ -193,9 +215,9 @@ class _Batch:
         if requests[0].source is not None:
             rows = [_shifted(loaded, row) for row in rows]
             sources = [torch.from_numpy(each.source) for each in requests]
-            mask = _padded([torch.ones_like(source) for source in sources]).to(loaded.device)
-            self.model = _Decoder(loaded.model, _padded(sources).to(loaded.device), mask)
-        self.ids = _padded(rows).to(loaded.device)
+            mask = sent(_padded([torch.ones_like(source) for source in sources]), loaded.device)
+            self.model = _Decoder(loaded.model, sent(_padded(sources), loaded.device), mask)
+        self.ids = sent(_padded(rows), loaded.device)
         counts = torch.tensor([len(each.targets) for each in requests])
         self.rows = torch.repeat_interleave(torch.arange(len(requests)), counts)
         self.columns = torch.from_numpy(np.concatenate([each.at for each in requests]))

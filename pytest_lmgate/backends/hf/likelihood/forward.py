@@ -101,5 +101,5 @@ def _random_states() -> list[Tensor]:
 def _agree(found: Tensor, again: Tensor) -> bool:
     """Whether two results differ by rounding only; NaN is another error, which is raised where it is met."""
     tolerance = max(_ROUNDINGS * torch.finfo(found.dtype).eps, _FLOAT32_ROUNDING)
-    found, again = found.double().nan_to_num(), again.double().nan_to_num()
+    found, again = found.cpu().double().nan_to_num(), again.cpu().double().nan_to_num()
     return bool((found - again).abs().mean() <= tolerance * found.abs().mean())

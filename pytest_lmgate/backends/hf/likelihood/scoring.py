@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Scorer"]
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 
 from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable, run
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead, capture_hidden
-from pytest_lmgate.backends.hf.likelihood.streaming import streamed_nll
+from pytest_lmgate.backends.hf.likelihood.streaming import launch_nll
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
+from pytest_lmgate.backends.memory import sent, wide
 from pytest_lmgate.backends.vocabulary import check_ids
 
 # Logits upcast at a time where they are held whole: 128 MiB of float64.
@@ -48,15 +50,18 @@ class Scorer:
         """Logits per token where they are held whole; 0 where they are streamed."""
         return (loaded.vocabulary_size or 0) if self.head is None else 0
 
-    def nll(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Tensor:
-        """Return the NLL in nats of each target, shape ``[targets]``, float64.
+    def launch(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> Callable[[], Tensor]:
+        """Begin to compute the NLL of each target.
 
         Args:
             model: In evaluation mode.
             ids: What it reads, on its device, shape ``[batch, tokens]``.
             rows: The row in which each target is predicted, shape ``[targets]``.
             columns: The position whose state predicts it, shape ``[targets]``.
-            targets: Token ids, shape ``[targets]``.
+            targets: Token ids, shape ``[targets]``, on the host.
+
+        Returns:
+            A function that waits for the NLLs in nats, shape ``[targets]``, float64, on the host.
 
         Raises:
             ModelError: A token id is beyond the vocabulary, or the model is not deterministic.
@@ -64,17 +69,18 @@ class Scorer:
         if self.head is None:
             logits = repeatable(lambda: logits_of(model, ids), name=self.name)
             check_ids(int(targets.max()), logits.shape[-1], self.name)
-            return _plain_nll(logits, rows, columns, targets)
+            nll = _plain_nll(logits, rows, columns, targets)
+            return lambda: nll.cpu().double()
         check_ids(int(targets.max()), self.head.vocabulary_size, self.name)
-        return streamed_nll(self.states(model, ids, rows, columns), targets, self.head)
+        return launch_nll(self.states(model, ids, rows, columns), targets, self.head)
 
     def states(self, model: Any, ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return the head's input at some positions of ids, as in `nll`, shape ``[positions, hidden]``.
+        """Return the head's input at some positions of ids, as in `launch`, shape ``[positions, hidden]``.
 
         Where the model's own logits must be used, these are returned, shape ``[positions, vocabulary]``.
         """
         found = repeatable(lambda: self._read(model, ids), name=self.name)
-        return found[rows.to(found.device), columns.to(found.device)]
+        return found[sent(rows, found.device), sent(columns, found.device)]
 
     def some_logits(self, model: Any, ids: Tensor) -> Tensor:
         """Return logits after each token, shape ``[batch, tokens, up to 4096]``, spread evenly over the vocabulary.
@@ -106,7 +112,8 @@ def _plain_nll(logits: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -
     """NLLs from the model's own logits, a few positions upcast at a time."""
     parts = []
     step = max(1, _LOGITS // logits.shape[-1])
+    device = logits.device
     for row, column, target in zip(rows.split(step), columns.split(step), targets.split(step), strict=True):
-        some = torch.log_softmax(logits[row.to(logits.device), column.to(logits.device)].double(), -1)
-        parts.append(-some.gather(-1, target.to(logits.device)[:, None])[:, 0])
+        some = torch.log_softmax(logits[sent(row, device), sent(column, device)].to(wide(device)), -1)
+        parts.append(-some.gather(-1, sent(target, device)[:, None])[:, 0])
     return torch.cat(parts)
