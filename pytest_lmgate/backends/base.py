@@ -211,6 +211,8 @@ class Entry:
         dtype: The dtype asked for; ``auto`` is the model's own.
         offline: Whether nothing may be fetched.
         workers: Processes that share this machine's processors.
+        worker: The number of this process among them, which chooses a GPU where there are several; None where there is
+            one process.
     """
 
     name: str
@@ -222,6 +224,7 @@ class Entry:
     dtype: str = "auto"
     offline: bool = False
     workers: int = 1
+    worker: int | None = None
 
 
 @dataclass(frozen=True)

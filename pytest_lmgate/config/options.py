@@ -28,6 +28,8 @@ class Options:
         executor: Where models run; None for this process.
         fail_fast: Stop a measurement once a partial sum proves the limit broken.
         workers: Processes that measure side by side and share the processors.
+        worker: The number of this process among them, which chooses a GPU where there are several; None where there is
+            one process.
         explain_cache: Say per gate what changed since the nearest earlier entry.
         strict: Fail by every inconclusive gate.
         verify: How many cache hits of this process to measure again at its end.
@@ -48,6 +50,7 @@ class Options:
     executor: Executor | None = None
     fail_fast: bool = False
     workers: int = 1
+    worker: int | None = None
     explain_cache: bool = False
     strict: bool = False
     verify: int = 0

@@ -149,6 +149,7 @@ class Resolver:
                 dtype=spec.dtype or defaults.dtype,
                 offline=self._options.offline,
                 workers=self.workers,
+                worker=self._options.worker,
             )
             model = replace(described(backend, entry), batch_size=spec.batch_size or defaults.batch_size)
             # A server's address may be localhost, and its key is in this process's environment.

@@ -105,6 +105,7 @@ def session_options(config: pytest.Config, run: str) -> Options:
         # What was stopped could not be compared with a whole measurement.
         fail_fast=flag(config, "fail-fast") and not verify(config),
         workers=workers(config),
+        worker=_worker(config),
         explain_cache=flag(config, "explain-cache"),
         strict=flag(config, "strict"),
         verify=verify(config),
@@ -232,6 +233,12 @@ def verify(config: pytest.Config) -> int:
 def workers(config: pytest.Config) -> int:
     """Return how many processes run the tests."""
     return int(getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def _worker(config: pytest.Config) -> int | None:
+    """Return the number of this worker, 1 for ``gw1``; None without xdist, or where the user named the worker."""
+    found = re.fullmatch(r"gw(\d+)", str(getattr(config, "workerinput", {}).get("workerid")))
+    return int(found[1]) if found else None
 
 
 def reports(config: pytest.Config) -> list[tuple[str, str]]:

@@ -168,6 +168,28 @@ def test_the_device_found_without_torch_is_the_one_torch_would_take() -> None:
     assert device.resolve_device("cuda:3") == "cuda:3"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "worker", "found"),
+    [
+        ("auto", 0, "cuda:0"),
+        ("auto", 1, "cuda:1"),
+        ("cuda", 4, "cuda:1"),
+        ("cuda:2", 4, "cuda:2"),
+        ("cpu", 1, "cpu"),
+        ("auto", None, "cuda"),
+        ("cuda", None, "cuda"),
+    ],
+)
+def test_a_worker_takes_a_gpu_of_its_own_by_turns(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, worker: int | None, found: str
+) -> None:
+    monkeypatch.setattr(device, "_torch_has_cuda", lambda: True)
+    monkeypatch.setattr(device, "_cuda_devices", lambda: 3)
+    assert device.resolve_device(wanted, worker) == found
+    monkeypatch.setattr(device, "_cuda_devices", lambda: 1)
+    assert device.resolve_device(wanted, worker) == (wanted if ":" in wanted else found.partition(":")[0])
+
+
 @pytest.mark.parametrize(("given", "found"), [("cpu", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda"), ("mps:0", "mps")])
 def test_the_class_of_a_device_leaves_out_its_number(given: str, found: str) -> None:
     assert device.device_class(given) == found

@@ -55,7 +55,7 @@ class Transformers(Backend):
         adapter = entry.path(spec.adapter) if spec.adapter else None
         if adapter is not None:
             require_safe_adapter(adapter, name=name, pickle_weights=spec.pickle_weights)
-        device, load = resolve_device(entry.device), dict(spec.load)
+        device, load = resolve_device(entry.device, entry.worker), dict(spec.load)
         contents = contents_of(entry, model=folder, tokenizer=tokenizer_folder, adapter=adapter)
         libraries = list(_LIBRARIES) + (["peft"] if adapter else [])
         if checkpoint.is_quantized or spec.load:

@@ -97,10 +97,11 @@ class Onnx(Backend):
 
 def _device(entry: Entry) -> str:
     """Return ``cuda`` or ``cpu`` for ``auto``: the former where onnxruntime was built for it and there is a GPU."""
+    device = resolve_device(entry.device, entry.worker)
     if entry.device != "auto":
-        return entry.device
+        return device
     has_cuda = "CUDAExecutionProvider" in library(entry.name).get_available_providers()
-    return "cuda" if has_cuda and resolve_device("auto") == "cuda" else "cpu"
+    return device if has_cuda and device_class(device) == "cuda" else "cpu"
 
 
 def _require_provider(options: LoadOptions, available: list[str], name: str) -> None:

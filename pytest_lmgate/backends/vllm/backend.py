@@ -66,7 +66,7 @@ class Vllm(Backend):
             for part in (folder, tokenizer):
                 require_own_code(part, name=name)
         options, dtype = LoadOptions.of(entry, checkpoint), _dtype(checkpoint, entry)
-        device = resolve_device(entry.device).replace("mps", "cpu")  # vLLM runs on the CPU of a Mac
+        device = resolve_device(entry.device, entry.worker).replace("mps", "cpu")  # vLLM runs on the CPU of a Mac
         contents = contents_of(entry, model=folder, tokenizer=tokenizer)
 
         def open_() -> Runner:

@@ -16,11 +16,20 @@ from pathlib import Path
 from pytest_lmgate.errors import ModelError
 
 
-def resolve_device(wanted: str) -> str:
-    """Return `wanted`, or for ``auto`` the best there is: ``cuda``, else ``mps``, else ``cpu``."""
-    if wanted != "auto":
+def resolve_device(wanted: str, worker: int | None = None) -> str:
+    """Return `wanted`, or for ``auto`` the best device there is: ``cuda``, else ``mps``, else ``cpu``.
+
+    Args:
+        wanted: The device asked for. ``cuda:1`` is that one device, ``cuda`` any GPU.
+        worker: The number of this worker of xdist, None without xdist. Where there are several GPUs, each worker takes
+            its own in place of ``cuda``, the first worker the first; workers beyond the last GPU begin at the first.
+    """
+    if wanted not in ("auto", "cuda"):
         return wanted
-    if _torch_has_cuda() and _cuda_devices() > 0:
+    devices = _cuda_devices() if _torch_has_cuda() else 0
+    if devices > 1 and worker is not None:
+        return f"cuda:{worker % devices}"
+    if devices or wanted == "cuda":
         return "cuda"
     if sys.platform == "darwin" and platform.machine() == "arm64":
         return "mps"

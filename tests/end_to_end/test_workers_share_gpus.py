@@ -1,0 +1,41 @@
+"""With ``-n`` each worker takes a GPU of its own; where there are fewer GPUs than workers, they take turns.
+
+The GPUs are made up, by the count that the driver is asked for, so that each model ends with an error that names the
+GPU that it was to run on.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from tests.end_to_end.projects import Project
+
+TWO_GPUS = """
+    from pytest_lmgate.backends.hf.models import device
+
+    device._torch_has_cuda = lambda: True
+    device._cuda_devices = lambda: 2
+"""
+GATES = """
+import pytest
+
+@pytest.mark.ppl_max("die", "words", 9)
+def test_die(): pass
+
+@pytest.mark.ppl_max("sure", "words", 9)
+def test_sure(): pass
+
+@pytest.mark.ppl_max("hopeless", "words", 9)
+def test_hopeless(): pass
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the models would be measured")
+def test_each_worker_takes_its_own(project: Project) -> None:
+    project.write(conftest=TWO_GPUS, test_gates=GATES)
+    outcome = project.run("-n", "3").expect(1, error=3)
+    found = re.findall(r"\[(gw\d)\] \w+ --.*?the device '(cuda:?\d?)' cannot be used", outcome.text, re.DOTALL)
+    assert sorted(found) == [("gw0", "cuda:0"), ("gw1", "cuda:1"), ("gw2", "cuda:0")]
