@@ -39,12 +39,13 @@ CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
 
 .DEFAULT_GOAL := help
 .SECONDARY:
-.PHONY: help install test legs docs fuzz example lint lint-format lint-rules lint-types lint-imports format \
+.PHONY: help install test test-gpu legs docs fuzz example lint lint-format lint-rules lint-types lint-imports format \
 	constraints constraints-vllm clean
 
 help:
 	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
 	@echo "make test-ENGINE  test an engine, or the remote cache, in an environment of its own: $(LEGS)"
+	@echo "make test-gpu     compare what a GPU measures with the processor; PYTHON with a build of torch for it"
 	@echo "make test-oldest  the oldest versions of what is installed beside torch; likewise newest, and bare: nothing optional"
 	@echo "make example      gate the checkpoints of example_project, offline"
 	@echo "make docs         write the docs as a site, and run every command that they show (minutes)"
@@ -64,6 +65,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/engines \
 		--ignore=tests/docs/test_pages.py $(PYTEST_ARGS)
+
+# DEVICE=cpu proves the tests themselves where there is no GPU.
+DEVICE ?= cuda
+test-gpu: $(INSTALLED)
+	LMGATE_TEST_DEVICE=$(DEVICE) $(BIN)/python -m pytest tests/gpu $(PYTEST_ARGS)
 
 legs:
 	@echo $(LEGS)

@@ -70,7 +70,7 @@ def published_loop(what: Job) -> list[float]:
         Mean NLL in nats of each window.
     """
     model = what.loaded.model
-    ids = torch.from_numpy(what.streams.ids[0])[None]
+    ids = torch.from_numpy(what.streams.ids[0])[None].to(what.loaded.device)
     seq_len = ids.size(1)
     losses = []
     prev_end_loc = 0

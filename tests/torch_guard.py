@@ -29,6 +29,7 @@ MODULES = [
         "engine",
         "evaluate",
         "engines",
+        "gpu",
         "identity/test_patches.py",
         "example_project/test_quantization_check.py",
         "example_project/test_quantize.py",
