@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.errors import ConfigError, MetricInputError
+from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.metrics.texts import (
     TextMetric,
     collected_metrics,
@@ -224,7 +225,7 @@ def test_a_metric_that_is_not_there_is_told_with_the_nearest_of_all_there_are(na
         found_metric(collected_metrics([_metric()]), name)
     assert str(raised.value) == (
         f"metric: expected a registered metric, got {name!r} (did you mean {meant!r}?); registered are keyword_recall; "
-        "those of pytest-lmgate are accuracy, bleu, bpb, chrf, exact, kl, ppl, pppl, rouge, ter, top1"
+        f"those of pytest-lmgate are {', '.join(sorted(row.name for row in METRICS.values() if row.is_number))}"
     )
 
 
