@@ -1,10 +1,11 @@
-"""Writes the pages of docs/reference from the code.
+"""Writes the pages of docs/reference, and the table of docs/engines.md, from the code.
 
 python docs/reference/generate.py
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -14,11 +15,23 @@ from typing import Any
 
 import pytest
 
+from pytest_lmgate.backends.base import Backend, Kind, Offer
+from pytest_lmgate.backends.table import BACKENDS
+from pytest_lmgate.metrics.table import METRICS, Statistics
 from pytest_lmgate.plugin.options import add_options
 from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
 from pytest_lmgate.spec.json_schema import json_schema
 
 HERE = Path(__file__).parent
+ENGINES = HERE.parent / "engines.md"
+# What a measurement asks of an engine, and the kinds of models that it is defined for; see `require` in evaluate/.
+NEEDS: Mapping[Statistics, tuple[Offer, set[Kind]]] = {
+    "likelihoods": ("score", {"causal", "encoder-decoder"}),
+    "pseudo-likelihoods": ("score", {"masked"}),
+    "choices": ("score", {"causal"}),
+    "divergences": ("compare", {"causal"}),
+    "texts": ("generate", {"causal", "encoder-decoder"}),
+}
 
 
 def pages() -> dict[str, str]:
@@ -104,6 +117,27 @@ def _rows(schema: Mapping[str, Any], prefix: str) -> Iterator[str]:
             yield from _rows(about["items"], f"{name}[].")
 
 
+def engine(name: str) -> type[Backend]:
+    """The class of an engine of this package."""
+    module, _, attribute = BACKENDS[name][0].partition(":")
+    found: type[Backend] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def engines_page() -> str:
+    """The text of docs/engines.md, whose table says which engine serves which metric."""
+    engines = [engine(name) for name in BACKENDS]
+    lines = [["metric", *(f"`{name}`" for name in BACKENDS)], ["---"] * (1 + len(engines))]
+    for metric in METRICS.values():
+        offer, kinds = NEEDS[metric.measures]
+        cells = ["yes" if offer in each.offers and kinds & each.kinds else "" for each in engines]
+        lines.append([f"`{metric.name}`, {metric.title}", *cells])
+    table = "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|\n" for line in lines)
+    before, _, old = ENGINES.read_text(encoding="utf-8").partition("| metric |")
+    _, end, after = old.partition("\n\n")
+    return before + table.rstrip("\n") + end + after
+
+
 def _cell(words: str) -> str:
     """Text that is one cell of a table."""
     one_line = " ".join(words.replace("``", "`").split())
@@ -114,6 +148,7 @@ def main() -> None:
     """Write the pages."""
     for name, text in pages().items():
         (HERE / name).write_text(text.rstrip() + "\n", encoding="utf-8")
+    ENGINES.write_text(engines_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

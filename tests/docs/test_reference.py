@@ -1,4 +1,4 @@
-"""The pages of docs/reference are those that the code gives."""
+"""The pages of docs/reference, and the docs' table of engines and metrics, are those that the code gives."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from typing import Any
 
 import pytest
 
+from pytest_lmgate.backends.table import BACKENDS
+
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 
 
-def generated() -> dict[str, str]:
+def generator() -> Any:
     spec = importlib.util.spec_from_file_location("generate_reference", FOLDER / "generate.py")
     assert spec is not None
     assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return dict(module.pages())
+    return module
 
 
-PAGES = generated()
+GENERATOR = generator()
+PAGES: dict[str, str] = GENERATOR.pages()
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -33,3 +36,13 @@ def test_a_page_is_as_the_code_gives_it(name: str) -> None:
 
 def test_no_page_is_left_over() -> None:
     assert {page.name for page in FOLDER.glob("*.md")} == set(PAGES)
+
+
+def test_the_table_of_engines_is_as_the_code_gives_it() -> None:
+    written = GENERATOR.ENGINES.read_text(encoding="utf-8")
+    assert written == GENERATOR.engines_page(), "run: python docs/reference/generate.py"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_an_engine_says_what_it_offers(name: str) -> None:
+    assert "offers" in vars(GENERATOR.engine(name)), "the table in the docs needs it"
