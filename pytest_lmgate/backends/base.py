@@ -165,6 +165,9 @@ class Runner:
     def score(self, requests: Sequence[Request]) -> Sequence[Floats]:
         """Return the NLLs in nats of each request's targets, an array of shape ``[targets]`` for each request.
 
+        A model that reads ``request.ids`` and whose ``log_probabilities`` have the shape ``[tokens, vocabulary]`` gives
+        ``-log_probabilities[request.at, request.targets]``: `at` are positions, `targets` are token ids.
+
         Raises:
             OutOfMemory: Fewer requests may fit.
         """
@@ -235,7 +238,8 @@ class Model:
         name: The model's name.
         open: Loads the model.
         kind: How the model predicts a token.
-        context: Tokens that it can read at once; None for no limit.
+        context: Tokens that it can read at once; None for no limit: then gates have to say ``max_length``, unless their
+            protocol has a window of its own.
         content: Everything of the model that can change a number on any machine, as text: digests of its files, options
             of its entry. None where that is not known: then its measurements are made in each session and never kept.
         runtime: What else can change a number: the class of the device, versions of libraries.
