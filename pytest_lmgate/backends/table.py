@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_lmgate.backends.base import Backend, Entry, Model
+from pytest_lmgate.backends.raised import raised
 from pytest_lmgate.config.specs import ModelSpec
 from pytest_lmgate.errors import ConfigError, LmgateError, ModelError, nearest
 
@@ -73,8 +74,9 @@ def described(backend: Backend, entry: Entry) -> Model:
     except LmgateError:
         raise
     except Exception as error:  # whatever an engine raises
-        what = f"{type(error).__name__}: {error}"
-        raise ModelError(f"model {entry.name!r}: the engine {backend.name} cannot describe it: {what}") from error
+        raise ModelError(
+            f"model {entry.name!r}: the engine {backend.name} cannot describe it: {raised(error)}"
+        ) from error
     if not isinstance(model, Model):
         kind = type(model).__name__
         raise ModelError(f"model {entry.name!r}: expected the engine {backend.name} to describe a Model, got {kind}")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import Batching, Company, OutOfMemory
+from pytest_lmgate.backends.raised import raised
 from pytest_lmgate.errors import EngineError, LmgateError
 
 Ints = NDArray[np.int64]
@@ -118,6 +119,6 @@ def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> I
         ) from error
     except Exception as error:
         raise EngineError(
-            f"model {model!r}: running {what()} failed: {type(error).__name__}: {error}; an input beyond the model's "
+            f"model {model!r}: running {what()} failed: {raised(error)}; an input beyond the model's "
             "context fails like this"
         ) from error

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from pytest_lmgate.backends.base import Model, Runner
 from pytest_lmgate.backends.memory import available_bytes
+from pytest_lmgate.backends.raised import raised
 from pytest_lmgate.errors import LmgateError, ModelError
 
 P = ParamSpec("P")
@@ -85,8 +86,7 @@ def _opened(model: Model) -> Runner:
     except LmgateError:
         raise
     except Exception as error:  # whatever an engine raises
-        what = f"{type(error).__name__}: {error}"
-        raise ModelError(f"model {model.name!r}: its engine cannot load it: {what}") from error
+        raise ModelError(f"model {model.name!r}: its engine cannot load it: {raised(error)}") from error
     if changed := model.changed():
         runner.close()
         raise FilesChanged(

@@ -205,7 +205,7 @@ def test_an_engine_that_fails_is_one_sentence(dice: _Project) -> None:
     for message in (
         "model 'raises': the engine broken cannot describe it: ZeroDivisionError: division by zero",
         "model 'nothing': expected the engine broken to describe a Model, got NoneType",
-        "model 'refuses': its engine cannot load it: RuntimeError: no chip",
+        f"model 'refuses': its engine cannot load it: RuntimeError: no chip ({dice.folder / 'conftest.py'}:12)",
     ):
         assert message in " ".join(done.stdout.split())
 

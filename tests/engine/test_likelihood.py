@@ -140,7 +140,7 @@ def test_other_failures_of_the_model_name_it_and_the_window() -> None:
 
     watched = Watched(build("llama"), most=40, error=fail)
     with pytest.raises(
-        EngineError, match=r"window of 15 tokens failed: RuntimeError: index out of range in self; an in"
+        EngineError, match=r"window of 15 tokens failed: RuntimeError: index out of range in self \(.*\.py:\d+\); an in"
     ):
         measure_nll(loaded(watched.model), STREAMS, PLAN, dataset="d", batch_size=4)
 

@@ -156,7 +156,8 @@ def test_a_model_that_cannot_be_loaded_is_loaded_once_in_a_session_until_its_fil
     evaluator = session(engine := _Fragile())
     for name in ("two", "two-revised"):
         for window in (8, 4, 2):
-            with pytest.raises(ModelError, match=f"^model '{name}': its engine cannot load it: KeyError: 'sides'$"):
+            expected = rf"^model '{name}': its engine cannot load it: KeyError: 'sides' \(.*\.py:\d+\)$"
+            with pytest.raises(ModelError, match=expected):
                 perplexity(evaluator, name, "text", Protocol(max_length=window))
     assert engine.loaded == ["two", "two-revised"]
 
