@@ -46,8 +46,8 @@ def hold(
             yield
         return
     remark(
-        f"the file system of {path.parent} has no locks ({why}): files stand for them, and a lock that a killed "
-        "process left is free after 5 minutes"
+        f"the file system of {path.parent} has no locks ({why}): lock files stand in for them, and one that a "
+        "killed process left is free after 5 minutes"
     )
     # Not the same file, which stays after a process that finds locks there.
     marker = path.with_suffix(".marker")

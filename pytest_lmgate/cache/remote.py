@@ -58,8 +58,7 @@ class Address:
         except Exception as error:  # whatever a store's library raises; some ask their server already
             problem = f"{type(error).__name__}: {_without(self._secrets, str(error))}"
             raise ConfigError(
-                f"{option}: expected an address such as s3://bucket/folder that can be used, got {self._shown!r} "
-                f"({problem})"
+                f"{option}: expected a usable address such as s3://bucket/folder, got {self._shown!r} ({problem})"
             ) from None
         self._root = root.rstrip("/")
         protocol: str | tuple[str, ...] = self._files.protocol

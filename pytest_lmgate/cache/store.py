@@ -163,8 +163,8 @@ class Store:
             return None
         except NewerError:
             self._remark(
-                f"{self.folder} has entries of a newer pytest-lmgate, which stay as they are: this version measures "
-                "again, and keeps nothing in their place"
+                f"{self.folder} has entries that a newer pytest-lmgate wrote: this version leaves them as they "
+                "are, measures again, and does not keep the result"
             )
         except UnsignedError:
             self._remark("LMGATE_CACHE_KEY is set: cache entries without a signature were not used, but measured again")

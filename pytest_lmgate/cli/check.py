@@ -17,7 +17,8 @@ from pytest_lmgate.report.counted import counted
 
 def check(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Files to check; the nearest lmgate.yaml without.")
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Files to check (default: the nearest lmgate.yaml)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

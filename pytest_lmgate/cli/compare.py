@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 def compare(
     before: Annotated[str, typer.Argument(metavar="A", help="JSON report of the former run; with --history a commit.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="The same of the newer run.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="JSON report or commit of the newer run.")],
     history: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="Take A and B for commits recorded in this folder, or at this URI."),
+        typer.Option(metavar="FOLDER", help="A and B are commits, recorded in this folder or at this URI."),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a comment for a pull request.")] = False,
     as_json: AsJson = False,

@@ -16,7 +16,7 @@ from pytest_lmgate.errors import RecordError, nearest
 
 def history(
     folder: Annotated[str, typer.Argument(help="Folder or URI that pytest --lmgate-history FOLDER writes to.")],
-    gate: Annotated[str, typer.Argument(help="Id of a gate, or a part of it; all gates without.")] = "",
+    gate: Annotated[str, typer.Argument(help="Id of a gate, or a part of it (default: all).")] = "",
     branch: Annotated[str, typer.Option(help="Only runs of this branch.")] = "",
     last: Annotated[int, typer.Option(min=0, help="Show this many runs of each gate, 0 for all; all are judged.")] = 12,
     svg: Annotated[Path | None, typer.Option(help="Write a picture to this file.")] = None,

@@ -14,7 +14,7 @@ from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
 
 
 def markers(
-    name: Annotated[str, typer.Argument(help="One marker or fixture, such as ppl_max; all of them without.")] = "",
+    name: Annotated[str, typer.Argument(help="A marker or fixture, such as ppl_max (default: all).")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Say which markers and fixtures there are, and their arguments."""

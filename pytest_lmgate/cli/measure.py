@@ -27,8 +27,8 @@ def measure(
     metric: Annotated[str, typer.Argument(metavar="METRIC", help=f"One of {', '.join(METRICS)}.")],
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of lmgate.yaml, path or hub id.")],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name of lmgate.yaml, path or hub id.")],
-    reference: Annotated[str | None, typer.Option(help="Of kl, top1 and compare: the model to compare with.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="As in docs/protocols.md.")] = None,
+    reference: Annotated[str | None, typer.Option(help="For kl, top1 and compare: the other model.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="Name as in docs/protocols.md.")] = None,
     stride: Annotated[str | None, typer.Option(help="Tokens; 128,256,512 makes a sweep.")] = None,
     max_length: Annotated[str | None, typer.Option(help="Tokens of a window; 512,1024 makes a sweep.")] = None,
     option: Annotated[

@@ -12,14 +12,14 @@ import typer
 from pytest_lmgate.config.rootdir import Root, find_root
 
 CacheOption = Annotated[
-    str | None, typer.Option("--cache", metavar="FOLDER", help="Folder of measurements; that of pytest's rootdir else.")
+    str | None, typer.Option("--cache", metavar="FOLDER", help="Folder of measurements (default: that of pytest).")
 ]
 BaselineOption = Annotated[
-    str | None, typer.Option("--baseline", metavar="FILE", help="Baseline file; the one beside lmgate.yaml else.")
+    str | None, typer.Option("--baseline", metavar="FILE", help="Baseline file (default: beside lmgate.yaml).")
 ]
 ConfigOption = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="lmgate.yaml to use; the nearest upward else."),
+    typer.Option("--config", metavar="FILE", help="lmgate.yaml to use (default: the nearest upward)."),
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cuda, mps, cpu.")]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Never use the network.")]

@@ -19,11 +19,11 @@ _BAR = 30
 
 def why(
     candidate: Annotated[str, typer.Argument(help="The model that got worse: a name of lmgate.yaml or a path.")],
-    dataset: Annotated[str, typer.Argument(help="A text, as a gate names it.")],
+    dataset: Annotated[str, typer.Argument(help="A text, named as in a gate.")],
     against: Annotated[str, typer.Option(help="The model that it was made of.")],
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of the text to read at most.")] = 20_000,
-    seconds: Annotated[float, typer.Option(min=1, help="Time to take: less text is read where it is short.")] = 600,
-    max_length: Annotated[int | None, typer.Option(min=2, help="Tokens of a window; the context else.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds to take; with fewer, less text is read.")] = 600,
+    max_length: Annotated[int | None, typer.Option(min=2, help="Tokens of a window (default: context).")] = None,
     config: ConfigOption = None,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -92,7 +92,7 @@ def _text(found: Why) -> str:
         f"{each.part} stands out: put into {whole.reference}, it alone costs {each.cost.mean:.3g} nats per token."
         for each in named
     ]
-    return "\n".join([*lines, "", *(said or ["No part stands out of the others."])])
+    return "\n".join([*lines, "", *(said or ["No part stands out from the others."])])
 
 
 def _number(value: float, stderr: float | None) -> str:

@@ -51,7 +51,7 @@ class Executor:
             given[key] = _number(key, value)
         workers = given.get("workers")
         if given.get("num_cpus") == 0 and not (workers or given.get("num_gpus")):
-            raise ConfigError(f"{_NAME}: num_cpus=0: say workers= or num_gpus= too, else nothing says how many fit")
+            raise ConfigError(f"{_NAME}: num_cpus=0: say workers= or num_gpus= too, to limit the workers")
         if importlib.util.find_spec("ray") is None:
             raise ConfigError(f"{_NAME}: Ray is not installed: pip install 'pytest-lmgate[ray]'")
         return cls(

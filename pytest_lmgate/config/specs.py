@@ -166,7 +166,9 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def __post_init__(self) -> None:
         _exactly_one(path=self.path, hub=self.hub)
         if self.prompt is not None and self.source is not None:
-            raise ConfigError("prompt, source: give one; a source is the prompt {column}")
+            raise ConfigError(
+                "prompt, source: expected one of them, got both; source: column is short for prompt: {column}"
+            )
         if self.choices is not None and (self.question is None or self.answer is None):
             raise ConfigError.of("choices", "a multiple-choice dataset needs question: and answer: beside choices:")
         if self.limit is not None and self.limit < 1:
@@ -178,7 +180,9 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 if given is not None:
                     raise ConfigError.of(key, "a text file has no columns; use .jsonl, .csv, .tsv or .parquet")
             if self.limit is not None and not self.lines:
-                raise ConfigError.of("limit", "it counts rows, and a text file is one text; say lines: true, or cut it")
+                raise ConfigError.of(
+                    "limit", "it counts rows, but a text file is one text; say lines: true, or shorten it"
+                )
         if self.hub is None and (self.name or self.revision):
             raise ConfigError("name, revision: only a hub id has them")
 

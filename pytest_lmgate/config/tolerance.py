@@ -48,7 +48,7 @@ class Tolerance:
                 )
             percent = float(match["number"])
             if not math.isfinite(percent):
-                raise ConfigError.of("tolerance", f"expected a finite percentage, got one of {len(written)} characters")
+                raise ConfigError.of("tolerance", f"expected a finite percentage, got {len(written)} characters")
             return cls(percent / 100, relative=True)
         if isinstance(written, bool) or not isinstance(written, int | float):
             raise ConfigError.of(

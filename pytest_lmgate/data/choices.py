@@ -97,9 +97,9 @@ def _answers(given: Sequence[Any], offered: Sequence[tuple[str, ...]], name: str
                 f"{where}: expected an index from 0 to {len(choices) - 1} or the text of a choice, got {right!r}"
             )
         if text is not None and index is not None and text != index and len(kinds) != 1:
-            others = "others are of either kind" if kinds else "no other row tells which"
+            others = "other rows are of both kinds" if kinds else "no other row decides"
             raise DataError(
-                f"{where}: {right!r} is the text of choice {text} and may be the index of choice {index}; {others}: "
+                f"{where}: {right!r} is the text of choice {text} or the index of choice {index}; {others}: "
                 "write indexes as numbers, in .jsonl or .parquet"
             )
         by_text = index is None or (text is not None and kinds == {"text"})

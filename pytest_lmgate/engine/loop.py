@@ -146,8 +146,8 @@ def run_batches(items: Items, run: Run, board: Board, batching: Batching, job: J
         if job.keep is not None and board.done:
             job.keep(board.entry)
             how = "failed" if isinstance(error, EngineError) else "interrupted"
-            at = f"{how} at {_percent(board.done, board.of)}, which is kept"
-            job.note(f"{job.model} on {job.dataset}: {at}; the next run goes on from there")
+            at = f"{how} at {_percent(board.done, board.of)}"
+            job.note(f"{job.model} on {job.dataset}: {at}; this part is kept, and the next run goes on from there")
         raise
 
 

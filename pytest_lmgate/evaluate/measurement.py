@@ -157,7 +157,7 @@ def require(model: Model, metric: str, offer: Offer, *kinds: Kind) -> None:
         if model.kind == "causal" and model.architecture == "unknown":
             raise ModelError(
                 f"{metric} is undefined for {model.name!r}, taken for a causal model since its config lacks "
-                f"architectures: expected a {' or '.join(kinds)} model; where it is one, say so in config.json, "
+                f"architectures: expected a {' or '.join(kinds)} model; if it is, add its class to config.json, "
                 'as in "architectures": ["BertForMaskedLM"]'
             )
         named = f" (architecture {model.architecture})" if model.architecture else ""

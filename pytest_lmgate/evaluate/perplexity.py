@@ -201,7 +201,7 @@ class ConditionalLikelihoods(TokenLikelihoods):
         if said:
             raise ProtocolError(
                 f"{', '.join(said)}: the encoder-decoder model {self.model.name!r} reads each source and target whole; "
-                "its conditional perplexity has only a unit"
+                "its conditional perplexity takes unit= only"
             )
 
     @property

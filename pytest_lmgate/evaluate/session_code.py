@@ -41,7 +41,7 @@ class SessionCode:
         self._patches = patched
         reason = model.not_kept
         if model.content is None and not reason:
-            reason = "its engine gives no digest of it"
+            reason = "its engine gives no digest of the model"
         if not (patched or reason or revision is not None):
             return model
         added = {"patches": "; ".join(patched)} if patched else {}

@@ -150,7 +150,7 @@ def score_function(
     """
     if request.generation != GenerationSettings():
         raise ConfigError(
-            f"{request.generation.signature}: {function.name} writes as it likes; settings of generation are for models"
+            f"{request.generation.signature}: only a model takes generation settings, not the {function.name}"
         )
     task, clusters = rows.task, rows.clusters
     texts = _called(function, task.prompts)

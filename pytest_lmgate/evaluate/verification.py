@@ -92,7 +92,7 @@ def _difference(kept: Entry, again: Entry, rounding: float) -> str:
     for name in sorted(kept.arrays.keys() | again.arrays.keys()):
         one, other = kept.arrays.get(name), again.arrays.get(name)
         if one is None or other is None or one.shape != other.shape:
-            return f"{name} is {_shape(one)} in the cache, measured again {_shape(other)}"
+            return f"{name} is {_shape(one)} in the cache and {_shape(other)} when measured again"
         if not np.array_equal(one, other) and (said := _beyond(one, other, rounding)):
             return f"{name} {said}"
     for name in sorted(kept.facts.keys() | again.facts.keys()):
@@ -113,7 +113,7 @@ def _beyond(one: NDArray[Any], other: NDArray[Any], rounding: float) -> str:
         if difference <= allowed:
             return ""
         return (
-            f"is {one.mean():.6g} on average in the cache, {other.mean():.6g} measured again (mean difference "
+            f"is {one.mean():.6g} on average in the cache and {other.mean():.6g} when measured again (mean difference "
             f"{difference:.2g}, rounding explains {allowed:.2g})"
         )
 
@@ -123,8 +123,8 @@ def _unequal(one: Any, other: Any) -> str:
         return ""
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         row = next(row for row, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-        return f", row {row}, is {one[row]!r:.80} in the cache, measured again {other[row]!r:.80}"
-    return f" is {one!r:.80} in the cache, measured again {other!r:.80}"
+        return f", row {row}, is {one[row]!r:.80} in the cache and {other[row]!r:.80} when measured again"
+    return f" is {one!r:.80} in the cache and {other!r:.80} when measured again"
 
 
 def _shape(array: NDArray[Any] | None) -> str:

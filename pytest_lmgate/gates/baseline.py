@@ -221,7 +221,7 @@ def _require_once(pairs: list[tuple[str, Any]], where: str, mend: str) -> None:
     """Refuse a key that stands twice, as after a merge that kept both sides: the last one would be taken."""
     names = [name for name, _ in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise BaselineError(f"{where}: {twice} stands there twice; {mend}")
+        raise BaselineError(f"{where}: {twice} appears twice; {mend}")
 
 
 def format_baseline(entries: Mapping[str, BaselineEntry]) -> str:

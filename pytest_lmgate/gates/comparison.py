@@ -138,7 +138,7 @@ def blank_comparison(
         confidence=confidence,
         n=n,
         clusters=clusters,
-        reason="" if clusters > 1 else f"{clusters} cluster: noise is judged between clusters and needs two at least",
+        reason="" if clusters > 1 else f"{clusters} cluster: noise is judged between clusters and needs at least two",
     )
 
 

@@ -26,7 +26,7 @@ from pytest_lmgate.metrics.texts.bootstrap import Resamples, paired_bootstrap
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
 
 OLD_RULE = (
-    "the baseline was written by an earlier version and keeps less: judged by Student's bounds, as then; "
+    "an earlier version wrote the baseline and kept less: it is judged by Student's bounds, as it was then; "
     "--lmgate-update measures it anew"
 )
 """What to say of a baseline that is judged by the rule of its own time."""
@@ -35,8 +35,8 @@ _PARTS = {
     "data": "the data differs: other rows, prompts, references or clusters",
     "protocol": "the protocol differs",
     "metric": "the metric differs, by its signature",
-    "reference": "the reference of the divergence differs: another model, or loaded otherwise",
-    "targets": "the tokens differ: the text was tokenized otherwise, and likelihoods per token cannot be compared; "
+    "reference": "the reference of the divergence differs: another model, or loaded with other options",
+    "targets": "the tokens differ: the text was tokenized differently, so likelihoods per token cannot be compared; "
     "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are)",
 }
 
@@ -64,7 +64,7 @@ def compare(
     if not _same_clusters(candidate, reference):
         former = candidate.former() if candidate.former is not None else candidate
         if not _same_clusters(former, reference):
-            raise ComparisonError("expected the same clusters of targets or rows on both sides, got others")
+            raise ComparisonError("expected the same clusters of targets or rows on both sides, got different ones")
         candidate, old = former, True
     for name, sample in (("candidate", candidate), ("reference", reference)):
         if bad := int((~np.isfinite(sample.sums)).sum()):

@@ -143,7 +143,7 @@ def parse_report(text: bytes, where: str) -> Sequence[GateRecord]:
     gates = _decoded(text, _Report, where, "a report that --lmgate-report json:FILE wrote").gates
     twice = [name for name, count in Counter(gate.id for gate in gates).items() if count > 1]
     if twice:
-        raise RecordError(f"{where}: the gate {twice[0]} stands there twice, and nothing tells which verdict counts")
+        raise RecordError(f"{where}: the gate {twice[0]} appears twice: expected one verdict")
     return gates
 
 

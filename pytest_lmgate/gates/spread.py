@@ -27,7 +27,7 @@ _MOST_TEXTS = 10_000
 _SAME = 1e-6
 _TAIL = 0.01
 # What the distance of a row is counted in, by the metric that is one.
-_DISTANCES = {"kl": "nats per token", "top1": "share of tokens with another top token"}
+_DISTANCES = {"kl": "nats per token", "top1": "share of tokens with a different top prediction"}
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def _changed(
 ) -> TagChange:
     here, there = candidate.of_rows(kept), reference.of_rows(kept)
     if here is None or there is None:
-        return replace(blank, problem="nothing of these rows was scored")
+        return replace(blank, problem="no target of these rows was scored")
     try:
         found = compare(here, there, tolerance=tolerance, confidence=confidence)
     except (ComparisonError, MetricInputError) as error:

@@ -43,7 +43,9 @@ def imports_of(files: Iterable[Path]) -> Imports:
             return Imports(packages, f"{file.name} cannot be read as Python: {error}")
         for name, optional in _imported(tree, optional=False):
             if name in _COMPUTED:
-                return Imports(packages, f"{file.name} imports by {name}, under a name that only a run tells")
+                return Imports(
+                    packages, f"{file.name} imports by {name}, with a module's name that is computed at run time"
+                )
             home = _home(name)
             if home == "outside" or (home == "absent" and not optional):
                 where = "which is not installed" if home == "absent" else "which is not an installed package"

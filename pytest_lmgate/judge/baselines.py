@@ -71,8 +71,8 @@ class Baselines:
         }
         if len({(entry.value, entry.content) for entry in former.values()}) > 1:
             raise BaselineError(
-                f"no baseline: {self.path} has no entry for this gate, and several that no gate uses and that may be "
-                f"its own under a former name: {', '.join(former)}; rename one of them in the file to "
+                f"no baseline: {self.path} has no entry for this gate. If the gate was renamed, its entry is one of "
+                f"several that no gate uses: {', '.join(former)}; rename that entry in the file to "
                 f"{identity.removeprefix(self._prefix)}"
             )
         for name, entry in list(former.items())[:1]:
@@ -99,7 +99,7 @@ class Baselines:
             prune = shlex.join(["pytest", "--lmgate-prune", *self._arguments])
             was_renamed = (
                 f"; the entry of {former[0]} is of the same metric, model and dataset, and no gate uses it: if this "
-                f"gate was renamed, give the entry its new name by\n    {prune}\nand if not,"
+                f"gate was renamed, give the entry its new name by\n    {prune}\nOtherwise"
             )
         raise BaselineError(
             f"no baseline: {self.path} {there}{was_renamed or ';'} make one with a model that is good, and commit the "

@@ -27,7 +27,7 @@ from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.gates import Gate, NoRegression
 
-_ANEW = "; where that is meant, measure the baseline anew: --lmgate-update"
+_ANEW = "; if this is intended, measure the baseline anew with --lmgate-update"
 Resolve = Callable[[Any], Any]
 
 
@@ -140,8 +140,8 @@ class Judge:
             score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
             if gate.tolerance.relative and not score > 0:
                 raise ComparisonError(
-                    f"a tolerance in percent needs a baseline above 0, got {float(score):g}: nothing could be judged "
-                    "by it; use a tolerance in the metric's unit"
+                    f"a tolerance in percent needs a baseline above 0, got {float(score):g}; "
+                    "use a tolerance in the metric's unit"
                 )
             self.entries[blank.id] = baselines.entry(score)
             former = self._former(gate, score, baselines.read().get(blank.id))
@@ -233,7 +233,7 @@ def _measured(blank: Verdict, score: Score) -> Verdict:
 
 def _sample(score: Score) -> Sample:
     if score.sample is None:
-        raise ComparisonError(f"{score.metric} of {score.model!r} was kept without what a comparison needs")
+        raise ComparisonError(f"{score.metric} of {score.model!r} was kept without the sums that a comparison needs")
     return score.sample
 
 
@@ -241,7 +241,7 @@ def _compared(gate: NoRegression, candidate: Sample, reference: Sample, against:
     try:
         found = compare(candidate, reference, tolerance=gate.tolerance, confidence=gate.confidence, same=same)
     except ComparisonError as error:
-        raise ComparisonError(f"cannot be compared with {against}: {error}") from None
+        raise ComparisonError(f"cannot be compared with the {against}: {error}") from None
     return replace(found, against=against, clustered_by=candidate.clustered_by)
 
 
@@ -257,7 +257,7 @@ def _require_same(known: Mapping[str, str], identity: Mapping[str, str], against
     """Refuse, before a model runs, a measurement that differs from the baseline in a part that is already known."""
     both = known.keys() & identity.keys()
     if found := differences({part: known[part] for part in both}, {part: identity[part] for part in both}):
-        raise ComparisonError(f"cannot be compared with {against}: {'; '.join(found)}{_ANEW}")
+        raise ComparisonError(f"cannot be compared with the {against}: {'; '.join(found)}{_ANEW}")
 
 
 def _worst(score: Score) -> tuple[tuple[int, float, str, str, str], ...]:

@@ -113,8 +113,8 @@ def update_file(
     told = _told(f"{prefix}{path.name}", before, after, list(new), gone, moved)
     if waiting and len(gone) < len(unused):
         told.append(
-            f"  nothing else was removed, since {waiting[0]} has no entry, and one that no gate uses may be its own "
-            "under a former name: make its entry first, by --lmgate-update-new-only"
+            f"  nothing else was removed: {waiting[0]} has no entry, and if it was renamed, an entry that no gate uses "
+            "may be its own; make its entry first, with --lmgate-update-new-only"
         )
     return told
 

@@ -105,7 +105,9 @@ def _of_likelihoods(
         return Where()
     there = None if against is None else targets_of(evaluator, against, shelf)
     if there is None or there.layout.targets != here.layout.targets:
-        kept = "the baseline keeps no tokens" if against is None else "the two models cut the text into other tokens"
+        kept = (
+            "the baseline keeps no tokens" if against is None else "the two models cut the text into different tokens"
+        )
         where = _by_sums(here, *samples, unit=getattr(what.how, "unit", "token"))
         return replace(where, notes=(f"{kept}: only sums of {samples[0].clustered_by} are compared",))
     places = here.places or there.places

@@ -118,7 +118,7 @@ _ROWS = (
     Metric("kl", "KL divergence", "the KL divergence of a model from a reference model, in nats per token",
            "divergences", "divergence:kl", "lower", lowest=0, options=("statistic",), usual=("statistic", "mean"),
            also_called=("kld", "kldiv", "kldivergence", "divergence")),
-    Metric("top1", "share of tokens with the same most likely one",
+    Metric("top1", "share of tokens with the same top prediction",
            "the share of tokens where a model and its reference have the same most likely token",
            "divergences", "divergence:top1", "higher", scale=1, also_called=("sametop", "top")),
     Metric("compare", "comparison of two models",

@@ -68,8 +68,8 @@ def _shared_fixtures(items: Sequence[pytest.Item]) -> list[str]:
             own = find_project_file(item.path.parent)
             if (first := projects.setdefault(id(definitions[-1]), own)) != own:
                 problems.append(
-                    f"the fixture {name!r} may measure once for tests that go by {first} and by {own}: give it the "
-                    "scope 'module', or each project one of its own"
+                    f"the fixture {name!r} has one result for tests of two projects, {first} and {own}: give it the "
+                    "scope 'module', or define it once in each project"
                 )
     return problems
 

@@ -46,7 +46,7 @@ _TEXTS = {
     "baseline": ("FILE", f"baseline of no_regression gates (default: {BASELINE_NAME} beside lmgate.yaml)"),
     "history": ("FOLDER", "folder or URI that gets one record of each run, for lmgate history and the HTML report"),
     "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
-    "executor": ("RAY", "have a Ray cluster read: ray, or ray://host:port, with ?workers=N&num_gpus=1 and the like"),
+    "executor": ("RAY", "run models on a Ray cluster: ray, or ray://host:port, with ?workers=N&num_gpus=1 and so on"),
     "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
 }
 _FLAGS = {
@@ -56,7 +56,7 @@ _FLAGS = {
     "fail-fast": "stop a measurement as soon as its partial sum proves the limit broken",
     "strict": "fail wherever a gate is inconclusive",
     "holm": "correct no_regression gates for how many they are (Holm)",
-    "require-all": "refuse a session that pytest leads past the gates of lmgate.yaml",
+    "require-all": "refuse a session that leaves gates of lmgate.yaml out",
     "explain-cache": "say per gate whether the cache had it, and if not which ingredient changed",
 }
 

@@ -41,7 +41,7 @@ def _ask_for(name: str, item: pytest.Item) -> None:
                 f"indirect=[{name!r}], or give each value its marker by pytest.param(..., marks=...)"
             )
         raise ConfigError(
-            f"lmgate.fixture: no fixture {name!r} for this test; see pytest --fixtures for those there are"
+            f"lmgate.fixture: no fixture {name!r} for this test; pytest --fixtures lists the known fixtures"
         )
     if name in names:
         return

@@ -126,7 +126,7 @@ def _of_comparison(verdict: Verdict, found: Comparison) -> str:
         return f"the lower bound is beyond the tolerance, at {level}"
     build = "the build fails" if verdict.blocking else "the build goes on"
     side = "beyond" if found.degradation > found.tolerance.size else "within"
-    text = f"the data cannot tell, at {level}; {build}, as what was measured is {side} the tolerance"
+    text = f"the data cannot tell, at {level}; {build}, as the measured change is {side} the tolerance"
     if found.degradation <= found.tolerance.size and verdict.blocking:
         text = f"the data cannot tell, at {level}; --lmgate-strict fails the build"
     if verdict.is_corrected:

@@ -59,7 +59,7 @@ def openmetrics_report(results: Results) -> str:
     ]
     lines += [
         "# TYPE lmgate_problems gauge",
-        "# HELP lmgate_problems What fails the session beside its gates.",
+        "# HELP lmgate_problems Problems other than gates that fail the session.",
         f"lmgate_problems {len(results.problems)}",
     ]
     return "\n".join([*lines, "# EOF"]) + "\n"

@@ -72,7 +72,7 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
     parameters = arguments_of_no_regression(row, against=_BASELINE, confidence=_CONFIDENCE)
     hint = ""
     if metric and metric not in _RESERVED:
-        hint = f"; the metric {metric!r} is taken for a registered one, since pytest-lmgate has none of that name"
+        hint = f"; {metric!r} is not a metric of pytest-lmgate, so it is taken for a registered metric"
     arguments = _bound(NO_REGRESSION, parameters, args, kwargs, hint)
     tolerance = Tolerance.parse(arguments.pop("tolerance"))
     against, confidence = arguments.pop("against", _BASELINE), arguments.pop("confidence", _CONFIDENCE)
@@ -122,10 +122,12 @@ def _evaluation(row: Metric, arguments: dict[str, Any]) -> EvaluationSpec:
         if model is not None or dataset is not None:
             raise ConfigError.of("predictions", "give texts, or a model and a dataset, not both")
         if generation := [key for key in GENERATION if key in arguments]:
-            raise ConfigError(f"{', '.join(generation)}: of a model that generates; the predictions are there already")
+            raise ConfigError(f"{', '.join(generation)}: for a model that generates, not beside predictions")
     else:
         if "references" in arguments:
-            raise ConfigError.of("references", "go with predictions; a dataset names the columns that hold its own")
+            raise ConfigError.of(
+                "references", "only for predictions; a dataset names its columns of references in lmgate.yaml"
+            )
         for key, value in (("model", model), ("dataset", dataset)):
             if is_no_name(value):
                 raise ConfigError.of(

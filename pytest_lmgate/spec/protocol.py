@@ -71,7 +71,7 @@ class Protocol:
                 others = [each.name for each in PROTOCOLS.values() if each.whole_text]
                 raise ProtocolError.of(
                     "unit",
-                    f"{self.unit!r} counts the whole text, of which protocol {self.name!r} leaves part unscored; "
+                    f"{self.unit!r} counts the whole text, but protocol {self.name!r} leaves part of it unscored; "
                     f"use unit='token', or protocol {_either(others)}",
                 )
             if self.average == "window":

@@ -60,7 +60,9 @@ def test_where_the_system_has_no_locks_one_process_waits_for_the_other(
 ) -> None:
     env, path = libc | {"FLOCK_ERRNO": str(number)}, tmp_path / "locks" / "a.lock"
     first = start(path, 2, env)
-    said = f"the file system of {path.parent} has no locks ({os.strerror(number)}): files stand for them, and a lock "
+    said = (
+        f"the file system of {path.parent} has no locks ({os.strerror(number)}): lock files stand in for them, and one "
+    )
     assert line(first) == f"{said}that a killed process left is free after 5 minutes"
     assert line(first) == "held"
     second = start(path, 0, env)

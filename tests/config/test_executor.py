@@ -19,7 +19,7 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
         ("ray://", "expected ray, or an address as in ray://host:10001; got 'ray://'"),
         ("http://head:10001", "expected ray, or an address"),
         ("ray://[::1", "expected ray, or an address"),
-        ("ray?num_cpus=0", "num_cpus=0: say workers= or num_gpus= too, else nothing says how many fit"),
+        ("ray?num_cpus=0", "num_cpus=0: say workers= or num_gpus= too, to limit the workers"),
         ("ray?worker=4", r"expected one of workers, num_gpus, num_cpus after \?; got 'worker'.*workers"),
         ("ray?workers=0", "workers: expected a whole number from 1; got '0'"),
         ("ray?workers=1.5", "workers: expected a whole number from 1; got '1.5'"),

@@ -178,7 +178,7 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
         ),
         (
             "datasets: {a: {path: x.raw, limit: 100}}",
-            ": datasets.a.limit: it counts rows, and a text file is one text; say lines: true, or cut it",
+            ": datasets.a.limit: it counts rows, but a text file is one text; say lines: true, or shorten it",
         ),
         (
             "datasets: {a: {path: x.txt, lines: true, cluster: kind}}",

@@ -161,15 +161,18 @@ def test_a_text_that_is_the_same_choice_either_way_is_that_choice() -> None:
 
 def test_a_number_is_an_index_and_tells_nothing_of_texts() -> None:
     assert [each.answer for each in questions([{**NUMBERS, "a": 1}, {**NUMBERS, "a": 2}])] == [1, 2]
-    with pytest.raises(DataError, match="row 1: answer: '1' is the text of choice 0 and may be the index of choice 1"):
+    with pytest.raises(DataError, match="row 1: answer: '1' is the text of choice 0 or the index of choice 1"):
         questions([{**NUMBERS, "a": 2}, {**NUMBERS, "a": "1"}])
 
 
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        (["1", "2"], "row 0: answer: '1' is the text of choice 0 and may be the index of choice 1; no other row tells"),
-        (["0", "3", "2"], "row 2: answer: '2' is the text of choice 1 and may be the index of choice 2; others are of"),
+        (["1", "2"], "row 0: answer: '1' is the text of choice 0 or the index of choice 1; no other row decides"),
+        (
+            ["0", "3", "2"],
+            "row 2: answer: '2' is the text of choice 1 or the index of choice 2; other rows are of both",
+        ),
     ],
 )
 def test_a_text_that_stays_ambiguous_is_refused(answers: list[str], message: str) -> None:

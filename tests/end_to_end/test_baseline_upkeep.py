@@ -138,7 +138,7 @@ def test_prune_judges_a_renamed_gate_by_its_old_entry(kept: Project) -> None:
 def test_prune_moves_no_entry_of_another_protocol_and_then_removes_nothing(kept: Project) -> None:
     kept.write(test_gate=GATES.replace('"1%")\n    def test_gate()', '"1%", stride=8)\n    def test_new_name()'))
     outcome = kept.run("--lmgate-prune").expect(1, passed=1, error=1)
-    outcome.says("no baseline", f"nothing else was removed, since {NEW_ID} has no entry").is_silent_on("renamed to")
+    outcome.says("no baseline", f"nothing else was removed: {NEW_ID} has no entry").is_silent_on("renamed to")
     assert sorted(entries(kept)) == sorted([GATE_ID, OTHER])
 
 
@@ -149,7 +149,9 @@ def test_prune_does_not_choose_between_entries_that_differ(kept: Project) -> Non
     (kept.folder / "lmgate-baseline.json").write_text(json.dumps(data))
     kept.write(test_gate=GATES.replace("test_gate()", "test_new_name()"))
     outcome = kept.run("--lmgate-prune").expect(1, passed=1, error=1)
-    outcome.says(f"under a former name: {GATE_ID}, {twin}; rename one of them in the file to {NEW_ID}")
+    outcome.says(
+        f"its entry is one of several that no gate uses: {GATE_ID}, {twin}; rename that entry in the file to {NEW_ID}"
+    )
     assert len(entries(kept)) == 3
 
 

@@ -131,8 +131,8 @@ def test_columns_may_have_any_name_and_csv_any_answer(project: Project) -> None:
     )
     outcome = project.run().expect(1, passed=2, failed=1).is_silent_on("Traceback", "/pytest_lmgate/")
     outcome.says(
-        "dataset 'both': row 0: answer: '1' is the text of choice 0 and may be the index of choice 1; no other row "
-        "tells which: write indexes as numbers, in .jsonl or .parquet"
+        "dataset 'both': row 0: answer: '1' is the text of choice 0 or the index of choice 1; no other row "
+        "decides: write indexes as numbers, in .jsonl or .parquet"
     )
 
 

@@ -76,7 +76,7 @@ def test_gates_on_two_models_are_judged_and_reported(two: Project) -> None:
     assert spread["worse"] == sum(spread["bins"]) == mean["details"]["clusters"]
     assert spread["lowest"] < spread["median"] <= spread["p90"] <= spread["p99"] <= spread["highest"]
     assert spread["lowest"] < mean["value"] < spread["highest"]
-    assert found["top1_min[noisy-float-words]"]["spread"]["unit"] == "share of tokens with another top token"
+    assert found["top1_min[noisy-float-words]"]["spread"]["unit"] == "share of tokens with a different top prediction"
     assert "spread" not in p99
     details = mean["details"]
     assert details["reference"] == "float"
@@ -161,7 +161,7 @@ def test_a_failure_tells_the_figures(two: Project) -> None:
     two.run().expect(1, failed=3).says(
         "kl_max: KL divergence 0.",
         "of 'noisy' against 'float' on 'words' is above the limit 0",
-        "top1_min: share of tokens with the same most likely one 0.",
+        "top1_min: share of tokens with the same top prediction 0.",
         "is below the limit 1",
         "Mean PPL(Q) ",
         "Mean KLD ",
@@ -298,7 +298,9 @@ def test_a_divergence_may_not_grow_over_its_baseline(two: Project) -> None:
     two.run().expect(0, passed=2).says("-100 %")
     # Another reference is another measure.
     yaml.write_text(before.replace("/float", "/noisy"))
-    two.run().expect(1, error=2).says("the reference of the divergence differs: another model, or loaded otherwise")
+    two.run().expect(1, error=2).says(
+        "the reference of the divergence differs: another model, or loaded with other options"
+    )
 
 
 def test_the_divergence_of_two_models_from_a_third_is_compared(two: Project) -> None:

@@ -146,7 +146,7 @@ def test_a_uri_of_no_known_store_is_refused_before_anything_is_measured(measured
     for arguments in ((), ("-n", "2")):
         done = measured.run("--lmgate-history=nosuch://me:secret@bucket/runs", *arguments).expect(4)
         done.says(
-            "--lmgate-history: expected an address such as s3://bucket/folder that can be used, got 'nosuch://***@bucket/runs'"
+            "--lmgate-history: expected a usable address such as s3://bucket/folder, got 'nosuch://***@bucket/runs'"
         )
         done.is_silent_on("secret", "Traceback")
     offline = measured.run("--lmgate-history=memory://runs", "--lmgate-offline").expect(4)

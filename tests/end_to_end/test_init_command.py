@@ -256,7 +256,7 @@ def test_a_baseline_that_pytest_s_settings_name_is_the_one_that_is_written(start
 
 def test_where_pytest_s_settings_name_another_file_it_refuses(start: Start) -> None:
     project = start("die").write(pytest_ini="[pytest]\nlmgate_config = other.yaml\n")
-    lmgate(project.folder, "init", "--yes", code=3).says("a new one would not be read")
+    lmgate(project.folder, "init", "--yes", code=3).says("so a new lmgate.yaml is not read")
 
 
 def test_a_text_of_one_cluster_has_no_known_noise_and_still_gates(start: Start, models: Path) -> None:

@@ -239,7 +239,7 @@ def test_inconclusive_passes_within_the_tolerance_fails_beyond_it_and_always_fai
 
     noisy.write(test_gate=NOISY.replace("TOLERANCE", f"{100 * beyond}%"))
     done = noisy.run().expect(1, failed=1)
-    done.says("INCONCLUSIVE at a tolerance", "the build fails, as what was measured is beyond the tolerance")
+    done.says("INCONCLUSIVE at a tolerance", "the build fails, as the measured change is beyond the tolerance")
 
 
 def test_holm_turns_a_pass_into_inconclusive_and_the_summary_says_so(noisy: Project) -> None:
@@ -524,7 +524,7 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(measured: Proje
         (folder / "tokenizer.json").write_text(swapped, encoding="utf-8")
         path.write_text(written.replace(f"{models[1]}/die}}", f"{folder}}}"), encoding="utf-8")
     measured.write(conftest=COUNT_MEASUREMENTS)
-    measured.run().expect(1, error=1).says("cannot be compared with baseline of", says, "--lmgate-update")
+    measured.run().expect(1, error=1).says("cannot be compared with the baseline of", says, "--lmgate-update")
     # What is known of data and protocol before a model runs is compared before.
     assert measured.measured == (["die"] if change == "tokenizer" else [])
 
@@ -564,7 +564,7 @@ def test_an_update_says_what_it_wrote_anew_though_the_value_is_the_same(measured
     text = baseline(measured).read_text(encoding="utf-8")
     baseline(measured).write_text(re.sub(r'"data": "\w{6}', '"data": "000000', text), encoding="utf-8")
     done = measured.run("--lmgate-update").expect(0)
-    done.says("1 changed; commit it", "60 -> 60: cannot be compared with baseline of", "the data differs")
+    done.says("1 changed; commit it", "60 -> 60: cannot be compared with the baseline of", "the data differs")
     baseline(measured).write_text(re.sub(r'"torch": "\w+', '"torch": "1', text), encoding="utf-8")
     measured.run("--lmgate-update").expect(0).says("1 changed; commit it", "60, unchanged, measured elsewhere")
 

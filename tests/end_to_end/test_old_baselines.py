@@ -16,7 +16,7 @@ from tests.end_to_end.projects import FACES, Project
 from tests.end_to_end.test_no_regression import AGAINST_BASELINE, ID, baseline, other_model
 from tests.end_to_end.writers import write_rows, writing_project
 
-SAYS = "the baseline was written by an earlier version and keeps less: judged by Student's bounds, as then"
+SAYS = "an earlier version wrote the baseline and kept less: it is judged by Student's bounds, as it was then"
 ROWS = [" ".join(f"w{(7 * i * j) % 57}" for j in range(1, length)) for i, length in enumerate((121, 9, 14, 12), 1)]
 BY_DOCUMENT = f"""
     import pytest

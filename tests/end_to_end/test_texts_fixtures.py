@@ -102,7 +102,7 @@ def test_a_failed_assertion_shows_the_score_and_a_wrong_text_is_one_sentence(pro
                 "null": ({"predictions": ["a", None]}, "row 1: expected the prediction to be a string, got NoneType"),
                 "text": ({"predictions": "ab"}, "expected predictions to be a list of strings, one per row, got str"),
                 "both": ({"model": "counter"}, "predictions: give texts, or a model and a dataset, not both"),
-                "settings": ({"max_new_tokens": 9}, "max_new_tokens: of a model that generates"),
+                "settings": ({"max_new_tokens": 9}, "max_new_tokens: for a model that generates"),
                 "option": ({"tokenise": "zh"}, "(did you mean 'tokenize'?)"),
                 "tokenizer": ({"tokenize": "inlt"}, "(did you mean 'intl'?)"),
             }
@@ -116,7 +116,7 @@ def test_a_failed_assertion_shows_the_score_and_a_wrong_text_is_one_sentence(pro
                 assert type(raised.value).__module__ == "pytest_lmgate.errors"
 
             def test_unheard(bleu_of):
-                with pytest.raises(Exception, match="references: go with predictions"):
+                with pytest.raises(Exception, match="references: only for predictions"):
                     bleu_of("counter", "chains", references=[["a"]])
 
             def test_of_the_user(rouge_of):

@@ -65,7 +65,7 @@ def test_forged_entries_pass_every_gate_and_fail_the_session_that_verifies(
     for model in ("die", "sure", "hopeless"):
         outcome.says(f"ERROR: --lmgate-verify: {model} on words: the cache entry is not what the model gives: nll is ")
     # The logarithm of 60, the faces of the die.
-    outcome.says("nll is 0.000409434 on average in the cache, 4.09434 measured again")
+    outcome.says("nll is 0.000409434 on average in the cache and 4.09434 when measured again")
     outcome.says(
         *(f"find out who wrote {entry} or the digests in that cache, and delete both" for entry in three.entries)
     )
@@ -217,7 +217,7 @@ def test_a_forged_text_is_named_by_its_row(tmp_path: Path, tmp_path_factory: pyt
     forge(entry, facts=better)
     project.run().expect(0, passed=1)
     outcome = project.run("--lmgate-verify", "all").expect(1, passed=1)
-    outcome.says("texts, row 1, is 'three four five six seven' in the cache, measured again 'one'")
+    outcome.says("texts, row 1, is 'three four five six seven' in the cache and 'one' when measured again")
 
 
 def _rows() -> list[dict[str, Any]]:

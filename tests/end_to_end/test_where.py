@@ -256,7 +256,7 @@ def test_of_two_tokenizers_rows_and_tags_are_named_but_no_tokens(tagged: Project
     (tagged.folder / "lmgate.yaml").write_text(written.replace("models:\n", "models:\n  letters: {path: letters}\n"))
     tagged.write(test_gate=gate("letters", metric="bpb", more=', against="fair"'))
     tagged.run(*REPORT).expect(1, failed=1).says(
-        "their rise in nats per byte", "the two models cut the text into other tokens"
+        "their rise in nats per byte", "the two models cut the text into different tokens"
     )
     where = where_of(tagged)
     assert where["per"] == "byte"

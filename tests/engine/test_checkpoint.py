@@ -172,5 +172,5 @@ def test_a_model_whose_config_does_not_say_its_kind_is_refused_as_that(config: d
         require(model, "pppl", "score", "masked")
     assert str(raised.value) == (
         "pppl is undefined for 'm', taken for a causal model since its config lacks architectures: expected a masked "
-        'model; where it is one, say so in config.json, as in "architectures": ["BertForMaskedLM"]'
+        'model; if it is, add its class to config.json, as in "architectures": ["BertForMaskedLM"]'
     )

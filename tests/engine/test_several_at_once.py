@@ -97,7 +97,7 @@ def test_a_failure_keeps_what_the_others_measured_and_the_next_run_goes_on_from_
     done = int(np.isfinite(measured).sum())
     assert 0 < done < len(measured)
     assert notes == [
-        f"m on d: failed at {100 * done // len(measured)} %, which is kept; the next run goes on from there"
+        f"m on d: failed at {100 * done // len(measured)} %; this part is kept, and the next run goes on from there"
     ]
     again = _Crew(AT_ONCE, tokens=1, before=lambda some: read.append(-len(some[0].ids)))
     found = score(again, _requests(), Job(model="m", dataset="d", partial=kept[-1]))

@@ -111,11 +111,12 @@ def test_counts_shapes_names_and_facts_must_be_the_same() -> None:
     entry = Entry({"nll": np.ones(3)}, {"texts": ["a", "b"], "targets": "ab"})
     assert _difference(entry, entry, 1e-4) == ""
     assert (
-        _difference(Entry({}, entry.facts), entry, 1e-4) == "nll is missing in the cache, measured again of shape [3]"
+        _difference(Entry({}, entry.facts), entry, 1e-4)
+        == "nll is missing in the cache and of shape [3] when measured again"
     )
     for facts, said in (
-        ({"texts": ["a", "c"], "targets": "ab"}, "texts, row 1, is 'c' in the cache, measured again 'b'"),
-        ({"texts": ["a"], "targets": "ab"}, "texts is ['a'] in the cache, measured again ['a', 'b']"),
-        ({"texts": ["a", "b"]}, "targets is None in the cache, measured again 'ab'"),
+        ({"texts": ["a", "c"], "targets": "ab"}, "texts, row 1, is 'c' in the cache and 'b' when measured again"),
+        ({"texts": ["a"], "targets": "ab"}, "texts is ['a'] in the cache and ['a', 'b'] when measured again"),
+        ({"texts": ["a", "b"]}, "targets is None in the cache and 'ab' when measured again"),
     ):
         assert _difference(Entry(entry.arrays, facts), entry, 1e-4) == said

@@ -98,7 +98,7 @@ def test_a_short_time_reads_less_of_the_text(workplace: Workplace) -> None:
 
 
 def test_models_of_other_shapes_are_refused(workplace: Workplace) -> None:
-    with pytest.raises(ModelError, match=r"have other blocks: 2 in model\.layers against 3 in model\.layers"):
+    with pytest.raises(ModelError, match=r"have different blocks: 2 in model\.layers against 3 in model\.layers"):
         measured(workplace, make_reference(layers=2), make_reference(layers=3))
 
 

@@ -100,9 +100,9 @@ def test_a_file_cut_short_anywhere_is_an_error() -> None:
         ("[]", r"top level: expected `object`, got `array`"),
         ("", r"not whole JSON"),
         (text().replace('"schema": 2', '"schema": 3'), r"expected schema 1 or 2, got 3"),
-        (text(1).replace('"schema": 2', '"schema": 2, "schema": 2'), r"schema stands there twice"),
-        (text(1).replace('"value": ', '"value": 1.0, "value": '), r"value stands there twice"),
-        (text().replace("test_1", "test_0"), r"test_0::ppl stands there twice"),
+        (text(1).replace('"schema": 2', '"schema": 2, "schema": 2'), r"schema appears twice"),
+        (text(1).replace('"value": ', '"value": 1.0, "value": '), r"value appears twice"),
+        (text().replace("test_1", "test_0"), r"test_0::ppl appears twice"),
         (text().replace("    [4, 3.5]", "\n<<<<<<< HEAD\n  [4, 3.5]"), r"^file:\d+: an unresolved merge conflict"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_divergence_is_itself_a_distance_which_no_row_has_less_than_none_of() 
     top1 = spread_of(sample([10, 9, 5], [10] * 3, same), None, metric="top1", unit="")
     assert top1 is not None
     assert (top1.worse, top1.same, top1.median, top1.highest) == (2, 1, pytest.approx(0.1), 0.5)
-    assert "another top token" in top1.unit
+    assert "a different top prediction" in top1.unit
 
 
 def test_where_nothing_changed_there_is_no_histogram() -> None:

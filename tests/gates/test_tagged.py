@@ -75,7 +75,7 @@ def test_a_tag_of_every_row_is_no_tag_and_one_of_unscored_rows_says_so() -> None
     here, there = sample(likelihoods(1, 1.0)), sample(likelihoods(1))
     tags = {"all": ("x",) * 6, "some": ("a", "b", "a", "a", "a", "a")}
     found, _ = tag_changes(here, there, tags, tolerance=PERCENT, confidence=0.95)
-    assert [(each.value, each.problem) for each in found] == [("a", ""), ("b", "nothing of these rows was scored")]
+    assert [(each.value, each.problem) for each in found] == [("a", ""), ("b", "no target of these rows was scored")]
 
 
 def test_the_rows_of_a_perplexity_per_word_of_joined_rows_are_not_known() -> None:

@@ -146,7 +146,7 @@ def test_a_baseline_of_other_data_is_refused_before_a_model_writes(project: Path
     verdict = judged(judge_in(project), "no_regression", "exact", never, "quiz", 0.05)
     assert verdict.verdict == "error"
     assert "the data differs" in verdict.message
-    assert verdict.message.endswith("measure the baseline anew: --lmgate-update")
+    assert verdict.message.endswith("measure the baseline anew with --lmgate-update")
 
 
 def test_an_exception_of_the_user_is_an_error_that_comes_back(project: Path) -> None:

@@ -116,7 +116,7 @@ def where() -> Where:
         tags=(
             TagChange("language", "ko", 10, 24.0, 20.0, 0.2, 0.15, 0.25),
             TagChange("language", "en", 30, 16.5, 16.5, 0.0, -0.01, 0.01),
-            TagChange("language", "fr", 2, problem="nothing of these rows was scored"),
+            TagChange("language", "fr", 2, problem="no target of these rows was scored"),
         ),
         more_tags=4,
         notes=("a note",),

@@ -42,7 +42,7 @@ EXPECTED = """\
     row 3: +0.5 over 4  a dog ran
   positions  the loss rises more the later a token stands in the window: +0 nats at 1 to 8, +0.875 at 57 to 64
   tags       language=ko +20.0 % [+15.0, +25.0], 10 rows
-             not worse beyond noise: language=en +0.0 % [-1.0, +1.0], language=fr (nothing of these rows was scored) \
+             not worse beyond noise: language=en +0.0 % [-1.0, +1.0], language=fr (no target of these rows was scored) \
 and 4 more
   note       a note"""
 

@@ -176,7 +176,7 @@ def test_a_stride_is_refused_where_the_protocol_has_none(name: str) -> None:
 @pytest.mark.parametrize("name", ["bos-chunks", "gptq", "llama.cpp"])
 @pytest.mark.parametrize("unit", ["word", "byte", "char", "bits_per_byte"])
 def test_units_of_the_text_are_refused_where_part_of_it_is_not_scored(name: str, unit: str) -> None:
-    with pytest.raises(ProtocolError, match=f"unit: '{unit}' counts the whole text, of which protocol '{name}' leaves"):
+    with pytest.raises(ProtocolError, match=f"unit: '{unit}' counts the whole text, but protocol '{name}' leaves"):
         Protocol(name, unit=unit)
 
 

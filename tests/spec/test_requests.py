@@ -136,8 +136,12 @@ def test_a_fixture_takes_texts_in_place_of_model_and_dataset_but_not_beside_them
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        (("m", "d"), {"references": [["b"]]}, "references: go with predictions; a dataset names the columns"),
-        ((), {"predictions": ["a"], "references": [["b"]], "stop": ".", "num_beams": 2}, "num_beams, stop: of a model"),
+        (("m", "d"), {"references": [["b"]]}, "references: only for predictions; a dataset names its columns"),
+        (
+            (),
+            {"predictions": ["a"], "references": [["b"]], "stop": ".", "num_beams": 2},
+            "num_beams, stop: for a model",
+        ),
     ],
 )
 def test_an_argument_that_would_go_unheard_is_refused(

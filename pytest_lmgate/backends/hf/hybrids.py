@@ -60,7 +60,7 @@ class Hybrids:
         ours, theirs = self._models
         if (ours.path, len(ours.blocks)) != (theirs.path, len(theirs.blocks)):
             raise ModelError(
-                f"model {candidate.name!r} and its reference {reference.name!r} have other blocks: "
+                f"model {candidate.name!r} and its reference {reference.name!r} have different blocks: "
                 f"{len(theirs.blocks)} in {theirs.path} against {len(ours.blocks)} in {ours.path}; expected a "
                 "quantization or a fine-tune of the same model"
             )

@@ -167,7 +167,9 @@ class Context:
         if not self._pointer:
             raise OutOfMemory("the device", _reason(said))
         if not self._llama.llama_get_causal_attn(self._pointer):
-            raise ModelError(f"model {weights.name!r}: expected a causal model; this one sees the tokens after a token")
+            raise ModelError(
+                f"model {weights.name!r}: expected a causal model, but it sees the tokens that it predicts"
+            )
         self._memory = self._llama.llama_get_memory(self._pointer)
         self._most = int(self._llama.llama_n_batch(self._pointer))
         self._batch = self._llama.llama_batch_init(self._most, 0, 1)

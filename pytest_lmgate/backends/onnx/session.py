@@ -97,8 +97,8 @@ class Session:
             raise self._failed_to_load(error) from error
         if (got := self._session.get_providers()[0]) != options.provider:
             raise ModelError(
-                f"model {name!r}: the device {options.device!r} cannot be used: onnxruntime offers {got} in place of "
-                f"{options.provider}; say device: cpu, or install what that needs"
+                f"model {name!r}: the device {options.device!r} cannot be used: onnxruntime took {got} in place of "
+                f"{options.provider}; say device: cpu, or install the libraries that {options.provider} needs"
             )
         self._inputs = {each.name: each for each in self._session.get_inputs()}
         outputs = {each.name: each for each in self._session.get_outputs()}
@@ -188,7 +188,7 @@ class Session:
         if "does not exist" in reason:
             hint = "; copy the data file into the folder of the .onnx file"
         if "not a registered function" in reason:
-            hint = "; operators of a library of one's own are not supported"
+            hint = "; libraries of custom operators are not supported"
         return ModelError(f"model {self._name!r}: onnxruntime cannot load {self._file}: {reason}{hint}")
 
 

@@ -20,7 +20,7 @@ from pytest_lmgate.identity.libraries import versions
 _NOT_HERE = {
     "path": "give server: and tokenizer:",
     "hub": "give server: and tokenizer:",
-    "adapter": "have the server load it, under a model's name of its own",
+    "adapter": "have the server load the adapter as a model with its own name",
     "dtype": "the server decides it",
     "device": "the server decides it",
     "trust_remote_code": "only the tokenizer is read here, and its code is not run",
@@ -68,7 +68,7 @@ class Server(Backend):
             served = client.served_context()
             if served is not None and settings.context is not None and served < settings.context:
                 raise ConfigError(
-                    f"models.{name}.load.context: the server reads {served:,} tokens at once, got {settings.context:,}"
+                    f"models.{name}.load.context: expected {served:,} at most, as the server, got {settings.context:,}"
                 )
             return ServerRunner(client, tokens_of_folder(folder, name))
 

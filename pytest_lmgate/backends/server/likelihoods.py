@@ -90,7 +90,7 @@ class Way:
         except _Unfit as error:
             problem = str(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = f"expected the shape of OpenAI's or vLLM's answers, got another: {type(error).__name__}: {error}"
+            problem = f"expected an answer as OpenAI or vLLM gives it, got another: {type(error).__name__}: {error}"
         raise client.wrong(problem)
 
 
@@ -124,7 +124,7 @@ def proven_way(client: Client, tokens: ServedTokens) -> Way:
     found = "; ".join(f"by {' and '.join(ways)}: {problem}" for problem, ways in problems.items())
     raise ModelError(
         f"model {client.name!r}: the server {client.settings.url} does not give the likelihoods of a prompt's tokens, "
-        f"so that nothing can be scored: {found}; serve the model with vLLM, say, or gate its texts alone"
+        f"which perplexity and accuracy need: {found}; use another server, such as vLLM, or gate its texts only"
     )
 
 
@@ -167,7 +167,9 @@ def _echoed(answer: Mapping[str, Any], ids: Sequence[int], tokens: ServedTokens)
             )
     listed = [list((top or {}).values()) for top in tops or [{}] * len(names)]
     if not len(names) == len(values) == len(listed):
-        raise _Unfit(f"{len(names):,} tokens, {len(values):,} token_logprobs and {len(listed):,} top_logprobs")
+        raise _Unfit(
+            f"expected equal counts, got {len(names)} tokens, {len(values)} log-probabilities, {len(listed)} tops"
+        )
     return _checked([None] * hidden + values[:count], [[]] * hidden + listed[:count], unknown=1 + hidden)
 
 
@@ -216,7 +218,7 @@ def _disproof(prompts: Sequence[Sequence[int]], readings: Sequence[Reading], tok
         after = max(_moves(base, reading, here, there), default=0.0)
         if not before <= _ROUNDING * after:
             return (
-                f"another word changes the distributions before it by {before:.2g} nats, and behind it by {after:.2g}: "
+                f"a changed word moves distributions before it by {before:.2g} nats, those after it by {after:.2g}: "
                 "expected no change before it; the likelihoods may be off by one token"
             )
         if not after:
@@ -261,7 +263,7 @@ def _improbability(readings: Sequence[Reading], tokens: ServedTokens) -> str:
     size = len(tokens.facts.vocabulary()) if tokens.facts.vocabulary is not None else math.inf
     if (middle := float(np.median(highest))) < -math.log(size) - _ABOVE_ZERO:
         return (
-            f"the likeliest of {size:,} tokens has {middle:.4g} at the median: expected {-math.log(size):.4g} or more; "
-            "does the server give logits in the place of log-likelihoods?"
+            f"the most likely of {size:,} tokens has a median of {middle:.4g}: expected {-math.log(size):.4g} or more; "
+            "does the server give logits in place of log-likelihoods?"
         )
     return ""

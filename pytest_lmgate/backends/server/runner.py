@@ -112,8 +112,8 @@ class ServerRunner(Runner):
         found: Floats = -self._way.ask(self._client, self._tokens, prompt.tolist()).logprobs[request.at + 1]
         if np.isnan(found).any():
             raise self._client.wrong(
-                "it gives no likelihood of the first token behind a BOS, which is to be scored; use a protocol that "
-                "does not score it, such as sliding, or another server, such as vLLM"
+                "it gives no likelihood of the first token after a BOS, which this protocol scores; use a protocol "
+                "that does not score it, such as sliding, or another server, such as vLLM"
             )
         return found
 
@@ -137,11 +137,13 @@ class ServerRunner(Runner):
         choice, read = answer["choices"][0], _count(answer, "prompt_tokens")
         if read != len(ids):
             raise client.wrong(
-                f"row {prompt.row}: expected it to read {len(ids):,} tokens, as tokenizer: cuts the prompt, got "
-                f"{read if read is not None else 'no usage.prompt_tokens'}: the server's tokenizer is another one"
+                f"row {prompt.row}: the prompt has {len(ids):,} tokens by tokenizer:, but the server counted "
+                f"{read if read is not None else 'none (no usage.prompt_tokens)'}: expected the server's own tokenizer"
             )
         if choice.get("finish_reason") not in ("stop", "length"):
-            raise client.wrong(f"row {prompt.row}: the text ended by {choice.get('finish_reason')!r}, not by itself")
+            raise client.wrong(
+                f"row {prompt.row}: expected finish_reason stop or length, got {choice.get('finish_reason')!r}"
+            )
         written = choice.get("token_ids")
         text = self._tokens.text(written, True) if isinstance(written, list) else choice.get("text")
         if not isinstance(text, str):

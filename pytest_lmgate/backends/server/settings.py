@@ -65,7 +65,7 @@ class ServerSettings:
         address = _split(spec.server, where)
         user = (unquote(address.username), unquote(address.password or "")) if address.username is not None else None
         if user and spec.key:
-            raise ConfigError(f"{where}.key: server: holds a user name already; leave out one of them")
+            raise ConfigError(f"{where}.key: the address under server: has a user name already; leave out one of them")
         if spec.key is not None:
             _require_key(spec.key, where)
         host = address.netloc.rpartition("@")[2]

@@ -40,10 +40,10 @@ class ServedTokens:
         text = self.text(ids[begin:], False)
         if list(self.facts.encode(text, True)) != list(ids):
             raise ModelError(
-                f"model {self.model!r}: its server reads text and no token ids, and no text is cut into the "
-                f"{len(ids):,} tokens that begin with {self.text(ids[:8], False)!r}, as for most windows within a "
-                "text: serve the model with a server that takes token ids, such as vLLM, or give windows that begin "
-                "with the text: a document per row, and a max_length that holds it"
+                f"model {self.model!r}: its server takes text, not token ids, and no text is cut into the "
+                f"{len(ids):,} tokens that begin with {self.text(ids[:8], False)!r}; most windows within a text "
+                "are like this: serve the model with a server that takes token ids, such as vLLM, or give windows that "
+                "begin with the text: a document per row, and a max_length that holds it"
             )
         return text
 

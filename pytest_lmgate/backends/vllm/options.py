@@ -59,7 +59,7 @@ class LoadOptions:
                 raise ConfigError(f"{where}.{key}: this engine sets it itself; leave it out")
             if key in _UNSEEN:
                 raise ConfigError(
-                    f"{where}.{key}: it brings in a model or code that the measurement's address would not hold; "
+                    f"{where}.{key}: it brings in a model or code that the measurement's address does not cover; "
                     "leave it out"
                 )
         context = load.get("max_model_len", checkpoint.context)

@@ -116,7 +116,7 @@ class VllmProcess:
         self._printed.seek(0)
         lines = self._printed.read().decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
-        return f"{how}{hint}{'; its last words: ' + _one_line(last) if last else ''}"
+        return f"{how}{hint}{'; its last output: ' + _one_line(last) if last else ''}"
 
 
 def _one_line(text: str) -> str:

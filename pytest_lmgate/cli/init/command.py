@@ -36,12 +36,12 @@ def init(
     against: Annotated[
         str | None,
         typer.Option(
-            help="Model that they are made of, say before rounding; else one of the same vocabulary beside it, or none."
+            help="Original that they are made of, or none (default: one with the same vocabulary in the same folder)."
         ),
     ] = None,
-    ci: Annotated[str, typer.Option("--ci", help="github or gitlab: write what its runners do.")] = "",
+    ci: Annotated[str, typer.Option("--ci", help="github or gitlab: write its file of jobs too.")] = "",
     device: DeviceOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: take the first that is found.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: take the first ones found.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write an lmgate.yaml whose gates run.
@@ -54,7 +54,7 @@ def init(
         raise typer.BadParameter(f"--ci: expected {' or '.join(CI_FILES)}, got {ci!r}")
     here = root()
     if (named := here.project_file(None)) is not None:
-        raise ConfigError(f"{named} is the file that pytest reads here, by its settings: a new one would not be read")
+        raise ConfigError(f"pytest's settings here name {named}, so a new lmgate.yaml is not read: edit that file")
     chosen, text = _chosen(here.start, model or [], dataset, yes=yes)
 
     from pytest_lmgate.cli.init.proposal import proposals

@@ -111,7 +111,7 @@ def proposal_against(session: Measuring, model: str, reference: str, dataset: st
     if not worst <= _MOST:
         raise ComparisonError(f"{today}: beyond {100 * _MOST:g} % it is no longer the same model")
     tolerance = Tolerance(max(_LEAST, math.ceil(1000 * worst) / 1000), relative=True)
-    bound = "with a noise that is not known" if found.upper is None else f"at most {100 * worst:.2g} % at 95 %"
+    bound = "with unknown noise" if found.upper is None else f"at most {100 * worst:.2g} % at 95 %"
     reason = f"tolerance {tolerance}: {today}, {bound}"
     return Proposal(model, dataset, score, (reason,), against=(reference, tolerance))
 
@@ -135,7 +135,7 @@ def _proposal(score: Score, model: str, dataset: str, margin: float) -> Proposal
     measured = f"the {float(score):.6g} that were measured on {score.n:,} {score.unit}s"
     why = f"limit {limit:g}: {100 * margin:g} % above {measured}"
     tolerance = Tolerance(_LEAST, relative=True)
-    by_tolerance = f"tolerance {tolerance}: not worse than today's baseline by more than that"
+    by_tolerance = f"tolerance {tolerance}: at most {tolerance} worse than today's baseline"
     return Proposal(model, dataset, score, (why, _noise(score), by_tolerance), limit, tolerance)
 
 
@@ -147,8 +147,8 @@ def _noise(score: Score) -> str:
     df = float(score.details.get("df", math.inf))
     visible = (t_quantile(_CONFIDENCE, df) + t_quantile(_POWER, df)) * score.stderr / score
     return (
-        f"noise: the 95 % interval is [{low:.6g}, {high:.6g}]; a change of {100 * visible:.2g} % would show without "
-        "pairing; no_regression is paired with the baseline, and sees smaller ones where both err alike"
+        f"noise: the 95 % interval is [{low:.6g}, {high:.6g}]; a limit sees a change of {100 * visible:.2g} %; "
+        "no_regression compares with the baseline part by part, and sees smaller changes between similar models"
     )
 
 

@@ -103,8 +103,7 @@ class Cluster:
             finally:
                 self._return(worker, is_there=is_there)
         raise EngineError(
-            f"{_TRIES} workers of Ray were lost over one batch, so that it may be the reason, as where memory does not "
-            f"suffice: {self._last}"
+            f"{_TRIES} workers of Ray were lost over one batch, which may need more memory than they have: {self._last}"
         )
 
     def close(self) -> None:

@@ -71,8 +71,8 @@ class Recipe:
         here, there = (Fingerprint.of("model", each) for each in (self.ingredients, model.ingredients))
         if changed := difference(there, here):
             raise ModelError(
-                f"model {model.name!r}: the worker on {node} has another one ({'; '.join(changed[:3])}): expected the "
-                "same files under the same path, and the same libraries, on all nodes"
+                f"model {model.name!r} differs on the node {node} ({'; '.join(changed[:3])}): expected "
+                "the same files under the same path, and the same libraries, on all nodes"
             )
         return model
 
@@ -168,4 +168,4 @@ def outline(requests: Requests) -> Requests:
 
 
 def _nothing(path: Path) -> str:
-    raise NotImplementedError(f"the digest of {path} is the worker's to find")
+    raise NotImplementedError(f"only a worker computes the digest of {path}")

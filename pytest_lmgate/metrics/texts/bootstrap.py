@@ -87,7 +87,7 @@ def resampled_scores(metric: TextMetric, sums: Floats) -> Floats:
         raise MetricInputError(
             f"text metric {metric.name!r}: expected a finite value for every resample of the rows, "
             f"got {scores[bad[0]]} for {len(bad)} of {len(scores)}, the first from the sums {sums[bad[0]].tolist()}: "
-            "let its `value` say what such sums are worth"
+            "let its `value` return a finite number for them"
         )
     return scores
 

@@ -48,7 +48,7 @@ def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
     if name in metrics:
         return metrics[name]
     if name in RESERVED:
-        raise ConfigError(f"the metric {name!r} is not a user's: it has markers and a fixture of its own name")
+        raise ConfigError(f"{name!r} is a metric of pytest-lmgate: use its own markers and fixture")
     known = ", ".join(sorted(metrics)) or "none (the hook pytest_lmgate_metrics registers them)"
     own = sorted(row.name for row in METRICS.values() if row.is_number)
     close = metric_called(name)

@@ -131,15 +131,17 @@ def _checked(metric: TextMetric, returned: Any, count: int) -> Floats:
         row, column = bad[0]
         raise MetricInputError(
             f"{where}: expected finite statistics, got {statistics[row, column]} in row {row}, column {column} "
-            f"({len(bad)} such in all)"
+            f"({len(bad)} in all)"
         )
     if metric.is_mean and len(odd := np.flatnonzero((last < 0) | (last != np.floor(last)))):
         raise MetricInputError(
             f"{where}: expected the last column to count what the mean is over, whole numbers from 0, "
-            f"got {last[odd[0]]:g} in row {odd[0]}; give the metric a `value` of its own if it is no such mean"
+            f"got {last[odd[0]]:g} in row {odd[0]}; give the metric a `value` of its own if it is not a mean"
         )
     if metric.is_mean and not last.any():
-        raise MetricInputError(f"{where}: expected something to take the mean over, got counts of 0 in every row")
+        raise MetricInputError(
+            f"{where}: expected a count above 0 in some row to take the mean over, got 0 in every row"
+        )
     if metric.right_or_wrong and len(odd := np.flatnonzero((last != 1) | ~np.isin(first, (0, 1)))):
         raise MetricInputError(
             f"{where}: expected each row's statistics to be [0, 1] or [1, 1], since it is right_or_wrong; got "

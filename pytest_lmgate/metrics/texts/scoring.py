@@ -76,7 +76,7 @@ def text_score(
     if not math.isfinite(value):
         raise MetricInputError(
             f"text metric {metric.name!r}: expected a finite value, got {value} from the sums {total.tolist()}: "
-            "let its `value` say what such sums are worth"
+            "let its `value` return a finite number for them"
         )
     groups = cluster_numbers(clusters, len(texts.predictions))
     sample = _sample(metric, statistics, groups)

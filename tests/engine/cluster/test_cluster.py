@@ -60,10 +60,10 @@ def test_a_batch_over_which_each_worker_ends_is_an_error_and_the_rest_is_kept(ra
     dicing.die("mortal", ends_below=5)
     texts = [f"{number:08}" for number in range(40)]
 
-    with pytest.raises(EngineError, match=r"3 workers of Ray were lost over one batch, so that it may be the reason"):
+    with pytest.raises(EngineError, match=r"3 workers of Ray were lost over one batch, which may need more memory"):
         perplexity(dicing.session(Executor()), "mortal", [*texts, "abc"], Protocol("document", max_length=8))
 
-    assert any("which is kept; the next run goes on from there" in note for note in dicing.notes)
+    assert any("this part is kept, and the next run goes on from there" in note for note in dicing.notes)
 
 
 def test_a_worker_that_no_node_has_room_for_is_an_error_at_once(ray_cluster: Any, dicing: Dicing) -> None:

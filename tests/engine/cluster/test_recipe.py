@@ -55,7 +55,7 @@ def test_a_worker_makes_the_model_that_was_described(recipe: Recipe) -> None:
 def test_other_weights_on_a_worker_are_an_error_that_names_the_node(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "six.die").write_text('{"sides": 8}')
 
-    with pytest.raises(ModelError, match=r"model 'six': the worker on node-1 has another one \(die: \w+.* -> \w+.*\)"):
+    with pytest.raises(ModelError, match=r"model 'six' differs on the node node-1 \(die: \w+.* -> \w+.*\)"):
         recipe.model("node-1")
 
 

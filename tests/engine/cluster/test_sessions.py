@@ -143,6 +143,6 @@ def test_an_interrupted_measurement_goes_on_where_it_was(ray_cluster: Any, proje
         lambda: len([file for file in project.folder.iterdir() if file.name.isdecimal()]) == 2, "both workers read"
     )
     process.send_signal(signal.SIGINT)
-    finished(process, timeout=300).expect(2).says("interrupted at ", "which is kept")
+    finished(process, timeout=300).expect(2).says("interrupted at ", "this part is kept")
 
     _ended(project, "-s", **how).expect(0, passed=1).says("slow on words: resumed at ")

@@ -223,7 +223,7 @@ WRONG: list[tuple[Callable[[Path], object] | None, str, str]] = [
     (hidden_states, "", "lacks the outputs logits of a causal model (it has last_hidden_state"),
     (branch, "", "wants inputs that this engine cannot give it (use_cache_branch)"),
     (fixed_shape, "", "but a text may be of any length"),
-    (own_operator, "", "operators of a library of one's own are not supported"),
+    (own_operator, "", "libraries of custom operators are not supported"),
     (small_vocabulary, "", "its tokenizer gives token id 320, but its vocabulary has 320 entries"),
     (None, "dtype: float16", ".dtype: the engine onnx does not take it: a file has the dtype that it was"),
     (None, "adapter: a", ".adapter: the engine onnx does not take it: merge the adapter"),

@@ -36,7 +36,7 @@ def test_nothing_of_a_server_is_kept_without_a_revision(project: Project, faulty
     said = project.run([ppl()], models)
     assert project.status == 0, said
     assert "served" in said
-    assert "its engine gives no digest of it" in said
+    assert "its engine gives no digest of the model" in said
     once, value = len(faulty.scored), project.values
     project.run([ppl()], models)
     assert len(faulty.scored) == 2 * once
@@ -142,12 +142,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"key": "NO_KEY"}, "models.x.key: the environment variable 'NO_KEY' is not set; set it to the server's key"),
     ({"key": "EMPTY"}, "models.x.key: the environment variable 'EMPTY' is empty"),
     ({"key": "BROKEN"}, "models.x.key: the environment variable 'BROKEN' holds white space"),
-    ({"server": "http://a:b@127.0.0.1/v1", "key": "EMPTY"}, "models.x.key: server: holds a user name already"),
+    (
+        {"server": "http://a:b@127.0.0.1/v1", "key": "EMPTY"},
+        "models.x.key: the address under server: has a user name already",
+    ),
     ({"load": {"timeouts": 3}}, "models.x.load: a server has no option 'timeouts' (did you mean 'timeout'?)"),
     ({"load": {"retries": -1}}, "models.x.load.retries: expected a whole number from 0, got -1"),
     ({"load": {"concurrency": True}}, "models.x.load.concurrency: expected a whole number from 1, got True"),
     ({"dtype": "float16"}, "models.x.dtype: the engine server does not take it: the server decides it"),
-    ({"adapter": "a"}, "models.x.adapter: the engine server does not take it: have the server load it"),
+    ({"adapter": "a"}, "models.x.adapter: the engine server does not take it: have the server load the adapter"),
     ({"backend": "transformers"}, "models.x.server: the engine transformers does not take it"),
     (
         {"server": None, "path": "{files}/float"},
@@ -187,7 +190,7 @@ def test_the_context_is_the_servers_else_the_tokenizers_else_an_error(project: P
     assert "is longer than the context of the model 'served', 298 tokens" in said
     faulty.models = {"data": [{"id": "tiny", "max_model_len": 500}]}
     said = project.run([ppl()], {"served": entry_of(faulty.url, load={"context": 600})})
-    assert "models.served.load.context: the server reads 500 tokens at once, got 600" in said
+    assert "models.served.load.context: expected 500 at most, as the server, got 600" in said
 
 
 @pytest.mark.parametrize(

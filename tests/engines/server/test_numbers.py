@@ -97,11 +97,11 @@ def test_llama_cpp_reads_text_alone_which_most_windows_are_not(
 ) -> None:
     runner = served(llama_cpp_server)
     with pytest.raises(
-        ModelError, match=r"its server reads text and no token ids, and no text is cut into the 96 tokens"
+        ModelError, match=r"its server takes text, not token ids, and no text is cut into the 96 tokens"
     ):
         nll_of(runner, Protocol("sliding", 96, 32))
     with pytest.raises(
-        EngineError, match=r"gives no likelihood of the first token behind a BOS, which is to be scored"
+        EngineError, match=r"gives no likelihood of the first token after a BOS, which this protocol scores"
     ):
         nll_of(runner, Protocol("lm-eval"))
 

@@ -99,10 +99,10 @@ def test_a_row_may_have_a_score_of_its_own_kind() -> None:
         ([[1, 1]] * 2, r"shape \[3, k\] .*; got \[2, 2\]"),
         ([[1]] * 3, r"shape \[3, k\] .*; got \[3, 1\]"),
         ([[[1, 1]]] * 3, r"shape \[3, k\] .*; got \[3, 1, 2\]"),
-        ([[1, 1], [float("nan"), 1], [float("inf"), 1]], r"got nan in row 1, column 0 \(2 such in all\)"),
+        ([[1, 1], [float("nan"), 1], [float("inf"), 1]], r"got nan in row 1, column 0 \(2 in all\)"),
         ([[1, 1], [1, 0.5], [1, 1]], "whole numbers from 0, got 0.5 in row 1; give the metric a `value`"),
         ([[1, 1], [1, 1], [1, -1]], "whole numbers from 0, got -1 in row 2"),
-        ([[0, 0]] * 3, "something to take the mean over, got counts of 0 in every row"),
+        ([[0, 0]] * 3, "expected a count above 0 in some row to take the mean over, got 0 in every row"),
     ],
 )
 def test_statistics_of_the_wrong_kind_are_told_by_metric_and_row(returned: object, message: str) -> None:
@@ -117,7 +117,9 @@ def test_a_value_that_is_not_finite_is_an_error_never_a_score() -> None:
         return np.array([[float(text == "a")] for text in predictions])
 
     never = _metric(ones, value=lambda sums: float("nan"))
-    with pytest.raises(MetricInputError, match=r"a finite value, got nan from the sums \[1.0\]: let its `value` say"):
+    with pytest.raises(
+        MetricInputError, match=r"a finite value, got nan from the sums \[1.0\]: let its `value` return"
+    ):
         text_score(never, ["a", "b", "b"], None)
     at_times = _metric(ones, value=lambda sums: 1 / sums[0] if sums[0] else float("inf"))
     with pytest.raises(MetricInputError, match=r"for every resample of the rows, got inf for \d+ of 1000, .*\[0.0\]"):
@@ -204,7 +206,7 @@ def test_metrics_are_collected_by_name_and_found() -> None:
         ConfigError, match=r"registered are none \(the hook pytest_lmgate_metrics registers them\); those of"
     ):
         found_metric({}, "keyword_recall")
-    with pytest.raises(ConfigError, match="'bleu' is not a user's: it has markers and a fixture of its own name"):
+    with pytest.raises(ConfigError, match="'bleu' is a metric of pytest-lmgate: use its own markers and fixture"):
         found_metric(metrics, "bleu")
 
 
