@@ -136,7 +136,7 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
 
 
 def _require_same_tokens(model: str, tokenizer: TokenizerFacts, reference: str, its: TokenizerFacts) -> None:
-    """Refuse vocabularies that are not one; a tokenizer that does not tell its tokens is judged by the text alone."""
+    """Refuse two vocabularies that differ; a tokenizer that does not list its tokens is judged by the text alone."""
     if tokenizer.vocabulary is None or its.vocabulary is None:
         return
     own, theirs = tokenizer.vocabulary(), its.vocabulary()

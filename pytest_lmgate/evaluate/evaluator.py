@@ -1,4 +1,4 @@
-"""`Evaluator`: what a gate names, to a score with the name and address of what it came from."""
+"""`Evaluator`: from the names in a gate to a score, with the name and address of its measurement."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def addressed(kind: str, model: Model, **others: str) -> Fingerprint:
 
 
 def identity_of(model: Model) -> str:
-    """Return the digest of what a model is, wherever it runs; within a session where nothing tells what it is."""
+    """Return a model's digest, the same wherever it runs; if its content is unknown, a digest for this session only."""
     return Fingerprint.of("model", model.runtime if model.content is None else model.content).address
 
 

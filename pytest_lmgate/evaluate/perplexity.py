@@ -1,4 +1,4 @@
-"""Perplexity: of a causal model, pseudo- of a masked one, conditional of an encoder-decoder; likewise bits per byte."""
+"""Perplexity: of a causal model, pseudo- of a masked one, conditional of an encoder-decoder; and bits per byte."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class PartCost:
         cost: Mean ``KL(reference || reference with the candidate's part)``, nats per token.
         relief: Mean fall of ``KL(reference || candidate)`` by the reference's part, nats per token.
         ratio: Perplexity of the reference with the candidate's part, over the reference's.
-        stands_out: Whether the cost stands out of the other parts'.
+        stands_out: Whether the cost stands out from the other parts'.
     """
 
     part: str

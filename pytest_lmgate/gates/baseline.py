@@ -145,7 +145,7 @@ def _outcomes(entry: BaselineEntry, candidate: Sample) -> Outcomes | None:
 
 
 def reference_of(entry: BaselineEntry, candidate: Sample) -> Sample:
-    """Return the sample that an entry keeps; what makes a value of it is the candidate's.
+    """Return the sample that an entry keeps; the function that makes a value of its sums is the candidate's.
 
     Raises:
         BaselineError: The clusters are not numbers of one length, or do not add up to the value.
@@ -172,7 +172,7 @@ def reference_of(entry: BaselineEntry, candidate: Sample) -> Sample:
 
 
 def require_same(entry: BaselineEntry, score: Score) -> None:
-    """Refuse an entry that is of another metric, or counts otherwise, than a score on the same data.
+    """Refuse an entry whose metric or counts differ from those of a score on the same data.
 
     Raises:
         BaselineError: It says what differs.
@@ -218,7 +218,7 @@ def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
 
 
 def _require_once(pairs: list[tuple[str, Any]], where: str, mend: str) -> None:
-    """Refuse a key that stands twice, as after a merge that kept both sides: the last one would be taken."""
+    """Refuse a key that appears twice, as after a merge that kept both sides: JSON would take the last."""
     names = [name for name, _ in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BaselineError(f"{where}: {twice} appears twice; {mend}")

@@ -186,7 +186,7 @@ def decide(lower: float, upper: float, tolerance: Tolerance) -> Decision:
 
 
 def needed(n: int, visible: float, distance: float) -> int | None:
-    """Return at how many targets the change that `n` of them make visible shrinks to the distance from the tolerance.
+    """Return how many targets would decide: with so many, the smallest visible change is the distance to the tolerance.
 
     What is visible falls as the inverse square root of the targets. None where no text would do.
     """

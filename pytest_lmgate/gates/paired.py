@@ -140,7 +140,7 @@ def _bootstrapped(metric: TextMetric, candidate: Sample, reference: Sample, foun
 
 
 def _ratios(differences: Floats, baselines: Floats) -> Floats:
-    """Divide, with 0 for no change of nothing and infinity for any other: a resample may hold nothing right."""
+    """Divide, with 0 for 0 / 0 and infinity for any other x / 0: a resample may hold no right row."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios: Floats = np.where(differences == 0, 0.0, differences / baselines)
     return ratios

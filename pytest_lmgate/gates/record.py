@@ -46,7 +46,7 @@ class GateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def fails(self) -> bool:
-        """Whether the build fails by it; it does not where the test is marked xfail."""
+        """Whether this gate fails the build; gates of tests marked xfail do not."""
         return (self.verdict in ("fail", "error") or self.blocking) and not self.xfail
 
     @property
@@ -83,7 +83,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every gate that the run was to judge is in it."""
+        """Whether the record has every gate that the run was to judge."""
         return not (self.stopped or self.problems)
 
 

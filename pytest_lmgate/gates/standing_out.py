@@ -1,4 +1,4 @@
-"""Which of several costs stand out of the others: the layers that hold a damage, among those with ordinary rounding.
+"""Which of several costs stand out from the others: the layers that hold a damage, among those with ordinary rounding.
 
 The costs of a model's layers differ by factors rather than by amounts, so their logarithms are compared. A cost stands
 out if its lower bound is more than twice the median of the others, and further above it than 6.5 times their median

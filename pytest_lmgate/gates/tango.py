@@ -1,7 +1,7 @@
 """Tango's score test: how many more rows a candidate gets wrong than its reference, row by row.
 
-Of n rows, b were right and are wrong now, c the other way round. Only rows that changed tell anything, and none may
-have: Student's t then sees no noise at all and passes ten rows as a thousand. The score test asks how likely such rows
+Of n rows, b were right and are wrong now, c the other way round. Only rows that changed count, and there may be none:
+Student's t then sees no noise at all and passes ten rows as a thousand. The score test asks how likely such rows
 are if the loss were just the tolerance (Tango 1998, Statistics in Medicine 17, 891-908, equations 9 and 11).
 """
 

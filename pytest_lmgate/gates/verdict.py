@@ -121,12 +121,12 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """Whether the build fails by it."""
+        """Whether this verdict fails the build."""
         return self.verdict in ("fail", "error") or self.blocking
 
     @property
     def is_corrected(self) -> bool:
-        """Whether the verdict is other than the comparison's, by Holm's correction for many gates."""
+        """Whether Holm's correction for many gates changed the comparison's verdict."""
         return self.comparison is not None and self.comparison.decision != self.verdict
 
     def to_json(self) -> str:

@@ -150,7 +150,7 @@ class Where:
 
 
 def worst_groups(rises: Floats, groups: Ints | None = None) -> list[tuple[int, float]]:
-    """Return the groups whose sum rose most, with that sum, the worst first; none whose sum did not rise.
+    """Return the groups whose sum rose most, with that sum, the worst first; sums that did not rise are left out.
 
     Args:
         rises: Of each target, or of each group where there are no `groups`.
@@ -162,7 +162,7 @@ def worst_groups(rises: Floats, groups: Ints | None = None) -> list[tuple[int, f
 
 
 def worst_targets(rises: Floats, targets: Ints) -> list[int]:
-    """Return those of some targets whose loss rose most, the worst first; none whose loss did not rise."""
+    """Return the targets whose loss rose most, the worst first; losses that did not rise are left out."""
     order = targets[np.argsort(-rises[targets], kind="stable")][:TOKENS]
     return [int(target) for target in order if rises[target] > 0]
 

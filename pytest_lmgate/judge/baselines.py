@@ -53,7 +53,7 @@ class Baselines:
         return self._update == "all" or (self._update == "new" and identity not in self.read())
 
     def may_have_moved(self, identity: str) -> bool:
-        """Return whether to look for a gate's entry under a former name, which takes the gate's score."""
+        """Return whether to look for a gate's entry under a former name, for which the gate's score is needed."""
         return self._update == "prune" and identity not in self.read() and bool(self._unused())
 
     def move(self, identity: str, score: Score) -> None:

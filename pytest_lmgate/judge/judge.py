@@ -60,7 +60,7 @@ class Judge:
     def judge(
         self, gate: Gate | NoRegression, identity: str, test: str, resolve: Resolve = lambda given: given
     ) -> tuple[Verdict, Exception | None]:
-        """Return a gate's verdict, and the exception that made it an error where that is not one of ours.
+        """Return a gate's verdict, and the exception behind an error if it is not one of ours.
 
         Args:
             gate: The gate.

@@ -155,7 +155,7 @@ def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str], unk
 
 
 def _dated(old: BaselineEntry | None, new: BaselineEntry) -> BaselineEntry:
-    """Return the new entry, or the old one where only date and commit are others: a diff is to show changes."""
+    """Return the new entry, or the old one if only date and commit differ: a diff is to show changes."""
     if old is None:
         return new
     then, now = old.provenance, new.provenance

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Measure:
-    """What ``ppl_of`` and its kin are; shown by its name, so that a failed assertion reads as it was written."""
+    """The value of ``ppl_of`` and so on; its repr is its name, so that a failed assertion reads as it was written."""
 
     def __init__(self, hooks: GateHooks, name: str) -> None:
         self._hooks, self._session, self._name = hooks, hooks.session(), name

@@ -31,12 +31,12 @@ def is_measuring(item: pytest.Item) -> bool:
 
 
 def mixed_up(gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> list[str]:
-    """Return what to say of tests and fixtures of several projects that cannot be told apart."""
+    """Return messages on tests and fixtures of several projects that cannot be told apart."""
     return [*_same_ids([*gated, *measuring]), *_shared_fixtures(measuring)]
 
 
 def _same_ids(items: Sequence[pytest.Item]) -> list[str]:
-    """Return what to say of tests in two files that have one id, of which one verdict would hide the other.
+    """Return messages on tests in two files that have the same id: one verdict would hide the other.
 
     pytest counts ids from rootdir, and those of tests outside of it from the folder that it was given.
     """
@@ -50,7 +50,7 @@ def _same_ids(items: Sequence[pytest.Item]) -> list[str]:
 
 
 def _shared_fixtures(items: Sequence[pytest.Item]) -> list[str]:
-    """Return what to say of fixtures that measure once for tests of several projects: whose names would they mean?
+    """Return messages on fixtures that measure once for tests of several projects, whose names differ.
 
     Args:
         items: Tests that ask for one of our fixtures.

@@ -67,7 +67,7 @@ class GateHooks:
 
     @property
     def left_out(self) -> list[str]:
-        """Which gates of lmgate.yaml pytest was led past, a sentence for each file."""
+        """Which gates of lmgate.yaml pytest did not collect, a sentence for each file."""
         return self._ledger.left_out
 
     def session(self) -> GateSession:
@@ -225,7 +225,7 @@ class GateHooks:
             make_plain(report)
 
     def pytest_internalerror(self) -> None:
-        """Note that a worker broke: xdist may end with the status of the tests that others ran."""
+        """Note that a worker crashed: xdist may still end with the status of the tests that other workers ran."""
         self._broke = True
 
     @pytest.hookimpl(trylast=True)

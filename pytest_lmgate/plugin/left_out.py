@@ -1,6 +1,6 @@
-"""Gates of lmgate.yaml that pytest was led past: `pytest tests` collects no file beside the folder, and is green.
+"""Gates of lmgate.yaml that pytest did not collect: `pytest tests` leaves files beside the folder out, and is green.
 
-What the user leaves out on purpose is not told: ``-k``, ``-m`` and ``--deselect`` where the file is collected,
+Gates that the user leaves out on purpose are not named: ``-k``, ``-m`` and ``--deselect`` where the file is collected,
 ``--ignore``, node ids and ``--lf``.
 """
 

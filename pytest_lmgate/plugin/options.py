@@ -85,7 +85,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def session_options(config: pytest.Config, run: str) -> Options:
-    """Return the options of a session in the run of this id; all that measures is told by them.
+    """Return the options of a session in the run of this id, which everything that measures reads.
 
     Raises:
         pytest.UsageError: One is not what it should be; ConfigError says the same.
@@ -133,7 +133,7 @@ def text(config: pytest.Config, name: str) -> str | None:
 
 
 def arguments(config: pytest.Config) -> tuple[str, ...]:
-    """Return what the command line says of what is measured, and by what it is judged."""
+    """Return the options on the command line that choose what is measured, and by what it is judged."""
     own = {f"--lmgate-{name}": config.getoption(f"--lmgate-{name}") for name in ("config", "baseline", "device")}
     pytests = {"--config-file": config.option.inifilename, "--rootdir": config.option.rootdir}
     return tuple(f"{option}={value}" for option, value in {**pytests, **own}.items() if value)

@@ -100,7 +100,7 @@ class Projects:
         return ProjectGates(evaluator, baselines, Judge(evaluator, self._options, baselines), self._no_baseline(file))
 
     def _no_baseline(self, file: Path | None) -> str:
-        """Say why the baseline of a project cannot be told; empty where it can."""
+        """Say why it is unclear which file is a project's baseline; empty if it is clear."""
         root = self._config.rootpath
         if file is None or options.text(self._config, "baseline"):
             return ""

@@ -1,4 +1,4 @@
-"""Whether a session runs all there is: only then is a baseline's entry that no gate used one that no gate has."""
+"""Whether a session runs all tests: only then has an unused entry of the baseline lost its gate."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 
 
 def are_all_in(found: Iterable[pytest.Item], left: Iterable[pytest.Item]) -> bool:
-    """Whether all tests that were found are left after every plugin has had its say, told or not."""
+    """Whether all tests that were found still run, whether plugins report what they take out or not."""
     kept = set(map(id, left))  # not by node id, which xdist changes
     return all(id(item) in kept for item in found)
 
 
 def only_lists(config: pytest.Config) -> bool:
-    """Whether the session shows what there is and runs nothing."""
+    """Whether the session only lists tests or fixtures, or plans, and runs nothing."""
     lists = ("collectonly", "lmgate_plan", "showfixtures", "show_fixtures_per_test")
     return any(getattr(config.option, name, False) for name in lists)
 
 
 def passed(session: pytest.Session) -> bool:
-    """Whether pytest would end the session with success, or for want of tests."""
+    """Whether pytest would end the session with success, or because there are no tests."""
     return session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 

@@ -176,7 +176,7 @@ class GateSession:
             project.evaluator.resolver.workers = min(workers, self._options.workers)
 
     def has_all_gates(self) -> None:
-        """Note that all there is was collected, so that an entry of the baseline file that no gate uses is known."""
+        """Note that every gate was collected, so that unused entries of the baseline file are known."""
         for project in self._projects.all():
             project.baselines.gates = frozenset(self.by_baseline)
 

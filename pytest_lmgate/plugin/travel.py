@@ -1,6 +1,6 @@
-"""Values that travel: a worker of xdist sends reports of builtins only, and dies of any other, a `Score` for one.
+"""Values that travel: a worker of xdist sends builtins only, and crashes on any other value, such as a `Score`.
 
-The failure that the report told of would be lost with it, and a session could end green by a number put into it.
+The crash would lose the failure in the report, and a session could end green.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 
 def make_plain(report: pytest.TestReport) -> None:
-    """Turn numbers and texts of classes of their own into the builtins they are, wherever a report holds them."""
+    """Turn instances of subclasses of numbers and texts into these builtins, wherever a report holds them."""
     for name, value in list(vars(report).items()):
         with contextlib.suppress(RecursionError):  # of a list that holds itself, say, which is another plugin's
             setattr(report, name, _plain(value))

@@ -1,4 +1,4 @@
-"""The metrics and engines that a conftest or another plugin registers, and what to say where it does so wrongly."""
+"""The metrics and engines that a conftest or another plugin registers, and the messages if that fails."""
 
 from __future__ import annotations
 

@@ -107,12 +107,12 @@ def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) ->
 
 
 def misnamed(file: Path) -> list[str]:
-    """Return what to say of a file that nobody would read: nothing where it holds no gates."""
+    """Return the message on a file that is not read, such as lmgate.yml; empty if it holds no gates."""
     return [f"{file}: its gates are not read, since only a file named {FILE_NAME} is: rename it"] * mentions_gates(file)
 
 
 def add_to_testpaths(config: pytest.Config) -> None:
-    """Have an lmgate.yaml collected too where ``testpaths`` lead past it, or its gates would silently not run.
+    """Have an lmgate.yaml collected too where ``testpaths`` leave it out, or its gates would silently not run.
 
     Called where pytest was called without arguments; only for files in rootdir or below. Workers of xdist are
     called as the controller was, and decide for themselves.

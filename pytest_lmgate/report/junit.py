@@ -11,7 +11,7 @@ _OF_A_COMPARISON = ("reference", "degradation", "lower", "upper", "tolerance", "
 
 
 def properties(verdict: Verdict) -> dict[str, str | float]:
-    """Return what there is to say of a verdict; keys without a value are left out.
+    """Return the properties of a verdict; keys without a value are left out.
 
     A comparison has besides its reference, the degradation with its one-sided bounds, and the tolerance.
     """

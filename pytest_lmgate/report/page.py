@@ -57,7 +57,7 @@ class _Gate:
 
     @property
     def measure(self) -> float:
-        """By which gates are sorted where numbers are compared: how far beyond the limit, relative to it."""
+        """The number that gates are sorted by: how far the value is beyond the limit, relative to it."""
         value, limit = self.verdict.value, self.verdict.limit
         if value is None or limit is None:
             return math.inf if value is None else -math.inf

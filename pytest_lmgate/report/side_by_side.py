@@ -134,7 +134,7 @@ def _pair(before: GateRecord, after: GateRecord) -> Pair:
 
 
 def side_by_side_text(found: SideBySide) -> str:
-    """Return a table, worst first, and what is to say besides."""
+    """Return a table, worst first, and remarks below it."""
     header = ("verdict", "gate", "value", "change", "")
     rows = [
         (_verdicts(pair), printable(pair.before.id), _values(pair), _relative(pair), pair.words) for pair in found.pairs

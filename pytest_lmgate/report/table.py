@@ -89,7 +89,7 @@ def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
-    """Say what differs between then and now, once for all gates of which the same does."""
+    """Say how hardware and versions differ from the baseline's, once for all gates with the same difference."""
     compared = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
     old = Counter(found.note for found in compared if found.note)
     moved = Counter(found.notes for found in compared if found.notes)

@@ -95,7 +95,7 @@ def tag_name(tag: TagChange) -> str:
 
 
 def changed(found: Comparison, tag: TagChange) -> str:
-    """Return a tag's change with its bounds, as a comparison's is written; why there is none where there is none."""
+    """Return a tag's change with its bounds, as a comparison's is written, or why there is no change."""
     if tag.degradation is None:
         return f"({excerpt(tag.problem, 120)})"
     return degradation(replace(found, degradation=tag.degradation, lower=tag.lower, upper=tag.upper))
