@@ -20,7 +20,7 @@ _BAR = 30
 def why(
     candidate: Annotated[str, typer.Argument(help="The model that got worse: a name of lmgate.yaml or a path.")],
     dataset: Annotated[str, typer.Argument(help="A text, named as in a gate.")],
-    against: Annotated[str, typer.Option(help="The model that it was made of.")],
+    against: Annotated[str, typer.Option(help="The model to compare with: its original.")],
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of the text to read at most.")] = 20_000,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds to take; with fewer, less text is read.")] = 600,
     max_length: Annotated[int | None, typer.Option(min=2, help="Tokens of a window (default: context).")] = None,

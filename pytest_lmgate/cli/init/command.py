@@ -31,7 +31,7 @@ def init(
         list[Path] | None, typer.Option("--model", help="Checkpoint to gate; may be given several times.")
     ] = None,
     dataset: Annotated[Path | None, typer.Option("--dataset", help="Text to measure it on.")] = None,
-    margin: Annotated[float, typer.Option(min=0.1, max=1000, help="Limit above what is measured, in percent.")] = 5.0,
+    margin: Annotated[float, typer.Option(min=0.1, max=1000, help="Percent from the value to the limit.")] = 5.0,
     tests: Annotated[bool, typer.Option("--tests", help="Write the gates as a test file, not in lmgate.yaml.")] = False,
     against: Annotated[
         str | None,
