@@ -55,7 +55,8 @@ class Transformers(Backend):
         adapter = entry.path(spec.adapter) if spec.adapter else None
         if adapter is not None:
             require_safe_adapter(adapter, name=name, pickle_weights=spec.pickle_weights)
-        device, load = resolve_device(entry.device, entry.worker), dict(spec.load)
+        load = dict(spec.load)
+        device = resolve_device(entry.device, None if "device_map" in load else entry.worker)
         contents = contents_of(entry, model=folder, tokenizer=tokenizer_folder, adapter=adapter)
         libraries = list(_LIBRARIES) + (["peft"] if adapter else [])
         if checkpoint.is_quantized or spec.load:

@@ -66,7 +66,9 @@ class Vllm(Backend):
             for part in (folder, tokenizer):
                 require_own_code(part, name=name)
         options, dtype = LoadOptions.of(entry, checkpoint), _dtype(checkpoint, entry)
-        device = resolve_device(entry.device, entry.worker).replace("mps", "cpu")  # vLLM runs on the CPU of a Mac
+        takes_several = any(key.endswith("parallel_size") for key in spec.load)
+        device = resolve_device(entry.device, None if takes_several else entry.worker)
+        device = device.replace("mps", "cpu")  # vLLM runs on the CPU of a Mac
         contents = contents_of(entry, model=folder, tokenizer=tokenizer)
 
         def open_() -> Runner:
