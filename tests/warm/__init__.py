@@ -47,7 +47,7 @@ def warm_python(environment: Mapping[str, str]) -> str:
     except FileExistsError:
         pass
     else:
-        client = f'"{sys.executable}" -IS "{HERE / "client.py"}" "{socket}" "$0" "$@"'
+        client = f'"{sys.executable}" -ISE "{HERE / "client.py"}" "{socket}" "$0" "$@"'
         executable.write_text(f"#!/bin/sh\nexec {client}\n")
         executable.chmod(0o755)
         command = [sys.executable, HERE / "server.py", socket, str(owner)]

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import importlib
 import io
-import json
+import marshal
 import os
 import pkgutil
 import runpy
@@ -23,6 +23,7 @@ import sys
 import threading
 import traceback
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -70,6 +71,8 @@ def warm_up() -> None:
     importlib.import_module("pytest_lmgate.identity.libraries").versions(("tokenizers", "torch", "transformers"))
     with contextlib.suppress(ModuleNotFoundError):  # transformers 5
         importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # torch's take its operators apart, which no process needs that ends: 40 ms for each fork
     gc.collect()
     gc.freeze()  # so that a fork that collects garbage does not copy the memory of all these modules
 
@@ -89,7 +92,7 @@ def serve(listener: socket.socket, owner: int) -> None:
             if pid == 0:
                 for other in (selector, listener, client, *(other for _, other in forks.values())):
                     other.close()
-                end_as_python(partial(be_python, streams, **json.loads(request)))
+                end_as_python(partial(be_python, streams, **marshal.loads(request)))
             for stream in streams:
                 os.close(stream)
             process = os.pidfd_open(pid)
