@@ -7,14 +7,15 @@ import math
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_lmgate.backends import base
+from tests.end_to_end.projects import environment
 from tests.engines.projects import watched
+from tests.warm import warm_python
 
 HERE = Path(__file__).parent
 # Every batch is reported at once.
@@ -67,12 +68,18 @@ class _Project:
         file.write_text(before + "gates:\n" + "".join(f"  - {gate}\n" for gate in gates))
 
     def run(self, *arguments: str, plugin: str = "fair_die", **env: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytest", "-p", plugin, "--lmgate-report", "json:report.json", *arguments]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "LMGATE_", "CI"))}
+        slow = ("hypothesispytest", "anyio", "pytest-testmon")  # to import
+        options = [part for name in slow for part in ("-p", f"no:{name}")]
+        options += ["-p", plugin, "--lmgate-report", "json:report.json", *arguments]
         paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-        environment = {**kept, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160", **env}
         return subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, check=False, env=environment, timeout=120
+            [warm_python(environment(), "pytest"), "-m", "pytest", *options],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment() | {"PYTHONPATH": paths, **env},
+            timeout=120,
         )
 
     @property

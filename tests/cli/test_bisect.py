@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_lmgate.cli.bisection import _for_pytest, _is_given
+from tests.end_to_end.projects import environment
+from tests.warm import warm_python
 
 FAIR_DIE = Path(__file__).parents[1] / "backends" / "fair_die.py"
 PLAIN = "-p no:hypothesispytest -p no:anyio -p no:pytest-testmon -p no:xdist"  # which take long to import
@@ -55,9 +57,11 @@ class Repo:
 
     def start(self, *arguments: str, temporary: Path | None = None) -> subprocess.Popen[str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "LMGATE_", "CI"))}
+        # A signal ends what stands for a warm Python a moment before its fork.
+        python = sys.executable if temporary else warm_python(environment(), "pytest")
         temporary = {} if temporary is None else {"TMPDIR": str(temporary)}
         return subprocess.Popen(
-            [sys.executable, "-m", "pytest_lmgate.cli", "bisect", *arguments],
+            [python, "-m", "pytest_lmgate.cli", "bisect", *arguments],
             cwd=self.here,
             env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": PLAIN, **temporary},
             stdout=subprocess.PIPE,
@@ -137,7 +141,7 @@ def test_a_good_commit_that_fails_and_a_bad_one_that_passes_are_refused(tmp_path
         assert words in err
     (repo.top / "inner").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "pytest_lmgate.cli", "bisect", "HEAD~1", "HEAD", "--", GATE],
+        [warm_python(environment(), "pytest"), "-m", "pytest_lmgate.cli", "bisect", "HEAD~1", "HEAD", "--", GATE],
         cwd=repo.top / "inner",
         capture_output=True,
         text=True,
@@ -188,7 +192,7 @@ def test_what_is_not_in_the_repository_can_be_linked(tmp_path: Path) -> None:
 
 def test_a_temporary_folder_is_not_left_where_git_fails(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest_lmgate.cli", "bisect", "a", "b", "--", GATE],
+        [warm_python(environment(), "pytest"), "-m", "pytest_lmgate.cli", "bisect", "a", "b", "--", GATE],
         cwd=tmp_path,
         env={**os.environ, "GIT_CEILING_DIRECTORIES": tempfile.gettempdir()},
         capture_output=True,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.projects import environment
 from tests.evaluate.conftest import make_tokenizer
 from tests.evaluate.test_why import make_reference, quantize, text
+from tests.warm import warm_python
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_lmgate.cli", "why", *arguments]
+    command = [warm_python(environment()), "-m", "pytest_lmgate.cli", "why", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
 
 

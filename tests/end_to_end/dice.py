@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.end_to_end.projects import Project
 
-# A die whose file says how much memory it takes, what a batch costs, and after how many batches its process is killed.
+# A die whose file says how much memory it takes, what a batch costs, and after how many batches its process is killed,
+# or waits for as long as there is a file hold.txt.
 _CONFTEST = """
     import dataclasses, json, os, pathlib, signal, sys, time
 
@@ -32,6 +33,8 @@ _CONFTEST = """
             if self.facts.get("kills_after") == self.batches and not killed.exists():
                 killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
+            while self.batches == self.facts.get("held_after") and (HERE / "hold.txt").exists():
+                time.sleep(0.02)
             self.batches += 1
             time.sleep(self.facts.get("seconds", 0))
             return super().score(requests)
@@ -70,6 +73,8 @@ TOO_LARGE_FOR_TWO = 10**18
 
 class DiceProject(Project):
     """A project with the datasets ``one``, ``two`` and ``three``, each of 640 tokens, and models by `models`."""
+
+    imported = "pytest"
 
     @classmethod
     def at(cls, folder: Path) -> DiceProject:

@@ -19,11 +19,11 @@ import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_lmgate.plugin.updates import CI_VARIABLES
 from tests.models.tiny import tiny_llama, word_level
-from tests.warm import READ_BY_IMPORTS, warm_python
+from tests.warm import READ_BY_PYTHON, READ_BY_TRANSFORMERS, Imported, warm_python
 
 FACES = 60
 CONTEXT = 32
@@ -92,6 +92,7 @@ class Project:
     """A folder with a pytest project in it."""
 
     folder: Path
+    imported: ClassVar[Imported] = "transformers"
 
     def write(self, **files: str) -> Project:
         """Write files: ``test_x`` and ``conftest`` are Python, ``pytest_ini`` and ``lmgate_yaml`` what they say."""
@@ -110,10 +111,12 @@ class Project:
         cwd: Path | None = None,
         stdout: int = subprocess.PIPE,
         fresh: bool = True,
+        early: bool = False,
     ) -> Any:
         """Start pytest, in a new interpreter or in a warm one (see `tests.warm`), and return the process."""
-        fresh = fresh or any(name.startswith(READ_BY_IMPORTS) for name in env or ())
-        python = sys.executable if fresh else warm_python(environment())
+        fresh = fresh or any(name.startswith(READ_BY_PYTHON) for name in env or ())
+        early = early or any(name.startswith(READ_BY_TRANSFORMERS) for name in env or ())
+        python = sys.executable if fresh else warm_python(environment(), "torch" if early else self.imported)
         return subprocess.Popen(
             # Plugins that are not under test here, and take longer to import than all of pytest.
             [
@@ -138,10 +141,15 @@ class Project:
         )
 
     def run(
-        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, fresh: bool = False
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        fresh: bool = False,
+        early: bool = False,
     ) -> Outcome:
-        """Run pytest to its end: in a warm Python, or in a `fresh` one where `tests.warm` says that it is needed."""
-        return finished(self.start(*arguments, env=env, cwd=cwd, fresh=fresh))
+        """Run pytest to its end: in a warm Python, or in another one where `tests.warm` says that it is needed."""
+        return finished(self.start(*arguments, env=env, cwd=cwd, fresh=fresh, early=early))
 
     def report(self, name: str = "report.json") -> dict[str, Any]:
         """Read a JSON report; NaN and infinity, which JSON does not have, are refused."""

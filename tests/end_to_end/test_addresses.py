@@ -129,12 +129,12 @@ def test_weights_that_are_replaced_while_torch_is_imported_are_not_kept_as_the_o
     broken = project.report()["gates"][0]["value"]
     project.write(conftest="")
     shutil.copy(models / "die" / "model.safetensors", weights)
-    project.run("--lmgate-report", "json:report.json", fresh=True).expect(0, passed=1)
+    project.run("--lmgate-report", "json:report.json").expect(0, passed=1)
     (gate,) = project.report()["gates"]
     assert not gate["cached"]
     # And the broken weights are found broken, from the cache.
     shutil.copy(models / "sure" / "model.safetensors", weights)
-    project.run("--lmgate-report", "json:report.json", fresh=True).expect(1, failed=1)
+    project.run("--lmgate-report", "json:report.json").expect(1, failed=1)
     (gate,) = project.report()["gates"]
     assert (gate["value"], gate["cached"]) == (broken, True)
 

@@ -59,9 +59,13 @@ def test_ctrl_c_keeps_what_was_measured_and_the_next_run_says_where_it_goes_on(p
 
 # Ctrl-C at a terminal goes to every process there; one in the background starts without Python's handler.
 FROM_TERMINAL = """
-    import signal
+    import os, pathlib, signal
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def pytest_runtest_logreport(report):
+        if report.when == "teardown" and "PYTEST_XDIST_WORKER" not in os.environ:
+            pathlib.Path("reported.txt").touch()
 """
 SLOW_TO_END = """
     import pathlib, time
@@ -78,10 +82,12 @@ SLOW_TO_END = """
 """
 
 
-def _measuring(dice: DiceProject, *options: str, seconds: float = 0.3) -> Any:
-    """Start a run of two gates, and return it in the middle of the second measurement."""
-    dice.models(a={}, b={"seconds": seconds}).gates([("a", "one"), ("b", "two")]).write(from_terminal=FROM_TERMINAL)
+def _measuring(dice: DiceProject, *options: str) -> Any:
+    """Start a run of two gates, and return it when one is judged and the measurement of the other waits half way."""
+    dice.models(a={}, b={"held_after": 2}).gates([("a", "one"), ("b", "two")]).write(from_terminal=FROM_TERMINAL)
+    (dice.folder / "hold.txt").touch()
     process = dice.start("-p", "from_terminal", "--lmgate-report=json:report.json", *options)
+    wait_for((dice.folder / "reported.txt").exists, "one gate is judged")
     wait_for(lambda: len(_files(dice, "lmgate")) == 1 and _files(dice, "partial"), "one is measured, another half way")
     return process
 
@@ -102,6 +108,7 @@ def test_a_signal_from_the_terminal_ends_with_a_summary_and_keeps_what_was_measu
     outcome.says("KeyboardInterrupt", "1 gate: 1 pass").is_silent_on("INTERNALERROR", "CacheWarning")
     assert [gate["verdict"] for gate in dice.report()["gates"]] == ["pass"]
     assert (len(_files(dice, "lmgate")), len(_files(dice, "partial"))) == (1, 1)
+    (dice.folder / "hold.txt").unlink()
     resumed = dice.run("-W", "error").expect(0, passed=2)
     resumed.says("cached", "lmgate: b on two: resumed at ")
 
@@ -117,4 +124,5 @@ def test_a_second_signal_ends_at_once_and_what_was_kept_stays(dice: DiceProject)
     assert process.returncode not in (0, 1)
     assert time.monotonic() - begun < 30
     assert (len(_files(dice, "lmgate")), len(_files(dice, "partial"))) == (1, 1)
+    (dice.folder / "hold.txt").unlink()
     dice.run("lmgate.yaml", "-W", "error").expect(0, passed=2).says("lmgate: b on two: resumed at ")

@@ -43,9 +43,9 @@ WAY_OUT = 'give the model a revision that you change with its code: lmgate.model
 
 def _run(project: Project, conftest: str, *says: str) -> tuple[float, bool]:
     project.write(conftest=COUNT_MEASUREMENTS + conftest, test_gate=GATE_OF_SURE)
-    outcome = project.run("--lmgate-explain-cache", "--lmgate-report", "json:report.json", fresh=True).expect(
-        0, passed=1
-    )
+    plain = conftest == PLAIN
+    outcome = project.run("--lmgate-explain-cache", "--lmgate-report=json:report.json", fresh=plain, early=not plain)
+    outcome.expect(0, passed=1)
     outcome.says(*says)
     if not says:
         outcome.is_silent_on("not kept")
@@ -245,8 +245,8 @@ def test_a_module_of_the_projects_own_that_a_model_runs_through_is_never_kept(pr
         found = []
         for scale in ("1.0", "0.5"):
             (package / "ops.py").write_text(f"def scale(logits):\n    return logits * {scale}\n")
-            env = {"PYTHONPATH": str(project.folder), "HF_HOME": str(project.folder / "home"), "HF_HUB_OFFLINE": "1"}
-            outcome = project.run("--lmgate-report", "json:report.json", env=env, fresh=True).expect(0, passed=1)
+            env = {"HF_HOME": str(project.folder / "home"), "HF_HUB_OFFLINE": "1"}
+            outcome = project.run("--lmgate-report", "json:report.json", env=env).expect(0, passed=1)
             outcome.says("not kept, ", reason)
             (row,) = project.report()["gates"]
             found.append((row["value"], row["cached"]))

@@ -104,29 +104,30 @@ def test_a_difference_of_rounding_passes_and_a_larger_one_does_not(measured: Pro
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_measurement_by_other_instructions_agrees_within_rounding(
-    tmp_path: Path, shared_data: Path, dtype: str
-) -> None:
-    project = Project(tmp_path).write(
+def test_a_measurement_by_other_instructions_agrees_within_rounding(tmp_path: Path, shared_data: Path) -> None:
+    dtypes = ("float32", "bfloat16")
+    models = "".join(
+        f"  {name}-{dtype}: {{path: {shared_data}/models/{folder}, dtype: {dtype}}}\n"
+        for name, folder in (("stories", "stories260K-hf"), ("llama2xs", "llama2xs-279K-hf"))
+        for dtype in dtypes
+    )
+    tales = f"{{path: {shared_data}/text/tinystories_150.jsonl, text: text, limit: 5}}"
+    Project(tmp_path).write(
         pytest_ini="[pytest]\n",
-        lmgate_yaml=f"""
-            models:
-              stories: {{path: {shared_data}/models/stories260K-hf, dtype: {dtype}}}
-              llama2xs: {{path: {shared_data}/models/llama2xs-279K-hf, dtype: {dtype}}}
-            datasets:
-              tales: {{path: {shared_data}/text/tinystories_150.jsonl, text: text, limit: 5}}
-        """,
-        test_gates="""
+        lmgate_yaml=f"models:\n{models}datasets:\n  tales: {tales}\n",
+        test_gates=f"""
             import pytest
 
-            @pytest.mark.ppl_max("stories", "tales", 5, protocol="document")
-            @pytest.mark.kl_max("llama2xs", "stories", "tales", 2, protocol="document")
-            def test_gates(): pass
+            @pytest.mark.parametrize("dtype", {dtypes})
+            def test_gates(ppl_of, kl_of, dtype):
+                stories, llama2xs = f"stories-{{dtype}}", f"llama2xs-{{dtype}}"
+                assert ppl_of(stories, "tales", protocol="document") < 5
+                assert kl_of(llama2xs, stories, "tales", protocol="document") < 2
         """,
     )
-    project.run(env={"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}, fresh=True).expect(0, passed=1)
-    project.run("--lmgate-verify", "all").expect(0, passed=1).says("2 of 2 cache hits measured again, all agree")
+    project = Project(tmp_path)
+    project.run(env={"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}, fresh=True).expect(0, passed=2)
+    project.run("--lmgate-verify", "all").expect(0, passed=2).says("4 of 4 cache hits measured again, all agree")
 
 
 def test_a_model_that_is_gone_by_the_end_is_not_taken_for_verified(measured: Project, models: Path) -> None:

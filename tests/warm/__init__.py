@@ -4,11 +4,19 @@
 of one process in which these libraries are imported already. A fork is a process of its own, so nothing leaks from one
 test to the next: no import, patched function, warning filter, variable, folder, cache or open file.
 
-These tests still need a new interpreter (``Project.run(..., fresh=True)``, or `Project.start`):
+There are two more such processes. One has imported torch, but nothing of Hugging Face, so that its forks start in 1 s
+(``Project.run(..., early=True)``):
+
+- variables that these libraries read while they are imported: those of READ_BY_TRANSFORMERS;
+- code of transformers that is replaced before this package imports it.
+
+The other has imported pytest and what needs no torch: its forks are small, for what measures with dice.
+
+And these still need a new interpreter (``Project.run(..., fresh=True)``, or `Project.start`):
 
 - what is imported, and what an import does or warns of;
-- variables that libraries read while they are imported: those of READ_BY_IMPORTS;
-- code that runs before pytest, and code that is replaced before this package imports it;
+- variables that Python and torch read when they start: those of READ_BY_PYTHON;
+- code that runs before pytest;
 - terminals, and signals from outside: a fork ends a moment after what stands for it.
 
 Where the system has no process descriptors (they are Linux's), every test gets a new interpreter.
@@ -24,23 +32,30 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
-READ_BY_IMPORTS = ("HF_", "HOME", "PYTHON", "TORCH", "TRANSFORMERS_", "XDG_")
-"""Beginnings of the names of variables that libraries read while they are imported."""
+Imported = Literal["transformers", "torch", "pytest"]
+READ_BY_TRANSFORMERS = ("HF_", "TRANSFORMERS_")
+READ_BY_PYTHON = ("HOME", "PYTHON", "TORCH", "XDG_")
+"""Beginnings of the names of variables that are read once, while libraries are imported."""
 _servers: list[subprocess.Popen[bytes]] = []  # held on to, since Python warns of a process that it forgets
 HERE = Path(__file__).parent
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex  # the same on all workers of a run
 
 
-def warm_python(environment: Mapping[str, str]) -> str:
+def warm_python(environment: Mapping[str, str], imported: Imported = "transformers") -> str:
     """Return the path of the executable.
 
     The server is started by the first that asks, with this environment; the workers of one run of xdist share it.
+
+    Args:
+        environment: The variables that the libraries read while the server imports them.
+        imported: The last of pytest, torch and transformers that is imported already.
     """
     if not hasattr(os, "pidfd_open"):
         return sys.executable
     owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-    folder = Path(tempfile.gettempdir()) / f"warm-{RUN}"  # the path of a socket has at most 107 bytes
+    folder = Path(tempfile.gettempdir()) / f"{imported}-{RUN}"  # the path of a socket has at most 107 bytes
     socket, executable = folder / "socket", folder / "python"
     try:
         folder.mkdir(mode=0o700)
@@ -50,7 +65,7 @@ def warm_python(environment: Mapping[str, str]) -> str:
         client = f'"{sys.executable}" -ISE "{HERE / "client.py"}" "{socket}" "$0" "$@"'
         executable.write_text(f"#!/bin/sh\nexec {client}\n")
         executable.chmod(0o755)
-        command = [sys.executable, HERE / "server.py", socket, str(owner)]
+        command = [sys.executable, HERE / "server.py", socket, str(owner), imported]
         _servers.append(
             subprocess.Popen(command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         )

@@ -6,11 +6,10 @@ is in the interpreter already, since the libraries around these take longer to i
 """
 
 import _signal as signal
+import _socket as socket
 import marshal
 import os
 import sys
-
-import _socket as socket
 
 arguments = sys.argv[1:]
 folder = os.getcwd()  # noqa: PTH109 - pathlib takes long to import as well

@@ -1,7 +1,8 @@
-"""A Python in which torch and transformers are imported already, and that runs each command in a fork of itself.
+"""A Python in which libraries are imported already, and that runs each command in a fork of itself.
 
-Run as a script: ``python server.py SOCKET PID``. `client.py` asks over the socket for what ``python ARGUMENTS`` would
-do, and hands over its own streams. The server ends when the process PID does, and kills the forks that still run.
+Run as a script: ``python server.py SOCKET PID IMPORTED``, the last being a key of LIBRARIES. `client.py` asks over the
+socket for what ``python ARGUMENTS`` would do, and hands over its own streams. The server ends when the process PID
+does, and kills the forks that still run.
 """
 
 from __future__ import annotations
@@ -31,50 +32,78 @@ from typing import NoReturn
 
 LONGEST = 1 << 17  # bytes of a request: arguments, folder and environment
 
-# What a session imports that measures, and a worker of xdist; `transformers` imports its modules when it is asked.
-LIBRARIES = (
-    "datasets",
+# What a session imports that measures with dice, and a worker of xdist.
+_PYTEST = (
     "execnet.gateway_base",
     "filelock",
+    "pytest_lmgate.plugin.session",
+    "xdist.remote",
+    "yaml",
+)
+# What transformers imports, but nothing that is Hugging Face's own.
+_TORCH = (
+    *_PYTEST,
+    "fsspec",
     "pyarrow.parquet",
+    "safetensors.torch",
+    "scipy.optimize",
+    "sympy",
+    "torch._dynamo.aot_compile",
+    "torch._inductor.standalone_compile",
+    "torch.distributed.checkpoint.hf_storage",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.export",
+    "torch.fx.experimental.symbolic_shapes",
+)
+# What a session imports that measures; `transformers` imports its modules when it is asked.
+_TRANSFORMERS = (
+    *_TORCH,
+    "datasets",
     "rapidfuzz.distance.LCSseq",
     "sacrebleu.metrics",
-    "safetensors.torch",
     "tokenizers",
-    "torch",
     "transformers.generation",
     "transformers.models.auto.modeling_auto",
     "transformers.models.bert.modeling_bert",
     "transformers.models.llama.modeling_llama",
     "transformers.models.t5.modeling_t5",
-    "xdist.remote",
-    "yaml",
 )
+_OF_HUGGING_FACE = {"accelerate", "datasets", "huggingface_hub", "peft", "tokenizers", "transformers"}
+LIBRARIES = {"pytest": _PYTEST, "torch": _TORCH, "transformers": _TRANSFORMERS}
+ABSENT = {"pytest": {"torch", *_OF_HUGGING_FACE}, "torch": _OF_HUGGING_FACE, "transformers": set[str]()}
 
 
-def warm_up() -> None:
+def warm_up(imported: str) -> None:
     """Import what takes long to import; by pytest first, so that it rewrites the assertions of its plugins."""
     import pytest
 
     with contextlib.redirect_stdout(io.StringIO()):
         assert pytest.main(["--markers", "-p", "no:hypothesispytest", "-p", "no:pytest-testmon"]) == 0
-    for name in LIBRARIES:
-        with contextlib.suppress(ModuleNotFoundError):  # xdist is not everywhere
+    for name in LIBRARIES[imported]:
+        with contextlib.suppress(ModuleNotFoundError):  # xdist is not everywhere, nor all of this in other torches
             importlib.import_module(name)
+    assert not ABSENT[imported] & sys.modules.keys()
+    if imported == "transformers":
+        find_what_is_found_once()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # torch's take its operators apart, for nothing, and for 40 ms of each fork
+    gc.collect()
+    gc.freeze()  # so that a fork that collects garbage does not copy the memory of all these modules
+
+
+def find_what_is_found_once() -> None:
+    """Import all of this package, and do what a session does once."""
     import pytest_lmgate
 
     for module in pkgutil.walk_packages(pytest_lmgate.__path__, "pytest_lmgate."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    # What a session finds once, and what transformers builds when it loads its first model.
     assert importlib.import_module("pytest_lmgate.identity.patches").patches() == ()
     importlib.import_module("pytest_lmgate.identity.libraries").versions(("tokenizers", "torch", "transformers"))
     with contextlib.suppress(ModuleNotFoundError):  # transformers 5
+        # Which transformers builds when it loads its first model.
         importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False  # torch's take its operators apart, which no process needs that ends: 40 ms for each fork
-    gc.collect()
-    gc.freeze()  # so that a fork that collects garbage does not copy the memory of all these modules
 
 
 def serve(listener: socket.socket, owner: int) -> None:
@@ -141,7 +170,10 @@ def be_python(streams: Sequence[int], arguments: Sequence[str], folder: str, env
     option, command, *rest = arguments
     assert option in ("-m", "-c"), f"expected -m or -c, got {option}"
     sys.argv = [command if option == "-m" else option, *rest]
-    sys.path.insert(0, folder if option == "-m" else "")
+    sys.path[:0] = [
+        folder if option == "-m" else "",
+        *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)),
+    ]
     if option == "-m":
         runpy.run_module(command, run_name="__main__", alter_sys=True)
     else:
@@ -174,6 +206,6 @@ if __name__ == "__main__":
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(path))
         listening.listen()
-        warm_up()
+        warm_up(sys.argv[3])
         serve(listening, owner=int(sys.argv[2]))
     shutil.rmtree(path.parent)
