@@ -17,6 +17,20 @@ with contextlib.suppress(ImportError):  # `make test-bare` is without
     settings.register_profile("lmgate", deadline=None)
     settings.load_profile("lmgate")
 
+# Begun last, one of these would run alone at the end, for 10 s and more.
+SLOW = (
+    "tests/engine/test_oracles.py",
+    "tests/engine/test_out_of_memory.py",
+    "tests/evaluate/test_choices.py",
+    "tests/evaluate/test_against_the_harness.py",
+    "tests/end_to_end/test_session_code.py",
+    "tests/end_to_end/test_verify.py",
+    "tests/example_project/test_runs.py",
+    "tests/example_project/test_quantization_check.py",
+    "tests/example_project/test_train_writer.py",
+    "tests/identity/test_patches.py",
+    "tests/benchmarks/test_decisions.py",
+)
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -37,6 +51,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the tests of modules that import torch."""
     if torch_guard.is_marked(item.path):
         item.add_marker("torch")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slowest tests first, so that the workers of xdist end together."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
 
 
 @pytest.hookimpl(wrapper=True)

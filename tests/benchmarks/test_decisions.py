@@ -20,6 +20,8 @@ from pairs import CONFIDENCE, TRUTHS, Noise, simulate
 from promises import broken_promises
 
 from pytest_lmgate.metrics.noise import clustered_mean
+from tests.end_to_end.projects import environment
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -89,9 +91,9 @@ def test_a_promise_is_broken_from_three_monte_carlo_standard_errors_on() -> None
     assert len(list(broken_promises([replace(fine, covered=0.9434)], 10_000))) == 1
 
 
-def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_script(*arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "benchmarks/decisions.py", *arguments],
+        [python, "-W", "error", "benchmarks/decisions.py", *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -184,7 +186,7 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(?=%)")
 
 @pytest.mark.torch
 def test_real_models_are_judged_as_the_guide_shows(tmp_path: Path) -> None:
-    ran = run_script("--only", "real", "--docs", str(tmp_path))
+    ran = run_script("--only", "real", "--docs", str(tmp_path), python=warm_python(environment()))
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     shown = (DOCS / "figures" / "halves.md").read_text(encoding="utf-8")

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.end_to_end.projects import environment
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "benchmarks/generation.py", "--max-new-tokens", "24", "--threads", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    how = environment() | {"PYTHONPATH": str(ROOT)}
+    python = warm_python(environment())
+    command = [python, "-W", "error", "benchmarks/generation.py", "--max-new-tokens", "24", "--threads", "1"]
     return subprocess.run(
-        [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [*command, *arguments],
+        cwd=ROOT,
+        env=how,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

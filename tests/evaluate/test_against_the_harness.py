@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.data.tokens import tokenize
 from pytest_lmgate.data.windows import plan_windows
 from pytest_lmgate.spec.protocol import Protocol
+from tests.end_to_end.projects import environment as plain_environment
 from tests.engine.measuring import measure_nll
 from tests.models.encoders import framed_tokenizer
 from tests.models.zoo import CONTEXT, build, words
+from tests.warm import warm_python
 
 TEMPLATES = {"neither": "$A", "bos": "<s> $A", "eos": "$A </s>", "both": "<s> $A </s>"}
 OPTIONS = (None, True, False)
@@ -79,7 +80,7 @@ def theirs(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     cache = tmp_path_factory.mktemp("cache")
     environment = os.environ | {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, json.dumps(TEXTS), *map(str, folders.values())],
+        [warm_python(plain_environment(), "torch"), "-c", _RUN, json.dumps(TEXTS), *map(str, folders.values())],
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("found:")] or [done.stderr]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,10 @@ from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.markers import parse_fixture_call
 from tests.conftest import SHARED
+from tests.end_to_end.projects import environment as plain_environment
 from tests.engine.measuring import measure_nll
 from tests.evaluate.entries import entry, write_rows
+from tests.warm import warm_python
 
 QUIZ = [
     {"q": "the cat sat on", "c": ["the mat", "a log", "mat the"], "a": 0},
@@ -61,6 +62,7 @@ import json, sys
 import lm_eval, torch
 from lm_eval.tasks import TaskManager
 
+lm_eval.evaluator.add_env_info = lambda results: None  # asks pip, for seconds
 torch.set_num_threads(1)
 found = {}
 for tasks, *models in json.loads(sys.argv[1]):
@@ -94,7 +96,11 @@ def harness(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Calla
     environment = os.environ | {"HF_HOME": str(base / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     runs = [[str(base / task), *map(str, several)] for task, (_, several) in asked.items()]
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, json.dumps(runs)], capture_output=True, text=True, env=environment, check=False
+        [warm_python(plain_environment(), "torch"), "-c", _RUN, json.dumps(runs)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("found:")] or [done.stderr]
     found: dict[str, Any] = json.loads(line.removeprefix("found:"))

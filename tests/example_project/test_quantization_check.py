@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.end_to_end.projects import environment
+from tests.warm import warm_python
 
 CHECK = (
     "test_quantization.py",
@@ -26,17 +28,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(example: Path, cache: Path, *arguments: str) -> tuple[int, dict[str, dict], str]:
     """Run pytest; return its exit code, the gates of its report by name, and what it printed."""
     report = cache / "report.json"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LMGATE_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LMGATE_"))}
     ran = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *CHECK, *arguments),
+            *(warm_python(environment(), "torch"), "-m", "pytest", "-p", "no:cacheprovider", *CHECK, *arguments),
             *(f"--lmgate-cache={cache}", f"--lmgate-report=json:{report}"),
         ],
         cwd=example,
         capture_output=True,
         text=True,
         timeout=300,
-        env={**environment, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        env={**kept, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )
     gates = {gate["id"].rpartition("::")[2]: gate for gate in json.loads(report.read_text("utf-8"))["gates"]}
     return ran.returncode, gates, ran.stdout + ran.stderr

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.end_to_end.projects import environment
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
 FAILING = ("watch_it_fail.py", "-k", "not original")
@@ -44,14 +46,14 @@ def run_gates(folder: Path, cache: Path, *arguments: str) -> subprocess.Complete
 
 
 def run_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LMGATE_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LMGATE_"))}
     return subprocess.run(
-        [sys.executable, "-m", *arguments],
+        [warm_python(environment(), "torch"), "-m", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
-        env={**environment, "HF_HUB_OFFLINE": "1", "COLUMNS": "110"},
+        env={**kept, "HF_HUB_OFFLINE": "1", "COLUMNS": "110"},
     )
 
 

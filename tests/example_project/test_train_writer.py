@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from itertools import islice
 
 import pytest
@@ -16,6 +15,8 @@ from example_project.weather.notes import prompt
 from example_project.weather.quiz import held_out_questions
 from example_project.weather.references import held_out_records
 from example_project.weather.tokenizer import word_tokenizer
+from tests.end_to_end.projects import environment
+from tests.warm import warm_python
 
 
 @pytest.fixture
@@ -95,7 +96,8 @@ def test_the_script_writes_the_committed_files_but_for_what_training_changes(exa
     written, committed = tmp_path / "copy" / "models" / "writer", example / "models" / "writer"
     written.mkdir(parents=True)
     one_step = "import train_writer; train_writer.STEPS = 1; train_writer.main()"
-    subprocess.run([sys.executable, "-c", one_step], cwd=tmp_path / "copy", check=True, capture_output=True)
+    python = warm_python(environment())
+    subprocess.run([python, "-c", one_step], cwd=tmp_path / "copy", check=True, capture_output=True)
     names = {path.name for path in committed.iterdir()}
     assert {path.name for path in written.iterdir()} == names
     for name in names - {"model.safetensors"}:

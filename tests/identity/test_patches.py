@@ -22,7 +22,9 @@ from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 
 from pytest_lmgate.identity.patches import patches
+from tests.end_to_end.projects import environment
 from tests.models.zoo import build, word_tokenizer
+from tests.warm import warm_python
 
 
 @pytest.fixture
@@ -216,7 +218,7 @@ assert patches() == (f"aten::mm is implemented in {__file__}",), patches()
 def test_an_operator_that_is_implemented_anew_is_a_patch(tmp_path: Path) -> None:
     file = tmp_path / "operator_of_ours.py"
     file.write_text(_OPERATOR)
-    subprocess.run([sys.executable, str(file)], check=True, env=os.environ | {"PYTHONPATH": str(Path.cwd())})
+    subprocess.run([warm_python(environment()), str(file)], check=True)
 
 
 def test_a_registered_class_is_a_patch(ours: type[Any]) -> None:
@@ -295,10 +297,10 @@ def test_an_address_is_the_same_before_and_after_models_were_loaded_and_run(tmp_
         "models:\n"
         + "".join(f"  {name}: {{path: {name}, trust_remote_code: {str(name == 'own').lower()}}}\n" for name in names)
     )
-    environment = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    where = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
         [sys.executable, "-c", _RUN, str(tmp_path), *names],
-        env=environment,
+        env=where,
         capture_output=True,
         text=True,
         check=False,
@@ -331,4 +333,4 @@ assert patches() == (), patches()
 
 
 def test_no_module_of_the_libraries_has_a_patch_of_its_own() -> None:
-    subprocess.run([sys.executable, "-c", _ALL], check=True)
+    subprocess.run([warm_python(environment(), "torch"), "-c", _ALL], check=True)

@@ -1,8 +1,8 @@
 """A Python that starts warm: with torch, transformers and this package imported, in 0.1 s in place of 6 s.
 
-`warm_python` returns the path of an executable that does what ``sys.executable`` does with ``-m`` and ``-c``, in a fork
-of one process in which these libraries are imported already. A fork is a process of its own, so nothing leaks from one
-test to the next: no import, patched function, warning filter, variable, folder, cache or open file.
+`warm_python` returns the path of an executable that does what ``sys.executable`` does with ``-m``, ``-c`` or a script,
+in a fork of one process in which these libraries are imported already. A fork is a process of its own, so nothing leaks
+from one test to the next: no import, patched function, warning filter, variable, folder, cache or open file.
 
 There are two more such processes. One has imported torch, but nothing of Hugging Face, so that its forks start in 1 s
 (``Project.run(..., early=True)``):

@@ -24,6 +24,7 @@ import sys
 import threading
 import traceback
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -167,15 +168,19 @@ def be_python(streams: Sequence[int], arguments: Sequence[str], folder: str, env
     if arguments[0] == "-u":
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
         del arguments[0]
-    option, command, *rest = arguments
-    assert option in ("-m", "-c"), f"expected -m or -c, got {option}"
-    sys.argv = [command if option == "-m" else option, *rest]
-    sys.path[:0] = [
-        folder if option == "-m" else "",
-        *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)),
-    ]
+    if arguments[0] == "-W":
+        sys.warnoptions.append(arguments[1])
+        warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]
+        del arguments[:2]
+    option, command, *rest = arguments if arguments[0].startswith("-") else ("script", *arguments)
+    assert option in ("-m", "-c", "script"), f"expected -m, -c or a script, got {option}"
+    sys.argv = [option if option == "-c" else command, *rest]
+    first = {"-m": folder, "-c": "", "script": str(Path(command).resolve().parent)}[option]
+    sys.path[:0] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     if option == "-m":
         runpy.run_module(command, run_name="__main__", alter_sys=True)
+    elif option == "script":
+        runpy.run_path(command, run_name="__main__")
     else:
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         exec(command, main.__dict__)

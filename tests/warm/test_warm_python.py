@@ -46,6 +46,18 @@ def test_a_command_ends_as_in_a_new_interpreter(end: str, tmp_path: Path) -> Non
     assert warm == new
 
 
+def test_a_script_finds_what_is_beside_it_and_its_warnings_are_errors_where_they_shall_be(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("VALUE = 7")
+    script = tmp_path / "script.py"
+    script.write_text("import sys, warnings, beside; print(beside.VALUE, sys.argv, __name__); warnings.warn('why')")
+    ended = []
+    for python in (warm_python(environment()), sys.executable):
+        command = [python, "-W", "error", str(script), "argument"]
+        ended.append(subprocess.run(command, env=environment(), capture_output=True, text=True))
+    warm, new = ((done.returncode, done.stdout, done.stderr.splitlines()[-1:]) for done in ended)
+    assert warm == new == (1, f"7 {[str(script), 'argument']} __main__\n", ["UserWarning: why"])
+
+
 def test_a_command_has_its_own_folder_variables_and_session_and_the_libraries_are_there(tmp_path: Path) -> None:
     code = (
         "import os, sys; print(os.getcwd(), os.environ['COLOUR'], os.getsid(0) == os.getpid(), 'torch' in sys.modules)"
