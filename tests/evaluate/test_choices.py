@@ -59,15 +59,16 @@ metric_list: [{{metric: acc}}, {{metric: acc_norm}}, {{metric: acc_bytes}}]
 _RUN = """
 import json, sys
 
-import lm_eval, torch
+import torch
+from lm_eval import evaluator
 from lm_eval.tasks import TaskManager
 
-lm_eval.evaluator.add_env_info = lambda results: None  # asks pip, for seconds
+evaluator.add_env_info = lambda results: None  # asks pip, for seconds
 torch.set_num_threads(1)
 found = {}
 for tasks, *models in json.loads(sys.argv[1]):
     for model in models:
-        done = lm_eval.simple_evaluate(
+        done = evaluator.simple_evaluate(
             model="hf", model_args=f"pretrained={model},dtype=float32", tasks=["quiz"], batch_size=4, device="cpu",
             task_manager=TaskManager(include_path=tasks, include_defaults=False), log_samples=True, bootstrap_iters=0,
         )
