@@ -112,7 +112,7 @@ def test_a_measurement_by_other_instructions_agrees_within_rounding(tmp_path: Pa
         for dtype in dtypes
     )
     tales = f"{{path: {shared_data}/text/tinystories_150.jsonl, text: text, limit: 5}}"
-    Project(tmp_path).write(
+    project = Project(tmp_path).write(
         pytest_ini="[pytest]\n",
         lmgate_yaml=f"models:\n{models}datasets:\n  tales: {tales}\n",
         test_gates=f"""
@@ -125,7 +125,6 @@ def test_a_measurement_by_other_instructions_agrees_within_rounding(tmp_path: Pa
                 assert kl_of(llama2xs, stories, "tales", protocol="document") < 2
         """,
     )
-    project = Project(tmp_path)
     project.run(env={"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}, fresh=True).expect(0, passed=2)
     project.run("--lmgate-verify", "all").expect(0, passed=2).says("4 of 4 cache hits measured again, all agree")
 
