@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.projects import environment
-from tests.warm import warm_python
+from tests.warm import Imported, warm_python
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no process descriptors")
 
@@ -44,6 +44,16 @@ def run(python: str, code: str, folder: Path) -> tuple[int, str, list[str]]:
 def test_a_command_ends_as_in_a_new_interpreter(end: str, tmp_path: Path) -> None:
     warm, new = (run(python, COMMANDS[end], tmp_path) for python in (warm_python(environment()), sys.executable))
     assert warm == new
+
+
+@pytest.mark.parametrize(
+    ("imported", "there"), [("pytest", []), ("torch", ["torch"]), ("transformers", ["torch", "transformers"])]
+)
+def test_no_library_is_imported_that_is_said_to_be_still_to_come(
+    imported: Imported, there: list[str], tmp_path: Path
+) -> None:
+    code = "import sys; print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    assert run(warm_python(environment(), imported), code, tmp_path) == (0, f"{there}\n", [])
 
 
 def test_a_script_finds_what_is_beside_it_and_its_warnings_are_errors_where_they_shall_be(tmp_path: Path) -> None:
