@@ -1,12 +1,14 @@
-"""How many tokens to read in a batch."""
+"""How many tokens to read in a batch, and how many batches to begin at once."""
 
 from __future__ import annotations
 
-__all__ = ["token_budget"]
+__all__ = ["batches_at_once", "token_budget"]
 
 import math
 
 import torch
+
+from pytest_lmgate.backends.base import Company
 
 _CPU_TOKENS = 2048
 _ACCELERATOR_TOKENS = 16384
@@ -34,3 +36,11 @@ def token_budget(device: torch.device, plain_vocabulary: int = 0, activation_byt
     if plain_vocabulary:
         budget = min(budget, max(1, _PLAIN_LOGIT_BYTES // (4 * plain_vocabulary)))
     return budget
+
+
+def batches_at_once(device: torch.device, company: Company, *, compare: bool) -> int:
+    """Return how many batches to begin at once: two on a GPU, so that one is prepared while the other runs.
+
+    A comparison takes its batches in their order, and so does a model whose numbers depend on what it has read before.
+    """
+    return 2 if device.type == "cuda" and company is Company.ANY and not compare else 1

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pytest_lmgate.backends.base import Batching, Company, Runner
 from pytest_lmgate.backends.divergence import Logits
-from pytest_lmgate.backends.hf.budget import token_budget
+from pytest_lmgate.backends.hf.budget import batches_at_once, token_budget
 from pytest_lmgate.backends.hf.decoding import Decoding
 from pytest_lmgate.backends.hf.likelihood.forward import evaluation_mode
 from pytest_lmgate.backends.hf.likelihood.head import prove_head
@@ -132,7 +132,7 @@ class TransformersRunner(Runner):
                 f"model {loaded.name!r}: the numbers of a row depend on the other rows of its batch, so each row is "
                 f"read with {company.value} (slower)"
             )
-        at_once = 2 if loaded.device.type == "cuda" else 1
+        at_once = batches_at_once(loaded.device, company, compare=compare)
         return Batching(budget, company, remark, scorer.dtype(loaded) == torch.float64, at_once)
 
     def _activation_bytes(self, batch: _Batch) -> float | None:
