@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pytest_lmgate.backends import memory
-from pytest_lmgate.backends.base import Company, Model, Runner
+from pytest_lmgate.backends.base import Model, Runner
 from pytest_lmgate.backends.hf.budget import batches_at_once, token_budget
 from pytest_lmgate.backends.hf.models import device
 from pytest_lmgate.engine.pool import ModelPool
@@ -74,10 +74,9 @@ def test_on_a_gpu_what_a_batch_of_tokens_takes_fits_in_512_mib(kilobytes: float,
 
 
 def test_two_batches_begin_at_once_on_a_gpu_unless_their_order_matters() -> None:
-    assert batches_at_once(CUDA, Company.ANY, compare=False) == 2
-    assert batches_at_once(CPU, Company.ANY, compare=False) == 1
-    assert batches_at_once(CUDA, Company.ANY, compare=True) == 1
-    assert batches_at_once(CUDA, Company.EQUAL, compare=False) == 1
+    assert batches_at_once(CUDA, in_order=False) == 2
+    assert batches_at_once(CUDA, in_order=True) == 1
+    assert batches_at_once(CPU, in_order=False) == 1
 
 
 def test_the_free_memory_of_the_host_is_found() -> None:

@@ -8,8 +8,6 @@ import math
 
 import torch
 
-from pytest_lmgate.backends.base import Company
-
 _CPU_TOKENS = 2048
 _ACCELERATOR_TOKENS = 16384
 _MOST_TOKENS = 65536
@@ -38,9 +36,6 @@ def token_budget(device: torch.device, plain_vocabulary: int = 0, activation_byt
     return budget
 
 
-def batches_at_once(device: torch.device, company: Company, *, compare: bool) -> int:
-    """Return how many batches to begin at once: two on a GPU, so that one is prepared while the other runs.
-
-    A comparison takes its batches in their order, and so does a model whose numbers depend on what it has read before.
-    """
-    return 2 if device.type == "cuda" and company is Company.ANY and not compare else 1
+def batches_at_once(device: torch.device, *, in_order: bool) -> int:
+    """Return how many batches to begin at once: two on a GPU, where one is prepared while the other runs."""
+    return 2 if device.type == "cuda" and not in_order else 1

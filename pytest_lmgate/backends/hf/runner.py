@@ -24,7 +24,7 @@ from pytest_lmgate.backends.hf.likelihood.head import prove_head
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
 from pytest_lmgate.backends.hf.trials.causality import require_causal
-from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, where_it_fits
+from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, scales_positions, where_it_fits
 from pytest_lmgate.backends.memory import release, sent, within_memory
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.config.generation import GenerationSettings
@@ -132,7 +132,9 @@ class TransformersRunner(Runner):
                 f"model {loaded.name!r}: the numbers of a row depend on the other rows of its batch, so each row is "
                 f"read with {company.value} (slower)"
             )
-        at_once = batches_at_once(loaded.device, company, compare=compare)
+        # A comparison takes its batches in their order, and so does a model that keeps the longest row in mind.
+        in_order = compare or differs or scales_positions(getattr(loaded.model, "config", None))
+        at_once = batches_at_once(loaded.device, in_order=in_order)
         return Batching(budget, company, remark, scorer.dtype(loaded) == torch.float64, at_once)
 
     def _activation_bytes(self, batch: _Batch) -> float | None:
