@@ -11,17 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Offer, Runner
-from pytest_lmgate.backends.hf.models.checkpoint import (
-    Architecture,
-    open_checkpoint,
-    require_own_code,
-    require_safe_adapter,
-    require_tokenizer,
-)
+from pytest_lmgate.backends.hf.models.checkpoint import Architecture, open_checkpoint, require_safe_adapter
 from pytest_lmgate.backends.hf.models.contents import contents_of
 from pytest_lmgate.backends.hf.models.device import device_class, require_device, resolve_device, share_processors
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
-from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer
+from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, tokenizer_beside
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.code import several
 from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, versions
@@ -47,11 +41,7 @@ class Transformers(Backend):
         folder = _fetched(entry) if spec.path is None else entry.path(spec.path)
         checkpoint = open_checkpoint(folder, name=name)
         checkpoint.require_safe_weights(pickle_weights=spec.pickle_weights)
-        tokenizer_folder = folder if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
-        require_tokenizer(tokenizer_folder, name=name)
-        if spec.trust_remote_code:
-            for part in (folder, tokenizer_folder):
-                require_own_code(part, name=name)
+        tokenizer_folder = tokenizer_beside(entry, folder)
         adapter = entry.path(spec.adapter) if spec.adapter else None
         if adapter is not None:
             require_safe_adapter(adapter, name=name, pickle_weights=spec.pickle_weights)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, OutOfMemory, Runner
 from pytest_lmgate.backends.entries import hashed, refuse_keys
-from pytest_lmgate.backends.hf.models.checkpoint import require_tokenizer
 from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer, tokenizer_files
 from pytest_lmgate.backends.llamacpp.library import Weights, built_with, library
@@ -60,7 +59,6 @@ class LlamaCpp(Backend):
         first = next(iter(files.values()))
         folder = None if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
         if folder is not None:
-            require_tokenizer(folder, name=name)
             files |= tokenizer_files(folder)
         device = _device(entry, options)
         facts = _facts(name, first)

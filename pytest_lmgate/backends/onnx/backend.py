@@ -12,9 +12,9 @@ from typing import Any
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
 from pytest_lmgate.backends.entries import hashed, refuse_keys
-from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint, require_tokenizer
+from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
 from pytest_lmgate.backends.hf.models.device import device_class, resolve_device
-from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer, tokenizer_files
+from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, tokenizer_beside, tokenizer_files
 from pytest_lmgate.backends.onnx.files import OnnxFiles
 from pytest_lmgate.backends.onnx.options import LoadOptions
 from pytest_lmgate.backends.onnx.session import library
@@ -57,8 +57,7 @@ class Onnx(Backend):
                 f"model {name!r}: the engine onnx runs causal models, but the one in {export.folder} is "
                 f"{checkpoint.kind} ({checkpoint.architecture}): use the checkpoint that it was exported from"
             )
-        tokenizer_folder = export.folder if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
-        require_tokenizer(tokenizer_folder, name=name)
+        tokenizer_folder = tokenizer_beside(entry, export.folder)
         files = export.by_name() | ({} if spec.tokenizer is None else tokenizer_files(tokenizer_folder))
         snapshot, content = hashed(entry, files)
         runtime = library(name)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
 from pytest_lmgate.backends.entries import hashed, refuse_keys
-from pytest_lmgate.backends.hf.models.checkpoint import require_tokenizer
 from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer, tokenizer_files
 from pytest_lmgate.backends.server.settings import ServerSettings
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
@@ -54,7 +53,6 @@ class Server(Backend):
                 "and prompts are cut into tokens here"
             )
         folder = find_tokenizer(entry, spec.tokenizer)
-        require_tokenizer(folder, name=name)
         snapshot, digests = hashed(entry, tokenizer_files(folder))
         content = {**digests, "server": settings.url, "model": settings.model}
 

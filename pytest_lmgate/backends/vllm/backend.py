@@ -13,16 +13,11 @@ from pathlib import Path
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
 from pytest_lmgate.backends.entries import refuse_keys, threads
-from pytest_lmgate.backends.hf.models.checkpoint import (
-    Checkpoint,
-    open_checkpoint,
-    require_own_code,
-    require_tokenizer,
-)
+from pytest_lmgate.backends.hf.models.checkpoint import Checkpoint, open_checkpoint
 from pytest_lmgate.backends.hf.models.contents import contents_of
 from pytest_lmgate.backends.hf.models.device import device_class, resolve_device
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
-from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer
+from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, tokenizer_beside
 from pytest_lmgate.backends.vllm.options import LoadOptions
 from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.identity.libraries import versions
@@ -60,11 +55,7 @@ class Vllm(Backend):
                 f"model {name!r}: {checkpoint.architecture} is a {checkpoint.kind} model; the engine vllm gives "
                 "likelihoods of causal models only: leave out backend: to run it with transformers"
             )
-        tokenizer = folder if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
-        require_tokenizer(tokenizer, name=name)
-        if spec.trust_remote_code:
-            for part in (folder, tokenizer):
-                require_own_code(part, name=name)
+        tokenizer = tokenizer_beside(entry, folder)
         options, dtype = LoadOptions.of(entry, checkpoint), _dtype(checkpoint, entry)
         takes_several = any(key.endswith("parallel_size") for key in spec.load)
         device = resolve_device(entry.device, None if takes_several else entry.worker)
