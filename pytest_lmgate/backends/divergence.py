@@ -9,11 +9,11 @@ to Q, so the divergence of a model from itself is exactly zero.
 
 from __future__ import annotations
 
-__all__ = ["Head", "Logits", "streamed_divergence"]
+__all__ = ["Logits", "streamed_divergence"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,24 +24,8 @@ from pytest_lmgate.backends.base import COLUMNS
 from pytest_lmgate.backends.memory import wide, within_memory
 from pytest_lmgate.backends.tiles import TileShape, tile_shape, vocabulary_tiles
 
-
-class Head(Protocol):
-    """Makes logits of hidden states, some of the vocabulary at a time."""
-
-    @property
-    def weight(self) -> Tensor:
-        """Shape ``[vocabulary, hidden]``."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Logits per position."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the scratch that `tile` takes."""
-
-    def tile(self, hidden: Tensor, begin: int, end: int, buffer: Tensor) -> Tensor:
-        """Return the logits of the tokens ``begin..end-1``, shape ``[positions, end - begin]``, made in the scratch."""
+if TYPE_CHECKING:
+    from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 
 
 @dataclass(frozen=True)
@@ -54,7 +38,7 @@ class Logits:
     """
 
     states: Tensor
-    head: Head | None
+    head: VocabularyHead | None
 
     @property
     def vocabulary_size(self) -> int:

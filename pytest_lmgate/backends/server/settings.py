@@ -37,6 +37,7 @@ class ServerSettings:
         timeout: Seconds that an answer may take.
         retries: How often a request that failed is sent again.
         context: Tokens that prompt and text may have together; None asks the server.
+        credentials: User name and password of the address.
     """
 
     url: str
@@ -46,7 +47,7 @@ class ServerSettings:
     timeout: int
     retries: int
     context: int | None
-    _user: tuple[str, str] | None = field(repr=False)
+    credentials: tuple[str, str] | None = field(repr=False)
 
     @classmethod
     def of(cls, entry: Entry) -> ServerSettings:
@@ -73,7 +74,7 @@ class ServerSettings:
         refuse_options(entry, "a server", _OPTIONS)
         options = _options(spec.load, where)
         options["concurrency"] = max(1, options["concurrency"] // entry.workers)
-        return cls(url, spec.model, spec.key, **options, _user=user)
+        return cls(url, spec.model, spec.key, **options, credentials=user)
 
     @property
     def is_local(self) -> bool:
@@ -82,18 +83,13 @@ class ServerSettings:
         return host in _LOOPBACK or host.endswith(".localhost") or host.startswith("127.")
 
     @property
-    def credentials(self) -> tuple[str, str] | None:
-        """User name and password of the address."""
-        return self._user
-
-    @property
     def key(self) -> str | None:
         """The key, read anew each time."""
         return None if self.variable is None else os.environ.get(self.variable, "")
 
     def hidden(self, text: str) -> str:
         """Return what a server said, without the key and the password, which it may repeat."""
-        for secret in (self.key, self._user and self._user[1]):
+        for secret in (self.key, self.credentials and self.credentials[1]):
             text = text.replace(secret, "***") if secret else text
         return text
 
