@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["ending", "excerpt", "printable", "shortened"]
 
 import unicodedata
+from collections.abc import Iterable
 
 from pytest_lmgate.errors import harmless
 
@@ -24,32 +25,14 @@ def excerpt(text: str, width: int) -> str:
         The text with what is not printable written as an escape (a line break as ``\n``), ending in ``...`` where it
         is cut. It is cut between words where there are any near the end.
     """
-    kept: list[str] = []
-    used, fits = 0, 0  # cells so far; characters after which the dots still fit
-    for character in text:
-        shown = _shown(character)
-        used += sum(map(_cells, shown))
-        if used > width:
-            return _between_words("".join(kept[:fits])) + _END
-        kept.append(shown)
-        if used + len(_END) <= width:
-            fits = len(kept)
-    return "".join(kept)
+    shown, is_whole = _fitting(text, width)
+    return "".join(shown) if is_whole else _between_words("".join(shown)) + _END
 
 
 def ending(text: str, width: int) -> str:
     """Return the end of a text, in one line of so many cells at most, beginning with ``...`` where it is cut."""
-    kept: list[str] = []
-    used, fits = 0, 0
-    for character in reversed(text):
-        shown = _shown(character)
-        used += sum(map(_cells, shown))
-        if used > width:
-            return _END + "".join(reversed(kept[:fits]))
-        kept.append(shown)
-        if used + len(_END) <= width:
-            fits = len(kept)
-    return "".join(reversed(kept))
+    shown, is_whole = _fitting(reversed(text), width)
+    return ("" if is_whole else _END) + "".join(reversed(shown))
 
 
 def printable(text: str) -> str:
@@ -63,6 +46,21 @@ def shortened(text: str, most: int) -> str:
         line if len(line) <= most else f"{line[:most]}{_END} ({len(line) - most:,} characters more)"
         for line in text.split("\n")
     )
+
+
+def _fitting(text: Iterable[str], width: int) -> tuple[list[str], bool]:
+    """Return the characters that fit into a line as they are shown, and whether these are all: else dots fit too."""
+    kept: list[str] = []
+    used, fits = 0, 0  # cells so far; characters after which the dots still fit
+    for character in text:
+        shown = _shown(character)
+        used += sum(map(_cells, shown))
+        if used > width:
+            return kept[:fits], False
+        kept.append(shown)
+        if used + len(_END) <= width:
+            fits = len(kept)
+    return kept, True
 
 
 def _shown(character: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["json_report", "measurement_facts"]
+__all__ = ["OF_A_ROW", "json_report", "measurement_facts"]
 
 import json
 import math
@@ -26,7 +26,7 @@ _OF_A_COMPARISON = (
     "lower", "upper", "p_pass", "p_fail", "p_value", "detectable", "needed", "reason", "notes", "corrected", "bounds",
     "clustered_by", "note",
 )  # fmt: skip
-_OF_A_ROW = ("row", "score", "prompt", "reference", "output")
+OF_A_ROW = ("row", "score", "prompt", "reference", "output")
 _PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
 
 
@@ -37,7 +37,12 @@ def json_report(results: Results) -> str:
         "gates": [_gate(verdict, results) for verdict in results.verdicts],
         "measurements": [measurement_facts(found) for found in results.measured],
         "problems": [printable(problem) for problem in results.problems],
-        "environment": _environment(),
+        "environment": {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "machine": platform.machine(),
+            "packages": versions(_PACKAGES),
+        },
     }
     return json.dumps(report, indent=2, allow_nan=False) + "\n"
 
@@ -77,7 +82,7 @@ def _gate(verdict: Verdict, results: Results) -> dict[str, Any]:
     if past := results.history.get(verdict.id):
         gate["history"] = [_plain(asdict(run)) for run in past]
     if verdict.worst:
-        gate["worst"] = [dict(zip(_OF_A_ROW, _plain(row), strict=True)) for row in verdict.worst]
+        gate["worst"] = [dict(zip(OF_A_ROW, _plain(row), strict=True)) for row in verdict.worst]
     return gate
 
 
@@ -90,12 +95,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _environment() -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "packages": versions(_PACKAGES),
-    }

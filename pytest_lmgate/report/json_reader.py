@@ -18,12 +18,12 @@ import msgspec
 from pytest_lmgate.errors import DataError
 from pytest_lmgate.gates.comparison import Comparison
 from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.report.json_file import OF_A_ROW
 from pytest_lmgate.report.measured import Measured
 from pytest_lmgate.report.past import PastRun
 from pytest_lmgate.report.results import Results
 
 _SCHEMA = 1
-_ROW = ("row", "score", "prompt", "reference", "output")
 
 
 def read_report(path: Path) -> Results:
@@ -63,11 +63,10 @@ def _verdict(gate: dict[str, Any]) -> Verdict:
     # Reports of earlier versions lack the marker, with which a gate's label begins.
     label = gate["id"].removeprefix(f"{gate['test']}::").rpartition("::")[2]
     found = {"marker": label.partition("[")[0].partition(":")[0]} | gate
+    found |= {name: list(gate.get(name, {}).items()) for name in ("identity", "details")}
     found["interval"] = _ends(gate["interval"])
-    found["identity"] = list(gate.get("identity", {}).items())
-    found["details"] = list(gate.get("details", {}).items())
     found["worst"] = [
-        [_number(row[key]) if key == "score" else row[key] for key in _ROW] for row in gate.get("worst", ())
+        [_number(row[key]) if key == "score" else row[key] for key in OF_A_ROW] for row in gate.get("worst", ())
     ]
     if bounded := gate.get("bounded"):
         found["bounded"] = bounded | _bounds(bounded)

@@ -39,30 +39,13 @@ class Measured:
     @classmethod
     def of(cls, test: str, fixture: str, found: Score | Divergence) -> Measured:
         """Return what a fixture found for a test."""
+        both = {key: getattr(found, key) for key in ("model", "dataset", "n", "fingerprint", "cached", "seconds")}
+        both |= {"test": test, "fixture": fixture, "signature": str(found.signature)}
         if isinstance(found, Score):
-            metric, unit, noise = found.metric, found.unit, found.interval
-            value, stderr = float(found), found.stderr
-            details: tuple[tuple[str, float], ...] = ()
-        else:
-            metric, unit, noise = "kl", "token", None
-            value, stderr, details = found.kl.value, found.kl.stderr, tuple(found.details.items())
-        return cls(
-            test=test,
-            fixture=fixture,
-            metric=metric,
-            model=found.model,
-            dataset=found.dataset,
-            value=value,
-            stderr=stderr,
-            interval=noise,
-            n=found.n,
-            unit=unit,
-            signature=str(found.signature),
-            fingerprint=found.fingerprint,
-            cached=found.cached,
-            seconds=found.seconds,
-            details=details,
-        )
+            own = {key: getattr(found, key) for key in ("metric", "unit", "value", "stderr", "interval")}
+            return cls(**both, **own)
+        value, stderr, details = found.kl.value, found.kl.stderr, tuple(found.details.items())
+        return cls(**both, metric="kl", unit="token", value=value, stderr=stderr, interval=None, details=details)
 
 
 def measured_line(found: Measured) -> str:

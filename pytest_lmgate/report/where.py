@@ -71,7 +71,7 @@ def position_words(position: PositionChange) -> str:
 def _tags(found: Comparison, where: Where) -> list[str]:
     worse = [tag for tag in where.tags if tag.is_worse]
     lines = [
-        f"{'  tags       ' if not at else ' ' * 13}{tag_name(tag)} {changed(found, tag)}, {_rows(tag)}"
+        f"{'  tags       ' if not at else ' ' * 13}{tag_name(tag)} {changed(found, tag)}, {counted(tag.rows, 'row')}"
         for at, tag in enumerate(worse[:_TAGS])
     ]
     if len(worse) > _TAGS:
@@ -83,10 +83,6 @@ def _tags(found: Comparison, where: Where) -> list[str]:
         text = f"not worse beyond noise: {names}{f' and {more} more' if more else ''}"
         lines.append(f"{'  tags       ' if not lines else ' ' * 13}{text}")
     return lines
-
-
-def _rows(tag: TagChange) -> str:
-    return counted(tag.rows, "row")
 
 
 def tag_name(tag: TagChange) -> str:
