@@ -26,16 +26,8 @@ EXTRAS = "lmgate"
 ``xfailed_by_body`` if the test called ``pytest.xfail``, which says nothing of its gates, unlike the mark.
 """
 _HANDED_OVER = (
-    "expected",
-    "measuring",
-    "models",
-    "problem",
-    "by_baseline",
-    "folders",
-    "deselected",
-    "uncollected",
-    "left_out",
-)
+    "expected", "measuring", "models", "problem", "by_baseline", "folders", "deselected", "uncollected", "left_out",
+)  # fmt: skip
 
 
 class Ledger:

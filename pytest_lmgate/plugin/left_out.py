@@ -20,9 +20,7 @@ from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates, placed
 def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
     """Say of each lmgate.yaml that the given paths go by how many gates were not collected, and why.
 
-    Args:
-        config: Of the session.
-        collected: Files whose gates were collected, as `placed` returns them.
+    Gates were collected of the files `collected`, as `placed` returns them.
     """
     if config.getoption("no_lmgate"):
         return []
@@ -51,11 +49,9 @@ def _left_out(config: pytest.Config, file: Path) -> str:
 
 def _is_meant(config: pytest.Config, file: Path) -> bool:
     by_id = any("::" in argument for argument in config.args)
-    return by_id or bool(getattr(config.option, "lf", False)) or _is_ignored(config, file)
-
-
-def _is_ignored(config: pytest.Config, file: Path) -> bool:
-    return bool(config.hook.pytest_ignore_collect(collection_path=file, config=config))
+    return by_id or bool(
+        getattr(config.option, "lf", False) or config.hook.pytest_ignore_collect(collection_path=file, config=config)
+    )
 
 
 def _why(config: pytest.Config, file: Path) -> str:

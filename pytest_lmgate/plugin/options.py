@@ -39,10 +39,7 @@ if TYPE_CHECKING:
 _TEXTS = {
     "config": ("FILE", "lmgate.yaml to use (default: the nearest one from a test's own folder upward)"),
     "cache": ("FOLDER", f"folder of measurements (default: {CACHE_NAME} in rootdir); LMGATE_CACHE_KEY signs it"),
-    "remote-cache": (
-        "URL",
-        "second level of the cache, for several machines: s3://, gs://, file:// and so on",
-    ),
+    "remote-cache": ("URL", "second level of the cache, for several machines: s3://, gs://, file:// and so on"),
     "baseline": ("FILE", f"baseline of no_regression gates (default: {BASELINE_NAME} beside lmgate.yaml)"),
     "history": ("FOLDER", "folder or URI that gets one record of each run, for lmgate history and the HTML report"),
     "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),

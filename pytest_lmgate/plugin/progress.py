@@ -4,7 +4,9 @@ from __future__ import annotations
 
 __all__ = ["progress_line"]
 
+import contextlib
 import sys
+from typing import Any
 
 import pytest
 
@@ -23,17 +25,10 @@ def progress_line(config: pytest.Config) -> ProgressLine:
         return not is_worker and terminal is not None and bool(terminal.isatty)
 
     def write(text: str) -> None:
-        capture = config.pluginmanager.get_plugin("capturemanager")
-        if capture is None:
-            _write(text, is_worker=is_worker)
-            return
-        with capture.global_and_fixture_disabled():
-            _write(text, is_worker=is_worker)
+        capture: Any = config.pluginmanager.get_plugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            stream = sys.__stderr__ if is_worker and sys.__stderr__ is not None else sys.stdout
+            stream.write(text)
+            stream.flush()
 
     return ProgressLine(write, on_terminal, apart=True)
-
-
-def _write(text: str, *, is_worker: bool) -> None:
-    stream = sys.__stderr__ if is_worker and sys.__stderr__ is not None else sys.stdout
-    stream.write(text)
-    stream.flush()

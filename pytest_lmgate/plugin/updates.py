@@ -12,15 +12,8 @@ from pytest_lmgate.config import OFF
 
 # Variables by which the common systems can be told; most set CI besides.
 CI_VARIABLES = (
-    "CI",
-    "GITHUB_ACTIONS",
-    "GITLAB_CI",
-    "TF_BUILD",
-    "JENKINS_URL",
-    "BUILDKITE",
-    "CIRCLECI",
-    "TEAMCITY_VERSION",
-)
+    "CI", "GITHUB_ACTIONS", "GITLAB_CI", "TF_BUILD", "JENKINS_URL", "BUILDKITE", "CIRCLECI", "TEAMCITY_VERSION",
+)  # fmt: skip
 UPDATES = {
     "update": "write what no_regression gates measure to the baseline file, instead of judging by it",
     "update-new-only": "write the baseline of gates that have none yet; judge all others",
