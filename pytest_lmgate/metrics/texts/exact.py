@@ -47,15 +47,11 @@ def exact(ignore_case: bool = False, ignore_punctuation: bool = False, strip: bo
         ]
         return np.stack([np.array(matches, dtype=np.float64), np.ones(len(matches))], axis=1)
 
-    case, punct, ends = (
-        "fold" if ignore_case else "mixed",
-        "no" if ignore_punctuation else "yes",
-        "yes" if strip else "no",
-    )
+    case, punct = "fold" if ignore_case else "mixed", "no" if ignore_punctuation else "yes"
     return TextMetric(
         name="exact",
         direction="higher",
-        signature=f"exact|case:{case}|punct:{punct}|strip:{ends}",
+        signature=f"exact|case:{case}|punct:{punct}|strip:{'yes' if strip else 'no'}",
         statistics=statistics,
         details=lambda sums: {"matches": int(sums[0])},
         right_or_wrong=True,

@@ -73,7 +73,8 @@ def _checked_references(
             )
         return [[] for _ in range(count)]
     listed = _as_list(references, "references", "lists, one list of strings per row")
-    if listed and len(listed) != count and all(_counts(of_row) == count for of_row in listed):
+    by_stream = all(isinstance(each, list | tuple) and len(each) == count for each in listed)
+    if listed and len(listed) != count and by_stream:
         raise MetricInputError(
             f"expected the references of each of {count} rows, got {len(listed)} lists of {count}, one per stream "
             "as sacrebleu takes them: list them per row, list(zip(*streams))"
@@ -141,10 +142,6 @@ def _as_list(given: Any, what: str, of: str) -> list[Any]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise MetricInputError(f"expected {what} to be a list of {of}, got {_shown(given)}")
     return list(given)
-
-
-def _counts(references: Any) -> int:
-    return len(references) if isinstance(references, list | tuple) else -1
 
 
 def _shown(given: Any) -> str:

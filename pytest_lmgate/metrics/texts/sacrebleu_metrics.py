@@ -165,10 +165,7 @@ def chrf(
 
 
 def ter(
-    normalized: bool = False,
-    no_punct: bool = False,
-    asian_support: bool = False,
-    case_sensitive: bool = False,
+    normalized: bool = False, no_punct: bool = False, asian_support: bool = False, case_sensitive: bool = False
 ) -> TextMetric:
     """Make TER; the defaults are those of the ``sacrebleu`` command and of Tercom.
 
