@@ -14,12 +14,7 @@ from pytest_lmgate.identity.files import Snapshot
 
 
 def refuse_keys(entry: Entry, engine: str, instead: Mapping[str, str]) -> None:
-    """Refuse keys of an entry that mean nothing to an engine.
-
-    Args:
-        entry: The entry.
-        engine: The engine's name.
-        instead: What to do in place of each of the keys.
+    """Refuse keys of an entry that mean nothing to an engine; `instead` says what to do in place of each.
 
     Raises:
         ConfigError: The entry has one of the keys.
@@ -30,12 +25,7 @@ def refuse_keys(entry: Entry, engine: str, instead: Mapping[str, str]) -> None:
 
 
 def refuse_options(entry: Entry, engine: str, known: Collection[str]) -> None:
-    """Refuse options in ``load:`` of an entry that an engine does not have.
-
-    Args:
-        entry: The entry.
-        engine: What a message calls the engine.
-        known: Its options.
+    """Refuse options in ``load:`` of an entry that are not among the `known` ones of an engine.
 
     Raises:
         ConfigError: The entry has another option.

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -35,11 +34,7 @@ def room(folder: Path | None) -> int:
 
 
 class Spool:
-    """Rows of tensors of one width and dtype, written and read in blocks.
-
-    Args:
-        folder: Where; None for the system's folder of temporary files.
-    """
+    """Rows of tensors of one width and dtype in a folder (None: the system's for temporary files), in blocks."""
 
     def __init__(self, folder: Path | None) -> None:
         with _disk_errors(folder):
@@ -50,7 +45,7 @@ class Spool:
     def __enter__(self) -> Spool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def write(self, row: int, states: Tensor) -> None:

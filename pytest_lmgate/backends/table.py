@@ -29,12 +29,7 @@ _OF_SERVERS = ("server", "model", "key")
 
 
 def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Backend:
-    """Return the engine of a model's entry.
-
-    Args:
-        spec: The entry.
-        name: The model's name, for messages.
-        users: Engines that users registered, by name.
+    """Return the engine of a model's entry, one of this package or one that a user registered under its name.
 
     Raises:
         ConfigError: The entry names an unknown engine, or has a server's keys for another engine.

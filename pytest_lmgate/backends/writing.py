@@ -23,10 +23,6 @@ _SPARE_TOKENS = 8
 def refuse_beams(settings: GenerationSettings, engine: str) -> None:
     """Refuse beam search.
 
-    Args:
-        settings: How to decode.
-        engine: What a message calls the engine.
-
     Raises:
         ConfigError: Beam search is asked for.
     """

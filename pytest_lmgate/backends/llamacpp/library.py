@@ -33,10 +33,7 @@ _OUT_OF_MEMORY = ("failed to allocate", "out of memory", "unable to allocate", "
 
 @functools.cache
 def library(model: str) -> Any:
-    """Return the module ``llama_cpp``.
-
-    Args:
-        model: Name of the model that needs it, for the message.
+    """Return the module ``llama_cpp``, which the model of this name needs.
 
     Raises:
         ModelError: It is not installed.

@@ -28,13 +28,7 @@ _KNOWN: dict[str, type] = {**_MODEL, **_CONTEXT, **_THREADS, "flash_attn": bool,
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Options of `load:`, checked.
-
-    Attributes:
-        given: As the user wrote them.
-        threads: Threads to compute with, where they are not among the options.
-        device: The device asked for.
-    """
+    """Options of `load:`, checked, and what else is asked for: threads that they do not name, and the device."""
 
     given: Mapping[str, Any]
     threads: int
@@ -107,12 +101,6 @@ class LoadOptions:
 
         llama.cpp keeps keys and values in float16 and multiplies them so in its flash attention, which moves an NLL by
         up to 0.02 nats. Float32 weights ask for float32 throughout, so for them both are switched off.
-
-        Args:
-            params: The defaults of llama.cpp.
-            library: The module of its constants.
-            is_float32: Whether the weights are float32.
-            writes: Whether a text is to be written, token by token.
         """
         for key in _CONTEXT:
             if key in self.given:

@@ -34,13 +34,7 @@ _ROWS = 8
 
 
 class LlamaCppRunner(Runner):
-    """Reads requests through llama.cpp's batches and writes texts.
-
-    Args:
-        weights: The model.
-        tokens: Its tokens.
-        options: How to compute.
-    """
+    """Reads requests through llama.cpp's batches and writes texts."""
 
     def __init__(self, weights: Weights, tokens: Tokens, options: LoadOptions) -> None:
         self._weights, self._tokens, self._options = weights, tokens, options

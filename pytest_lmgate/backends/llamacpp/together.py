@@ -47,13 +47,7 @@ class Together:
         alone: Callable[[Request], Floats],
         together: Callable[[Sequence[Request]], Sequence[Floats]],
     ) -> list[Floats]:
-        """Return the numbers of each request.
-
-        Args:
-            requests: The requests.
-            alone: Reads one.
-            together: Reads several of one length.
-        """
+        """Return the numbers of each request; `alone` reads one, and `together` several of one length."""
         found: dict[int, Floats] = {}
         fitting = [number for number, request in enumerate(requests) if self._fits(request)]
         while 1 < self.rows <= len(fitting):

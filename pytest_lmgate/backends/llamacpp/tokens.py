@@ -87,11 +87,7 @@ def own_tokens(weights: Weights) -> Tokens:
         special=frozenset(named.values()),
         chat=_chat(weights, {name: shown(token) for name, token in named.items()}),
     )
-    return Tokens(
-        facts,
-        text,
-        lambda token: bool(llama.llama_vocab_is_eog(vocabulary, token)),
-    )
+    return Tokens(facts, text, lambda token: bool(llama.llama_vocab_is_eog(vocabulary, token)))
 
 
 def tokens_of_folder(folder: Path, weights: Weights) -> Tokens:

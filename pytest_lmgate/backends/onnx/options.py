@@ -24,13 +24,7 @@ _LEVELS = ("disable", "basic", "extended", "layout", "all")
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Options of `load:`, checked.
-
-    Attributes:
-        given: As the user wrote them.
-        threads: Threads to compute with.
-        device: Where to compute, ``cpu`` or as in ``cuda:1``.
-    """
+    """Options of `load:`, checked, with the threads and the device to compute with, ``cpu`` or as in ``cuda:1``."""
 
     given: Mapping[str, Any]
     threads: int

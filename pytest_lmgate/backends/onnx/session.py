@@ -36,10 +36,7 @@ _EXPORT = "export it with optimum-cli export onnx --task text-generation-with-pa
 
 @functools.cache
 def library(model: str) -> Any:
-    """Return the module ``onnxruntime``.
-
-    Args:
-        model: Name of the model that needs it, for the message.
+    """Return the module ``onnxruntime``, which the model of this name needs.
 
     Raises:
         ModelError: It is not installed, or too old.
@@ -70,11 +67,6 @@ class State:
 
 class Session:
     """An ONNX model that is loaded.
-
-    Args:
-        name: The model's name, for messages.
-        file: The .onnx file.
-        options: How to load it.
 
     Attributes:
         has_past: Whether keys and values can be kept from one token to the next.

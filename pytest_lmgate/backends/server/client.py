@@ -34,10 +34,6 @@ class BadAnswer(EngineError):
 class Client:
     """A server of one model; several threads may ask at once.
 
-    Args:
-        name: The model's name, for messages.
-        settings: How to reach the server.
-
     Raises:
         ModelError: httpx2 is not installed.
     """

@@ -64,13 +64,7 @@ class Way:
     echoes: bool
 
     def ask(self, client: Client, tokens: ServedTokens, ids: Sequence[int], *, tries: bool = False) -> Reading:
-        """Ask for the likelihoods of a prompt.
-
-        Args:
-            client: The server.
-            tokens: The model's tokens.
-            ids: The prompt, shape ``[tokens]``.
-            tries: Whether the server may not be able to answer.
+        """Ask for the likelihoods of a prompt, shape ``[tokens]``; `tries` where the server may be unable to answer.
 
         Raises:
             BadAnswer: The answer has no likelihoods, or not those of these tokens.
@@ -180,13 +174,7 @@ def _require_count(count: int, ids: Sequence[int]) -> None:
 
 
 def _checked(values: Sequence[Any], tops: Sequence[Sequence[Any]], *, unknown: int) -> Reading:
-    """Refuse what is no logarithm of a probability.
-
-    Args:
-        values: Of each token.
-        tops: Of the likeliest tokens in its place.
-        unknown: The first tokens, which may have none.
-    """
+    """Refuse what is no logarithm of a probability; so many of the first tokens as are `unknown` may have none."""
     for at, found in enumerate(zip(values, tops, strict=True)):
         for value in (found[0], *found[1]):
             if value is None and at < unknown:

@@ -29,12 +29,7 @@ _ROUNDS = 4
 
 
 class ServerRunner(Runner):
-    """Asks a server for likelihoods and texts.
-
-    Args:
-        client: The server.
-        tokens: The model's tokens.
-    """
+    """Asks a server for likelihoods and texts."""
 
     def __init__(self, client: Client, tokens: ServedTokens) -> None:
         self._client, self._tokens = client, tokens

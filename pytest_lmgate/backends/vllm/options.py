@@ -32,13 +32,7 @@ _CPU_CACHE_BYTES = 2**31
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Options of `load:`, checked.
-
-    Attributes:
-        given: As the user wrote them.
-        context: Tokens that the model may read at once.
-        is_own_context: Whether that is the checkpoint's own limit.
-    """
+    """Options of `load:`, checked, the context in tokens, and whether that is the checkpoint's own limit."""
 
     given: Mapping[str, Any]
     context: int

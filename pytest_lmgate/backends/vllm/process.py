@@ -32,12 +32,7 @@ _PATIENCE = 20.0  # seconds to end
 
 
 class Failure(Exception):
-    """vLLM raised an exception.
-
-    Args:
-        kind: The exception's class.
-        says: Its message, as one line.
-    """
+    """vLLM raised an exception: its class, and its message as one line."""
 
     def __init__(self, kind: str, says: str) -> None:
         super().__init__(kind, says)
@@ -53,13 +48,9 @@ class Failure(Exception):
 
 
 class VllmProcess:
-    """A process of vLLM.
+    """A process of vLLM, with some environment variables beside the session's own.
 
     It ends with `close`, and by itself once the session is gone, since its standard input ends then.
-
-    Args:
-        name: The model's name, for messages.
-        environment: Environment variables beside the session's own.
     """
 
     def __init__(self, name: str, environment: Mapping[str, str]) -> None:
@@ -74,11 +65,7 @@ class VllmProcess:
         )
 
     def ask(self, do: str, **given: Any) -> Any:
-        """Have the process do something, and return what it found.
-
-        Args:
-            do: Name of a method of the process's engine, or ``open``.
-            given: Its arguments.
+        """Have the process call a method of its engine, or ``open`` it, and return what it found.
 
         Raises:
             Failure: vLLM raised an exception.

@@ -29,13 +29,7 @@ _CPU_TOKENS, _ACCELERATOR_TOKENS = 16384, 2**18
 
 
 def opened(name: str, arguments: Mapping[str, Any], environment: Mapping[str, str], *, device: str) -> VllmRunner:
-    """Load a model.
-
-    Args:
-        name: Its name, for messages.
-        arguments: Of ``vllm.LLM``.
-        environment: Environment variables of vLLM's process.
-        device: Where it is to run.
+    """Load a model with the arguments of ``vllm.LLM`` and the environment variables of vLLM's process.
 
     Raises:
         ModelError: vLLM or the tokenizer's library cannot load it.
@@ -60,15 +54,7 @@ def opened(name: str, arguments: Mapping[str, Any], environment: Mapping[str, st
 
 
 class VllmRunner(Runner):
-    """Scores requests and writes texts with vLLM.
-
-    Args:
-        name: The model's name, for messages.
-        process: Of vLLM, with the model loaded.
-        tokenizer: Of transformers.
-        facts: What vLLM says of the model.
-        tokens: Tokens to give vLLM at a time.
-    """
+    """Scores requests and writes texts with vLLM, which has the model loaded and is given so many tokens at a time."""
 
     def __init__(self, name: str, process: VllmProcess, tokenizer: Any, facts: Mapping[str, Any], tokens: int) -> None:
         self._name, self._process, self._tokenizer, self._tokens = name, process, tokenizer, tokens

@@ -20,11 +20,7 @@ from pytest_lmgate.backends.vllm.wire import receive, send
 
 
 class _Engine:
-    """A model that vLLM has loaded.
-
-    Args:
-        device: What torch calls the kind of device that was asked for.
-        options: Arguments of ``vllm.LLM``.
+    """A model that vLLM has loaded, on a kind of device as torch calls it, with arguments of ``vllm.LLM``.
 
     Raises:
         ValueError: This build of vLLM runs on another kind of device.

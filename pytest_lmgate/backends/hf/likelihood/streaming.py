@@ -51,9 +51,7 @@ def launch_nll(
     hidden = hidden.to(head.weight)
     tile = tile or tile_shape(hidden.device)
     buffer = torch.empty(
-        min(tile.rows, hidden.shape[0]) * min(tile.tokens, head.vocabulary_size),
-        dtype=head.dtype,
-        device=hidden.device,
+        min(tile.rows, hidden.shape[0]) * min(tile.tokens, head.vocabulary_size), dtype=head.dtype, device=hidden.device
     )
     parts = [
         _block(rows, wanted, head, buffer, tile.tokens)

@@ -48,13 +48,7 @@ class Contents(NamedTuple):
 
 
 def contents_of(entry: Entry, *, model: Path, tokenizer: Path, adapter: Path | None = None) -> Contents:
-    """Hash a checkpoint.
-
-    Args:
-        entry: The model's entry.
-        model: Folder of its weights and config.
-        tokenizer: Folder of its tokenizer, which may be the same.
-        adapter: Folder of its adapter, if there is one.
+    """Hash the folders of a model's weights, of its tokenizer, which may be the same, and of its adapter, if any.
 
     Raises:
         ModelError: A file cannot be read.

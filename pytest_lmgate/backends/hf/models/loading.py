@@ -214,12 +214,7 @@ def quiet() -> Iterator[None]:
 
 
 def load_tokenizer(name: str, folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """Return the tokenizer of a folder.
-
-    Args:
-        name: The model's name, for messages.
-        folder: The folder.
-        trust_remote_code: Whether the folder's own code may run.
+    """Return the tokenizer of a folder, of the model of this name.
 
     Raises:
         ModelError: It cannot be loaded.
