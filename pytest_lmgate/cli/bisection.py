@@ -20,11 +20,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 from pytest_lmgate.errors import ConfigError, RecordError
 from pytest_lmgate.gates.record import GateRecord, parse_report
+from pytest_lmgate.judge.repository import run_git
 from pytest_lmgate.spec.catalogue import MARKERS_HELP
 
 _PATIENCE = 60.0
@@ -98,9 +98,7 @@ class Repository:
 class Tree:
     """A checkout of a repository in a temporary folder, removed at the end however that comes.
 
-    Args:
-        repository: Where the commits are.
-        links: Files and folders, relative to the current folder, that are not in the repository and gates need.
+    The `links`, relative to the current folder, are files and folders that are not in the repository and gates need.
     """
 
     def __init__(self, repository: Repository, links: Sequence[str]) -> None:
@@ -120,13 +118,11 @@ class Tree:
         try:
             _git(self._repository.top, "worktree", "add", "--no-checkout", "--detach", str(self.top), "HEAD")
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         _git(self._repository.top, "worktree", "prune")  # forgets the checkout, and with it the bisection
 
@@ -175,14 +171,7 @@ class Tree:
 
 
 def judge_commit(tree: Tree, commit: Commit, arguments: Sequence[str], cache: Path) -> Tried:
-    """Run the gates of the commit that is checked out.
-
-    Args:
-        tree: The checkout.
-        commit: What is checked out.
-        arguments: For pytest: tests, ids of gates, and options.
-        cache: Folder of measurements.
-    """
+    """Run the gates of the commit that is checked out, by `arguments` for pytest: tests, ids of gates, and options."""
     started = time.monotonic()
     tree.report.unlink(missing_ok=True)
     given = [each for each in arguments if not each.startswith("-")]
@@ -236,12 +225,11 @@ def _is_given(identity: str, given: Sequence[str]) -> bool:
 
 def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
     """Run a process; where this one is interrupted, interrupt it once and let it keep what it measured."""
-    environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     with tempfile.TemporaryFile() as written:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment,
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=written,
             stderr=subprocess.STDOUT,
@@ -261,6 +249,10 @@ def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
         return process.returncode, written.read().decode("utf-8", "replace")
 
 
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+
+
 def _last_error(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(ERROR|E  |FAILED)", line)]
@@ -273,17 +265,8 @@ def _git(folder: Path, *arguments: str, about: str = "") -> str:
     Raises:
         ConfigError: It failed; the message says what git said.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT} | {"LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
+        done = run_git(folder, *arguments, env={**_environment(), "LC_ALL": "C"})
     except OSError as error:
         raise ConfigError(f"git could not be run: {error.strerror}; lmgate bisect needs it") from None
     if done.returncode:
