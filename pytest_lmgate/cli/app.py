@@ -22,29 +22,12 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli import (
-    baseline,
-    bisect,
-    cache,
-    check,
-    compare,
-    doctor,
-    history,
-    markers,
-    measure,
-    report,
-    schema,
-    why,
-)
-from pytest_lmgate.cli.init import command
+from pytest_lmgate.cli import baseline, bisect, cache, check, compare, doctor, history, markers, measure, report, schema
+from pytest_lmgate.cli.init.command import init
+from pytest_lmgate.cli.why import why
 from pytest_lmgate.errors import LmgateError
 
-app = typer.Typer(
-    name="lmgate",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(name="lmgate", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
@@ -61,9 +44,9 @@ app.command("bisect")(bisect.bisect)
 app.command("check")(check.check)
 app.command("compare")(compare.compare)
 app.command("history")(history.history)
-app.command("init")(command.init)
+app.command("init")(init)
 app.command("measure")(measure.measure)
-app.command("why")(why.why)
+app.command("why")(why)
 app.command("report")(report.report)
 app.add_typer(cache.cache, name="cache")
 app.add_typer(baseline.baseline, name="baseline")
