@@ -36,14 +36,7 @@ _ENGINES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One line.
-
-    Attributes:
-        topic: What was looked at.
-        fact: What was found.
-        advice: What to do, in one sentence; empty where there is nothing to do.
-        wrong: Whether a session would fail, or not be what it seems, by it.
-    """
+    """What was found about a topic, and what to do; `wrong` if a session would fail, or not be what it seems, by it."""
 
     topic: str
     fact: str

@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Measuring:
-    """What a command measures with.
-
-    Attributes:
-        project: The lmgate.yaml, and the folder that its paths are relative to.
-        evaluator: Measures, or finds in the cache.
-    """
+    """What a command measures with."""
 
     project: Project
     evaluator: Evaluator
@@ -72,15 +67,7 @@ def measuring(
     refresh: bool = False,
     project: Project | None = None,
 ) -> Iterator[Measuring]:
-    """Make an evaluator; progress and everything else that there is to say go to stderr.
-
-    Args:
-        config: The lmgate.yaml that is named.
-        cache: The folder of measurements that is named.
-        device: As in `Options`, like the next two.
-        offline: See `device`.
-        refresh: See `device`.
-        project: In the place of an lmgate.yaml.
+    """Make an evaluator by options of a command; progress and everything else that there is to say go to stderr.
 
     Raises:
         LmgateError: lmgate.yaml or an option is not what it should be.

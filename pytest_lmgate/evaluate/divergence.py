@@ -34,11 +34,7 @@ _KIND = "divergence/6"
 
 @dataclass(frozen=True)
 class Divergences(TargetMeasurement[DivergenceStatistics]):
-    """KL(reference || model), probabilities and the most likely token at every target, of two causal models.
-
-    Attributes:
-        reference: The model that `model`, the candidate, is compared with.
-    """
+    """KL(reference || model), probabilities and the most likely token at every target, of two causal models."""
 
     data: Corpus
     asked: DivergenceRequest

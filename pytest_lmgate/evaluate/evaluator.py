@@ -111,8 +111,7 @@ class Evaluator:
     def forget(self, *, share: bool = False) -> None:
         """Let go of measurements that are not kept: the user's code may have run since they were made.
 
-        Args:
-            share: Let the evaluations that follow share them, until `forget` is called again.
+        With `share`, the evaluations that follow share them, until `forget` is called again.
         """
         self.resolver.code.forget(share=share)
         self.measurements.forget()

@@ -119,9 +119,6 @@ class Measurement(abc.ABC, Generic[T]):
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         """Return how many tokens the models read, or where they write, may write. No model is needed.
 
-        Args:
-            tokenizer: The models'.
-
         Raises:
             LmgateError: It cannot be measured.
         """

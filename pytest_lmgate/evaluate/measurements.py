@@ -43,14 +43,9 @@ class Lookup:
 
 @dataclass
 class Measurements:
-    """The measurements of a session, and the models that are in memory for them.
+    """The measurements of a session, and the models that are in memory for them; it reports as `Evaluator` says.
 
     Attributes:
-        store: The cache.
-        options: The session's options.
-        report: Called with the progress of a measurement.
-        note: Called with a sentence that is worth saying at once, such as waiting for another process.
-        remark: Called with a sentence for the session's summary.
         lookups: All lookups, in order.
         expect: Called with a sample's identity before a model runs; it may raise.
         not_kept: Models of which nothing was kept, by name, with the reason.
@@ -254,12 +249,7 @@ class _Bench:
             session.report(progress)
 
         job = Job(
-            model=model,
-            dataset=dataset,
-            batch_size=batch_size,
-            report=report,
-            note=session.note,
-            remark=session.remark,
+            model=model, dataset=dataset, batch_size=batch_size, report=report, note=session.note, remark=session.remark
         )
         if fingerprint is None:
             return job

@@ -18,11 +18,7 @@ from pytest_lmgate.errors import ConfigError, nearest
 
 
 class Names:
-    """The names of a project.
-
-    Args:
-        project: The project's file.
-    """
+    """The names of a project."""
 
     def __init__(self, project: Project) -> None:
         self._project = project

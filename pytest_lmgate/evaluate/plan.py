@@ -63,11 +63,7 @@ class Planned:
 
 
 class Plan:
-    """The measurements that gates need, in their order.
-
-    Args:
-        folder: The cache folder.
-    """
+    """The measurements that gates need, in their order, beside what the cache folder has."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -75,11 +75,7 @@ def text_metric(request: TextRequest, users: Mapping[str, metrics.TextMetric]) -
 
 @dataclass(frozen=True)
 class GeneratedTexts(Measurement[list[str]]):
-    """The texts that a model writes: one generation for a model, prompts and settings, shared by every metric.
-
-    Attributes:
-        scorer: The metric.
-    """
+    """The texts that a model writes: one generation for a model, prompts and settings, shared by every metric."""
 
     data: DatasetRows
     asked: TextRequest
@@ -128,12 +124,7 @@ class GeneratedTexts(Measurement[list[str]]):
         """Score the texts by the metric asked for."""
         task, clusters = self.data.task, self.data.clusters
         found = score_texts(
-            self.scorer,
-            list(statistics),
-            task.references,
-            rows=task.rows,
-            clusters=clusters,
-            prompts=task.prompts,
+            self.scorer, list(statistics), task.references, rows=task.rows, clusters=clusters, prompts=task.prompts
         )
         found.signature = found.signature.plus(*self.asked.generation.signature.fields, ("lmgate", __version__))
         return found

@@ -52,13 +52,7 @@ class PartCost:
 
 @dataclass(frozen=True)
 class Why:
-    """What the parts of a candidate cost.
-
-    Attributes:
-        whole: The candidate beside its reference.
-        parts: In the order of the model, and what is outside of the blocks.
-        seconds: Wall time.
-    """
+    """What the parts of a candidate cost, those outside of the blocks last, beside the cost of the whole candidate."""
 
     whole: Divergence
     parts: tuple[PartCost, ...]
@@ -75,16 +69,10 @@ def why(
     tokens: int,
     seconds: float,
 ) -> Why:
-    """Measure the hybrids of two models.
+    """Measure the hybrids of a model that got worse and the reference that it was made of.
 
-    Args:
-        evaluator: Of the project.
-        candidate: The model that got worse, as a gate names it.
-        reference: The model that it was made of.
-        dataset: A text.
-        protocol: How it is read.
-        tokens: How much of the text is read, at most.
-        seconds: How long it may take: less of the text is read where the first tokens show that it would take longer.
+    At most so many `tokens` of the dataset are read, and fewer where the first show that it would take longer than so
+    many `seconds`.
 
     Raises:
         LmgateError: The models cannot be mixed, or something cannot be measured.

@@ -18,13 +18,7 @@ from pytest_lmgate.plugin.verifying import Verifications
 
 
 class Controller:
-    """Hooks that xdist calls in the controller alone.
-
-    Args:
-        ledger: Of the session.
-        verifications: Of the session.
-        told: Returns what each worker is told, by name.
-    """
+    """Hooks that xdist calls in the controller alone; `told` returns what each worker is told, by name."""
 
     def __init__(self, ledger: Ledger, verifications: Verifications, told: Callable[[], Mapping[str, Any]]) -> None:
         self._ledger, self._verifications, self._told = ledger, verifications, told

@@ -50,11 +50,7 @@ def _same_ids(items: Sequence[pytest.Item]) -> list[str]:
 
 
 def _shared_fixtures(items: Sequence[pytest.Item]) -> list[str]:
-    """Return messages on fixtures that measure once for tests of several projects, whose names differ.
-
-    Args:
-        items: Tests that ask for one of our fixtures.
-    """
+    """Return messages on fixtures that measure once for tests of several projects, whose names differ."""
     if not items or options.project_file(items[0].config):
         return []
     projects: dict[int, Path | None] = {}

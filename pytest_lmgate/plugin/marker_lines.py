@@ -23,10 +23,6 @@ class MarkerLines:
 
         That is the line of the marker among the decorators of the test, else the line of the test, as for a marker of a
         class, of a module or of a parameter. A gate of lmgate.yaml stands in its own line.
-
-        Args:
-            item: The test.
-            mark: The gate's marker.
         """
         path, begin, _ = item.reportinfo()
         if begin is None:

@@ -11,11 +11,7 @@ from pytest_lmgate.plugin.hooks import GateHooks
 
 
 class PlanHooks:
-    """Registered where a plan is asked for. One process collects, whatever ``-n`` says.
-
-    Args:
-        config: Of the session.
-        hooks: Have read the gates by the end of the collection.
+    """Registered where a plan is asked for. One process collects, whatever ``-n`` says, and `hooks` read the gates.
 
     Raises:
         pytest.UsageError: It is not asked for on the command line.

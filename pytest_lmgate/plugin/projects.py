@@ -25,14 +25,7 @@ from pytest_lmgate.plugin.updates import update
 
 @dataclass(frozen=True)
 class ProjectGates:
-    """What measures and judges the tests that go by one lmgate.yaml.
-
-    Attributes:
-        evaluator: Looks names up in that file.
-        baselines: The committed baseline beside it.
-        judge: Of its gates.
-        no_baseline: Why no gate can go by the baseline; empty where gates can.
-    """
+    """What measures and judges the tests of one lmgate.yaml; `no_baseline` says why none can go by a baseline."""
 
     evaluator: Evaluator
     baselines: Baselines
@@ -51,13 +44,7 @@ class ProjectGates:
 
 
 class Projects:
-    """The projects of a session, each read for the first test that goes by it.
-
-    Args:
-        config: Of the session.
-        evaluator: Of the session; each project's shares its measurements.
-        said: The session's options.
-    """
+    """The projects of a session, each read for the first test that goes by it; all share its measurements."""
 
     def __init__(self, config: pytest.Config, evaluator: Evaluator, said: Options) -> None:
         self._config, self._evaluator, self._options = config, evaluator, said

@@ -20,11 +20,7 @@ from pytest_lmgate.plugin.ledger import Ledger
 def by_model(scheduler: Any, config: pytest.Config, log: Any, ledger: Ledger) -> Any:
     """Return a scheduler that keeps a model's gates together in place of xdist's plain one, and any other as it is.
 
-    Args:
-        scheduler: What xdist, or another plugin, made.
-        config: Of the controller.
-        log: As xdist gives it.
-        ledger: Knows the models of each test once the workers have collected.
+    The ledger knows the models of each test once the workers have collected.
     """
     from xdist.scheduler import LoadScheduling
 
@@ -98,8 +94,7 @@ def by_model(scheduler: Any, config: pytest.Config, log: Any, ledger: Ledger) ->
 def groups_of(models: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the group of each test: tests that share a model are of one group, also where others link them.
 
-    Args:
-        models: The models of each test; one that loads none is of no group.
+    A test that loads no model is of no group.
     """
     links: dict[str, str] = {}
 

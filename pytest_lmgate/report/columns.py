@@ -17,11 +17,7 @@ _DOTS = "..."
 def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, folds: Sequence[str]) -> list[str]:
     """Return the lines of a table whose first two columns, an outcome and a name, stand on the left.
 
-    Args:
-        header: Names of the columns.
-        rows: Texts of each row.
-        width: Characters of the terminal.
-        folds: Columns that may go where the table is wider, the first first.
+    Where it is wider than `width` characters, columns go in the order of `folds`.
     """
     columns = dict(zip(header, zip(*rows, strict=True), strict=True))
     widths = {title: max(map(len, (title, *texts))) for title, texts in columns.items()}

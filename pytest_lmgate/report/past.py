@@ -39,11 +39,8 @@ class PastRun:
 def past_runs(history: Sequence[RunRecord], this: RunRecord) -> Mapping[str, Sequence[PastRun]]:
     """Return the last runs of each gate of a run, that run last; a gate that no earlier run has is left out.
 
-    All runs are judged, as ``lmgate history`` does it, and the last 30 before this one are returned.
-
-    Args:
-        history: All records, this run's among them or not.
-        this: The record of this run.
+    All runs are judged, as ``lmgate history`` does it, and the last 30 before this one are returned. This run's record
+    may be in the history already.
     """
     asked = {gate.id for gate in this.gates}
     earlier = [run for run in history if run.run != this.run and run.date <= this.date]

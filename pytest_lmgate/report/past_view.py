@@ -23,11 +23,7 @@ class PastView:
     """Runs side by side, the first at 0; y grows downward to 60. All but the texts are paths.
 
     Attributes:
-        words: What is drawn.
-        runs: How many runs there are.
         noise: The intervals.
-        values: The line through the values.
-        limits: The limits.
         changes: Where a value changed beyond noise.
         dots: Class and path of the runs that did not pass, and of this one.
         labels: The number at the top and that at the bottom.
@@ -48,12 +44,7 @@ class PastView:
 
 
 def past_view(past: Sequence[PastRun], most: int) -> PastView | None:
-    """Return what the page shows of the last runs of a gate; None where no two of them have a value.
-
-    Args:
-        past: The runs, the newest last.
-        most: How many to show at most.
-    """
+    """Return what the page shows of so many runs of a gate at most, the newest last; None without two values."""
     runs = list(past[-most:])
     valued = [(at, run, run.value) for at, run in enumerate(runs) if run.value is not None]
     if len(valued) < 2:

@@ -20,9 +20,7 @@ _FOLDS = ("gates", "protocol", "weights", "time")
 def plan_lines(measurements: Sequence[Planned], problems: Sequence[str] = ()) -> list[str]:
     """Return the lines of a plan, of which the table has as many characters as the terminal.
 
-    Args:
-        measurements: What the gates need.
-        problems: Sentences on what cannot be planned.
+    The `problems` are sentences on what cannot be planned.
     """
     if not measurements:
         return [*problems] or ["no gate needs a measurement"]

@@ -28,13 +28,7 @@ _HANDY = 2 * 10**6  # bytes of a text that is measured in minutes
 
 @dataclass
 class Places:
-    """What there is to gate.
-
-    Attributes:
-        models: Folders of checkpoints, and GGUF files.
-        texts: Files of text; the largest that is handy first.
-        is_cut: Whether there was more to look at.
-    """
+    """Models (folders and GGUF files) and texts, the handiest first; `is_cut` if there was more to look at."""
 
     models: list[Path] = field(default_factory=list)
     texts: list[Path] = field(default_factory=list)

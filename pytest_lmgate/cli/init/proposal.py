@@ -65,13 +65,7 @@ class Proposal:
 
 
 def proposals(session: Measuring, models: list[str], dataset: str, margin: float) -> list[Proposal]:
-    """Measure each model and propose its gates.
-
-    Args:
-        session: Knows the models and the dataset.
-        models: Names.
-        dataset: Name.
-        margin: How far above the measured value the limit is, as a fraction.
+    """Measure each model and propose its gates, with limits that are a `margin` above the value, as a fraction.
 
     Raises:
         LmgateError: A model cannot be measured.
@@ -84,13 +78,7 @@ def proposals(session: Measuring, models: list[str], dataset: str, margin: float
 
 
 def proposal_against(session: Measuring, model: str, reference: str, dataset: str) -> Proposal:
-    """Measure two models and propose a gate that compares them.
-
-    Args:
-        session: Knows the models and the dataset.
-        model: Name of the one that is to be no worse.
-        reference: Name of the other.
-        dataset: Name.
+    """Measure two models and propose a gate by which one is to be no worse than the reference.
 
     Raises:
         LmgateError: One cannot be measured, they cannot be compared, or the model is far worse.

@@ -34,14 +34,7 @@ class RowScore(NamedTuple):
 class RougeSettings:
     """What `rouge` was asked for, checked and with defaults filled in; names are as in the signature.
 
-    Attributes:
-        variant: What is counted.
-        convention: How it is counted.
-        multi_reference: ``best`` or ``average``.
-        tokenize: From a text to tokens, unstemmed.
-        tokenizer_name: The tokenizer.
-        stem: From a token to its stem, or None.
-        stemmer_name: The stemmer.
+    `tokenize` leaves tokens unstemmed.
     """
 
     variant: Variant
