@@ -19,9 +19,9 @@ from torch import Tensor
 
 from pytest_lmgate.backends.hf.models.loading import tokenizer_facts
 from pytest_lmgate.backends.hf.runner import TransformersRunner
-from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.data.tokens import Streams, tokenize
-from pytest_lmgate.data.windows import WindowPlan, plan_windows, window_requests
+from pytest_lmgate.data.corpora.corpus import Corpus
+from pytest_lmgate.data.requests.windows import WindowPlan, plan_windows, window_requests
+from pytest_lmgate.data.tokenization.tokens import Streams, tokenize
 from pytest_lmgate.engine import loop
 from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.spec.protocol import Protocol

@@ -60,8 +60,8 @@ def measure(folder: Path, tokens: int, threads: int, way: str) -> None:
 
     from pytest_lmgate.backends.hf.models.loading import LoadedModel
     from pytest_lmgate.backends.hf.runner import TransformersRunner
-    from pytest_lmgate.data.tokens import Streams
-    from pytest_lmgate.data.windows import plan_windows, window_requests
+    from pytest_lmgate.data.requests.windows import plan_windows, window_requests
+    from pytest_lmgate.data.tokenization.tokens import Streams
     from pytest_lmgate.engine.comparing import ModelPair, compare
     from pytest_lmgate.engine.loop import Job
     from pytest_lmgate.spec.protocol import Protocol

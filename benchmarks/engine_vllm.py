@@ -20,9 +20,9 @@ import numpy as np
 from pytest_lmgate.backends.base import Entry
 from pytest_lmgate.backends.vllm.backend import Vllm
 from pytest_lmgate.config.specs import ModelSpec
-from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import plan_windows, window_requests
+from pytest_lmgate.data.corpora.corpus import Corpus
+from pytest_lmgate.data.requests.windows import plan_windows, window_requests
+from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.spec.protocol import Protocol

@@ -57,11 +57,11 @@ def engine(file: Path, text: Path, context: int, threads: int) -> tuple[Callable
     from pytest_lmgate.backends.base import Entry
     from pytest_lmgate.backends.llamacpp.backend import LlamaCpp
     from pytest_lmgate.config.specs import ModelSpec
-    from pytest_lmgate.data.corpus import Corpus
-    from pytest_lmgate.data.windows import window_requests
+    from pytest_lmgate.data.corpora.corpus import Corpus
+    from pytest_lmgate.data.requests.windows import window_requests
     from pytest_lmgate.engine.loop import Job
     from pytest_lmgate.engine.scoring import score
-    from pytest_lmgate.evaluate.perplexity import planned_windows
+    from pytest_lmgate.evaluate.measurements.perplexity import planned_windows
     from pytest_lmgate.spec.protocol import Protocol
 
     spec = ModelSpec(path=str(file), load={"n_threads": threads})

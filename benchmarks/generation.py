@@ -38,7 +38,7 @@ def load_example(rows: int | None, max_new_tokens: int) -> Work:
     """Load the example's writer and fill the template of its records, as its gates do; the first `rows`, or all."""
     from pytest_lmgate.config.file import load_project
     from pytest_lmgate.config.options import Options
-    from pytest_lmgate.data.prompts import fill
+    from pytest_lmgate.data.corpora.prompts import fill
     from pytest_lmgate.evaluate.evaluator import Evaluator
 
     with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
@@ -55,7 +55,7 @@ def load_example(rows: int | None, max_new_tokens: int) -> Work:
 def ours(work: Work) -> list[str]:
     """Write with the plugin's engine, its proof that rows may share a batch included."""
     from pytest_lmgate.backends.hf.runner import TransformersRunner
-    from pytest_lmgate.config.generation import GenerationSettings
+    from pytest_lmgate.config.arguments.generation import GenerationSettings
     from pytest_lmgate.engine.generation import generate
     from pytest_lmgate.engine.loop import Job
 

@@ -26,8 +26,8 @@ from contestants import Job, published_loop
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.tiles import TileShape
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import plan_windows, window_requests
+from pytest_lmgate.data.requests.windows import plan_windows, window_requests
+from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine import loop
 from pytest_lmgate.engine.comparing import ModelPair, compare
 from pytest_lmgate.engine.scoring import score

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.config.tolerance import Tolerance
 from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.gates.comparison import Comparison
-from pytest_lmgate.gates.means import compare_means
-from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.gates.comparisons.comparison import Comparison
+from pytest_lmgate.gates.comparisons.means import compare_means
+from pytest_lmgate.metrics.noise.means import clustered_mean
 from pytest_lmgate.metrics.sample import Scale
 from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.protocol import Protocol

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.means import compare_means
-from pytest_lmgate.gates.paired import compare
+from pytest_lmgate.config.arguments.tolerance import Tolerance
+from pytest_lmgate.gates.comparisons.means import compare_means
+from pytest_lmgate.gates.comparisons.paired import compare
 from pytest_lmgate.metrics.sample import Sample, Scale
 
 PROMISED = 0.05

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_lmgate.report.formats import FORMATS
+from pytest_lmgate.report.formats.table import FORMATS
 
 SECONDS = {1_000: 4.0, 10_000: 40.0}
 SECONDS_WITH_REPORTS = {1_000: 6.0}

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate import TextMetric
-from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.paired import compare
+from pytest_lmgate.config.arguments.tolerance import Tolerance
+from pytest_lmgate.gates.comparisons.paired import compare
 from pytest_lmgate.metrics.sample import Sample
 
 ROWS = (2, 3, 4, 6, 10, 20, 50, 200)

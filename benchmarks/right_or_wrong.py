@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
-from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.rows import compare_outcomes
-from pytest_lmgate.metrics.proportion import Outcomes
+from pytest_lmgate.config.arguments.tolerance import Tolerance
+from pytest_lmgate.gates.comparisons.rows import compare_outcomes
+from pytest_lmgate.metrics.noise.proportion import Outcomes
 
 CORRELATION = 0.3
 PASS_PROMISED, FAIL_PROMISED = 0.05, 0.075

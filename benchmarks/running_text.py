@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.means import compare_means
-from pytest_lmgate.metrics.clusters import BLOCKS
-from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.config.arguments.tolerance import Tolerance
+from pytest_lmgate.gates.comparisons.means import compare_means
+from pytest_lmgate.metrics.noise.clusters import BLOCKS
+from pytest_lmgate.metrics.noise.means import clustered_mean
 from pytest_lmgate.metrics.sample import Scale
 from pytest_lmgate.metrics.targets import TargetLayout
 

@@ -33,9 +33,9 @@ from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
 from pytest_lmgate.config.executor import Executor
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.data.requests import Request
-from pytest_lmgate.data.tokens import Placed, TokenizerFacts
+from pytest_lmgate.data.corpora.corpus import Corpus
+from pytest_lmgate.data.requests.requests import Request
+from pytest_lmgate.data.tokenization.tokens import Placed, TokenizerFacts
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.protocol import Protocol

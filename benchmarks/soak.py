@@ -31,7 +31,7 @@ ENGINE = """
 import json, math, time
 import numpy as np
 from pytest_lmgate.backends.base import Backend, Model, Runner
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 
 
 class SlowDie(Runner):

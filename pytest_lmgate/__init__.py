@@ -25,8 +25,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_lmgate.config.fixture import FixtureReference, fixture
-    from pytest_lmgate.config.revision import model
+    from pytest_lmgate.config.arguments.fixture import FixtureReference, fixture
+    from pytest_lmgate.config.arguments.revision import model
     from pytest_lmgate.errors import CacheWarning, LmgateError, LmgateWarning
     from pytest_lmgate.metrics.divergence import Divergence
     from pytest_lmgate.metrics.score import Score
@@ -37,13 +37,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "CacheWarning": "errors",
     "Divergence": "metrics.divergence",
-    "FixtureReference": "config.fixture",
+    "FixtureReference": "config.arguments.fixture",
     "LmgateError": "errors",
     "LmgateWarning": "errors",
     "Score": "metrics.score",
     "TextMetric": "metrics.texts",
-    "fixture": "config.fixture",
-    "model": "config.revision",
+    "fixture": "config.arguments.fixture",
+    "model": "config.arguments.revision",
 }
 
 

@@ -21,7 +21,7 @@ with contextlib.suppress(ImportError):  # `make test-bare` is without
 SLOW = (
     "tests/engine/test_oracles.py",
     "tests/engine/test_out_of_memory.py",
-    "tests/evaluate/test_choices.py",
+    "tests/evaluate/measurements/test_choices.py",
     "tests/evaluate/test_against_the_harness.py",
     "tests/end_to_end/test_session_code.py",
     "tests/end_to_end/test_verify.py",

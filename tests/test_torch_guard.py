@@ -37,4 +37,4 @@ def test_a_marked_test_has_the_module_that_was_imported_before() -> None:
 def test_the_modules_that_are_marked_as_a_whole_are_there() -> None:
     assert [module for module in torch_guard.MODULES if not module.exists()] == []
     assert torch_guard.is_marked(torch_guard.HERE / "engine" / "test_head.py")
-    assert not torch_guard.is_marked(torch_guard.HERE / "gates" / "test_holm.py")
+    assert not torch_guard.is_marked(torch_guard.HERE / "gates" / "comparisons" / "test_holm.py")

@@ -22,9 +22,9 @@ HERE = Path(__file__).parent
 MODULES = [
     HERE / name
     for name in (
-        "cli/test_why.py",
-        "data/test_long_texts.py",
-        "data/test_rows.py",
+        "cli/measurements/test_why.py",
+        "data/tokenization/test_long_texts.py",
+        "data/tokenization/test_rows.py",
         "end_to_end",
         "engine",
         "evaluate",

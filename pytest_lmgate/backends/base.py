@@ -7,7 +7,7 @@ tokens is equally likely::
 
     import numpy as np
     from pytest_lmgate.backends.base import Backend, Model, Runner
-    from pytest_lmgate.data.tokens import TokenizerFacts
+    from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 
     class Die(Runner):
         tokenizer = TokenizerFacts(lambda text, special: [ord(letter) % 64 for letter in text])
@@ -52,11 +52,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.config.specs import ModelSpec
-from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.data.requests import Request, Requests
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.tokenization.prompting import PromptIds
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.identity.files import Snapshot
 
 Floats = NDArray[np.float64]

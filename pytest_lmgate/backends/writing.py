@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.errors import ConfigError, NonFiniteError
 
 Floats = NDArray[np.float64]

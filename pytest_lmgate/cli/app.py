@@ -22,9 +22,11 @@ from typing import Annotated
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli import baseline, bisect, cache, check, compare, doctor, history, markers, measure, report, schema
 from pytest_lmgate.cli.init.command import init
-from pytest_lmgate.cli.why import why
+from pytest_lmgate.cli.measurements import cache, measure
+from pytest_lmgate.cli.measurements.why import why
+from pytest_lmgate.cli.project import check, doctor, markers, schema
+from pytest_lmgate.cli.runs import baseline, bisect, compare, history, report
 from pytest_lmgate.errors import LmgateError
 
 app = typer.Typer(name="lmgate", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_lmgate.report.excerpt import printable
+from pytest_lmgate.report.wording.excerpt import printable
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import typer
 
 from pytest_lmgate.errors import harmless_line
-from pytest_lmgate.report.columns import shortened_name
+from pytest_lmgate.report.terminal.columns import shortened_name
 
 _GAP, _LEAST = "  ", 12
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}

@@ -22,7 +22,7 @@ Run = Callable[[Sequence[int]], Sequence[Any]]
 
 
 class Items(Protocol):
-    """The requests or prompts to run, by number; see `data.requests.Requests`."""
+    """The requests or prompts to run, by number; see `data.requests.requests.Requests`."""
 
     @property
     def lengths(self) -> Ints:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import COLUMNS, Batching, Company, Distributions, Runner
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.engine.batches import explained
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.engine.scoring import TargetBoard, require_finite

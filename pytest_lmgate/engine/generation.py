@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import Runner
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptEncoder, PromptIds
-from pytest_lmgate.data.prompts import Prompt
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.corpora.prompts import Prompt
+from pytest_lmgate.data.tokenization.prompting import PromptEncoder, PromptIds
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import ConfigError
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import Runner
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.data.requests import Requests
+from pytest_lmgate.data.requests.requests import Requests
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import EngineError, NonFiniteError
 

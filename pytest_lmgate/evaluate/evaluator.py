@@ -14,21 +14,20 @@ from typing import Any, TypeVar
 
 from pytest_lmgate.backends.base import Backend, Model, Runner
 from pytest_lmgate.cache.store import open_store
+from pytest_lmgate.config.arguments.revision import RevisedModel
 from pytest_lmgate.config.file import Project
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.config.revision import RevisedModel
-from pytest_lmgate.data.corpus import Corpus, looks_like_documents
+from pytest_lmgate.data.corpora.corpus import Corpus, looks_like_documents
 from pytest_lmgate.engine.cluster.cluster import Cluster
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.engine.pool import steadily
 from pytest_lmgate.errors import ConfigError, ModelError, about
-from pytest_lmgate.evaluate.choices import ChoiceLikelihoods
-from pytest_lmgate.evaluate.divergence import Divergences
-from pytest_lmgate.evaluate.measurement import AtLeast, Measurement, identity_of
-from pytest_lmgate.evaluate.measurements import Lookup, Measurements
-from pytest_lmgate.evaluate.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
-from pytest_lmgate.evaluate.sources import Resolver
-from pytest_lmgate.evaluate.texts import (
+from pytest_lmgate.evaluate.lookup import Lookup, Measurements
+from pytest_lmgate.evaluate.measurements.choices import ChoiceLikelihoods
+from pytest_lmgate.evaluate.measurements.divergence import Divergences
+from pytest_lmgate.evaluate.measurements.measurement import AtLeast, Measurement, identity_of
+from pytest_lmgate.evaluate.measurements.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
+from pytest_lmgate.evaluate.measurements.texts import (
     GeneratedTexts,
     TextFunction,
     identity_of_texts,
@@ -37,6 +36,7 @@ from pytest_lmgate.evaluate.texts import (
     score_texts,
     text_metric,
 )
+from pytest_lmgate.evaluate.sources.resolver import Resolver
 from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric

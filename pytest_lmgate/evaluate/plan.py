@@ -19,12 +19,12 @@ import numpy as np
 
 from pytest_lmgate.cache.inventory import Found, find_entries
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.config.fixture import FixtureReference
+from pytest_lmgate.config.arguments.fixture import FixtureReference
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import LmgateError, harmless_line
 from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.evaluate.measurement import Measurement
-from pytest_lmgate.evaluate.texts import GeneratedTexts, is_function
+from pytest_lmgate.evaluate.measurements.measurement import Measurement
+from pytest_lmgate.evaluate.measurements.texts import GeneratedTexts, is_function
 from pytest_lmgate.spec.gates import EvaluationSpec
 
 # Of a metric or its unit: they do not change what is measured.

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.data.masked import cut_pieces
-from pytest_lmgate.data.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
-from pytest_lmgate.data.tags import Tags
-from pytest_lmgate.data.tokens import TokenizerFacts
-from pytest_lmgate.evaluate.divergence import Divergences
+from pytest_lmgate.data.corpora.tags import Tags
+from pytest_lmgate.data.requests.masked import cut_pieces
+from pytest_lmgate.data.requests.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.evaluate.likelihoods import digest_of_targets
-from pytest_lmgate.evaluate.measurement import Measurement
-from pytest_lmgate.evaluate.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
+from pytest_lmgate.evaluate.measurements.divergence import Divergences
+from pytest_lmgate.evaluate.measurements.likelihoods import digest_of_targets
+from pytest_lmgate.evaluate.measurements.measurement import Measurement
+from pytest_lmgate.evaluate.measurements.perplexity import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.requests import ChoiceRequest, TextRequest

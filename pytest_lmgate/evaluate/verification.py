@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pytest_lmgate.backends.base import Model
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.errors import harmless_line
-from pytest_lmgate.evaluate.measurement import Measurement
+from pytest_lmgate.evaluate.measurements.measurement import Measurement
 
 if TYPE_CHECKING:
-    from pytest_lmgate.evaluate.measurements import Measurements
+    from pytest_lmgate.evaluate.lookup import Measurements
 
 # Mean difference per token, in nats, that the rounding of another machine explains, and a quarter as much for each nat
 # of the mean: 4 eps of the dtype, and this at least. Measured between AVX-512 and SSE on two Llamas of 260,000 weights:

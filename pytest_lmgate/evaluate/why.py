@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_lmgate.backends.base import Model
-from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.data.tokens import TokenizerFacts
-from pytest_lmgate.evaluate.divergence import Divergences
+from pytest_lmgate.data.corpora.corpus import Corpus
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.evaluate.evaluator import Evaluator
+from pytest_lmgate.evaluate.measurements.divergence import Divergences
 from pytest_lmgate.gates.standing_out import standing_out
 from pytest_lmgate.metrics.divergence import Divergence, divergence
-from pytest_lmgate.metrics.noise import ClusteredMean
+from pytest_lmgate.metrics.noise.means import ClusteredMean
 from pytest_lmgate.spec.protocol import Protocol
 from pytest_lmgate.spec.requests import DivergenceRequest
 

@@ -38,8 +38,8 @@ import msgspec
 import numpy as np
 
 from pytest_lmgate.errors import BaselineError
-from pytest_lmgate.metrics.clusters import merged_rows
-from pytest_lmgate.metrics.proportion import MOST_OUTCOMES, Outcomes
+from pytest_lmgate.metrics.noise.clusters import merged_rows
+from pytest_lmgate.metrics.noise.proportion import MOST_OUTCOMES, Outcomes
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_lmgate.gates.holm import holm
-from pytest_lmgate.gates.paired import differences
+from pytest_lmgate.gates.comparisons.holm import holm
+from pytest_lmgate.gates.comparisons.paired import differences
 from pytest_lmgate.gates.record import GateRecord
-from pytest_lmgate.metrics.student import normal_cdf, normal_quantile
+from pytest_lmgate.metrics.noise.student import normal_cdf, normal_quantile
 
 LEVEL = 0.05
 """Chance of any false alarm, in the history of one gate or in one comparison of two runs."""

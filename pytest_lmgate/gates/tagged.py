@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import ComparisonError, MetricInputError
-from pytest_lmgate.gates.paired import compare
+from pytest_lmgate.gates.comparisons.paired import compare
 from pytest_lmgate.gates.where import TagChange
 from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.sample import Sample

@@ -11,11 +11,11 @@ from typing import Literal
 
 import msgspec
 
-from pytest_lmgate.gates.comparison import Comparison, needed
+from pytest_lmgate.gates.comparisons.comparison import Comparison, needed
 from pytest_lmgate.gates.spread import Spread
 from pytest_lmgate.gates.where import Where
+from pytest_lmgate.metrics.noise.student import normal_quantile
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.student import normal_quantile
 
 Outcome = Literal["pass", "fail", "inconclusive", "error"]
 

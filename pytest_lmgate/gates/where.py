@@ -28,8 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.metrics.noise import clustered_mean
-from pytest_lmgate.metrics.student import t_quantile
+from pytest_lmgate.metrics.noise.means import clustered_mean
+from pytest_lmgate.metrics.noise.student import t_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

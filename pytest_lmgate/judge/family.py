@@ -7,7 +7,7 @@ __all__ = ["corrected"]
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from pytest_lmgate.gates.holm import correct_family
+from pytest_lmgate.gates.comparisons.holm import correct_family
 from pytest_lmgate.gates.verdict import Verdict
 
 

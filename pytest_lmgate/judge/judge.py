@@ -15,8 +15,8 @@ from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError,
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.evaluate.targets import Shelf
 from pytest_lmgate.gates.baseline import BaselineEntry
-from pytest_lmgate.gates.comparison import Comparison
-from pytest_lmgate.gates.paired import compare, differences
+from pytest_lmgate.gates.comparisons.comparison import Comparison
+from pytest_lmgate.gates.comparisons.paired import compare, differences
 from pytest_lmgate.gates.spread import Spread, spread_of
 from pytest_lmgate.gates.tagged import with_rows
 from pytest_lmgate.gates.verdict import Former, Verdict, judge_bounds, judge_limit

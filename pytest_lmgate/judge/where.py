@@ -15,11 +15,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.data.places import Spelling, TargetPlaces
+from pytest_lmgate.data.requests.places import Spelling, TargetPlaces
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.evaluate.targets import Shelf, Targets, tags_of, targets_of
-from pytest_lmgate.gates.comparison import Comparison
+from pytest_lmgate.gates.comparisons.comparison import Comparison
 from pytest_lmgate.gates.tagged import tag_changes, with_rows
 from pytest_lmgate.gates.where import (
     Passage,
@@ -30,7 +30,7 @@ from pytest_lmgate.gates.where import (
     worst_groups,
     worst_targets,
 )
-from pytest_lmgate.metrics.clusters import merged_rows, window_blocks
+from pytest_lmgate.metrics.noise.clusters import merged_rows, window_blocks
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.spec.gates import EvaluationSpec
 

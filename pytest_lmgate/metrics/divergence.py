@@ -2,7 +2,7 @@
 
 The figures bear the names that ``llama-perplexity --kl-divergence`` prints, and are computed by its formulas
 (tools/perplexity/perplexity.cpp); its errors take tokens as independent, which those of one document are not, and are
-called iid for that. The standard errors of the scores are those between clusters (`metrics.noise`).
+called iid for that. The standard errors of the scores are those between clusters (`metrics.noise.means`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.metrics.noise.means import clustered_mean
 from pytest_lmgate.metrics.sample import Floats, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.metrics.by_row import ByRow, Flags
-from pytest_lmgate.metrics.clusters import MAX_CLUSTERS, merged_rows
-from pytest_lmgate.metrics.noise import Bounds, clustered_mean
-from pytest_lmgate.metrics.proportion import Outcomes, wilson_bounds
+from pytest_lmgate.metrics.noise.clusters import MAX_CLUSTERS, merged_rows
+from pytest_lmgate.metrics.noise.means import Bounds, clustered_mean
+from pytest_lmgate.metrics.noise.proportion import Outcomes, wilson_bounds
 from pytest_lmgate.metrics.score import Direction
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.metrics.by_row import ByRow
-from pytest_lmgate.metrics.clusters import former_clusters, merged_rows, window_blocks
-from pytest_lmgate.metrics.noise import ClusteredMean, clustered_mean
+from pytest_lmgate.metrics.noise.clusters import former_clusters, merged_rows, window_blocks
+from pytest_lmgate.metrics.noise.means import ClusteredMean, clustered_mean
 from pytest_lmgate.metrics.sample import Floats, Ints, Sample, Scale
 
 _AT_ONCE = 2**20  # targets that are copied at a time

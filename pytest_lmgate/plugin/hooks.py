@@ -15,23 +15,23 @@ import pytest
 
 from pytest_lmgate.config import FILE_NAME, WRONG_NAME
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.closing import Closing, close, print_reports, show_summary
-from pytest_lmgate.plugin.controller import Controller
-from pytest_lmgate.plugin.gated import gates_of, is_gated, is_measuring, mixed_up, refuse_late_gates
-from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
-from pytest_lmgate.plugin.left_out import left_out
-from pytest_lmgate.plugin.scheduling import groups_of
-from pytest_lmgate.plugin.selection import are_all_in, asks_for_all, only_lists, passed, was_stopped
-from pytest_lmgate.plugin.testmon import keep_files, keep_tests
-from pytest_lmgate.plugin.travel import make_plain
-from pytest_lmgate.plugin.typos import mistyped
+from pytest_lmgate.plugin.collection.gated import gates_of, is_gated, is_measuring, mixed_up, refuse_late_gates
+from pytest_lmgate.plugin.collection.left_out import left_out
+from pytest_lmgate.plugin.collection.selection import are_all_in, asks_for_all, only_lists, passed, was_stopped
+from pytest_lmgate.plugin.collection.testmon import keep_files, keep_tests
+from pytest_lmgate.plugin.collection.typos import mistyped
+from pytest_lmgate.plugin.collection.yaml_items import GateFile, add_to_testpaths, gate_file, misnamed, placed
+from pytest_lmgate.plugin.session.closing import Closing, close, print_reports, show_summary
+from pytest_lmgate.plugin.session.ledger import EXTRAS, Ledger
+from pytest_lmgate.plugin.session.verifying import Verifications
 from pytest_lmgate.plugin.updates import update
-from pytest_lmgate.plugin.verifying import Verifications
-from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, misnamed, placed
+from pytest_lmgate.plugin.xdist.controller import Controller
+from pytest_lmgate.plugin.xdist.scheduling import groups_of
+from pytest_lmgate.plugin.xdist.travel import make_plain
 from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
 
 if TYPE_CHECKING:
-    from pytest_lmgate.plugin.session import GateSession
+    from pytest_lmgate.plugin.session.gate_session import GateSession
 
 _MEANT_NOT_TO_RUN = (pytest.skip.Exception, pytest.xfail.Exception)
 
@@ -73,7 +73,7 @@ class GateHooks:
     def session(self) -> GateSession:
         """Return the session that measures; made for the first gate, which is when anything is imported."""
         if self._session is None:
-            from pytest_lmgate.plugin.session import GateSession
+            from pytest_lmgate.plugin.session.gate_session import GateSession
 
             self._session = GateSession(self._config, self._run)
         return self._session

@@ -29,7 +29,7 @@ import pytest
 from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME, is_on
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.plugin.updates import UPDATES
-from pytest_lmgate.report.formats import FORMATS
+from pytest_lmgate.report.formats.table import FORMATS
 
 if TYPE_CHECKING:
     from pytest_lmgate.cache.remote import Address

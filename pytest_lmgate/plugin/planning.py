@@ -6,7 +6,7 @@ __all__ = ["PlanHooks"]
 
 import pytest
 
-from pytest_lmgate.plugin.gated import is_gated, is_measuring
+from pytest_lmgate.plugin.collection.gated import is_gated, is_measuring
 from pytest_lmgate.plugin.hooks import GateHooks
 
 
@@ -33,8 +33,8 @@ class PlanHooks:
             return None
         from pytest_lmgate.evaluate.plan import Plan
         from pytest_lmgate.plugin import options
-        from pytest_lmgate.report.counted import counted
-        from pytest_lmgate.report.plan import plan_lines
+        from pytest_lmgate.report.terminal.plan import plan_lines
+        from pytest_lmgate.report.wording.counted import counted
 
         plan, gates = Plan(options.cache_folder(session.config)), self._hooks.session()
         for item in filter(is_gated, session.items):
@@ -52,7 +52,7 @@ class PlanHooks:
         """Show the plan, if there is one."""
         if not self._lines:
             return
-        from pytest_lmgate.report.excerpt import printable
+        from pytest_lmgate.report.wording.excerpt import printable
 
         terminalreporter.write_sep("=", "lmgate: the plan; nothing was measured")
         for line in self._lines:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_lmgate.metrics.divergence import Divergence
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.report.numbers import interval, number
+from pytest_lmgate.report.wording.numbers import interval, number
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_lmgate.gates.verdict import Verdict
-from pytest_lmgate.report.rows import Row
+from pytest_lmgate.report.wording.rows import Row
 
 _MARGIN = 12.0  # percent of the axis on each side, for labels
 

@@ -13,7 +13,7 @@ from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.measured import Measured
 
 if TYPE_CHECKING:
-    from pytest_lmgate.report.past import PastRun
+    from pytest_lmgate.report.runs.past import PastRun
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from inspect import Parameter
 
-from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.metrics.table import USERS_METRIC, Metric, Statistics
 
 NO_REGRESSION = "no_regression"

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.config.fixture import FixtureReference
-from pytest_lmgate.config.revision import RevisedModel
-from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.config.arguments.fixture import FixtureReference
+from pytest_lmgate.config.arguments.revision import RevisedModel
+from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import harmless_line
 from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC
 from pytest_lmgate.spec.arguments import NO_REGRESSION

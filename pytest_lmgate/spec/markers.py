@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, nearest
 from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC, Metric, Statistics
 from pytest_lmgate.spec.arguments import GENERATION, NO_REGRESSION, TEXTS, arguments_of, arguments_of_no_regression

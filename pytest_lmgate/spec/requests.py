@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.accuracy import CHOICE_VARIANTS
 from pytest_lmgate.metrics.divergence import KL_STATISTICS

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.data.requests import Request
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.requests import Request
+from pytest_lmgate.data.tokenization.prompting import PromptIds
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import ModelError
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_lmgate.backends.llamacpp.tokens import checked_facts
-from pytest_lmgate.data import corpus as corpora
-from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.corpora import corpus as corpora
+from pytest_lmgate.data.corpora.corpus import Corpus
 from pytest_lmgate.data.protocols import base
-from pytest_lmgate.data.tokens import Placed, TokenizerFacts
+from pytest_lmgate.data.tokenization.tokens import Placed, TokenizerFacts
 from pytest_lmgate.errors import ModelError
 
 

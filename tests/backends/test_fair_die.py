@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 WATCHED = watched(
     "fair_die:Die",
     and_then="""
-    from pytest_lmgate.report import progress
+    from pytest_lmgate.report.terminal import progress
 
     progress._LOG_SECONDS = 0.0
     """,

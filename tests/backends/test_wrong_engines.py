@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.backends.base import Batching, Company, OutOfMemory, Runner
-from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError

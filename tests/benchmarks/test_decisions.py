@@ -19,7 +19,7 @@ from judges import METHODS, OURS, clustered, llama_cpp, require_same_verdicts
 from pairs import CONFIDENCE, TRUTHS, Noise, simulate
 from promises import broken_promises
 
-from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.metrics.noise.means import clustered_mean
 from tests.end_to_end.projects import environment
 from tests.warm import warm_python
 

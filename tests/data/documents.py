@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_lmgate.data.protocols.windowing import Windowing
-from pytest_lmgate.data.requests import Requests
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import plan_windows, window_requests
+from pytest_lmgate.data.requests.requests import Requests
+from pytest_lmgate.data.requests.windows import plan_windows, window_requests
+from pytest_lmgate.data.tokenization.tokens import Streams
 
 
 def document_requests(*documents: np.ndarray) -> Requests:

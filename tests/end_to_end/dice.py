@@ -17,7 +17,7 @@ _CONFTEST = """
     sys.path.insert(0, BACKENDS)
     import fair_die
     from pytest_lmgate.backends.base import Backend
-    from pytest_lmgate.data.tokens import TokenizerFacts
+    from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
     from pytest_lmgate.engine import loop
 
     HERE = pathlib.Path(__file__).parent

@@ -35,7 +35,7 @@ BROKEN_GATE = "import pytest\n\n@pytest.mark.ppl_max('die', 'words', 59.5)\ndef 
 # For a project's conftest: one line in measured.txt whenever a model is taken to be run, in whichever process.
 COUNT_MEASUREMENTS = """
     import pathlib
-    from pytest_lmgate.evaluate.measurements import Measurements
+    from pytest_lmgate.evaluate.lookup import Measurements
 
     plain_runner = Measurements.runner
 

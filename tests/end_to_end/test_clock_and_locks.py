@@ -22,7 +22,7 @@ REPORTS = ("--lmgate-report=json:report.json", "--lmgate-report=html:report.html
 SET_BACK = """
     import os
     from pytest_lmgate.cache.store import Store
-    from pytest_lmgate.report import progress
+    from pytest_lmgate.report.terminal import progress
 
     progress._LOG_SECONDS = 0.0
     plain = Store.put_partial

@@ -355,7 +355,7 @@ def test_no_file_is_left_where_the_models_take_turns_also_when_killed(two: Proje
             from pathlib import Path
 
             from pytest_lmgate.engine import comparing
-            from pytest_lmgate.evaluate.measurements import Measurements
+            from pytest_lmgate.evaluate.lookup import Measurements
 
             Measurements.fit_together = lambda *_: False
             plain = comparing._compare

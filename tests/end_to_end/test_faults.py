@@ -32,7 +32,7 @@ IN_SMALL_BATCHES = """
                 file.write(f"{0 if known is None else int(numpy.isfinite(known).sum())}\\n")
             return plain_score(runner, requests, job)
 
-        import pytest_lmgate.evaluate.perplexity as perplexity
+        import pytest_lmgate.evaluate.measurements.perplexity as perplexity
         perplexity.score = score
         plain, saved = Store.put_partial, []
 

@@ -6,7 +6,9 @@ from tests.end_to_end.dice import DiceProject
 
 # What is large is 500 characters here, and a text of more than 100 is tokenized in pieces.
 SMALL_MEMORY = """
-    from pytest_lmgate.data import corpus, long_texts, on_disk
+    from pytest_lmgate.data.corpora import corpus
+    from pytest_lmgate.data.tokenization import long_texts
+    from pytest_lmgate.data.corpora import on_disk
     from pytest_lmgate.data.protocols import base
 
     on_disk.MOST_CHARS, long_texts.MOST_NUMBERS = 500, 100

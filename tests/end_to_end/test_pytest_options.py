@@ -294,7 +294,7 @@ def _with_progress(project: Project, models: Path) -> Project:
               words: {{path: {models}/words.txt}}
         """,
         conftest="""
-            import pytest_lmgate.report.progress as progress
+            import pytest_lmgate.report.terminal.progress as progress
 
             progress._LOG_SECONDS = progress._TERMINAL_SECONDS = 0.0
         """,

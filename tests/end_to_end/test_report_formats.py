@@ -12,8 +12,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import BROKEN_GATE, GATE, Project
+from tests.report.formats.test_schema import check
 from tests.report.hostile import HOSTILE
-from tests.report.test_schema import check
 
 
 def test_markdown_replaces_its_file_and_a_section_is_added_to_it(measured: Project) -> None:
@@ -287,10 +287,12 @@ def test_a_session_imports_no_more_than_its_reports_need(measured: Project) -> N
         import sys
 
         def pytest_unconfigure(config):
-            formats = ("jinja2", "pytest_lmgate.report.page", "pytest_lmgate.report.markdown", "torch")
+            formats = ("jinja2", "pytest_lmgate.report.html.page", "pytest_lmgate.report.formats.markdown", "torch")
             print("imported:", *[name for name in formats if name in sys.modules])
     """
     measured.write(test_gate=GATE, conftest=conftest)
     assert "imported:\n" in measured.run("-p", "no:xdist", fresh=True).expect(0).out
     done = measured.run("-p", "no:xdist", "--lmgate-report=markdown:r.md", "--lmgate-report=html:r.html", fresh=True)
-    assert "imported: jinja2 pytest_lmgate.report.page pytest_lmgate.report.markdown\n" in done.expect(0).out
+    assert (
+        "imported: jinja2 pytest_lmgate.report.html.page pytest_lmgate.report.formats.markdown\n" in done.expect(0).out
+    )

@@ -134,7 +134,7 @@ def test_the_first_failure_ends_the_session_where_it_is_asked_to(dice: DiceProje
 def test_progress_of_workers_reaches_the_terminal_of_the_controller(dice: DiceProject) -> None:
     dice.models(red={"seconds": 0.01}, blue={"seconds": 0.01}).write(test_gates=gates_of("red", "blue"))
     with (dice.folder / "conftest.py").open("a") as file:
-        file.write("\nfrom pytest_lmgate.report import progress\nprogress._LOG_SECONDS = 0.0\n")
+        file.write("\nfrom pytest_lmgate.report.terminal import progress\nprogress._LOG_SECONDS = 0.0\n")
     outcome = dice.run("-n", "2").expect(0, passed=6)
     for model in ("red", "blue"):
         assert re.search(rf"^lmgate: {model} on one: \d+%, ppl 6 so far, [\d,]+ tokens/s", outcome.text, re.MULTILINE)

@@ -19,12 +19,12 @@ from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokeniz
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.masked import Piece, masked_requests
-from pytest_lmgate.data.pairs import Pair, pair_requests
-from pytest_lmgate.data.requests import Requests
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import WindowPlan, window_requests
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.masked import Piece, masked_requests
+from pytest_lmgate.data.requests.pairs import Pair, pair_requests
+from pytest_lmgate.data.requests.requests import Requests
+from pytest_lmgate.data.requests.windows import WindowPlan, window_requests
+from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine import loop
 from pytest_lmgate.engine.comparing import ModelPair, compare
 from pytest_lmgate.engine.generation import generate

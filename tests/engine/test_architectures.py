@@ -10,8 +10,8 @@ import torch
 
 from pytest_lmgate.backends.hf.likelihood.head import prove_head
 from pytest_lmgate.backends.hf.models.loading import quiet
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import WindowPlan
+from pytest_lmgate.data.requests.windows import WindowPlan
+from pytest_lmgate.data.tokenization.tokens import Streams
 from tests.engine.measuring import measure_nll
 from tests.models.zoo import ARCHITECTURES, build, documents, loaded, naive_nll, sliding, word_tokenizer, words
 

@@ -14,7 +14,7 @@ import transformers
 from pytest_lmgate.backends.base import Kind, Model, Runner
 from pytest_lmgate.backends.hf.models.checkpoint import Architecture, open_checkpoint, require_tokenizer
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.evaluate.measurement import require
+from pytest_lmgate.evaluate.measurements.measurement import require
 from tests.models.zoo import ARCHITECTURES, CONTEXT
 
 WITHOUT_LIMIT = {"bloom", "falcon", "jamba", "mamba", "mamba2", "recurrent_gemma"}

@@ -12,10 +12,10 @@ import transformers
 from torch import Tensor, nn
 
 from pytest_lmgate.backends.hf.models.loading import quiet, tokenizer_facts
-from pytest_lmgate.data.masked import cut_pieces
-from pytest_lmgate.data.pairs import Pair
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import WindowPlan
+from pytest_lmgate.data.requests.masked import cut_pieces
+from pytest_lmgate.data.requests.pairs import Pair
+from pytest_lmgate.data.requests.windows import WindowPlan
+from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import ModelError
 from tests.engine.measuring import (

@@ -10,7 +10,7 @@ import torch
 
 from pytest_lmgate.backends.hf import runner
 from pytest_lmgate.backends.hf.models.loading import quiet, tokenizer_facts
-from pytest_lmgate.data.pairs import Pair, encode_pairs
+from pytest_lmgate.data.requests.pairs import Pair, encode_pairs
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import DataError, EngineError, ModelError, NonFiniteError
 from tests.engine.measuring import Kept, measure_conditional_nll

@@ -20,8 +20,8 @@ from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 from pytest_lmgate.backends.hf.models.loading import quiet
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.tiles import TileShape
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import WindowPlan
+from pytest_lmgate.data.requests.windows import WindowPlan
+from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine.comparing import ModelPair
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pytest_lmgate.data.protocols.windowing import Windowing
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import plan_windows, window_requests
+from pytest_lmgate.data.requests.windows import plan_windows, window_requests
+from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 from tests.engine.measuring import Kept, measure_nll, scored

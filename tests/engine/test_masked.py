@@ -10,7 +10,7 @@ import torch
 
 from pytest_lmgate.backends.hf.models.checkpoint import Architecture
 from pytest_lmgate.backends.hf.models.loading import quiet, tokenizer_facts
-from pytest_lmgate.data.masked import Piece, cut_pieces
+from pytest_lmgate.data.requests.masked import Piece, cut_pieces
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import DataError, EngineError, ModelError, NonFiniteError
 from tests.engine.measuring import Kept, measure_pseudo_nll

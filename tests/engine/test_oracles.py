@@ -14,11 +14,11 @@ import torch
 from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, load_checkpoint, tokenizer_facts
 from pytest_lmgate.config.specs import DatasetSpec
-from pytest_lmgate.data.corpus import Corpus, read_corpus
+from pytest_lmgate.data.corpora.corpus import Corpus, read_corpus
 from pytest_lmgate.data.protocols.windowing import Windowing
-from pytest_lmgate.data.tokens import tokenize
-from pytest_lmgate.data.windows import plan_windows
-from pytest_lmgate.evaluate.likelihoods import counted
+from pytest_lmgate.data.requests.windows import plan_windows
+from pytest_lmgate.data.tokenization.tokens import tokenize
+from pytest_lmgate.evaluate.measurements.likelihoods import counted
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.protocol import Protocol

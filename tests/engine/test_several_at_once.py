@@ -12,7 +12,7 @@ import pytest
 
 from pytest_lmgate.backends.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.errors import EngineError

@@ -21,8 +21,8 @@ from pytest_lmgate.backends.hf.likelihood.streaming import launch_nll
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.tiles import TileShape
-from pytest_lmgate.data.requests import Request, Requests
-from pytest_lmgate.data.windows import window_requests
+from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.requests.windows import window_requests
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import score
 from tests.models.zoo import VOCABULARY, build, documents, loaded, sliding

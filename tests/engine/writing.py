@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from pytest_lmgate.backends.hf.models.loading import quiet
-from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.config.arguments.generation import GenerationSettings
 from tests.engine.measuring import generate_texts
 from tests.models.zoo import CONTEXT, loaded, words
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.data.requests import Requests
-from pytest_lmgate.data.windows import window_requests
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.corpora.corpus import Corpus
+from pytest_lmgate.data.requests.requests import Requests
+from pytest_lmgate.data.requests.windows import window_requests
 from pytest_lmgate.engine.generation import generate
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import score
-from pytest_lmgate.evaluate.perplexity import planned_windows
+from pytest_lmgate.evaluate.measurements.perplexity import planned_windows
 from pytest_lmgate.spec.protocol import Protocol
 from tests.engines.projects import CONTEXT, text_of
 

@@ -13,9 +13,9 @@ import pytest
 
 from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
 from pytest_lmgate.backends.hf.models.loading import load_checkpoint, tokenizer_facts
-from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.data.tokens import tokenize
-from pytest_lmgate.data.windows import plan_windows
+from pytest_lmgate.data.corpora.corpus import Corpus
+from pytest_lmgate.data.requests.windows import plan_windows
+from pytest_lmgate.data.tokenization.tokens import tokenize
 from pytest_lmgate.spec.protocol import Protocol
 from tests.end_to_end.projects import environment as plain_environment
 from tests.engine.measuring import measure_nll

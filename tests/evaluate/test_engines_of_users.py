@@ -13,7 +13,7 @@ import pytest
 from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.data.requests import Request
+from pytest_lmgate.data.requests.requests import Request
 from pytest_lmgate.errors import EngineError, LmgateError, ModelError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.spec.protocol import Protocol

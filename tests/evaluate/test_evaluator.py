@@ -160,7 +160,7 @@ def test_refresh_measures_again_what_a_machine_with_a_fast_clock_measured(
     workplace: Any, loads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()
-    monkeypatch.setattr("pytest_lmgate.evaluate.measurements.time.time", lambda: now + 1e6)
+    monkeypatch.setattr("pytest_lmgate.evaluate.lookup.time.time", lambda: now + 1e6)
     _measure(workplace.session())
     monkeypatch.undo()
     assert not _measure(workplace.session(refresh=True)).cached

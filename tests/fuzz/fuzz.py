@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from pytest_lmgate.cache.files import read_sealed, write_sealed  # noqa: E402
-from pytest_lmgate.cli.check import _checked as check_yaml  # noqa: E402
+from pytest_lmgate.cli.project.check import _checked as check_yaml  # noqa: E402
 from pytest_lmgate.config.file import load_project  # noqa: E402
 from pytest_lmgate.config.options import Options  # noqa: E402
 from pytest_lmgate.errors import LmgateError  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import BaselineError, ComparisonError
 from pytest_lmgate.gates.baseline import (
     BaselineEntry,
@@ -23,9 +23,9 @@ from pytest_lmgate.gates.baseline import (
     reference_of,
     require_same,
 )
-from pytest_lmgate.gates.paired import compare
-from pytest_lmgate.metrics.clusters import MAX_CLUSTERS
-from pytest_lmgate.metrics.proportion import MOST_OUTCOMES, Outcomes
+from pytest_lmgate.gates.comparisons.paired import compare
+from pytest_lmgate.metrics.noise.clusters import MAX_CLUSTERS
+from pytest_lmgate.metrics.noise.proportion import MOST_OUTCOMES, Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 

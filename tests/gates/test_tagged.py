@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.config.signature import Signature
-from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.means import compare_means
-from pytest_lmgate.gates.paired import compare
+from pytest_lmgate.gates.comparisons.means import compare_means
+from pytest_lmgate.gates.comparisons.paired import compare
 from pytest_lmgate.gates.tagged import tag_changes, with_rows
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, accuracy
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity

@@ -13,10 +13,10 @@ import scipy.stats
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.comparison import Comparison
+from pytest_lmgate.config.arguments.tolerance import Tolerance
+from pytest_lmgate.gates.comparisons.comparison import Comparison
 from pytest_lmgate.gates.verdict import Bounded, Verdict, judge_bounds, judge_limit
-from pytest_lmgate.metrics.proportion import Outcomes
+from pytest_lmgate.metrics.noise.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 

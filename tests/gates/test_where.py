@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.gates.where import by_position, slope_of, worst_groups, worst_targets
-from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.metrics.noise.means import clustered_mean
 
 
 def test_groups_come_by_the_sum_of_their_rise_and_none_that_did_not_rise() -> None:

@@ -17,8 +17,8 @@ import torch
 
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet
 from pytest_lmgate.backends.hf.runner import TransformersRunner
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.windows import window_requests
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.windows import window_requests
 from tests.engine.measuring import (
     Kept,
     generate_texts,

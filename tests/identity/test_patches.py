@@ -256,7 +256,7 @@ from pathlib import Path
 from pytest_lmgate.cache.digest import FileDigests
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.evaluate.sources import Resolver
+from pytest_lmgate.evaluate.sources.resolver import Resolver
 
 folder = Path(sys.argv[1])
 resolver = Resolver(load_project(folder), Options(cache=folder), FileDigests(folder / "digests"), {})

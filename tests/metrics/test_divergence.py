@@ -11,7 +11,7 @@ import pytest
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.divergence import DivergenceStatistics, divergence, kl, top1
-from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.metrics.noise.means import clustered_mean
 
 IID = "iid stderr (tokens as independent)"
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise import clustered_mean
+from pytest_lmgate.metrics.noise.means import clustered_mean
+from pytest_lmgate.metrics.noise.student import t_quantile
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.student import t_quantile
 
 NLL = np.array([1.0, 2.0, 3.0, 0.5, 1.5, 4.0])
 

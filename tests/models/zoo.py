@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet
 from pytest_lmgate.data.protocols.windowing import Windowing
-from pytest_lmgate.data.tokens import Streams
-from pytest_lmgate.data.windows import WindowPlan, plan_windows
+from pytest_lmgate.data.requests.windows import WindowPlan, plan_windows
+from pytest_lmgate.data.tokenization.tokens import Streams
 from tests.models.tiny import word_level
 
 VOCABULARY = 97

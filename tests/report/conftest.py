@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.config.tolerance import Tolerance
-from pytest_lmgate.gates.comparison import Comparison
+from pytest_lmgate.config.arguments.tolerance import Tolerance
+from pytest_lmgate.gates.comparisons.comparison import Comparison
 from pytest_lmgate.gates.spread import Spread
 from pytest_lmgate.gates.verdict import Bounded, Former, Verdict
 from pytest_lmgate.gates.where import Passage, PositionChange, Slope, TagChange, TokenChange, Where
 from pytest_lmgate.report.measured import Measured
-from pytest_lmgate.report.past import PastRun
 from pytest_lmgate.report.results import Results
+from pytest_lmgate.report.runs.past import PastRun
 
 INFINITE = float("inf")
 

@@ -12,18 +12,18 @@ import pytest
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.gates.where import Passage, Slope, TagChange, TokenChange, Where
-from pytest_lmgate.report.excerpt import ending
-from pytest_lmgate.report.explanation import explain
-from pytest_lmgate.report.github import github_annotations
-from pytest_lmgate.report.json_file import json_report
-from pytest_lmgate.report.json_reader import read_report
-from pytest_lmgate.report.markdown import markdown_report
-from pytest_lmgate.report.page import html_report
+from pytest_lmgate.report.formats.github import github_annotations
+from pytest_lmgate.report.formats.json_file import json_report
+from pytest_lmgate.report.formats.json_reader import read_report
+from pytest_lmgate.report.formats.markdown import markdown_report
+from pytest_lmgate.report.html.page import html_report
+from pytest_lmgate.report.html.where_view import view_of
 from pytest_lmgate.report.results import Results
-from pytest_lmgate.report.where_view import view_of
+from pytest_lmgate.report.wording.excerpt import ending
+from pytest_lmgate.report.wording.explanation import explain
 from tests.report.browser import CHROMIUM, chromium
+from tests.report.formats.test_schema import check
 from tests.report.hostile import HOSTILE
-from tests.report.test_schema import check
 
 
 def markdown(verdict: Verdict) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.config.fixture import FixtureReference
+from pytest_lmgate.config.arguments.fixture import FixtureReference
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.divergence import KL_STATISTICS
 from pytest_lmgate.spec.gates import EvaluationSpec, Gate

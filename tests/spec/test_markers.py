@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.config.fixture import FixtureReference, fixture
+from pytest_lmgate.config.arguments.fixture import FixtureReference, fixture
 from pytest_lmgate.errors import ConfigError, ProtocolError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.gates import EvaluationSpec, Gate

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.config.generation import GenerationSettings
+from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker

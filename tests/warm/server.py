@@ -37,7 +37,7 @@ LONGEST = 1 << 17  # bytes of a request: arguments, folder and environment
 _PYTEST = (
     "execnet.gateway_base",
     "filelock",
-    "pytest_lmgate.plugin.session",
+    "pytest_lmgate.plugin.session.gate_session",
     "xdist.remote",
     "yaml",
 )

@@ -22,8 +22,8 @@ from torch import BoolTensor, FloatTensor, LongTensor, Tensor
 from pytest_lmgate.backends.base import Batching, Company
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.backends.writing import cut, has_stop, uniforms
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.errors import NonFiniteError
 
 # Which tokens begin and end a text, and which ones a model must not or must write where: the checkpoint's own.

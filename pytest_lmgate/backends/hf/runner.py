@@ -27,9 +27,9 @@ from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, scales_positions, where_it_fits
 from pytest_lmgate.backends.memory import release, sent, within_memory
 from pytest_lmgate.backends.vocabulary import check_ids
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.errors import ModelError
 
 Floats = NDArray[np.float64]

@@ -17,8 +17,8 @@ from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer, tokenizer
 from pytest_lmgate.backends.llamacpp.library import Weights, built_with, library
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
 from pytest_lmgate.backends.llamacpp.tokens import Tokens, own_tokens, tokens_of_folder
-from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.data.corpora.git_lfs import is_lfs_pointer, pull_hint
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.identity.libraries import versions
 

@@ -18,9 +18,9 @@ from pytest_lmgate.backends.llamacpp.together import Together, planned
 from pytest_lmgate.backends.llamacpp.tokens import Tokens
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.backends.writing import refuse_beams, written
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.tokenization.prompting import PromptIds
 
 if TYPE_CHECKING:
     from pytest_lmgate.backends.divergence import Logits

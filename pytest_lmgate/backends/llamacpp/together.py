@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.data.requests import Request
+from pytest_lmgate.data.requests.requests import Request
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.backends.llamacpp.library import Weights
-from pytest_lmgate.data.tokens import Placed, TokenizerFacts
+from pytest_lmgate.data.tokenization.tokens import Placed, TokenizerFacts
 from pytest_lmgate.errors import ModelError
 
 _NONE = -1  # LLAMA_TOKEN_NULL

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_lmgate.backends.base import Entry
 from pytest_lmgate.backends.hf.models.tokenizer import WEIGHTS
-from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
+from pytest_lmgate.data.corpora.git_lfs import is_lfs_pointer, pull_hint
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.files import checkpoint_files
 

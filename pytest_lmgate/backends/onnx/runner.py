@@ -23,8 +23,8 @@ from pytest_lmgate.backends.hf.models.loading import LoadedModel, decoded
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.onnx.session import Session, State
 from pytest_lmgate.backends.writing import refuse_beams, written
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.tokenization.prompting import PromptIds
 
 
 class OnnxRunner(TransformersRunner):

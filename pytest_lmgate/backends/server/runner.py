@@ -17,9 +17,9 @@ from pytest_lmgate.backends.server.client import BadAnswer, Client
 from pytest_lmgate.backends.server.likelihoods import Way, proven_way
 from pytest_lmgate.backends.server.tokens import ServedTokens
 from pytest_lmgate.backends.writing import cut, refuse_beams, row_seed, sampling
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.tokenization.prompting import PromptIds
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import ModelError
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"

@@ -18,9 +18,9 @@ from pytest_lmgate.backends.hf.models.loading import decoded, load_tokenizer, to
 from pytest_lmgate.backends.vllm.process import Failure, VllmProcess
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.backends.writing import cut, refuse_beams, row_seed, sampling
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ from pytest_lmgate.errors import ConfigError, LmgateError, harmless_line
 
 if TYPE_CHECKING:
     from pytest_lmgate.cli.init.proposal import Proposal
-    from pytest_lmgate.cli.measuring import Measuring
+    from pytest_lmgate.cli.measurements.measuring import Measuring
 
 _SHOWN = 9  # to choose from
 
@@ -58,7 +58,7 @@ def init(
     chosen, text = _chosen(here.start, model or [], dataset, yes=yes)
 
     from pytest_lmgate.cli.init.proposal import proposals
-    from pytest_lmgate.cli.measuring import measuring
+    from pytest_lmgate.cli.measurements.measuring import measuring
     from pytest_lmgate.config.file import Project
     from pytest_lmgate.config.specs import DatasetSpec, ModelSpec, ProjectSpec
 

@@ -8,11 +8,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_lmgate.cli.measuring import Measuring
-from pytest_lmgate.config.tolerance import Tolerance
+from pytest_lmgate.cli.measurements.measuring import Measuring
+from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import EngineError, ModelError
+from pytest_lmgate.metrics.noise.student import t_quantile
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.student import t_quantile
 
 _METRIC_OF = {"causal": "ppl", "masked": "pppl"}
 _CONFIDENCE, _POWER = 0.95, 0.8
@@ -84,7 +84,7 @@ def proposal_against(session: Measuring, model: str, reference: str, dataset: st
         LmgateError: One cannot be measured, they cannot be compared, or the model is far worse.
     """
     from pytest_lmgate.errors import ComparisonError
-    from pytest_lmgate.gates.paired import compare
+    from pytest_lmgate.gates.comparisons.paired import compare
 
     score, other = (_measured(session, each, dataset) for each in (model, reference))
     if score.sample is None or other.sample is None or score.metric != other.metric:
@@ -142,7 +142,7 @@ def _noise(score: Score) -> str:
 
 def _paired(proposal: Proposal, other: Proposal) -> Proposal:
     from pytest_lmgate.errors import ComparisonError
-    from pytest_lmgate.gates.paired import compare
+    from pytest_lmgate.gates.comparisons.paired import compare
 
     candidate, reference = proposal.score.sample, other.score.sample
     if candidate is None or reference is None or proposal.tolerance is None:

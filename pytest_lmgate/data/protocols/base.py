@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.data.long_texts import TextSizes, long_ids
-from pytest_lmgate.data.on_disk import PIECE_CHARS
-from pytest_lmgate.data.rows import row_begins, rows_by_counts, rows_by_starts
+from pytest_lmgate.data.corpora.on_disk import PIECE_CHARS
+from pytest_lmgate.data.tokenization.long_texts import TextSizes, long_ids
+from pytest_lmgate.data.tokenization.rows import row_begins, rows_by_counts, rows_by_starts
 
 if TYPE_CHECKING:
-    from pytest_lmgate.data.corpus import Corpus
+    from pytest_lmgate.data.corpora.corpus import Corpus
     from pytest_lmgate.data.protocols.windowing import Windowing
-    from pytest_lmgate.data.tokens import TokenizerFacts
+    from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 
 Ints = NDArray[np.int64]
 NO_WINDOWS: Ints = np.zeros(0, dtype=np.int64)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_lmgate.data.long_texts import Numbers, TextSizes
 from pytest_lmgate.data.protocols.base import Convention, Reading, Spans, begins_of_chunks
+from pytest_lmgate.data.tokenization.long_texts import Numbers, TextSizes
 
 if TYPE_CHECKING:
-    from pytest_lmgate.data.corpus import Corpus
+    from pytest_lmgate.data.corpora.corpus import Corpus
     from pytest_lmgate.data.protocols.windowing import Windowing
-    from pytest_lmgate.data.tokens import TokenizerFacts
+    from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 
 
 def _read(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Reading:

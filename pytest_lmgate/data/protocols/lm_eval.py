@@ -11,9 +11,9 @@ import numpy as np
 from pytest_lmgate.data.protocols.base import NO_WINDOWS, Convention, Ints, Reading, Spans, documents
 
 if TYPE_CHECKING:
-    from pytest_lmgate.data.corpus import Corpus
+    from pytest_lmgate.data.corpora.corpus import Corpus
     from pytest_lmgate.data.protocols.windowing import Windowing
-    from pytest_lmgate.data.tokens import TokenizerFacts
+    from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 
 
 def _read(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts) -> Reading:

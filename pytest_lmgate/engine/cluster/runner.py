@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import Batching, Runner
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.data.requests import Request, Requests
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.tokenization.prompting import PromptIds
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.engine.cluster.tasks import Comparing, Recipe, Scoring, Task, Writing, outline
 from pytest_lmgate.engine.comparing import Elsewhere
 from pytest_lmgate.errors import ModelError

@@ -18,9 +18,9 @@ from pytest_lmgate.backends.base import Backend, Batching, Entry, Model, Runner
 from pytest_lmgate.backends.table import described
 from pytest_lmgate.cache.digest import sha256
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference
-from pytest_lmgate.config.generation import GenerationSettings
-from pytest_lmgate.data.prompting import PromptIds
-from pytest_lmgate.data.requests import Request, Requests
+from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.engine.batches import explained
 from pytest_lmgate.engine.comparing import compared, strictest
 from pytest_lmgate.errors import ModelError

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_lmgate import __version__
 from pytest_lmgate.backends.base import Batching, Model, Runner
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.engine.cluster.tasks import Recipe, Task
 from pytest_lmgate.engine.pool import ModelPool
 from pytest_lmgate.errors import EngineError

@@ -9,7 +9,7 @@ belongs; so they are cut at ``Phi(-sqrt(C / (C - 1)) t_{C-1})`` in place of 5 % 
 Hesterberg 2015, The American Statistician 69(4), section 5.3). A thousand resamples have no such percentile at a high
 level, and those of a few clusters lie within the extremes of these. So bounds are no narrower than those of Student's t
 with the resamples' standard error, ``d -+ t_{C-1} sqrt(C / (C - 1)) sd``, nor than Hall's correction of these by the
-resamples' skewness (see `metrics.noise`).
+resamples' skewness (see `metrics.noise.means`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise import Bounds, skewness, student_or_hall, tail
-from pytest_lmgate.metrics.student import normal_cdf, normal_quantile, t_cdf, t_quantile
+from pytest_lmgate.metrics.noise.means import Bounds, skewness, student_or_hall, tail
+from pytest_lmgate.metrics.noise.student import normal_cdf, normal_quantile, t_cdf, t_quantile
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 from pytest_lmgate.metrics.texts.row_statistics import checked_number
 from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric

@@ -1,6 +1,6 @@
 """From texts to a `Score`: the value, its noise, its signature.
 
-A mean over rows has the clustered closed form of `pytest_lmgate.metrics.noise`, a share of right rows Wilson's
+A mean over rows has the clustered closed form of `pytest_lmgate.metrics.noise.means`, a share of right rows Wilson's
 interval; for all other metrics rows (or clusters of them) are resampled. With fewer than two clusters nothing is known
 of the noise, and nothing is said.
 """
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.by_row import ByRow
-from pytest_lmgate.metrics.noise import clustered_mean
-from pytest_lmgate.metrics.proportion import Outcomes
+from pytest_lmgate.metrics.noise.means import clustered_mean
+from pytest_lmgate.metrics.noise.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts.bootstrap import (

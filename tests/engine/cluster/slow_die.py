@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pytest_lmgate.backends.base import Backend, Entry, Model
-from pytest_lmgate.data.requests import Request
+from pytest_lmgate.data.requests.requests import Request
 from tests.backends.fair_die import Dice, Die
 
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_lmgate.backends.base import Batching, Runner
 from pytest_lmgate.config.file import load_project
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.data.requests import Requests
+from pytest_lmgate.data.requests.requests import Requests
 from pytest_lmgate.engine.cluster.cluster import _words
 from pytest_lmgate.engine.cluster.tasks import Recipe, outline
 from pytest_lmgate.engine.cluster.worker import Worker

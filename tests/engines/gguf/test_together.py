@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.backends.llamacpp.together import Together, planned
-from pytest_lmgate.data.requests import Request
+from pytest_lmgate.data.requests.requests import Request
 
 
 def request(number: int, tokens: int = 10) -> Request:

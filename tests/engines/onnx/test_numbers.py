@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.data.corpora.corpus import Corpus
 from pytest_lmgate.spec.protocol import Protocol
 from tests.engines.projects import text_of
 

@@ -74,8 +74,8 @@ def test_a_sample_depends_on_its_seed_and_row(
 def test_multiple_choice_is_that_of_the_float_model_in_every_answer(
     request: pytest.FixtureRequest, opened: Callable[..., Any], served: Callable[..., Any], server: str
 ) -> None:
-    from pytest_lmgate.data.choices import Question, plan_choices
-    from pytest_lmgate.data.windows import window_requests
+    from pytest_lmgate.data.requests.choices import Question, plan_choices
+    from pytest_lmgate.data.requests.windows import window_requests
     from pytest_lmgate.engine.scoring import score
     from tests.engines.numbers import JOB
 

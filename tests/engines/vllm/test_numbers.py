@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.data.requests import Request
+from pytest_lmgate.data.requests.requests import Request
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.errors import EngineError

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.backends.base import Kind
-from pytest_lmgate.data.git_lfs import is_lfs_pointer, pull_hint
+from pytest_lmgate.data.corpora.git_lfs import is_lfs_pointer, pull_hint
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.files import checkpoint_files
 

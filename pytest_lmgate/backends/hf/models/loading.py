@@ -16,7 +16,7 @@ import transformers
 
 from pytest_lmgate.backends.base import Kind
 from pytest_lmgate.backends.hf.models.checkpoint import Checkpoint
-from pytest_lmgate.data.tokens import Placed, TokenizerFacts
+from pytest_lmgate.data.tokenization.tokens import Placed, TokenizerFacts
 from pytest_lmgate.errors import ModelError
 
 _LOADERS: dict[Kind, Any] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_lmgate.backends.base import Entry
 from pytest_lmgate.backends.hf.models.checkpoint import require_own_code, require_tokenizer
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
-from pytest_lmgate.data.tokens import TokenizerFacts
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.identity.files import checkpoint_files
 

@@ -1,0 +1,1 @@
+"""Commands for measurements: those that make them, and the one for the cache that keeps them."""

@@ -1,0 +1,1 @@
+"""Arguments of gates that are more than plain values: fixtures, revisions, tolerances, sampling."""

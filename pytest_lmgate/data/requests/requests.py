@@ -1,0 +1,84 @@
+"""What a model is asked to score: one request for each window, choice, masked copy or pair, made when it is needed."""
+
+from __future__ import annotations
+
+__all__ = ["Request", "Requests"]
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.data.requests.repeats import repeats
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a model reads at once, and the targets that are scored there.
+
+    Attributes:
+        ids: Token ids that the model reads, shape ``[tokens]``. Where there is a source, they are the text that the
+            decoder has to write; the engine puts the token that its decoder begins with before them.
+        at: Position in `ids` whose state predicts each target, shape ``[targets]``. Where there is a source, the state
+            there is the one after the source and the ids before that position.
+        targets: Token ids, shape ``[targets]``.
+        source: What an encoder reads, shape ``[source tokens]``; None without an encoder.
+    """
+
+    ids: Ints
+    at: Ints
+    targets: Ints
+    source: Ints | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requests:
+    """The requests of one measurement, in its order.
+
+    Attributes:
+        lengths: Tokens that each request reads, its source included, shape ``[requests]``.
+        counts: Targets of each request, shape ``[requests]``.
+        highest: The highest token id of all.
+        make: Makes the request of a number.
+        key: Identifies all that a request's numbers depend on: equal requests are scored once.
+        describe: Says in words what some requests are, as in ``a window of 512 tokens``.
+        where: Says where a target is, given its request and its number there, as in ``token 7 in document 3 of 'd'``.
+        may_pad: Whether requests of different lengths may go together.
+    """
+
+    lengths: Ints
+    counts: Ints
+    highest: int
+    make: Callable[[int], Request]
+    key: Callable[[int], Hashable]
+    describe: Callable[[Sequence[int]], str]
+    where: Callable[[int, int], str]
+    may_pad: bool = True
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @functools.cached_property
+    def repeats(self) -> dict[int, list[int]]:
+        """The number of the first of each set of equal requests, with the numbers of all of the set."""
+        return repeats(map(self.key, range(len(self))))
+
+    @functools.cached_property
+    def order(self) -> Ints:
+        """The first of each set of equal requests, the longest first."""
+        distinct = np.array(list(self.repeats), dtype=np.int64)
+        return distinct[np.argsort(-self.lengths[distinct], kind="stable")]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are read in all, of equal requests once."""
+        return int(self.lengths[self.order].sum())
+
+    @functools.cached_property
+    def offsets(self) -> Ints:
+        """Where each request's targets begin among all, and where the last ones end, shape ``[requests + 1]``."""
+        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)

@@ -1,0 +1,1 @@
+"""What is measured of a model: likelihoods, divergences, choices and generated texts."""

@@ -1,0 +1,63 @@
+"""Gates of lmgate.yaml that pytest did not collect: `pytest tests` leaves files beside the folder out, and is green.
+
+Gates that the user leaves out on purpose are not named: ``-k``, ``-m`` and ``--deselect`` where the file is collected,
+``--ignore``, node ids and ``--lf``.
+"""
+
+from __future__ import annotations
+
+__all__ = ["left_out"]
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.plugin.collection.yaml_items import asked_files, mentions_gates, placed
+
+
+def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
+    """Say of each lmgate.yaml that the given paths go by how many gates were not collected, and why.
+
+    Gates were collected of the files `collected`, as `placed` returns them.
+    """
+    if config.getoption("no_lmgate"):
+        return []
+    files = [file for file in asked_files(config) if placed(file) not in collected]
+    return [told for file in files if (told := _left_out(config, file))]
+
+
+def _left_out(config: pytest.Config, file: Path) -> str:
+    if _is_meant(config, file) or not mentions_gates(file):
+        return ""
+    from pytest_lmgate.errors import LmgateError
+    from pytest_lmgate.report.wording.counted import counted
+    from pytest_lmgate.spec.yaml_gates import read_gates
+
+    try:
+        gates, problems = read_gates(file)
+    except LmgateError as error:
+        return f"the gates of {file.name} were not collected, and cannot be read: {error}"
+    count = len(gates) + len(problems)
+    if not count:
+        return ""
+    inside = Path(os.path.relpath(file, config.invocation_params.dir))
+    gates_were = f"{counted(count, 'gate')} of {file.name} {'were' if count != 1 else 'was'} not collected"
+    return f"{gates_were} ({_why(config, file)}): add {inside} to pytest's arguments"
+
+
+def _is_meant(config: pytest.Config, file: Path) -> bool:
+    by_id = any("::" in argument for argument in config.args)
+    return by_id or bool(
+        getattr(config.option, "lf", False) or config.hook.pytest_ignore_collect(collection_path=file, config=config)
+    )
+
+
+def _why(config: pytest.Config, file: Path) -> str:
+    here = config.invocation_params.dir
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return "pytest was given other paths"
+    if not file.resolve().is_relative_to(here.resolve()):
+        return f"pytest was called in {here.name}"
+    return f"pytest does not walk into {file.parent.name}"

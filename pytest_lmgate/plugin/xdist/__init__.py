@@ -1,0 +1,1 @@
+"""What passes between the controller of xdist and its workers."""

@@ -1,0 +1,1 @@
+"""The page of ``--lmgate-report html:FILE``, with its templates."""

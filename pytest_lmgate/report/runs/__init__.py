@@ -1,0 +1,1 @@
+"""Several runs: the history of each gate, and two runs side by side."""

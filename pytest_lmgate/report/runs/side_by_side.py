@@ -1,0 +1,231 @@
+"""Two runs side by side: value and verdict then and now, what changed beyond noise, and what only one run has."""
+
+from __future__ import annotations
+
+__all__ = ["Pair", "SideBySide", "side_by_side", "side_by_side_json", "side_by_side_markdown", "side_by_side_text"]
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from pytest_lmgate.errors import RecordError
+from pytest_lmgate.gates.changes import Change, change_between, significant
+from pytest_lmgate.gates.comparisons.paired import differences
+from pytest_lmgate.gates.record import GateRecord
+from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.formats.markdown import code
+from pytest_lmgate.report.terminal.columns import fitted
+from pytest_lmgate.report.wording.counted import counted
+from pytest_lmgate.report.wording.excerpt import excerpt, printable
+
+_SIZE = 55_000
+"""Bytes of all rows: GitHub refuses a comment above 65,536 characters."""
+_NAME = 300
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One gate in both runs.
+
+    Attributes:
+        change: Its value against the former; None where they cannot be compared, and `why` says why not.
+        is_beyond: Whether the change is beyond noise.
+    """
+
+    before: GateRecord
+    after: GateRecord
+    change: Change | None
+    why: str = ""
+    is_beyond: bool = False
+
+    @property
+    def fails_now(self) -> bool:
+        """Whether the gate let the build go on then and fails it now."""
+        return self.after.fails and not self.before.fails
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the gate is a reason to look at the newer run: it fails now, or is worse beyond noise."""
+        return self.fails_now or self.judged == "worse"
+
+    @property
+    def judged(self) -> str:
+        """The change in a word."""
+        if self.change is None:
+            return "not compared"
+        if self.is_beyond:
+            return "worse" if self.change.worse else "better"
+        return "within noise" if self.change.errors else "same"
+
+    @property
+    def words(self) -> str:
+        """What a table says of the gate."""
+        if not self.fails_now:
+            return self.judged
+        return "fails now" if self.judged == "not compared" else f"fails now, {self.judged}"
+
+    @property
+    def rank(self) -> int:
+        """Place in a table: worst first."""
+        return 0 if self.fails_now else 1 if self.is_worse else 2 if self.judged == "better" else 3
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Two runs: gates of both, worst first, and ids of those that only one has."""
+
+    names: tuple[str, str]
+    pairs: Sequence[Pair]
+    only_before: Sequence[str]
+    only_after: Sequence[str]
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a gate fails now that did not, or is worse beyond noise."""
+        return any(pair.is_worse for pair in self.pairs)
+
+    @property
+    def counts(self) -> str:
+        """How many gates are what, as in ``3 gates in both: 1 fails now, 2 within noise``."""
+        shown = [pair.words.partition(",")[0] for pair in self.pairs]
+        found = ", ".join(f"{shown.count(words)} {words}" for words in dict.fromkeys(shown))
+        return f"{counted(len(self.pairs), 'gate')} in both: {found}"
+
+
+def side_by_side(
+    names: tuple[str, str], before: Mapping[str, GateRecord], after: Mapping[str, GateRecord]
+) -> SideBySide:
+    """Compare two runs, given by their names and gates.
+
+    Raises:
+        RecordError: They have no gate in common.
+    """
+    both = [name for name in before if name in after]
+    if not both:
+        raise RecordError(f"{names[0]} and {names[1]}: expected gates that are in both, found none")
+    pairs = [_pair(before[name], after[name]) for name in both]
+    judged = [pair.change for pair in pairs if pair.change is not None]
+    beyond = iter(significant(judged))
+    pairs = [
+        pair if pair.change is None else Pair(pair.before, pair.after, pair.change, is_beyond=next(beyond))
+        for pair in pairs
+    ]
+    return SideBySide(
+        names,
+        sorted(pairs, key=lambda pair: pair.rank),
+        [name for name in before if name not in after],
+        [name for name in after if name not in before],
+    )
+
+
+def _pair(before: GateRecord, after: GateRecord) -> Pair:
+    change, why = None, ""
+    if before.value is None or after.value is None:
+        why = f"not measured {'then' if before.value is None else 'now'}"
+    elif before.identity != after.identity:
+        why = "; ".join(differences(after.identity, before.identity))
+    else:
+        change = change_between([before], after)
+        why = "" if change else "without an interval, or a lower bound only"
+    return Pair(before, after, change, why)
+
+
+def side_by_side_text(found: SideBySide) -> str:
+    """Return a table, worst first, and remarks below it."""
+    header = ("verdict", "gate", "value", "change", "")
+    rows = [
+        (_verdicts(pair), printable(pair.before.id), _values(pair), _relative(pair), pair.words) for pair in found.pairs
+    ]
+    lines = fitted(header, rows, shutil.get_terminal_size().columns, ("change",))
+    return "\n".join([*(line.rstrip() for line in lines), *_notes(found), found.counts])
+
+
+def side_by_side_markdown(found: SideBySide) -> str:
+    """Return a comment for a pull request: news in a table, what did not change behind it."""
+    sign = "❌" if found.is_worse else "⚠️" if any(map(_still_fails, found.pairs)) else "✅"
+    parts = [f"{sign} **{found.counts}** ({code(found.names[0], _NAME)} → {code(found.names[1], _NAME)})"]
+    rows = [
+        f"| {_sign(pair)} {_verdicts(pair)} | {code(pair.before.id, _NAME)} | {_values(pair)} | {_relative(pair)} "
+        f"| {pair.words} |"
+        for pair in found.pairs
+    ]
+    sizes = accumulate(len(row.encode()) for row in rows)
+    fit = sum(size <= _SIZE for size in sizes)
+    news = sum(pair.rank < 3 for pair in found.pairs)
+    head = "| verdict | gate | value | change | |\n|---|---|---:|---:|---|\n"
+    if rows[: min(news, fit)]:
+        parts.append(head + "\n".join(rows[: min(news, fit)]))
+    if rest := rows[news:fit]:
+        summary = f"{counted(len(found.pairs) - news, 'gate')} without news"
+        parts.append(f"<details><summary>{summary}</summary>\n\n{head}" + "\n".join(rest) + "\n\n</details>")
+    if left := len(rows) - fit:
+        parts.append(f"{left:,} more would be too much for a comment; `lmgate compare` without `--markdown` has all")
+    notes = [f"- {code(note, _NAME)}" for note in _notes(found)[:30]]
+    return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])]) + "\n"
+
+
+def side_by_side_json(found: SideBySide) -> dict[str, Any]:
+    """Return everything, as one JSON document has it."""
+    return {
+        "schema": 1,
+        "before": found.names[0],
+        "after": found.names[1],
+        "worse": found.is_worse,
+        "gates": [
+            {
+                "id": pair.before.id,
+                "before": {key: getattr(pair.before, key) for key in ("verdict", "value", "interval")},
+                "after": {key: getattr(pair.after, key) for key in ("verdict", "value", "interval")},
+                "judged": pair.judged,
+                "fails_now": pair.fails_now,
+                "why": pair.why,
+                "p_value": None if pair.change is None else pair.change.p_value,
+                "errors": None if pair.change is None or math.isinf(pair.change.errors) else pair.change.errors,
+            }
+            for pair in found.pairs
+        ],
+        "only_before": list(found.only_before),
+        "only_after": list(found.only_after),
+    }
+
+
+def _notes(found: SideBySide) -> list[str]:
+    said = [
+        f"not compared: {excerpt(pair.before.id, _NAME)}: {printable(pair.why)}" for pair in found.pairs if pair.why
+    ]
+    said += [f"only in {printable(found.names[0])}: {excerpt(name, _NAME)}" for name in found.only_before]
+    return said + [f"only in {printable(found.names[1])}: {excerpt(name, _NAME)}" for name in found.only_after]
+
+
+def _still_fails(pair: Pair) -> bool:
+    return pair.after.outcome.startswith(("FAIL", "ERROR"))
+
+
+def _sign(pair: Pair) -> str:
+    if _still_fails(pair):
+        return "❌"
+    return (
+        "❌" if pair.is_worse else "⬆️" if pair.judged == "better" else "❔" if pair.judged == "not compared" else "✅"
+    )
+
+
+def _verdicts(pair: Pair) -> str:
+    before, after = pair.before.outcome, pair.after.outcome
+    return before if before == after else f"{before} -> {after}"
+
+
+def _values(pair: Pair) -> str:
+    before, after = pair.before.value, pair.after.value
+    if before is None or after is None:
+        return " -> ".join("-" if value is None else f"{value:.6g}" for value in (before, after))
+    return " -> ".join(distinct(before, after)) if pair.judged != "same" else f"{after:.6g}"
+
+
+def _relative(pair: Pair) -> str:
+    before, after = pair.before.value, pair.after.value
+    if before is None or after is None or pair.judged == "same":
+        return "-" if before is None or after is None else "0"
+    return f"{after / before - 1:+.2%}" if before > 0 else f"{after - before:+.4g}"

@@ -1,0 +1,1 @@
+"""How a verdict is put into words: numbers, rows of tables, and the explanation of a failure."""

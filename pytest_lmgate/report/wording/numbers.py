@@ -1,0 +1,52 @@
+"""Numbers as people read them: values, intervals, changes with their bounds."""
+
+from __future__ import annotations
+
+__all__ = ["degradation", "interval", "number", "size"]
+
+import math
+from collections.abc import Sequence
+
+from pytest_lmgate.gates.comparisons.comparison import Comparison
+
+
+def number(value: float) -> str:
+    """Six significant digits."""
+    return f"{value:.6g}"
+
+
+def interval(low: float, high: float) -> str:
+    """Return both ends in six digits each, as in ``[17.25, 19.0625]``."""
+    return f"[{number(low)}, {number(high)}]"
+
+
+def size(found: Comparison, value: float, form: str = ".4g") -> str:
+    """Return a change in the unit of the tolerance: in percent, or in the metric's own."""
+    return f"{100 * value:{form}} %" if found.tolerance.relative else f"{value:{form}}"
+
+
+def degradation(found: Comparison) -> str:
+    """Return the change with its one-sided bounds, as in ``+0.65 % [+0.52, +0.78]``; plus is worse."""
+    if found.lower is None or found.upper is None:
+        return f"{size(found, found.degradation, '+.4g')} (no bounds)"
+    scale, unit = (100, " %") if found.tolerance.relative else (1, "")
+    shown = [scale * value for value in (found.degradation, found.lower, found.upper)]
+    decimals = _decimals(shown, scale * found.tolerance.size)
+    measured, lower, upper = (
+        f"{value + 0:+.4g}" if decimals is None else f"{value + 0:+.{decimals}f}" for value in shown
+    )
+    return f"{measured}{unit} [{lower}, {upper}]"
+
+
+def _decimals(shown: Sequence[float], tolerance: float) -> int | None:
+    """Decimals that show two digits of the noise and each number on its side of the tolerance, where there are such."""
+    width = (max(shown) - min(shown)) / 2
+    if not 0 < width < math.inf or max(map(abs, shown)) >= 1e6:
+        return None
+    fewest = max(0, 1 - math.floor(math.log10(width)))
+    sides = [(value > tolerance) - (value < tolerance) for value in shown]
+    for decimals in range(fewest, fewest + 18):  # with which a float is itself
+        rounded = [round(value, decimals) for value in shown]
+        if sides == [(value > tolerance) - (value < tolerance) for value in rounded]:
+            return decimals
+    return None

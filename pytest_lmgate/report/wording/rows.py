@@ -1,0 +1,80 @@
+"""What every table says of a verdict: the terminal's, Markdown's and the page's show these texts."""
+
+from __future__ import annotations
+
+__all__ = ["Row", "counts", "names"]
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.wording.counted import counted
+from pytest_lmgate.report.wording.numbers import degradation, interval, number
+
+_NEW_BASELINE = "new baseline"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A verdict's texts; empty where there is nothing to say.
+
+    Attributes:
+        outcome: In capitals; an inconclusive verdict that fails the build has a mark, which the eye finds.
+        value: With ``>=`` before a lower bound.
+        interval: At 95 %.
+        limit: The limit; of a comparison the reference's value.
+        change: Of a comparison, how much worse the value is than the reference, with its bounds.
+        tolerance: Of a comparison.
+        scored: Targets or rows.
+        seconds: Or ``cached``.
+    """
+
+    outcome: str
+    value: str
+    interval: str
+    limit: str
+    change: str
+    tolerance: str
+    scored: str
+    seconds: str
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Row:
+        """Return a verdict's row."""
+        found = verdict.comparison
+        bound = verdict.limit if found is None else found.reference
+        value, limit = ("" if each is None else number(each) for each in (verdict.value, bound))
+        if found is not None and found.degradation == 0:
+            value = limit  # they differ by the order of adding, if at all
+        elif verdict.value is not None and bound is not None:
+            value, limit = distinct(verdict.value, bound)
+        if verdict.marker == "no_regression" and verdict.verdict == "pass" and found is None:  # it was not judged
+            limit = _NEW_BASELINE
+        return cls(
+            outcome=verdict.verdict.upper() + "!" * (verdict.verdict == "inconclusive" and verdict.blocking),
+            value=f">= {value}" if verdict.at_least else value,
+            interval="" if verdict.interval is None else interval(*verdict.interval),
+            limit=limit,
+            change="" if found is None else degradation(found),
+            tolerance="" if found is None else str(found.tolerance),
+            scored="" if verdict.n is None else f"{verdict.n:,} {verdict.unit}s",
+            seconds="cached" if verdict.cached else f"{verdict.seconds:.1f}",
+        )
+
+
+def names(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a name for each gate: with its test only where its label alone does not tell it from the others."""
+    labels = Counter(verdict.label for verdict in verdicts)
+    return [verdict.label if labels[verdict.label] == 1 else verdict.id for verdict in verdicts]
+
+
+def counts(verdicts: Sequence[Verdict]) -> str:
+    """Return how many gates have which verdict, as in ``3 gates: 2 pass, 1 fail``."""
+    found: Counter[str] = Counter(verdict.verdict for verdict in verdicts)
+    outcomes = ("pass", "fail", "inconclusive", "error")
+    text = ", ".join(f"{found[outcome]} {outcome}" for outcome in outcomes if found[outcome])
+    if blocking := sum(verdict.blocking and verdict.verdict == "inconclusive" for verdict in verdicts):
+        text = text.replace(" inconclusive", f" inconclusive ({blocking} fail{'s' * (blocking == 1)} the build)")
+    return f"{counted(len(verdicts), 'gate')}: {text}" if verdicts else "0 gates"

@@ -1,0 +1,375 @@
+"""Reading datasets of every kind, unchanged; and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.config.specs import DATA_SUFFIXES, TEXT_SUFFIXES, DatasetSpec
+from pytest_lmgate.data.corpora.corpus import Corpus, corpus_from_rows, looks_like_documents, read_corpus
+from pytest_lmgate.data.corpora.readers import READERS
+from pytest_lmgate.errors import DataError, OfflineError
+
+ROWS = ["first row", "zweite – 第二行\n한 줄", "", ' "quoted", \\ and\ttabbed ', "last\r\n"]
+
+
+def read(path: Path, **spec: Any) -> Corpus:
+    return read_corpus(DatasetSpec(path=str(path), **spec), path, name="d")
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_bytes("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    quoted = [
+        [str(value).replace('"', '""') for value in row.values()] for row in [{key: key for key in rows[0]}, *rows]
+    ]
+    path.write_bytes("".join(delimiter.join(f'"{value}"' for value in row) + "\r\n" for row in quoted).encode())
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def write_folder(path: Path, rows: list[dict[str, Any]]) -> None:
+    import datasets
+
+    datasets.Dataset.from_list(rows).save_to_disk(str(path))
+
+
+WRITERS: dict[str, Callable[[Path, list[dict[str, Any]]], None]] = {
+    "rows.jsonl": write_jsonl,
+    "rows.csv": write_csv,
+    "rows.tsv": write_csv,
+    "rows.parquet": write_parquet,
+    "rows": write_folder,
+}
+
+
+# Text files.
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".raw", ".text", ".md"])
+@pytest.mark.parametrize("text", ["one\r\ntwo\rthree\n\n", "\ufeffwith a mark", " \x00 \x0c \u2028 ", "no newline"])
+def test_a_text_file_is_one_text_whole_and_unchanged(tmp_path: Path, suffix: str, text: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(text.encode())
+
+    assert read(path) == Corpus("d", (text,), is_one_text=True)
+
+
+def test_lines_are_rows_where_asked_and_only_line_feeds_end_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("one\r\n\ntwo \u2028 still two\x0c\r three\n".encode())
+
+    assert read(path, lines=True) == Corpus("d", ("one\r", "", "two \u2028 still two\x0c\r three"))
+    assert read(path, lines=True, limit=2).rows == ("one\r", "")
+
+
+def test_bytes_that_are_not_utf8_are_an_error_that_tells_where(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 1500 + "é".encode("latin-1") + b"y")
+
+    with pytest.raises(DataError, match=r"^dataset 'd': .*a\.txt: not UTF-8 at byte 1,500 \(0xe9\); convert the file"):
+        read(path)
+
+
+@pytest.mark.parametrize("text", ["", "\n"])
+@pytest.mark.parametrize("lines", [False, True])
+def test_an_empty_text_is_an_error(tmp_path: Path, text: str, lines: bool) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    if text and not lines:
+        assert read(path).rows == ("\n",)  # a text all the same, if a short one
+        return
+
+    with pytest.raises(DataError, match=r"^dataset 'd': expected text, got none \(1 rows, all empty\)"):
+        read(path, lines=lines)
+
+
+# Tables.
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_the_text_column_of_a_table_is_read_unchanged(tmp_path: Path, file: str) -> None:
+    WRITERS[file](tmp_path / file, [{"id": index, "text": row} for index, row in enumerate(ROWS)])
+
+    assert read(tmp_path / file) == Corpus("d", tuple(ROWS))
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_another_column_a_limit_and_a_join_are_taken_as_said(tmp_path: Path, file: str) -> None:
+    WRITERS[file](tmp_path / file, [{"id": str(index), "body": row} for index, row in enumerate(ROWS)])
+
+    assert read(tmp_path / file, text="body", limit=2, join=" | ") == Corpus(
+        "d", tuple(ROWS[:2]), " | ", says_join=True
+    )
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_a_missing_column_is_an_error_that_names_the_nearest(tmp_path: Path, file: str) -> None:
+    WRITERS[file](tmp_path / file, [{"id": "1", "texts": "x"}])
+
+    with pytest.raises(
+        DataError,
+        match=r"^dataset 'd': row 0: no column 'text' \(did you mean 'texts'\?\); it has id, texts; say text: COLUMN",
+    ):
+        read(tmp_path / file)
+
+
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.parquet", "rows"])
+@pytest.mark.parametrize(("value", "kind"), [(None, "NoneType"), (3, "int"), (["x"], "list")])
+def test_a_cell_that_is_no_text_is_an_error_that_names_its_row(
+    tmp_path: Path, file: str, value: object, kind: str
+) -> None:
+    rows = [{"text": "x"}, {"text": value}] if value is None or file == "rows.jsonl" else [{"text": value}]
+    WRITERS[file](tmp_path / file, rows)
+
+    with pytest.raises(DataError, match=f"row {len(rows) - 1}: column 'text': expected text, got {kind}$"):
+        read(tmp_path / file)
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_a_table_of_empty_texts_is_an_error(tmp_path: Path, file: str) -> None:
+    WRITERS[file](tmp_path / file, [{"text": ""}, {"text": ""}])
+
+    with pytest.raises(DataError, match=r"expected text, got none \(2 rows, all empty\)"):
+        read(tmp_path / file)
+
+
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv", "rows.tsv"])
+def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path, file: str) -> None:
+    WRITERS[file](tmp_path / file, [{"text": "x"}])
+    (tmp_path / file).write_bytes("\ufeff".encode() + (tmp_path / file).read_bytes())
+
+    assert read(tmp_path / file).rows == ("x",)
+
+
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv", "rows.tsv"])
+def test_a_table_that_is_not_utf8_is_an_error(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_bytes(b'text\n"caf\xe9"\n')
+
+    with pytest.raises(DataError, match=r"not UTF-8 at byte 9 \(0xe9\)"):
+        read(tmp_path / file)
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_a_document_of_any_length_is_read(tmp_path: Path, file: str) -> None:
+    long = "word " * 100_000
+    WRITERS[file](tmp_path / file, [{"text": long}])
+
+    assert read(tmp_path / file).rows == (long,)
+
+
+def test_blank_lines_between_the_rows_of_jsonl_are_none(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "x"}\r\n\n  \n{"text": "y\\u2028z"}')
+
+    assert read(tmp_path / "a.jsonl").rows == ("x", "y\u2028z")
+
+
+def test_a_broken_line_of_jsonl_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"text": \n')
+
+    with pytest.raises(DataError, match=r"a\.jsonl:3: not JSON: "):
+        read(tmp_path / "a.jsonl")
+
+
+def test_a_line_of_jsonl_that_is_no_row_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n[1, 2]\n')
+
+    with pytest.raises(DataError, match="row 1: expected text or a mapping, got list"):
+        read(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"), [('text\n"open\n', "a.csv:.*: not CSV"), ("text\n", r"0 rows, all empty")]
+)
+def test_a_broken_or_empty_csv_is_an_error(tmp_path: Path, body: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text(body)
+
+    with pytest.raises(DataError, match=message):
+        read(tmp_path / "a.csv")
+
+
+def test_a_short_row_of_csv_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,x\n2\n")
+
+    with pytest.raises(DataError, match="row 1: column 'text': expected text, got NoneType"):
+        read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("file", ["a.parquet", "folder"])
+def test_what_only_looks_like_a_table_is_an_error(tmp_path: Path, file: str) -> None:
+    path = tmp_path / file
+    if file == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"PAR1 not at all")
+
+    with pytest.raises(DataError, match=rf"^dataset 'd': .*{file}: not a (parquet file|folder saved by datasets)"):
+        read(path)
+
+
+def test_a_saved_folder_with_splits_needs_to_be_told_which(tmp_path: Path) -> None:
+    import datasets
+
+    splits = {name: datasets.Dataset.from_list([{"text": name}]) for name in ("train", "test")}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "both"))
+    datasets.DatasetDict({"test": splits["test"]}).save_to_disk(str(tmp_path / "one"))
+
+    assert read(tmp_path / "both", split="test").rows == ("test",)
+    assert read(tmp_path / "one").rows == ("test",)
+    with pytest.raises(DataError, match="say split: one of train, test; got None"):
+        read(tmp_path / "both")
+    with pytest.raises(DataError, match="say split: one of train, test; got 'dev'"):
+        read(tmp_path / "both", split="dev")
+
+
+def test_a_path_that_is_not_there_or_of_no_known_kind_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_text("x")
+
+    with pytest.raises(DataError, match=r"no such file or folder: .*b\.txt; check datasets\.d\.path"):
+        read(tmp_path / "b.txt")
+    with pytest.raises(DataError, match=r"expected a file ending in \.txt, .*\.parquet, or a folder .*; got .*a\.pdf"):
+        read(tmp_path / "a.pdf")
+
+
+# Rows in memory.
+
+
+def test_texts_and_mappings_in_memory_are_rows() -> None:
+    import datasets
+
+    expected = Corpus("m", tuple(ROWS))
+
+    assert corpus_from_rows(ROWS, text="text", name="m") == expected
+    assert corpus_from_rows([{"text": row} for row in ROWS], text="text", name="m") == expected
+    assert corpus_from_rows(datasets.Dataset.from_dict({"text": ROWS}), text="text", name="m") == expected
+    assert corpus_from_rows(iter(ROWS), text="text", name="m") == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], r"expected text, got none \(0 rows"),
+        (["", ""], r"expected text, got none \(2 rows"),
+        (["x", 3], "row 1: expected text or a mapping, got int"),
+        ([{"a": "x"}], "row 0: no column 'text'; it has a"),
+        ([{}], "row 0: no column 'text'; it has none"),
+        (["fine", "half \ud83d"], r"row 1: '\\ud83d' at character 5 is half of a surrogate pair"),
+    ],
+)
+def test_bad_rows_in_memory_are_an_error(rows: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"^dataset 'm': {message}"):
+        corpus_from_rows(rows, text="text", name="m")
+
+
+# Identity.
+
+
+def test_the_digest_is_of_the_rows_and_not_of_where_they_stand(tmp_path: Path) -> None:
+    digests = set()
+    for file, write in WRITERS.items():
+        write(tmp_path / file, [{"text": row} for row in ROWS])
+        digests.add(read(tmp_path / file).digest)
+
+    assert digests == {corpus_from_rows(ROWS, text="text", name="elsewhere").digest}
+
+
+def test_the_digest_tells_rows_joins_and_running_text_apart() -> None:
+    corpora = [
+        Corpus("d", ("ab", "c")),
+        Corpus("d", ("a", "bc")),
+        Corpus("d", ("ab", "c", "")),
+        Corpus("d", ("c", "ab")),
+        Corpus("d", ("ab", "c"), join="\n"),
+        Corpus("d", ("abc",)),
+        Corpus("d", ("abc",), is_one_text=True),
+        Corpus("d", ("ab\n1\nc",)),
+    ]
+
+    assert len({corpus.digest for corpus in corpora}) == len(corpora)
+
+
+# The hub.
+
+
+def test_a_hub_dataset_that_is_not_here_is_an_offline_error_and_nothing_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+
+    def refuse(*address: object) -> None:
+        asked.append(address)
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+    with pytest.raises(
+        OfflineError, match=r"^dataset 'd': hub:no-such-org/no-such-set/test is not in the local hub cache"
+    ):
+        read_corpus(DatasetSpec(hub="no-such-org/no-such-set", split="test"), None, name="d", offline=True)
+    assert asked == []
+
+
+def test_reading_files_imports_neither_datasets_nor_numpy(tmp_path: Path) -> None:
+    for file in ("rows.jsonl", "rows.csv"):
+        WRITERS[file](tmp_path / file, [{"text": "x"}])
+    (tmp_path / "a.txt").write_text("x")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from pytest_lmgate.config.specs import DatasetSpec\n"
+        "from pytest_lmgate.data.corpora.corpus import read_corpus\n"
+        "for name in ('rows.jsonl', 'rows.csv', 'a.txt'):\n"
+        "    read_corpus(DatasetSpec(path=name), Path(name), name='d')\n"
+        "print({'datasets', 'numpy', 'pyarrow', 'torch', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "set()"
+
+
+def test_the_endings_that_make_a_path_are_those_that_can_be_read() -> None:
+    assert (*TEXT_SUFFIXES, *READERS) == DATA_SUFFIXES
+
+
+def _of_rows(*rows: str, **more: Any) -> Corpus:
+    return Corpus("data", rows, **more)
+
+
+SHORT = tuple(f"document number {number}" for number in range(10))
+
+
+def test_many_short_rows_look_like_documents() -> None:
+    assert looks_like_documents(_of_rows(*SHORT))
+    assert looks_like_documents(_of_rows(*(f"{row}\nin two lines" for row in SHORT)))
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        _of_rows(*SHORT[1:]),
+        _of_rows(*SHORT, is_one_text=True),
+        _of_rows(*SHORT, says_join=True),
+        _of_rows(*SHORT, ""),
+        _of_rows(*SHORT, "a line of wikitext \n"),
+        _of_rows(*SHORT, " = = Heading = = "),
+        _of_rows(*SHORT, "## Heading"),
+        _of_rows(*SHORT, "a long document " * 2000),
+    ],
+)
+def test_few_rows_one_text_and_lines_of_one_text_do_not_look_like_documents(corpus: Corpus) -> None:
+    assert not looks_like_documents(corpus)

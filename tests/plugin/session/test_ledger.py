@@ -1,0 +1,122 @@
+"""The ledger finds verdicts that never came, or that came and did not count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.plugin.session.ledger import EXTRAS, PROPERTY, Ledger
+
+TEST = "test_a.py::test_one"
+
+
+def report(
+    when: str = "call",
+    outcome: str = "passed",
+    *,
+    test: str = TEST,
+    verdicts: dict[str, str] | None = None,
+    **more: Any,
+) -> pytest.TestReport:
+    judged = {name: json.dumps({"verdict": verdict, "blocking": False}) for name, verdict in (verdicts or {}).items()}
+    properties = [("other", "kept"), (PROPERTY, json.dumps(judged))] if verdicts is not None else []
+    made: Any = pytest.TestReport(
+        test, ("test_a.py", 1, "test_one"), {}, outcome, None, when, user_properties=properties
+    )  # type: ignore[arg-type]
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made  # type: ignore[no-any-return]
+
+
+def ledger(*reports: pytest.TestReport, expected: int = 1) -> Ledger:
+    made = Ledger()
+    made.expected = {TEST: expected}
+    for each in reports:
+        made.receive(each)
+    return made
+
+
+def test_a_gate_with_its_verdict_is_in_order() -> None:
+    made = ledger(report("setup", verdicts={"g": "pass"}), report("call", verdicts={"g": "pass"}), report("teardown"))
+    assert made.discrepancies() == []
+    assert [json.loads(verdict)["verdict"] for verdict in made.verdicts()] == ["pass"]
+
+
+def test_a_test_that_passed_with_a_verdict_too_few_is_named() -> None:
+    made = ledger(report("call", verdicts={"g": "pass"}), report("teardown"), expected=2)
+    assert made.discrepancies() == [f"the verdict of {TEST} never arrived"]
+
+
+def test_a_test_of_which_nothing_was_heard_is_named_once() -> None:
+    assert ledger().discrepancies() == [f"the verdict of {TEST} never arrived"]
+
+
+@pytest.mark.parametrize("outcome", ["skipped", "failed"])
+def test_a_test_that_was_skipped_or_failed_before_its_gate_is_in_order(outcome: str) -> None:
+    assert ledger(report("setup", outcome), report("teardown")).discrepancies() == []
+
+
+def test_a_measuring_test_is_to_be_heard_of() -> None:
+    made = Ledger()
+    made.measuring = [TEST]
+    made.receive(report("setup"))
+    assert made.discrepancies() == [f"the report of {TEST} never arrived"]
+    made.receive(report("call"))
+    assert made.discrepancies() == []
+
+
+@pytest.mark.parametrize("verdict", ["fail", "error"])
+def test_a_verdict_that_fails_while_its_test_passes_is_named(verdict: str) -> None:
+    made = ledger(report("call", verdicts={"g": verdict}))
+    assert made.discrepancies() == [f"{TEST} did not fail although a gate of it did"]
+
+
+def test_a_verdict_that_fails_a_test_that_is_expected_to_fail_is_in_order() -> None:
+    made = ledger(report("call", "skipped", verdicts={"g": "fail"}, wasxfail="known"))
+    assert made.discrepancies() == []
+    assert made.expected_to_fail == {"g"}
+
+
+def test_the_end_of_a_subtest_is_not_the_end_of_its_test() -> None:
+    made = Ledger()
+    made.measuring = [TEST]
+    made.receive(report("call", context="a subtest"))
+    assert made.discrepancies() == [f"the report of {TEST} never arrived"]
+
+
+def test_entries_for_the_baseline_are_collected() -> None:
+    made = ledger(
+        report("setup", **{EXTRAS: {"entries": {"g": "{}"}}}),
+        report("setup", test="other", **{EXTRAS: {"entries": {"h": "[]"}}}),
+    )
+    assert made.entries == {"g": "{}", "h": "[]"}
+
+
+def test_verdicts_are_in_the_order_of_the_tests_whoever_was_first() -> None:
+    made = Ledger()
+    made.expected = {"test_a.py::first": 1, "test_a.py::second": 1}
+    made.receive(report(test="test_a.py::late", verdicts={"l": "error"}))
+    made.receive(report(test="test_a.py::second", verdicts={"s": "fail"}))
+    made.receive(report(test="test_a.py::first", verdicts={"f": "pass"}))
+    assert [json.loads(verdict)["verdict"] for verdict in made.verdicts()] == ["pass", "fail", "error"]
+    assert made.used == ["l", "s", "f"]
+
+
+def test_what_a_worker_hands_over_is_what_the_controller_takes(tmp_path: Path) -> None:
+    worker, controller = ledger(expected=3), Ledger()
+    worker.measuring, worker.by_baseline, worker.deselected = ["m"], ["g"], True
+    worker.uncollected, worker.problem = ["broken.py"], "a gate is wrong"
+    worker.hand_over(tmp_path / "ledger.json")
+    controller.take_over(tmp_path / "ledger.json")
+    for name in ("expected", "measuring", "by_baseline", "deselected", "uncollected", "problem"):
+        assert getattr(controller, name) == getattr(worker, name)
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.json"]
+
+
+def test_nothing_is_taken_over_where_no_worker_has_gates(tmp_path: Path) -> None:
+    controller = Ledger()
+    controller.take_over(tmp_path / "ledger.json")
+    assert controller.expected == {}

@@ -1,0 +1,323 @@
+"""The page: its text as any parser reads it, and what it does in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import html5lib
+import pytest
+
+from pytest_lmgate.gates.spread import Spread
+from pytest_lmgate.gates.verdict import Bounded, Verdict
+from pytest_lmgate.report.html.page import html_report
+from pytest_lmgate.report.html.past_view import past_view
+from pytest_lmgate.report.html.spread_view import spread_view
+from pytest_lmgate.report.plot import plot_of
+from pytest_lmgate.report.results import Results
+from pytest_lmgate.report.runs.past import PastRun
+from tests.report.browser import CHROMIUM, Page, chromium
+from tests.report.hostile import HOSTILE
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+KL = (
+    ("reference", "fp16"),
+    *((f"{name} KLD", value) for name, value in [("Median", 0.004), ("99.0%", 0.25), ("Maximum", 5.4)]),
+)
+
+
+@pytest.fixture
+def results(
+    passed: Verdict,
+    failed: Verdict,
+    unmeasured: Verdict,
+    compared: Verdict,
+    spread: Spread,
+    distances: Spread,
+    past: list[PastRun],
+) -> Results:
+    def named(verdict: Verdict, name: str) -> Verdict:
+        return replace(verdict, id=f"t.py::test_{name}::{name}", test=f"t.py::test_{name}")
+
+    open_ = replace(failed, verdict="inconclusive", bounded=Bounded(0.95, 16.0, 19.0, "hall", 40))
+    return Results(
+        [
+            named(passed, "gate_10"),
+            named(replace(passed, value=3.0), "gate_9"),
+            named(open_, "open"),
+            named(replace(failed, worst=((7, 0.25, "what was asked", "what was expected", "what came"),)), "failed"),
+            named(replace(compared, spread=spread), "compared"),
+            named(unmeasured, "unmeasured"),
+            named(replace(failed, details=KL, marker="kl_max", metric="kl", spread=distances), "divergent"),
+        ],
+        history={"t.py::test_compared::compared": past, "t.py::test_gate_9::gate_9": past[:2]},
+    )
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as page:
+        yield page
+
+
+def _write(folder: Path, results: Results) -> Path:
+    file = folder / "report.html"
+    file.write_text(html_report(results), encoding="utf-8", errors="backslashreplace")
+    return file
+
+
+def _names(page: Page) -> list[str]:
+    names: list[str] = page.run(
+        "[...document.querySelectorAll('.gate')].filter(e => !e.hidden).map(e => e.querySelector('.name').textContent)"
+    )
+    return names
+
+
+def test_the_marks_of_a_plot_stand_in_the_order_of_their_numbers(failed: Verdict, compared: Verdict) -> None:
+    plot = plot_of(failed)
+    assert plot is not None
+    assert plot.limit.at < plot.low < plot.value.at < plot.high
+    assert (plot.fails_from, plot.fails_to, plot.reference) == (plot.limit.at, 100, None)
+    lower = plot_of(replace(failed, marker="bleu_min", value=10.0, interval=None))
+    assert lower is not None
+    assert lower.low == lower.value.at == lower.high < lower.limit.at == lower.fails_to
+    change = plot_of(compared)
+    assert change is not None
+    assert change.reference is not None
+    assert change.reference.at < change.limit.at < change.low < change.value.at < change.high
+
+
+@pytest.mark.parametrize("value", [16.5, 1e308, -1e308, float("inf")])
+def test_a_plot_is_drawn_within_its_width_or_not_at_all(failed: Verdict, value: float) -> None:
+    plot = plot_of(replace(failed, value=value, interval=(float("-inf"), float("inf"))))
+    assert plot is None or all(0 <= at <= 100 for at in (plot.value.at, plot.low, plot.high, plot.limit.at))
+
+
+def test_a_histogram_has_its_better_rows_at_the_left_and_says_what_they_are(spread: Spread) -> None:
+    view = spread_view(spread)
+    assert view.words == (
+        "change of 300 rows in nats per token, the right is worse: 190 worse, 100 better, 10 the same; "
+        "median +0.01, from -0.2 to +5"
+    )
+    paths = [("better", "M0 40V22h1V13h1V40z"), ("worse", "M2 40V0h1V13h1V22h1V40z")]
+    assert (view.bins, view.paths) == (5, paths)
+    assert view.ends == ("-0.2", "≥ +0.2")
+    assert spread_view(replace(spread, worse=0, better=0, same=3, bins=(), width=0.0)).bins == 0
+
+
+def test_a_histogram_of_distances_has_no_better_side_and_says_percentiles(distances: Spread) -> None:
+    view = spread_view(distances)
+    assert view.words == (
+        "distance of 200 rows from the reference in nats per token: 198 above 0; "
+        "median 0.004, 90 % at most 0.011, 99 % at most 0.032, from 0 to 0.25"
+    )
+    assert (view.paths, view.ends) == ([("apart", "M0 40V0h1V20h1V36h1V38h1V40z")], ("0", "≥ 0.03"))
+
+
+def test_runs_are_drawn_in_their_order_with_a_dot_where_one_did_not_pass(past: list[PastRun]) -> None:
+    view = past_view([*past[22:24], replace(past[24], value=None, interval=None), past[25]], 31)
+    assert view is not None
+    # From 15.6 to 18 in 60 units, downward.
+    assert view.values == "M0 50 1 50 3 10"
+    assert view.noise == "M0 40V60M1 40V60M3 0V20"
+    assert view.limits == "M-0.5 30h4"
+    assert (view.dots, view.changes) == ([("fail", "M3 10h0")], "M2 0V60")
+    assert view.labels == ("18", "15.6")
+    assert view.ends == ("2026-03-23 22c0ffe", "2026-03-26 25c0ffe")
+    assert view.notes == [f"2026-03-25 18:00 24c0ffee1c0f: worse: {past[24].words}"]
+    assert past_view([replace(past[0], value=None), past[1]], 31) is None
+    same = past_view([replace(past[0], interval=None, limit=None)] * 2, 31)
+    assert same is not None
+    assert (same.values, same.noise, same.limits) == ("M0 30 1 30", "", "")
+
+
+def test_values_too_far_apart_for_a_plot_are_drawn_in_its_middle(past: list[PastRun]) -> None:
+    far = [replace(past[0], value=value, interval=None, limit=None) for value in (1e308, -1e308)]
+    view = past_view(far, 31)
+    assert view is not None
+    assert view.values == "M0 30 1 30"
+
+
+def test_an_interval_without_an_end_reaches_to_the_edge(past: list[PastRun]) -> None:
+    view = past_view([past[0], replace(past[1], interval=(15.6, None))], 31)
+    assert view is not None
+    assert view.noise.endswith("M1 0V60")
+
+
+def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_mb(
+    compared: Verdict, spread: Spread, past: list[PastRun]
+) -> None:
+    assert compared.comparison is not None
+    passing = replace(
+        compared,
+        verdict="pass",
+        comparison=replace(compared.comparison, decision="pass"),
+        value=16.512345678912345,
+        spread=replace(spread, bins=tuple(range(30)), width=0.013),
+    )
+    verdicts = [
+        replace(
+            passing,
+            id=f"{passing.test}[{at:04}]::no_regression:ppl[int8-wikitext2-{at:04}-vs-fp16]",
+            test=f"{passing.test}[{at:04}]",
+        )
+        for at in range(1000)
+    ]
+    page = html_report(Results(verdicts, history={verdict.id: past for verdict in verdicts}))
+    assert page.count('class="spread"') == page.count('class="past"') == 1000
+    assert len(page.encode()) < 3_000_000
+
+
+def test_a_page_without_gates_says_so() -> None:
+    assert "0 gates" in html_report(Results([]))
+
+
+def test_a_strict_parser_finds_no_fault(results: Results, failed: Verdict, compared: Verdict) -> None:
+    for each in (results, Results([]), *(_hostile(failed, compared, text) for text in HOSTILE.values())):
+        parser = html5lib.HTMLParser()
+        parser.parse(html_report(each).encode(errors="backslashreplace"), transport_encoding="utf-8")
+        assert parser.errors == []
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_text_makes_no_element(failed: Verdict, compared: Verdict, text: str) -> None:
+    def tags(text: str) -> list[str]:
+        found: list[str] = []
+        parser = HTMLParser()
+        parser.handle_starttag = lambda tag, attrs: found.append(tag)  # type: ignore[method-assign]
+        parser.feed(html_report(_hostile(failed, compared, text)))
+        return found
+
+    assert tags(text) == tags("plain")
+    report = html_report(_hostile(failed, compared, text))
+    assert not set(report) & {"\x1b", "\u202e", "\u2066", "\x00"}
+    assert len(report) < 150_000
+
+
+def _hostile(failed: Verdict, compared: Verdict, text: str) -> Results:
+    assert compared.comparison is not None
+    test = f"t.py::test_x[{text}]"
+    one = replace(failed, id=f"{test}::a", test=test, model=text, dataset=text, worst=((0, 0.5, text, text, text),))
+    found = replace(compared.comparison, against=text, note=f"note {text}")
+    other = replace(compared, id=f"{test}::b", test=test, comparison=found)
+    spread = Spread("rows", text, 1, 1, 1, 0.0, -1.0, 1.0, -1.0, 1.0, (1, 1))
+    runs = [PastRun(text, text, text, "fail", value, (1.0, 3.0), 2.0, "worse", text) for value in (1.5, 2.5)]
+    return Results(
+        [replace(one, spread=spread), other], problems=(text,), history={verdict.id: runs for verdict in (one, other)}
+    )
+
+
+@in_a_browser
+def test_hostile_texts_run_nothing_and_fetch_nothing(
+    page: Page, failed: Verdict, compared: Verdict, tmp_path: Path
+) -> None:
+    for text in HOSTILE.values():
+        page.requests.clear()
+        file = _write(tmp_path, _hostile(failed, compared, text))
+        page.open(file)
+        assert page.run("document.title").startswith("lmgate: 2 gates")
+        assert page.run("document.querySelectorAll('.gate').length") == 2
+        assert page.requests == [file.as_uri()]
+    assert page.console == []
+
+
+@in_a_browser
+def test_the_browser_refuses_what_the_template_would_let_through(page: Page, results: Results, tmp_path: Path) -> None:
+    file = _write(tmp_path, results)
+    text = file.read_text(encoding="utf-8")
+    broken = "<script>document.title='obeyed'</script><img src='http://127.0.0.1:9/x.png' onerror='document.title=1'>"
+    file.write_text(text.replace("<body>", f"<body>{broken}"), encoding="utf-8")
+    page.open(file)
+    assert page.run("document.title").startswith("lmgate: 7 gates")
+    assert len([said for said in page.console if "Content Security Policy" in said]) >= 2
+    page.console.clear()
+
+
+@in_a_browser
+def test_gates_open_sort_and_filter(page: Page, results: Results, tmp_path: Path) -> None:
+    file = _write(tmp_path, results)
+    page.requests.clear()
+    page.open(file)
+    assert _names(page) == ["failed", "compared", "unmeasured", "divergent", "open", "gate_10", "gate_9"]
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 0
+
+    page.click(".gate summary")
+    opened = page.run("document.querySelector('.gate[open]').innerText")
+    assert "is above the limit 16.5" in opened
+    assert "what was asked" in opened
+    assert page.run("document.querySelector('.gate[open] circle').getBoundingClientRect().width") >= 10
+    page.click("details:nth-child(2) summary")
+    assert page.run("document.querySelector('details:nth-child(2) .spread .worse').getBoundingClientRect().width") > 100
+    assert "190 worse, 100 better" in page.run("document.querySelector('.gate[open] .spread').innerText")
+    last = "document.querySelector('.gate[open] .past .fail').getBBox()"
+    assert page.run(f"({last}).x + ({last}).width") == 30
+    assert "16 -> 17.6 (+10.00%)" in page.run("document.querySelector('.gate[open] .past').innerText")
+    page.click("details:nth-child(4) summary")
+    assert page.run("document.querySelectorAll('.gate[open] .percentiles tr').length") == 3
+
+    page.click("[data-key=name]")
+    assert _names(page) == ["compared", "divergent", "failed", "gate_9", "gate_10", "open", "unmeasured"]
+    page.click("[data-key=value]")
+    assert _names(page)[0] == "gate_9"
+    assert _names(page)[-1] == "unmeasured"
+    page.click("[data-key=value]")
+    assert _names(page)[-2:] == ["gate_9", "unmeasured"]
+
+    page.click(".chip.pass")
+    assert not [name for name in _names(page) if name.startswith("gate_")]
+    page.click("#filter")
+    page.write("T.PY wikitext2 comp")
+    assert _names(page) == ["compared"]
+    assert page.run("document.getElementById('shown').textContent") == "1 of 7 shown"
+    assert (page.console, page.requests) == ([], [file.as_uri()])
+
+
+@in_a_browser
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_nothing_is_wider_than_a_phone_and_every_text_can_be_read(
+    page: Page, results: Results, tmp_path: Path, width: int, dark: bool
+) -> None:
+    page.open(_write(tmp_path, results), width=width, dark=dark)
+    page.run("document.querySelectorAll('.gate').forEach(e => e.open = true)")
+    assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    assert page.run(
+        "[...document.querySelectorAll('svg text')].every(e => e.getBoundingClientRect().right <= innerWidth)"
+    )
+    ground = page.run("getComputedStyle(document.body).backgroundColor")
+    for selector in (
+        "body",
+        ".fail .verdict",
+        ".pass .verdict",
+        ".inconclusive .verdict",
+        ".number small",
+        "figcaption",
+    ):
+        colour = page.run(f"getComputedStyle(document.querySelector('{selector}')).color")
+        assert _contrast(colour, ground) >= 4.5, selector
+    page.picture(tmp_path / "page.png")
+
+
+@in_a_browser
+def test_what_failed_is_printed_with_its_explanation(page: Page, results: Results, tmp_path: Path) -> None:
+    page.open(_write(tmp_path, results))
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 5
+    assert len(page.send("Page.printToPDF")["data"]) > 10_000
+    page.run("dispatchEvent(new Event('afterprint'))")
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 0
+
+
+def _contrast(one: str, other: str) -> float:
+    """By WCAG 2.2, from 1 to 21."""
+
+    def luminance(colour: str) -> float:
+        shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
