@@ -52,6 +52,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.config.specs import ModelSpec
 from pytest_lmgate.data.requests.requests import Request, Requests
@@ -59,7 +60,6 @@ from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.identity.files import Snapshot
 
-Floats = NDArray[np.float64]
 Kind = Literal["causal", "masked", "encoder-decoder"]
 Offer = Literal["score", "generate", "compare"]
 # What a comparison gives of each target, in this order: see `Distributions.against`.

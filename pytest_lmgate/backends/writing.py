@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.errors import ConfigError, NonFiniteError
-
-Floats = NDArray[np.float64]
 
 # Tokens without a character of their own that may stand among those of a stop string.
 _SPARE_TOKENS = 8

@@ -9,14 +9,11 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.backends.base import Batching, Company, OutOfMemory
 from pytest_lmgate.backends.raised import raised
 from pytest_lmgate.errors import EngineError, LmgateError
 
-Ints = NDArray[np.int64]
 # Returns the results of some items.
 Run = Callable[[Sequence[int]], Sequence[Any]]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import COLUMNS, Batching, Company, Distributions, Runner
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests.requests import Request, Requests
@@ -28,7 +28,6 @@ from pytest_lmgate.errors import ModelError, NonFiniteError
 if TYPE_CHECKING:
     from pytest_lmgate.backends.spool import Spool
 
-Floats = NDArray[np.float64]
 # Returns the distributions that predict the targets of some requests.
 Read = Callable[[Sequence[int]], Distributions]
 

@@ -9,15 +9,14 @@ from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Runner
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests.requests import Requests
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import EngineError, NonFiniteError
 
-Floats = NDArray[np.float64]
 _LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
 
 

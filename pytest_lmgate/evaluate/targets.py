@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.data.corpora.tags import Tags
 from pytest_lmgate.data.requests.masked import cut_pieces
 from pytest_lmgate.data.requests.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
@@ -28,7 +28,6 @@ from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.spec.gates import EvaluationSpec
 from pytest_lmgate.spec.requests import ChoiceRequest, TextRequest
 
-Floats = NDArray[np.float64]
 OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
 Shelf = dict[tuple[str, str, str], TargetPlaces]
 

@@ -14,10 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.texts.row_statistics import row_scores
-
-Floats = NDArray[np.float64]
 
 BINS = 30
 """How many bins a histogram has at most."""

@@ -26,13 +26,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.metrics.noise.means import clustered_mean
 from pytest_lmgate.metrics.noise.student import t_quantile
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 DOCUMENTS, TOKENS = 5, 5
 """How many documents are named, and how many tokens of each."""

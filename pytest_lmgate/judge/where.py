@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.data.requests.places import Spelling, TargetPlaces
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
@@ -33,9 +33,6 @@ from pytest_lmgate.gates.where import (
 from pytest_lmgate.metrics.noise.clusters import merged_rows, window_blocks
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.spec.gates import EvaluationSpec
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _BEGINS, _BEFORE, _AFTER, _TOKEN, _NEAR = 120, 60, 30, 40, 24
 """Characters of a document's beginning, before and behind a token and of a token; tokens on each side of the worst."""

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.noise.means import clustered_mean
 from pytest_lmgate.metrics.noise.proportion import Outcomes
-from pytest_lmgate.metrics.sample import Floats, Ints, Sample, Scale
+from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from pytest_lmgate.arrays import Floats, Ints
+
 Flags = NDArray[np.bool_]
 
 

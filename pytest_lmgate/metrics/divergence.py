@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.noise.means import clustered_mean
-from pytest_lmgate.metrics.sample import Floats, Scale
+from pytest_lmgate.metrics.sample import Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
 

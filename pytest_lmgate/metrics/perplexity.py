@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.noise.means import clustered_mean
-from pytest_lmgate.metrics.sample import Ints, Sample, Scale
+from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
 

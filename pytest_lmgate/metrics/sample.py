@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.metrics.by_row import ByRow, Flags
 from pytest_lmgate.metrics.noise.clusters import MAX_CLUSTERS, merged_rows
@@ -21,9 +21,6 @@ from pytest_lmgate.metrics.score import Direction
 
 if TYPE_CHECKING:
     from pytest_lmgate.metrics.texts import TextMetric
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

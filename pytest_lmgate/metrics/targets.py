@@ -11,10 +11,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.noise.clusters import former_clusters, merged_rows, window_blocks
 from pytest_lmgate.metrics.noise.means import ClusteredMean, clustered_mean
-from pytest_lmgate.metrics.sample import Floats, Ints, Sample, Scale
+from pytest_lmgate.metrics.sample import Sample, Scale
 
 _AT_ONCE = 2**20  # targets that are copied at a time
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.backends.base import Batching, Company, Runner
 from pytest_lmgate.backends.divergence import Logits
 from pytest_lmgate.backends.hf.budget import batches_at_once, token_budget
@@ -31,9 +31,6 @@ from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.errors import ModelError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class TransformersRunner(Runner):

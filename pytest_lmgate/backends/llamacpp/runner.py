@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.backends.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.backends.llamacpp.library import Context, Weights, batch_tokens
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
@@ -25,8 +26,6 @@ from pytest_lmgate.data.tokenization.prompting import PromptIds
 if TYPE_CHECKING:
     from pytest_lmgate.backends.divergence import Logits
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 # Tokens between two reports of progress, and logits of a comparison, which are there four times: see `Logits`.
 _TOKENS, _COMPARED_LOGITS = 2048, 2**24
 # Positions whose exponentials a thread makes at a time.

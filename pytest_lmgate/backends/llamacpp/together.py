@@ -15,12 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.data.requests.requests import Request
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 # Tokens whose keys and values there is room for, as many as llama-perplexity has; a sequence's room is rounded up.
 _ROOM, _ROUNDED = 2048, 256
 # The proof reads two rows more. Of fewer batches it would take what they save.

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.backends.base import OutOfMemory
 from pytest_lmgate.backends.memory import says_out_of_memory
 from pytest_lmgate.backends.onnx.options import LoadOptions
 from pytest_lmgate.errors import EngineError, ModelError
 
-Ints = NDArray[np.int64]
 # Older ones open data outside of a model's folder, which its address does not hold.
 _OLDEST = (1, 24)
 _TYPES = {

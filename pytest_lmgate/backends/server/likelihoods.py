@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.server.client import BadAnswer, Client
 from pytest_lmgate.backends.server.tokens import ServedTokens
 from pytest_lmgate.errors import ModelError
 
-Floats = NDArray[np.float64]
 # Texts that differ from the first of them in one word.
 _TEXT = "The {} sat on the {} and the {} ran to the {} house near the {} in the morning of a day."
 _WORDS = ("cat", "mat", "dog", "old", "lake")

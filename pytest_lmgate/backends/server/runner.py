@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Batching, Runner
 from pytest_lmgate.backends.server.client import BadAnswer, Client
 from pytest_lmgate.backends.server.likelihoods import Way, proven_way
@@ -21,7 +21,6 @@ from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptIds
 
-Floats = NDArray[np.float64]
 T = TypeVar("T")
 R = TypeVar("R")
 # Requests of a batch for each that is on its way, so that the slowest of a batch keeps few waiting.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Batching, Runner
 from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.backends.hf.models.loading import decoded, load_tokenizer, tokenizer_facts
@@ -23,7 +23,6 @@ from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 
-Floats = NDArray[np.float64]
 # Tokens that vLLM is given at a time, many of its own batches, which it fills best where it has many to choose from.
 _CPU_TOKENS, _ACCELERATOR_TOKENS = 16384, 2**18
 

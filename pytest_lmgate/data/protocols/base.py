@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpora.on_disk import PIECE_CHARS
 from pytest_lmgate.data.tokenization.long_texts import TextSizes, long_ids
 from pytest_lmgate.data.tokenization.rows import row_begins, rows_by_counts, rows_by_starts
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_lmgate.data.protocols.windowing import Windowing
     from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 
-Ints = NDArray[np.int64]
 NO_WINDOWS: Ints = np.zeros(0, dtype=np.int64)
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_lmgate.data.protocols.base import NO_WINDOWS, Convention, Ints, Reading, Spans, documents
+from pytest_lmgate.arrays import Ints
+from pytest_lmgate.data.protocols.base import NO_WINDOWS, Convention, Reading, Spans, documents
 
 if TYPE_CHECKING:
     from pytest_lmgate.data.corpora.corpus import Corpus

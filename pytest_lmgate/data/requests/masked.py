@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.requests.repeats import repeats
 from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.framing import Framing
 from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import DataError, ModelError
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpora.prompts import Prompt
 from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptEncoder
 from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import DataError
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

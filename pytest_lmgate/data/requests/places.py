@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpora.corpus import Corpus
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.requests.masked import Piece
 from pytest_lmgate.data.requests.windows import plan_windows
 from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.requests.repeats import repeats
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

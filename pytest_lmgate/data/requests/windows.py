@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.protocols.base import NO_WINDOWS
 from pytest_lmgate.data.protocols.windowing import Windowing
 from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.tokens import Streams
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

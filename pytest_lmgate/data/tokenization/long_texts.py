@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpora.on_disk import needs_room, open_until_gone
 from pytest_lmgate.data.tokenization.framing import Framing
 from pytest_lmgate.data.tokenization.rows import rows_by_starts
@@ -31,7 +32,6 @@ from pytest_lmgate.data.tokenization.rows import rows_by_starts
 if TYPE_CHECKING:
     from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 
-Ints = NDArray[np.int64]
 
 MOST_NUMBERS = 16 * 2**20
 """Token ids of a text beyond which they are kept on the disk."""

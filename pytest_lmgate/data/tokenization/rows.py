@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from pytest_lmgate.arrays import Ints
 
 if TYPE_CHECKING:
     from pytest_lmgate.data.requests.windows import WindowPlan
-
-Ints = NDArray[np.int64]
 
 
 def row_begins(lengths: Sequence[int], join: str) -> Ints:

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Batching, Runner
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.requests.requests import Request, Requests
@@ -22,8 +20,6 @@ from pytest_lmgate.errors import ModelError
 
 if TYPE_CHECKING:
     from pytest_lmgate.engine.cluster.cluster import Cluster
-
-Floats = NDArray[np.float64]
 
 
 class Scattered(Elsewhere):

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Backend, Batching, Entry, Model, Runner
 from pytest_lmgate.backends.table import described
 from pytest_lmgate.cache.digest import sha256
@@ -24,8 +22,6 @@ from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.engine.batches import explained
 from pytest_lmgate.engine.comparing import compared, strictest
 from pytest_lmgate.errors import ModelError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,14 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.gates.comparisons.comparison import Comparison, Tested, blank_comparison, judged
 from pytest_lmgate.metrics.noise.means import ClusteredMean, clustered_mean, student_or_hall, tail
 from pytest_lmgate.metrics.noise.student import t_quantile
 from pytest_lmgate.metrics.sample import Scale
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def compare_means(

@@ -15,13 +15,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import ComparisonError, MetricInputError
 from pytest_lmgate.gates.comparisons.comparison import Comparison, Tested, blank_comparison, judged
 from pytest_lmgate.gates.comparisons.means import compare_means
 from pytest_lmgate.gates.comparisons.rows import compare_outcomes, compare_unchanged
 from pytest_lmgate.metrics.noise.proportion import MOST_OUTCOMES
-from pytest_lmgate.metrics.sample import Floats, Sample
+from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.texts.bootstrap import Resamples, paired_bootstrap
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 __all__ = ["BLOCKS", "MAX_CLUSTERS", "former_clusters", "merged_rows", "window_blocks"]
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from pytest_lmgate.arrays import Ints
 
 MAX_CLUSTERS = 512
 BLOCKS = 20

@@ -26,12 +26,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.metrics.noise.student import t_cdf, t_quantile
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Rule = Literal["student", "hall", "tango", "wilson", "bootstrap", "unchanged"]
 
 

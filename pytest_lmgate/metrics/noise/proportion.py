@@ -15,12 +15,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.metrics.noise.means import Bounds, clustered_mean
 from pytest_lmgate.metrics.noise.student import score_quantile
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 MOST_OUTCOMES = 100_000
 """Rows whose outcomes a baseline keeps; with more, Student's bounds on their clusters are as good as Tango's."""

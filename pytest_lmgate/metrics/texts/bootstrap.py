@@ -35,12 +35,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.noise.means import Bounds, skewness, student_or_hall, tail
 from pytest_lmgate.metrics.noise.student import normal_cdf, normal_quantile, t_cdf, t_quantile
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 from pytest_lmgate.metrics.texts.row_statistics import checked_number
-from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
+from pytest_lmgate.metrics.texts.text_metric import TextMetric
 
 RESAMPLES = 1000
 SEED = 12345

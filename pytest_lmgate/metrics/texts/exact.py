@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.metrics.texts.inputs import checked_flag
-from pytest_lmgate.metrics.texts.text_metric import Floats, References, TextMetric
+from pytest_lmgate.metrics.texts.text_metric import References, TextMetric
 
 
 def exact(ignore_case: bool = False, ignore_punctuation: bool = False, strip: bool = True) -> TextMetric:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.metrics.texts.text_metric import Floats, References, TextMetric
+from pytest_lmgate.arrays import Floats
+from pytest_lmgate.metrics.texts.text_metric import References, TextMetric
 
 
 def rouge(

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.texts.inputs import checked_texts
-from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
+from pytest_lmgate.metrics.texts.text_metric import TextMetric
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.texts.inputs import checked_choice, checked_flag, checked_number, checked_whole
-from pytest_lmgate.metrics.texts.text_metric import Floats, References, Statistics, TextMetric
+from pytest_lmgate.metrics.texts.text_metric import References, Statistics, TextMetric
 
 # What sacrebleu's own extras install, and what its tokenizers import.
 _EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.by_row import ByRow
@@ -33,7 +34,7 @@ from pytest_lmgate.metrics.texts.bootstrap import (
 )
 from pytest_lmgate.metrics.texts.inputs import checked_texts, cluster_numbers
 from pytest_lmgate.metrics.texts.row_statistics import checked_details, checked_number, row_statistics
-from pytest_lmgate.metrics.texts.text_metric import Floats, TextMetric
+from pytest_lmgate.metrics.texts.text_metric import TextMetric
 
 
 def text_score(

@@ -6,7 +6,7 @@ written by a user is made of the same parts as those here. Nothing in this modul
 
 from __future__ import annotations
 
-__all__ = ["Details", "Direction", "Floats", "References", "Rows", "Statistics", "TextMetric", "Value", "ratio"]
+__all__ = ["Details", "Direction", "References", "Rows", "Statistics", "TextMetric", "Value", "ratio"]
 
 import math
 import re
@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import ConfigError
 
 Direction = Literal["lower", "higher"]
-Floats = NDArray[np.float64]
 References = Sequence[Sequence[str]]
 Rows = Sequence[Mapping[str, Any]]
 Statistics = Callable[[Sequence[str], References, Rows], ArrayLike]

@@ -14,15 +14,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.backends.base import Company, OutOfMemory
 from pytest_lmgate.backends.hf.likelihood.forward import not_deterministic
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.backends.memory import within_memory
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Row = TypeVar("Row")
 
 _TOKENS = 24
