@@ -166,7 +166,7 @@ def test_a_fixture_that_measures_once_for_two_projects_is_refused(several: Proje
         test = several.folder / name / "tests" / f"test_shared_{name}.py"
         test.write_text("def test_shared(shared): assert shared < 60.5\n")
     outcome = several.run().expect(4)
-    outcome.says(f"the fixture 'shared' may measure once for tests that go by {several.folder}/a/lmgate.yaml and by ")
+    outcome.says(f"the fixture 'shared' has one result for tests of two projects, {several.folder}/a/lmgate.yaml and ")
     several.run("a").expect(0, passed=5)
 
 

@@ -124,4 +124,4 @@ def test_a_history_at_an_address_is_looked_at_by_sessions_with_gates_only(dice: 
     dice.run().expect(0, passed=1).is_silent_on("lmgate-history")
     dice.gates([("red", "one")])
     for arguments in ((), ("-n", "2")):
-        dice.run(*arguments).expect(4).says("--lmgate-history: expected an address such as")
+        dice.run(*arguments).expect(4).says("--lmgate-history: expected a usable address such as")
