@@ -97,6 +97,7 @@ class Batching:
         remark: A sentence about that for the session's summary; empty for none.
         is_double: Whether the model computes in float64; then its numbers are kept in float64 too.
         at_once: Batches that it takes at the same time, each from a thread of its own.
+        is_ahead: Whether a batch is begun before the results of the one before are waited for; see `Runner.begin`.
     """
 
     tokens: int = 16384
@@ -104,6 +105,7 @@ class Batching:
     remark: str = ""
     is_double: bool = False
     at_once: int = 1
+    is_ahead: bool = False
 
 
 class Distributions(Protocol):
@@ -172,6 +174,17 @@ class Runner:
             OutOfMemory: Fewer requests may fit.
         """
         raise NotImplementedError
+
+    def begin(self, requests: Sequence[Request]) -> Callable[[], Sequence[Floats]]:
+        """Begin to score requests, and return what waits for the NLLs that `score` returns.
+
+        Of use to a device that works while the host prepares the next batch; any other engine only scores.
+
+        Raises:
+            OutOfMemory: Fewer requests may fit.
+        """
+        found = self.score(requests)
+        return lambda: found
 
     def distributions(self, requests: Sequence[Request]) -> Distributions:
         """Return the distributions that predict the requests' targets, one request after the other.

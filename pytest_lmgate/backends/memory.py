@@ -76,7 +76,7 @@ def release(device: torch.device) -> None:
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a tensor of the host on a device; a GPU copies it from pinned memory, and the host does not wait."""
-    if device.type == "cuda":
+    if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 __all__ = ["raised"]
 
-import sysconfig
 import traceback
 from pathlib import Path
 
 import pytest_lmgate
+from pytest_lmgate.identity.libraries import home_of_file
 
 
 def raised(error: Exception) -> str:
@@ -16,12 +16,13 @@ def raised(error: Exception) -> str:
 
     Lines of this package, of installed libraries and of Python itself are not the user's own.
     """
-    installed = [Path(sysconfig.get_path(each)) for each in ("stdlib", "purelib", "platlib")]
-    others = [Path(pytest_lmgate.__file__).parent, *installed]
+    ours = Path(pytest_lmgate.__file__).parent
     own = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and not any(map(Path(frame.filename).is_relative_to, others))
+        if not frame.filename.startswith("<")
+        and not Path(frame.filename).is_relative_to(ours)
+        and home_of_file(frame.filename) is None
     ]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}{where}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Batches", "Items", "Run", "explained", "halved"]
+__all__ = ["Batches", "Begin", "Items", "eager", "explained", "halved"]
 
 import contextlib
 import functools
@@ -14,8 +14,8 @@ from pytest_lmgate.backends.base import Batching, Company, OutOfMemory
 from pytest_lmgate.backends.raised import raised
 from pytest_lmgate.errors import EngineError, LmgateError
 
-# Returns the results of some items.
-Run = Callable[[Sequence[int]], Sequence[Any]]
+# Begins to run some items, and returns what waits for their results.
+Begin = Callable[[Sequence[int]], Callable[[], Sequence[Any]]]
 
 
 class Items(Protocol):
@@ -67,27 +67,48 @@ class Batches:
             yield batch.tolist()
 
 
-def halved(batch: Sequence[int], run: Run, items: Items, batches: Batches, model: str) -> list[Any]:
-    """Run a batch; where memory runs out, in parts half as long, and once halved, the parts stay so."""
-    results: list[Any] = []
-    size = len(batch)
-    while len(results) < len(batch):
-        part = batch[len(results) : len(results) + size]
+def eager(run: Callable[[Sequence[int]], Sequence[Any]]) -> Begin:
+    """Return what runs some items at once, so that nothing is left to wait for."""
+
+    def begin(some: Sequence[int]) -> Callable[[], Sequence[Any]]:
+        found = run(some)
+        return lambda: found
+
+    return begin
+
+
+def halved(
+    batch: Sequence[int], begin: Begin, items: Items, batches: Batches, model: str
+) -> Callable[[], Sequence[Any]]:
+    """Begin a batch; where memory runs out, in parts half as long, and once halved, the parts stay so."""
+    begun: list[tuple[Sequence[int], Callable[[], Sequence[Any]]]] = []
+    done, size = 0, len(batch)
+    while done < len(batch):
+        part = batch[done : done + size]
         with explained(model, functools.partial(items.describe, part)):
             try:
-                found = run(part)
+                begun.append((part, begin(part)))
             except OutOfMemory:
                 if len(part) == 1:
                     raise
                 size = len(part) // 2
                 batches.shrink(batch, size)
                 continue
+        done += len(part)
+
+    def wait() -> list[Any]:
+        results: list[Any] = []
+        for part, wait_for in begun:
+            with explained(model, functools.partial(items.describe, part)):
+                found = wait_for()
             if len(found) != len(part):
                 raise EngineError(
                     f"model {model!r}: expected a result for each of {len(part)} requests, got {len(found)}"
                 )
             results += found
-    return results
+        return results
+
+    return wait
 
 
 @contextlib.contextmanager

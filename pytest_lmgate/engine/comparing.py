@@ -20,7 +20,7 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import COLUMNS, Batching, Company, Distributions, Runner
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests.requests import Request, Requests
-from pytest_lmgate.engine.batches import explained
+from pytest_lmgate.engine.batches import eager, explained
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.engine.scoring import TargetBoard, require_finite
 from pytest_lmgate.errors import ModelError, NonFiniteError
@@ -89,7 +89,8 @@ def compare(pair: ModelPair, requests: Requests, job: Job) -> Floats:
         if isinstance(reference, Elsewhere):
             prepare, run = reference.beside(pair.candidate(), requests)
             batching = prepared(job.model, requests, prepare, job)
-            run_batches(requests, lambda some: run([requests.make(item) for item in some]), board, batching, job)
+            made = eager(lambda some: run([requests.make(item) for item in some]))
+            run_batches(requests, made, board, batching, job)
             return board.values
         with reference.measuring():
             batching = _prepared(reference, requests, pair.names[0], job)
@@ -152,7 +153,7 @@ def _spool(pair: ModelPair, requests: Requests, states: _States, job: Job) -> Re
         quietly = Job(
             model=name, dataset=job.dataset, batch_size=job.batch_size, stop_when=lambda held: held >= allowed
         )
-        run_batches(requests, run, states, batching, quietly)
+        run_batches(requests, eager(run), states, batching, quietly)
     return states.distributions
 
 
@@ -201,7 +202,7 @@ def _compare(
             p, q = reference(some), _read(candidate, requests, some, name)
             return compared(p, q, [requests.make(item) for item in some], pair.names)
 
-        run_batches(requests, run, board, own if beside is None else strictest([own, beside]), job)
+        run_batches(requests, eager(run), board, own if beside is None else strictest([own, beside]), job)
 
 
 def _prepared(runner: Runner, requests: Requests, name: str, job: Job) -> Batching:

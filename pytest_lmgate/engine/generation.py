@@ -17,6 +17,7 @@ from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.corpora.prompts import Prompt
 from pytest_lmgate.data.tokenization.prompting import PromptEncoder, PromptIds
 from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
+from pytest_lmgate.engine.batches import eager
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import ConfigError
 
@@ -61,9 +62,8 @@ def generate(
     with runner.measuring():
         longest_first = [rows.prompts[row] for row in rows.order]
         batching = prepared(job.model, rows, lambda: runner.prepare_writing(longest_first, settings), job)
-        run_batches(
-            rows, lambda some: runner.generate([rows.prompts[row] for row in some], settings), board, batching, job
-        )
+        write = eager(lambda some: runner.generate([rows.prompts[row] for row in some], settings))
+        run_batches(rows, write, board, batching, job)
     return [board.texts[row] for row in range(len(prompts))]
 
 

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 from pytest_lmgate.backends.base import Batching
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.engine.batches import Batches, Items, Run, explained, halved
+from pytest_lmgate.engine.batches import Batches, Begin, Items, explained, halved
 from pytest_lmgate.errors import EngineError
 
+_Begun = tuple[Sequence[int], Callable[[], Sequence[Any]]]
 # Seconds between two times that partial results are kept.
 SAVE_SECONDS = 10.0
 
@@ -123,12 +124,12 @@ class Board(Protocol):
         """Take the results of some items, or raise NonFiniteError where one is NaN or infinite."""
 
 
-def run_batches(items: Items, run: Run, board: Board, batching: Batching, job: Job) -> bool:
+def run_batches(items: Items, begin: Begin, board: Board, batching: Batching, job: Job) -> bool:
     """Run all items that the board does not have yet.
 
     Args:
         items: What to run.
-        run: Returns the results of some items.
+        begin: Begins to run some items, and returns what waits for their results.
         board: Takes the results.
         batching: How the runner wants its requests.
         job: The measurement.
@@ -138,10 +139,10 @@ def run_batches(items: Items, run: Run, board: Board, batching: Batching, job: J
 
     Raises:
         EngineError: Memory does not suffice for a single item, or the model failed; what was measured is kept.
-        LmgateError: Whatever else `run` and `board` raise of this package.
+        LmgateError: Whatever else `begin` and `board` raise of this package.
     """
     try:
-        return _run_batches(items, run, board, batching, job)
+        return _run_batches(items, begin, board, batching, job)
     except (KeyboardInterrupt, EngineError) as error:
         if job.keep is not None and board.done:
             job.keep(board.entry)
@@ -151,14 +152,12 @@ def run_batches(items: Items, run: Run, board: Board, batching: Batching, job: J
         raise
 
 
-def _run_batches(items: Items, run: Run, board: Board, batching: Batching, job: Job) -> bool:
+def _run_batches(items: Items, begin: Begin, board: Board, batching: Batching, job: Job) -> bool:
     resumed, started = board.done, time.monotonic()
     saved, keep = started, job.keep or (lambda _: None)
     batches = Batches(items, batching, job.batch_size)
     waiting = (todo for batch in batches if (todo := [item for item in batch if not board.is_done(item)]))
-    for these, results in _as_they_come(
-        waiting, lambda some: halved(some, run, items, batches, job.model), batching.at_once
-    ):
+    for these, results in _as_they_come(waiting, lambda some: halved(some, begin, items, batches, job.model), batching):
         board.put(these, results)
         done, of, now = board.done, board.of, time.monotonic()
         seconds, so_far = now - started, board.so_far
@@ -175,25 +174,35 @@ def _run_batches(items: Items, run: Run, board: Board, batching: Batching, job: 
 
 
 def _as_they_come(
-    batches: Iterable[Sequence[int]], run: Run, at_once: int
+    batches: Iterable[Sequence[int]], begin: Begin, batching: Batching
 ) -> Iterator[tuple[Sequence[int], Sequence[Any]]]:
-    """Yield batches with their results: one after the other, or `at_once` in threads and in any order."""
-    if at_once == 1:
-        yield from ((batch, run(batch)) for batch in batches)
+    """Yield batches with their results: one after the other, or several at once in threads and in any order."""
+    if batching.at_once == 1:
+        begun = ((batch, begin(batch)) for batch in batches)
+        yield from ((batch, wait()) for batch, wait in (_one_ahead(begun) if batching.is_ahead else begun))
         return
     waiting = iter(batches)
-    pool = ThreadPoolExecutor(at_once)
+    pool = ThreadPoolExecutor(batching.at_once)
     try:
         running: dict[Future[Sequence[Any]], Sequence[int]] = {}
         while True:
-            for batch in itertools.islice(waiting, at_once - len(running)):
-                running[pool.submit(run, batch)] = batch
+            for batch in itertools.islice(waiting, batching.at_once - len(running)):
+                running[pool.submit(lambda some: begin(some)(), batch)] = batch
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _one_ahead(begun: Iterator[_Begun]) -> Iterator[_Begun]:
+    """Yield each batch once the next has begun, so that a device works on that one while this one is waited for."""
+    before = next(begun, None)
+    while before is not None:
+        after = next(begun, None)
+        yield before
+        before = after
 
 
 def _percent(done: int, of: int) -> str:

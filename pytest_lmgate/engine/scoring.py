@@ -45,13 +45,14 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
         EngineError: Out of memory with a single request, or the model itself failed.
     """
 
-    def run(some: Sequence[int]) -> list[Floats]:
-        return [np.asarray(nll, np.float64) for nll in runner.score([requests.make(each) for each in some])]
+    def begin(some: Sequence[int]) -> Callable[[], list[Floats]]:
+        wait = runner.begin([requests.make(each) for each in some])
+        return lambda: [np.asarray(nll, np.float64) for nll in wait()]
 
     board = TargetBoard(requests, job, lambda index, nll: require_finite(nll, requests, index, job.model))
     with runner.measuring():
         batching = prepared(job.model, requests, lambda: runner.prepare(requests), job)
-        is_whole = run_batches(requests, run, board, batching, job)
+        is_whole = run_batches(requests, begin, board, batching, job)
     return Scored(board.values, board.total, is_whole, batching.is_double)
 
 

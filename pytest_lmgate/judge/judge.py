@@ -226,7 +226,7 @@ def _measured(blank: Verdict, score: Score) -> Verdict:
         cached=score.cached,
         seconds=score.seconds,
         direction=score.direction,
-        device=score.device,
+        device=score.device.partition(":")[0],
         identity=tuple(identity.items()),
     )
 

@@ -22,7 +22,7 @@ def provenance(folder: Path, device: str) -> Provenance:
     return Provenance(
         date=datetime.now(timezone.utc).date().isoformat(),
         commit=_commit(folder),
-        device=device,
+        device=device.partition(":")[0],
         hardware=_hardware(device),
         versions={"python": platform.python_version(), **versions(_PACKAGES)},
     )
@@ -30,7 +30,7 @@ def provenance(folder: Path, device: str) -> Provenance:
 
 def changed_since(then: Provenance, now: Provenance) -> tuple[str, ...]:
     """Return in words what may move a number: other hardware or versions."""
-    pairs = [(then.device, now.device, "device")]
+    pairs = [(then.device.partition(":")[0], now.device, "device")]
     if then.hardware and now.hardware:  # of a measurement from the cache the accelerator's name is not known
         pairs.append((then.hardware, now.hardware, "hardware"))
     names = [name for name in then.versions | now.versions if name != "python"]

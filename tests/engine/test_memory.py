@@ -14,7 +14,7 @@ import torch
 
 from pytest_lmgate.backends import memory
 from pytest_lmgate.backends.base import Model, Runner
-from pytest_lmgate.backends.hf.budget import batches_at_once, token_budget
+from pytest_lmgate.backends.hf.budget import token_budget
 from pytest_lmgate.backends.hf.models import device
 from pytest_lmgate.engine.pool import ModelPool
 
@@ -71,12 +71,6 @@ def test_the_budget_is_smaller_on_a_processor_and_where_logits_are_held_whole() 
 def test_on_a_gpu_what_a_batch_of_tokens_takes_fits_in_512_mib(kilobytes: float, tokens: int) -> None:
     assert token_budget(CUDA, activation_bytes=kilobytes * 1000) == tokens
     assert tokens == 1 or tokens * kilobytes * 1000 <= 2**29
-
-
-def test_two_batches_begin_at_once_on_a_gpu_unless_their_order_matters() -> None:
-    assert batches_at_once(CUDA, in_order=False) == 2
-    assert batches_at_once(CUDA, in_order=True) == 1
-    assert batches_at_once(CPU, in_order=False) == 1
 
 
 def test_the_free_memory_of_the_host_is_found() -> None:

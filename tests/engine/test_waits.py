@@ -6,6 +6,7 @@ waits of transformers itself are left out: at the beginning of a forward pass it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from pytest_lmgate.backends.divergence import Logits, streamed_divergence
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
 from pytest_lmgate.backends.hf.likelihood.streaming import launch_nll
-from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet
+from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.tiles import TileShape
 from pytest_lmgate.data.requests.requests import Request, Requests
@@ -62,28 +63,53 @@ def test_a_batch_is_launched_without_a_wait(name: str, with_head: bool, monkeypa
     rows = [np.arange(length) % VOCABULARY for length in (9, 5)]
     _launch_only(monkeypatch)
 
-    with quiet(), pytest.raises(Launched):
+    with runner.measuring(), pytest.raises(Launched):
         runner.score([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])
 
 
-class _Twice(TransformersRunner):
-    """Takes two batches at once, as it does on a GPU."""
+class _Ahead(TransformersRunner):
+    """Begins a batch before the results of the one before are waited for, as it does on a GPU."""
 
-    at_once = 2
+    is_ahead = True
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
-        return replace(super().prepare(requests, compare=compare), tokens=32, at_once=self.at_once)
+        batching = super().prepare(requests, compare=compare)
+        self.log: list[str] = []
+        return replace(batching, tokens=32, is_ahead=self.is_ahead)
+
+    def begin(self, requests: Sequence[Request]) -> Callable[[], Any]:
+        wait = super().begin(requests)
+        if not hasattr(self, "log"):
+            return wait  # a trial of `prepare`
+        self.log.append("begun")
+
+        def logged() -> Any:
+            self.log.append("waited for")
+            return wait()
+
+        return logged
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_two_batches_at_once_give_the_numbers_of_one(name: str) -> None:
+def test_a_batch_that_begins_early_has_the_numbers_of_one_that_does_not(name: str) -> None:
     streams = documents(200)
     requests = window_requests(streams, sliding(streams, 16, 8), "d")
-    one, two = _Twice(loaded(build(name)), None), _Twice(loaded(build(name)), None)
-    one.at_once = 1
-    found = [score(runner, requests, Job(model=name, dataset="d")) for runner in (one, two)]
+    later, ahead = _Ahead(loaded(build(name)), None), _Ahead(loaded(build(name)), None)
+    later.is_ahead = False
+    found = [score(runner, requests, Job(model=name, dataset="d")) for runner in (later, ahead)]
     assert found[0].is_whole
     assert np.array_equal(found[0].nll, found[1].nll)
+    assert later.log[-4:] == ["begun", "waited for"] * 2
+    assert ahead.log[:4] == ["begun", "begun", "waited for", "begun"]
+    assert ahead.log[-3:] == ["begun", "waited for", "waited for"]
+
+
+def test_a_measurement_that_ends_early_leaves_the_model_as_it_was() -> None:
+    model, streams = build("llama"), documents(200)
+    stopped = Job(model="m", dataset="d", stop_when=lambda _: True)
+    requests = window_requests(streams, sliding(streams, 16, 8), "d")
+    assert not score(_Ahead(loaded(model), None), requests, stopped).is_whole
+    assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, VOCABULARY)
 
 
 def test_divergences_are_computed_without_a_wait() -> None:

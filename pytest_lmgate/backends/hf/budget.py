@@ -1,8 +1,8 @@
-"""How many tokens to read in a batch, and how many batches to begin at once."""
+"""How many tokens to read in a batch."""
 
 from __future__ import annotations
 
-__all__ = ["batches_at_once", "token_budget"]
+__all__ = ["token_budget"]
 
 import math
 
@@ -34,8 +34,3 @@ def token_budget(device: torch.device, plain_vocabulary: int = 0, activation_byt
     if plain_vocabulary:
         budget = min(budget, max(1, _PLAIN_LOGIT_BYTES // (4 * plain_vocabulary)))
     return budget
-
-
-def batches_at_once(device: torch.device, *, in_order: bool) -> int:
-    """Return how many batches to begin at once: two on a GPU, where one is prepared while the other runs."""
-    return 2 if device.type == "cuda" and not in_order else 1

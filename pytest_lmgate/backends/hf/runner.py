@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["TransformersRunner"]
 
 import contextlib
-import threading
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,14 @@ from torch.nn.utils.rnn import pad_sequence
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.backends.base import Batching, Company, Runner
 from pytest_lmgate.backends.divergence import Logits
-from pytest_lmgate.backends.hf.budget import batches_at_once, token_budget
+from pytest_lmgate.backends.hf.budget import token_budget
 from pytest_lmgate.backends.hf.decoding import Decoding
 from pytest_lmgate.backends.hf.likelihood.forward import evaluation_mode
 from pytest_lmgate.backends.hf.likelihood.head import prove_head
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
 from pytest_lmgate.backends.hf.trials.causality import require_causal
-from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, scales_positions, where_it_fits
+from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, where_it_fits
 from pytest_lmgate.backends.memory import release, sent, within_memory
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.config.arguments.generation import GenerationSettings
@@ -47,14 +47,15 @@ class TransformersRunner(Runner):
     def __init__(self, loaded: LoadedModel, context: int | None) -> None:
         self.loaded, self._context = loaded, context
         self._scorer: Scorer | None = None
-        self._launching = threading.Lock()
         self._decoding: Decoding | None = None
         self.tokenizer = tokenizer_facts(loaded.tokenizer)
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
-        """Switch dropout, gradients and the libraries' chatter off."""
-        with torch.inference_mode(), evaluation_mode(self.loaded.model), quiet():
+        """Switch dropout, gradients and the libraries' chatter off; kernels that ask for no device get the model's."""
+        device = self.loaded.device
+        own = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+        with own, torch.inference_mode(), evaluation_mode(self.loaded.model), quiet():
             yield
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
@@ -68,11 +69,15 @@ class TransformersRunner(Runner):
         return within_memory(self.loaded.device, lambda: self._prepare(requests, compare))
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
-        """Return the NLLs of the requests' targets; see `Scorer.launch`.
+        """Return the NLLs of the requests' targets; see `Scorer.launch`."""
+        return self.begin(requests)()
 
-        A GPU works on one thread's batch while another thread prepares and launches the next, so that it never waits.
-        """
-        return within_memory(self.loaded.device, lambda: self._score(requests))
+    def begin(self, requests: Sequence[Request]) -> Callable[[], list[Floats]]:
+        """Launch the reading of requests, and return what waits for the NLLs of their targets."""
+        device = self.loaded.device
+        wait = within_memory(device, lambda: self._launched(requests))
+        ends = np.cumsum([len(each.targets) for each in requests])[:-1]
+        return lambda: np.split(within_memory(device, wait).numpy(), ends)
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
         """Return the logits that predict the requests' targets, as hidden states where the head could be proven."""
@@ -102,8 +107,7 @@ class TransformersRunner(Runner):
     def close(self) -> None:
         """Let go of the model, and give its memory back."""
         device = self.loaded.device
-        with self._launching:  # a measurement that failed may have left a thread behind
-            del self.loaded, self._scorer, self._decoding
+        del self.loaded, self._scorer, self._decoding
         release(device)
 
     def _prepare(self, requests: Requests, compare: bool) -> Batching:
@@ -116,7 +120,8 @@ class TransformersRunner(Runner):
         # Logits held whole for a comparison are there twice: as the model gives them, and those of the targets; and so
         # may the other model's be.
         vocabulary = scorer.plain_vocabulary(loaded) * (4 if compare else 1)
-        budget = token_budget(loaded.device, vocabulary, self._activation_bytes(batch))
+        tokens = int(requests.lengths[requests.order[0]])
+        budget = token_budget(loaded.device, vocabulary, self._activation_bytes(batch, tokens))
         if longest.source is not None:
             company, differs = self._company_of_pairs(requests)
         elif requests.may_pad:
@@ -129,21 +134,24 @@ class TransformersRunner(Runner):
                 f"model {loaded.name!r}: the numbers of a row depend on the other rows of its batch, so each row is "
                 f"read with {company.value} (slower)"
             )
-        # A comparison takes its batches in their order, and so does a model that keeps the longest row in mind.
-        in_order = compare or differs or scales_positions(getattr(loaded.model, "config", None))
-        at_once = batches_at_once(loaded.device, in_order=in_order)
-        return Batching(budget, company, remark, scorer.dtype(loaded) == torch.float64, at_once)
+        is_double, is_ahead = scorer.dtype(loaded) == torch.float64, loaded.device.type == "cuda" and not compare
+        return Batching(budget, company, remark, is_double, is_ahead=is_ahead)
 
-    def _activation_bytes(self, batch: _Batch) -> float | None:
-        """Return the memory that the model takes for each token of a batch while it reads, None where no GPU tells."""
+    def _activation_bytes(self, batch: _Batch, tokens: int) -> float | None:
+        """Return the memory that a GPU takes for each token of a batch while the model reads.
+
+        None where that is not known, or where whole logits, which have a budget of their own, would be most of it.
+        """
         device = self.loaded.device
-        if device.type != "cuda":
-            return None
         assert self._scorer is not None
+        if device.type != "cuda" or self._scorer.head is None:
+            return None
+        read = functools.partial(self._scorer.states, batch.model, batch.ids, batch.rows, batch.columns)
+        read()  # what a library sets up and keeps is no part of it
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
-        self._scorer.states(batch.model, batch.ids, batch.rows, batch.columns)
-        return (torch.cuda.max_memory_allocated(device) - before) / batch.ids.numel()
+        read()
+        return (torch.cuda.max_memory_allocated(device) - before) / tokens
 
     def _company_of_windows(self, requests: Requests, budget: int) -> tuple[Company, bool]:
         order, lengths = requests.order, requests.lengths
@@ -163,7 +171,7 @@ class TransformersRunner(Runner):
 
     def _found_company(self, longest: Ints, other: Ints, lengths: Ints, budget: int) -> tuple[Company, bool]:
         def read(rows: Sequence[Ints]) -> list[Floats]:
-            return self._score([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])
+            return self.score([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])
 
         return find_company(read, longest, other, lengths, budget=budget, loaded=self.loaded)
 
@@ -175,7 +183,7 @@ class TransformersRunner(Runner):
         dtype = getattr(self.loaded.model, "dtype", torch.float32)
         same = where_it_fits(
             self.loaded.device,
-            lambda: has_same_numbers(self._score, short, [longest], dtype=dtype, name=self.loaded.name),
+            lambda: has_same_numbers(self.score, short, [longest], dtype=dtype, name=self.loaded.name),
         )
         return (Company.ANY, False) if same else (Company.ALONE, same is not None)
 
@@ -186,15 +194,10 @@ class TransformersRunner(Runner):
         check_ids(int(batch.targets.max()), found.vocabulary_size, self.loaded.name)
         return found
 
-    def _score(self, requests: Sequence[Request]) -> list[Floats]:
+    def _launched(self, requests: Sequence[Request]) -> Callable[[], Tensor]:
         assert self._scorer is not None
-        # Inference mode is a thread's own; the hooks on the model are not, so one thread at a time reads.
-        with torch.inference_mode():
-            batch = _Batch(self.loaded, requests)
-            with self._launching:
-                wait = self._scorer.launch(batch.model, batch.ids, batch.rows, batch.columns, batch.targets)
-            nll = wait().numpy()
-        return np.split(nll, np.cumsum([len(each.targets) for each in requests])[:-1])
+        batch = _Batch(self.loaded, requests)
+        return self._scorer.launch(batch.model, batch.ids, batch.rows, batch.columns, batch.targets)
 
 
 class _Batch:

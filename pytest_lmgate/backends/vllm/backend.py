@@ -57,7 +57,7 @@ class Vllm(Backend):
             )
         tokenizer = tokenizer_beside(entry, folder)
         options, dtype = LoadOptions.of(entry, checkpoint), _dtype(checkpoint, entry)
-        takes_several = any(key.endswith("parallel_size") for key in spec.load)
+        takes_several = any(key.endswith("parallel_size") and size != 1 for key, size in spec.load.items())
         device = resolve_device(entry.device, None if takes_several else entry.worker)
         device = device.replace("mps", "cpu")  # vLLM runs on the CPU of a Mac
         contents = contents_of(entry, model=folder, tokenizer=tokenizer)

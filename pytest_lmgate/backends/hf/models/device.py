@@ -24,7 +24,7 @@ def resolve_device(wanted: str, worker: int | None = None) -> str:
         worker: The number of this worker of xdist, None without xdist. Where there are several GPUs, each worker takes
             its own in place of ``cuda``, the first worker the first; workers beyond the last GPU begin at the first.
     """
-    if wanted not in ("auto", "cuda"):
+    if wanted not in ("auto", "cuda") or (wanted == "cuda" and worker is None):
         return wanted
     devices = _cuda_devices() if _torch_has_cuda() else 0
     if devices > 1 and worker is not None:

@@ -7,7 +7,7 @@ that looks at padding (ProphetNet). Their rows run alone, or only with rows of t
 
 from __future__ import annotations
 
-__all__ = ["find_company", "has_same_numbers", "scales_positions", "where_it_fits"]
+__all__ = ["find_company", "has_same_numbers", "where_it_fits"]
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -85,7 +85,7 @@ def find_company(
     row = other[: max(2, min(_TOKENS, len(whole) // 2))]
     company, differs = Company.EQUAL, False
     if len(np.unique(lengths)) > 2:
-        if len(whole) == len(longest) or not scales_positions(getattr(model, "config", None)):
+        if len(whole) == len(longest) or not _scales_positions(getattr(model, "config", None)):
             same = where_it_fits(device, lambda: has_same_numbers(read, row, [whole], dtype=dtype, name=name))
             if same:
                 return Company.ANY, False
@@ -117,7 +117,7 @@ def _agree(one: Floats, other: Floats, dtype: torch.dtype) -> bool:
     return bool(np.abs(one - other).mean() <= tolerance * np.abs(one).mean())
 
 
-def scales_positions(config: Any) -> bool:
+def _scales_positions(config: Any) -> bool:
     """Whether rotary frequencies are chosen by the longest row of a batch."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     found = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
