@@ -14,6 +14,7 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Runner
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests.requests import Requests
+from pytest_lmgate.engine.batches import eager
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import EngineError, NonFiniteError
 
@@ -45,6 +46,9 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
         EngineError: Out of memory with a single request, or the model itself failed.
     """
 
+    def run(some: Sequence[int]) -> list[Floats]:
+        return [np.asarray(nll, np.float64) for nll in runner.score([requests.make(each) for each in some])]
+
     def begin(some: Sequence[int]) -> Callable[[], list[Floats]]:
         wait = runner.begin([requests.make(each) for each in some])
         return lambda: [np.asarray(nll, np.float64) for nll in wait()]
@@ -52,7 +56,7 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
     board = TargetBoard(requests, job, lambda index, nll: require_finite(nll, requests, index, job.model))
     with runner.measuring():
         batching = prepared(job.model, requests, lambda: runner.prepare(requests), job)
-        is_whole = run_batches(requests, begin, board, batching, job)
+        is_whole = run_batches(requests, begin if batching.is_ahead else eager(run), board, batching, job)
     return Scored(board.values, board.total, is_whole, batching.is_double)
 
 
