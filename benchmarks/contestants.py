@@ -51,14 +51,14 @@ def job(loaded: Any, text: str, *, max_length: int, stride: int) -> Job:
     return Job(loaded, streams, plan, max_length, stride)
 
 
-def ours(what: Job) -> np.ndarray:
-    """Measure with the plugin's engine, its proof of the head included.
+def ours(what: Job, **how: Any) -> np.ndarray:
+    """Measure with the plugin's engine, its proof of the head included; `how` is of `loop.Job`.
 
     Returns:
         NLLs in nats, shape ``[targets]``.
     """
     runner, requests = TransformersRunner(what.loaded, None), window_requests(what.streams, what.plan, "text")
-    return score(runner, requests, loop.Job(model=what.loaded.name, dataset="text")).nll.astype(np.float32)
+    return score(runner, requests, loop.Job(model=what.loaded.name, dataset="text", **how)).nll
 
 
 def published_loop(what: Job) -> list[float]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from comparison import Row, machine, print_rows, run_rounds
-from contestants import Job, published_loop
+from contestants import Job, ours, published_loop
 
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet
 from pytest_lmgate.backends.hf.runner import TransformersRunner
@@ -30,7 +30,6 @@ from pytest_lmgate.data.requests.windows import plan_windows, window_requests
 from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine import loop
 from pytest_lmgate.engine.comparing import ModelPair, compare
-from pytest_lmgate.engine.scoring import score
 from pytest_lmgate.spec.protocol import Protocol
 
 TIMES_LOOP, TIMES_LM_EVAL, SHARE_OF_PEAK, EXTRA_BYTES = 2.0, 1.3, 0.5, 2**30
@@ -76,11 +75,8 @@ def make_model(shape: Shape, device: torch.device, dtype: torch.dtype = torch.bf
     )
     with quiet(), device:
         model = LlamaForCausalLM(config).to(dtype).eval()
-    return LoadedModel("subject", model, _tokenizer(), device)
-
-
-def _tokenizer() -> Any:
-    return lambda text, **_: {"input_ids": [0] * len(text)}  # the tokens are drawn
+    tokenizer = lambda text, **_: {"input_ids": [0] * len(text)}  # noqa: E731 - the tokens are drawn
+    return LoadedModel("subject", model, tokenizer, device)
 
 
 def make_job(loaded: LoadedModel, shape: Shape, tokens: int, stride: int) -> Job:
@@ -88,12 +84,6 @@ def make_job(loaded: LoadedModel, shape: Shape, tokens: int, stride: int) -> Job
     streams = Streams((np.random.default_rng(0).integers(0, shape.vocabulary, tokens),), None)
     windowing = Protocol(max_length=shape.context, stride=stride).windowing(shape.context, model="subject")
     return Job(loaded, streams, plan_windows(windowing, [tokens]), shape.context, stride)
-
-
-def ours(what: Job, **how: Any) -> np.ndarray:
-    """Measure with the plugin's engine, all that it proves included; NLLs in nats."""
-    requests = window_requests(what.streams, what.plan, "text")
-    return score(TransformersRunner(what.loaded, None), requests, loop.Job(model="subject", dataset="text", **how)).nll
 
 
 def harness(what: Job, batch: int) -> Callable[[], object]:
@@ -199,7 +189,7 @@ def dtypes(name: str, shape: Shape, device: torch.device, tokens: int) -> bool:
 def tiles(name: str, shape: Shape, device: torch.device) -> bool:
     """Print how long the head takes with tiles of several shapes, of which `backends.tiles` has chosen one."""
     from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
-    from pytest_lmgate.backends.hf.likelihood.streaming import streamed_nll
+    from pytest_lmgate.backends.hf.likelihood.streaming import launch_nll
 
     weight = torch.randn(shape.vocabulary, shape.width, device=device).bfloat16() / shape.width**0.5
     head, positions = VocabularyHead(weight, None, None), 4 * shape.context
@@ -209,7 +199,7 @@ def tiles(name: str, shape: Shape, device: torch.device) -> bool:
     exact = exact.gather(1, targets[:64, None])[:, 0]
     rows = []
     for tile in (TileShape(*each) for each in _TILES):
-        run = lambda tile=tile: streamed_nll(hidden, targets, head, tile)  # noqa: E731
+        run = lambda tile=tile: launch_nll(hidden, targets, head, tile)()  # noqa: E731
         error = (run()[:64] - exact).abs().max()
         seconds = min(_seconds(device, run) for _ in range(5))
         rows.append(Row(f"{tile.rows} x {tile.tokens}", f"{1000 * seconds:.1f} ms", note=f"error {error:.1e} nats"))

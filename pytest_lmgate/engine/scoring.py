@@ -45,18 +45,16 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
         NonFiniteError: A log-likelihood is NaN or infinite.
         EngineError: Out of memory with a single request, or the model itself failed.
     """
-
-    def run(some: Sequence[int]) -> list[Floats]:
-        return [np.asarray(nll, np.float64) for nll in runner.score([requests.make(each) for each in some])]
-
-    def begin(some: Sequence[int]) -> Callable[[], list[Floats]]:
-        wait = runner.begin([requests.make(each) for each in some])
-        return lambda: [np.asarray(nll, np.float64) for nll in wait()]
-
     board = TargetBoard(requests, job, lambda index, nll: require_finite(nll, requests, index, job.model))
     with runner.measuring():
         batching = prepared(job.model, requests, lambda: runner.prepare(requests), job)
-        is_whole = run_batches(requests, begin if batching.is_ahead else eager(run), board, batching, job)
+        begin_scoring = runner.begin if batching.is_ahead else eager(runner.score)
+
+        def begin(some: Sequence[int]) -> Callable[[], list[Floats]]:
+            wait = begin_scoring([requests.make(each) for each in some])
+            return lambda: [np.asarray(nll, np.float64) for nll in wait()]
+
+        is_whole = run_batches(requests, begin, board, batching, job)
     return Scored(board.values, board.total, is_whole, batching.is_double)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, about, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
@@ -226,7 +227,7 @@ def _measured(blank: Verdict, score: Score) -> Verdict:
         cached=score.cached,
         seconds=score.seconds,
         direction=score.direction,
-        device=score.device.partition(":")[0],
+        device=device_class(score.device),
         identity=tuple(identity.items()),
     )
 

@@ -10,6 +10,7 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.gates.baseline import Provenance
 from pytest_lmgate.identity.libraries import versions
 from pytest_lmgate.judge.repository import git_says
@@ -22,7 +23,7 @@ def provenance(folder: Path, device: str) -> Provenance:
     return Provenance(
         date=datetime.now(timezone.utc).date().isoformat(),
         commit=_commit(folder),
-        device=device.partition(":")[0],
+        device=device_class(device),
         hardware=_hardware(device),
         versions={"python": platform.python_version(), **versions(_PACKAGES)},
     )
@@ -30,7 +31,7 @@ def provenance(folder: Path, device: str) -> Provenance:
 
 def changed_since(then: Provenance, now: Provenance) -> tuple[str, ...]:
     """Return in words what may move a number: other hardware or versions."""
-    pairs = [(then.device.partition(":")[0], now.device, "device")]
+    pairs = [(device_class(then.device), now.device, "device")]
     if then.hardware and now.hardware:  # of a measurement from the cache the accelerator's name is not known
         pairs.append((then.hardware, now.hardware, "hardware"))
     names = [name for name in then.versions | now.versions if name != "python"]

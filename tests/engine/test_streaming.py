@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
-from pytest_lmgate.backends.hf.likelihood.streaming import streamed_nll
+from pytest_lmgate.backends.hf.likelihood.streaming import launch_nll
 from pytest_lmgate.backends.tiles import TileShape, tile_shape
+
+
+def streamed_nll(*given: Any) -> torch.Tensor:
+    return launch_nll(*given)()
 
 
 def whole_nll(logits: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ done again with a running maximum (Milakov and Gimelshein 2018, arXiv 1805.02867
 
 from __future__ import annotations
 
-__all__ = ["launch_nll", "streamed_nll"]
+__all__ = ["launch_nll"]
 
 from collections.abc import Callable
 
@@ -25,11 +25,6 @@ from pytest_lmgate.backends.tiles import TileShape, tile_shape, vocabulary_tiles
 # Targets' logits up to this size need no shift: exp(-50) = 2e-22 is part of the sum, so that what float32 loses in
 # terms below its smallest normal number, 1e-38, is less than a rounding of the sum, whatever the vocabulary.
 _UNSHIFTED = 50.0
-
-
-def streamed_nll(hidden: Tensor, targets: Tensor, head: VocabularyHead, tile: TileShape | None = None) -> Tensor:
-    """Return the NLL in nats of each target, shape ``[positions]``, float64, on the host; see `launch_nll`."""
-    return launch_nll(hidden, targets, head, tile)()
 
 
 def launch_nll(
