@@ -16,7 +16,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.data.requests.places import Spelling, TargetPlaces
-from pytest_lmgate.errors import LmgateError
+from pytest_lmgate.errors import LmgateError, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.evaluate.targets import Shelf, Targets, tags_of, targets_of
 from pytest_lmgate.gates.comparisons.comparison import Comparison
@@ -32,6 +32,7 @@ from pytest_lmgate.gates.where import (
 )
 from pytest_lmgate.metrics.noise.clusters import merged_rows, window_blocks
 from pytest_lmgate.metrics.sample import Sample
+from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.spec.gates import EvaluationSpec
 
 _BEGINS, _BEFORE, _AFTER, _TOKEN, _NEAR = 120, 60, 30, 40, 24
@@ -67,6 +68,9 @@ def locate(
             some = part()
         except LmgateError as error:
             notes.append(str(error))
+            continue
+        except Exception as error:  # by an engine of the user's, whose tokenizer is asked after the verdict
+            notes.append(harmless(f"where the model got worse is not known: {type(error).__name__}: {error}"))
             continue
         told = {name: value for name, value in vars(some).items() if value and name not in ("notes", "per")}
         where = replace(where, **told, per=some.per if some.passages else where.per)
@@ -150,17 +154,13 @@ def _by_sums(here: Targets, candidate: Sample, reference: Sample, *, unit: str) 
     if not np.array_equal(candidate.counts, reference.counts):  # an entry of an earlier version
         return Where()
     rises, counts = (candidate.sums - reference.sums)[:, 0], candidate.counts
-    if layout.row_targets is not None and layout.has_rows:
-        rows = np.flatnonzero(layout.row_targets > 0)
-        clusters = merged_rows(layout.row_targets[rows])
-        of_cluster = {group: rows[clusters == group] for group, _ in worst_groups(rises)}
-        named = {group: [here.rows[row] for row in some] for group, some in of_cluster.items() if len(some)}
+    if (named := _rows_of_clusters(layout, candidate)) is not None:
+        worst = [(group, rise, [here.rows[row] for row in named[group]]) for group, rise in worst_groups(rises)]
         return Where(
             per=per,
             passages=tuple(
-                Passage(_rows(named[group]), int(counts[group]), rise, here.texts[named[group][0]][:_BEGINS])
-                for group, rise in worst_groups(rises)
-                if group in named
+                Passage(_rows(some), int(counts[group]), rise, here.texts[some[0]][:_BEGINS])
+                for group, rise, some in worst
             ),
         )
     weights = np.ones_like(layout.window_targets) if by_window else layout.window_targets
@@ -172,6 +172,21 @@ def _by_sums(here: Targets, candidate: Sample, reference: Sample, *, unit: str) 
             place, begins = _Text(here, places).place(targets, None)
         passages.append(Passage(place, int(counts[block]), rise, begins))
     return Where(per=per, passages=tuple(passages))
+
+
+def _rows_of_clusters(layout: TargetLayout, candidate: Sample) -> list[Ints] | None:
+    """Return the rows that each cluster of a sample adds up; None where its clusters are blocks of the text.
+
+    Neighbours are merged by what the sample counts: by windows or bytes they are other rows than by tokens.
+    """
+    sizes = layout.row_targets if candidate.by_row is None else candidate.by_row.counts
+    if sizes is None or not layout.has_rows:
+        return None
+    rows = np.flatnonzero(sizes)
+    clusters = merged_rows(sizes[rows])
+    if not np.array_equal(np.bincount(clusters, weights=sizes[rows]), candidate.counts):
+        return None
+    return [rows[clusters == cluster] for cluster in range(len(candidate.counts))]
 
 
 def _rows(rows: Sequence[int]) -> str:
