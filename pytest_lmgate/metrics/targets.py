@@ -42,7 +42,7 @@ class TargetLayout:
     @property
     def has_rows(self) -> bool:
         """Whether at least two rows hold targets; a single row is a text without rows."""
-        return self.row_targets is not None and int((self.row_targets > 0).sum()) > 1
+        return self._sizes_of_rows(by_window=False) is not None
 
     def window_sums(self, values: NDArray[np.floating]) -> Floats:
         """Add up a number per target in each window, in float64; shape ``[windows]``."""
@@ -63,16 +63,17 @@ class TargetLayout:
         sums, counts = self.window_sums(values), self.window_targets
         if by_window:
             sums, counts = sums / counts, np.ones_like(counts)
+        by_row = self._by_row(sums if by_window else values, by_window=by_window)
 
         def former() -> Sample:
             clusters = former_clusters(self.window_document, self.window_targets, running_text=self.running_text)
             return made(*_grouped(sums, counts, clusters))
 
         def made(sums: Floats, sizes: Ints) -> Sample:
-            return Sample(sums[:, None], sizes, scale, identity={"targets": self.targets}, rows=self.has_rows)
+            return Sample(sums[:, None], sizes, scale, identity={"targets": self.targets}, rows=by_row is not None)
 
         found = made(*(self.of_windows(sums) if by_window else self.of_targets(values)))
-        return replace(found, former=former, by_row=self._by_row(sums if by_window else values, by_window=by_window))
+        return replace(found, former=former, by_row=by_row)
 
     def rows_of(self) -> Ints | None:
         """Return the row of each target, shape ``[targets]``; None where the text has no rows."""
@@ -94,19 +95,14 @@ class TargetLayout:
         return clusters[rows]
 
     def _by_row(self, values: NDArray[np.floating], *, by_window: bool) -> ByRow | None:
-        """Add up a number per target, or per window, row by row; a window is the row's that its first target is."""
-        if not self.has_rows or self.row_targets is None:
+        """Add up a number per target, or per window, row by row."""
+        if (sizes := self._sizes_of_rows(by_window=by_window)) is None:
             return None
-        each = np.arange(len(self.row_targets), dtype=np.int64)
-        if by_window:
-            rows = self._rows_of_windows()
-            sums = np.bincount(rows, weights=values, minlength=len(each)).astype(np.float64)
-            return ByRow(sums[:, None], np.bincount(rows, minlength=len(each)).astype(np.int64), each)
-        sums = np.zeros(len(each))
-        for some, within in _in_groups(self.row_targets):
-            own = np.repeat(np.arange(some.stop - some.start), self.row_targets[some])
+        sums = np.zeros(len(sizes))
+        for some, within in _in_groups(sizes):
+            own = np.repeat(np.arange(some.stop - some.start), sizes[some])
             sums[some] = np.bincount(own, weights=values[within], minlength=some.stop - some.start)
-        return ByRow(sums[:, None], self.row_targets, each)
+        return ByRow(sums[:, None], sizes, np.arange(len(sizes), dtype=np.int64))
 
     def of_targets(self, values: NDArray[np.floating]) -> tuple[Floats, Ints]:
         """Add up a number per target.
@@ -117,12 +113,7 @@ class TargetLayout:
         Returns:
             The sum and the number of targets of each cluster, shape ``[clusters]`` each; at most 512 clusters.
         """
-        if self.has_rows:
-            assert self.row_targets is not None
-            rows = self.row_targets[self.row_targets > 0]
-            return _grouped(_run_sums(values, rows), rows, merged_rows(rows))
-        windows = self.window_targets
-        return _grouped(_run_sums(values, windows), windows, window_blocks(windows))
+        return _summed(values, self.window_targets, self._sizes_of_rows(by_window=False))
 
     def of_windows(self, values: Floats) -> tuple[Floats, Ints]:
         """Add up a number per window; a window belongs to the row that its first target belongs to.
@@ -133,19 +124,27 @@ class TargetLayout:
         Returns:
             The sum and the number of windows of each cluster, shape ``[clusters]`` each; at most 512 clusters.
         """
-        ones = np.ones(len(values), dtype=np.int64)
-        if self.has_rows:
-            windows = np.bincount(self._rows_of_windows())
-            windows = windows[windows > 0]
-            if len(windows) > 1:
-                return _grouped(_run_sums(values, windows), windows, merged_rows(windows))
-        return _grouped(values, ones, window_blocks(ones))
+        return _summed(values, np.ones_like(self.window_targets), self._sizes_of_rows(by_window=True))
 
-    def _rows_of_windows(self) -> Ints:
-        """Return the row of each window's first target, shape ``[windows]``, of a text that has rows."""
-        assert self.row_targets is not None
-        first = np.cumsum(self.window_targets) - self.window_targets
-        return np.searchsorted(np.cumsum(self.row_targets), first, side="right")
+    def _sizes_of_rows(self, *, by_window: bool) -> Ints | None:
+        """Return how many targets each row has, or windows; None where fewer than two rows have any.
+
+        A window is the row's that its first target is.
+        """
+        sizes = self.row_targets
+        if sizes is not None and by_window:
+            first = np.cumsum(self.window_targets) - self.window_targets
+            rows = np.searchsorted(np.cumsum(sizes), first, side="right")
+            sizes = np.bincount(rows, minlength=len(sizes)).astype(np.int64)
+        return None if sizes is None or int((sizes > 0).sum()) < 2 else sizes
+
+
+def _summed(values: NDArray[np.floating], windows: Ints, rows: Ints | None) -> tuple[Floats, Ints]:
+    """Add up numbers by clusters of rows, or else by blocks of windows, given how many each row or window has."""
+    if rows is None:
+        return _grouped(_run_sums(values, windows), windows, window_blocks(windows))
+    rows = rows[rows > 0]
+    return _grouped(_run_sums(values, rows), rows, merged_rows(rows))
 
 
 def _run_sums(values: NDArray[np.floating], lengths: Ints) -> Floats:
@@ -163,8 +162,7 @@ def _in_groups(lengths: Ints) -> Iterator[tuple[slice, slice]]:
     group = ends // _AT_ONCE
     runs = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(lengths)]
     for first, last in pairwise(runs):
-        if last > first:
-            yield slice(first, last), slice(int(ends[first] - lengths[first]), int(ends[last - 1]))
+        yield slice(first, last), slice(int(ends[first] - lengths[first]), int(ends[last - 1]))
 
 
 def _grouped(sums: Floats, counts: Ints, clusters: Ints) -> tuple[Floats, Ints]:

@@ -158,6 +158,8 @@ def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(fo
     rows = ["a" * 100 + "z" * 8 + "a" * 92, "bb"]
     verdict = found(rows).against_baseline("ppl", protocol="gptq", max_length=4)
     assert [passage.place for passage in where(verdict).passages] == ["tokens 101 to 111"]
+    assert verdict.comparison is not None
+    assert (verdict.comparison.clusters, verdict.comparison.clustered_by) == (20, "blocks")
 
 
 @pytest.mark.parametrize(
