@@ -86,7 +86,7 @@ def spread_of(candidate: Sample, reference: Sample | None, *, metric: str, unit:
     scored = counts > 0
     if candidate.scale is None and int(scored.sum()) > _MOST_TEXTS:
         return None
-    now, *others = (_values(candidate, sums[scored], counts[scored]) for sums, _ in parts)
+    now, *others = (_values(candidate, sums[scored], counts[scored], by_row=of == "rows") for sums, _ in parts)
     then = others[0] if others else np.full_like(now, _best(candidate))
     known = np.isfinite(now) & np.isfinite(then)
     if not known.any():
@@ -106,13 +106,14 @@ def _best(sample: Sample) -> float:
     return sample.scale.lowest if sample.direction == "lower" else sample.scale.highest
 
 
-def _values(sample: Sample, sums: Floats, counts: NDArray[np.int64]) -> Floats:
-    """Return the value of each row alone, shape ``[rows]``; the mean loss where the metric is its exponential."""
+def _values(sample: Sample, sums: Floats, counts: NDArray[np.int64], *, by_row: bool) -> Floats:
+    """Return the value of each row or cluster alone; the mean loss where the metric is its exponential."""
     if sample.scale is not None:
         found: Floats = sample.scale.factor * sums[:, 0] / counts
         return found
     assert sample.metric is not None
-    return row_scores(sample.metric, sums)
+    # A number of one row is asked of no sums of several.
+    return row_scores(sample.metric if by_row else replace(sample.metric, row_value=None), sums)
 
 
 def _histogram(changes: Floats, of: str, unit: str) -> Spread:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.judge.family import corrected
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.upkeep import update_file
+from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.spec.markers import parse_marker
 from pytest_lmgate.spec.yaml_gates import read_gates
 from tests.models.tiny import tiny_llama, word_level
@@ -42,9 +45,12 @@ def forgetful(prompts: list[str]) -> list[str]:
     return [text if row % 2 else "" for row, text in enumerate(copier(prompts))]
 
 
-def judge_in(project: Path, update: str = "", **options: Any) -> Judge:
+def judge_in(
+    project: Path, update: str = "", users_metrics: Mapping[str, TextMetric] = MappingProxyType({}), **options: Any
+) -> Judge:
     made = Options(**{"cache": project / ".lmgate_cache", **options})
-    return Judge(Evaluator(load_project(project), made), made, Baselines(project / "lmgate-baseline.json", update))
+    evaluator = Evaluator(load_project(project), made, users_metrics=users_metrics)
+    return Judge(evaluator, made, Baselines(project / "lmgate-baseline.json", update))
 
 
 def judged(judge: Judge, marker: str, *args: Any, **kwargs: Any) -> Verdict:
@@ -195,3 +201,31 @@ def test_a_correction_for_many_gates_says_what_it_turned_and_fails_a_strict_sess
     assert len(problems) == 8
     assert corrected(family, strict=True, expected_to_fail=[verdicts[0].id])[2] == []
     assert corrected(family, strict=False)[2] == []
+
+
+def test_a_users_number_of_one_row_is_not_asked_of_rows_that_a_baseline_adds_up(project: Path) -> None:
+    """A baseline of more than 512 rows keeps sums of neighbours."""
+    count = 600
+    rows = [{"question": f"say {row}", "answer": str(row)} for row in range(count)]
+    (project / "quiz.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    hits = TextMetric(
+        "hits",
+        "higher",
+        "hits|v:1",
+        lambda said, wanted, _: [[float(one == other[0]), 1] for one, other in zip(said, wanted, strict=True)],
+        value=lambda sums: float(sums[0] / sums[1]),
+        row_value=lambda sums: {0.0: 0.0, 1.0: 100.0}[sums[0]],
+    )
+
+    def judged_by(model: Any, update: str) -> tuple[Judge, Verdict]:
+        judge = judge_in(project, update, users_metrics={"hits": hits})
+        return judge, judged(judge, "no_regression", "hits", model, "quiz", 0.05)
+
+    writing, _ = judged_by(copier, "all")
+    update_file(project / "lmgate-baseline.json", writing.entries, used=None)
+    _, failed = judged_by(forgetful, "")
+    assert failed.verdict == "fail", failed.message
+    assert failed.spread is not None
+    assert (failed.spread.of, failed.spread.better) == ("clusters", 0)
+    # Every second row is wrong.
+    assert failed.spread.median == pytest.approx(0.5)
