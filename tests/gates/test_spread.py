@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_lmgate.gates import spread as module
 from pytest_lmgate.gates.spread import BINS, Spread, spread_of
 from pytest_lmgate.metrics.by_row import ByRow
 from pytest_lmgate.metrics.sample import Sample, Scale
@@ -19,6 +24,12 @@ def sample(sums: list[float], counts: list[int], scale: Scale = PPL, *, rows: bo
     array, sizes = np.array(sums)[:, None], np.array(counts)
     by_row = ByRow(array, sizes, np.arange(len(sums))) if rows else None
     return Sample(array, sizes, scale, rows=rows, by_row=by_row)
+
+
+def of_texts(rows: list[list[float]], value: Callable[[Any], float]) -> Sample:
+    metric = TextMetric("f", "higher", "f|v:1", lambda *_: [], value=value)
+    counts = np.ones(len(rows), dtype=np.int64)
+    return Sample(np.array(rows), counts, metric=metric, by_row=ByRow(np.array(rows), counts, np.arange(len(rows))))
 
 
 def spread(candidate: Sample, reference: Sample, metric: str = "ppl", unit: str = "token") -> Spread:
@@ -46,14 +57,28 @@ def test_of_a_metric_that_should_be_high_a_fall_is_worse() -> None:
 
 
 def test_a_metric_of_texts_is_computed_of_each_row_alone() -> None:
-    metric = TextMetric("f", "higher", "f|v:1", lambda *_: [], value=lambda sums: float(sums[0] / (sums[1] or 1)))
-    counts = np.ones(2, dtype=np.int64)
+    def ratio(sums: Any) -> float:
+        return float(sums[0] / (sums[1] or 1))
 
-    def made(rows: list[list[float]]) -> Sample:
-        return Sample(np.array(rows), counts, metric=metric, by_row=ByRow(np.array(rows), counts, np.arange(2)))
-
-    found = spread(made([[1, 2], [3, 4]]), made([[2, 2], [3, 4]]), "f", "row")
+    found = spread(of_texts([[1, 2], [3, 4]], ratio), of_texts([[2, 2], [3, 4]], ratio), "f", "row")
     assert (found.worse, found.same, found.highest) == (1, 1, 0.5)
+
+
+def test_rows_that_alone_have_no_value_are_left_out_and_with_none_there_is_no_spread() -> None:
+    def ratio(sums: Any) -> float:
+        return float(sums[0] / sums[1]) if sums[1] else math.nan
+
+    found = spread(of_texts([[1, 2], [3, 0]], ratio), of_texts([[2, 2], [3, 4]], ratio), "f", "row")
+    assert (found.worse, found.same, found.better) == (1, 0, 0)
+    none = of_texts([[1, 0], [3, 0]], ratio)
+    assert spread_of(none, none, metric="f", unit="row") is None
+
+
+def test_a_metric_of_texts_is_not_computed_of_very_many_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (of_texts([[1, 2]] * count, lambda sums: float(sums[0])) for count in (2, 3))
+    monkeypatch.setattr(module, "_MOST_TEXTS", 2)
+    assert spread(few, few, "f", "row").same == 2
+    assert spread_of(many, many, metric="f", unit="row") is None
 
 
 def test_without_rows_blocks_are_compared_and_other_blocks_are_not() -> None:
