@@ -12,6 +12,7 @@ from pytest_lmgate.cli.measurements.measuring import Measuring
 from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.metrics.noise.student import t_quantile
+from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 
 _METRIC_OF = {"causal": "ppl", "masked": "pppl"}
@@ -87,10 +88,11 @@ def proposal_against(session: Measuring, model: str, reference: str, dataset: st
     from pytest_lmgate.gates.comparisons.paired import compare
 
     score, other = (_measured(session, each, dataset) for each in (model, reference))
-    if score.sample is None or other.sample is None or score.metric != other.metric:
+    if score.metric != other.metric:
         raise ComparisonError(f"{model} and {reference} cannot be compared: one is causal, the other is masked")
     try:
-        found = compare(score.sample, other.sample, tolerance=Tolerance(_LEAST, relative=True), confidence=_CONFIDENCE)
+        tolerance = Tolerance(_LEAST, relative=True)
+        found = compare(_sample(score), _sample(other), tolerance=tolerance, confidence=_CONFIDENCE)
     except ComparisonError as error:
         raise ComparisonError(f"{model} and {reference} cannot be compared: {error}") from None
     worst = found.degradation if found.upper is None else found.upper
@@ -116,6 +118,11 @@ def _measured(session: Measuring, model: str, dataset: str) -> Score:
     if not score.is_finite:
         raise EngineError(f"the perplexity of {model!r} on {dataset!r} is {float(score)}: no limit can be proposed")
     return score
+
+
+def _sample(score: Score) -> Sample:
+    assert score.sample is not None  # every perplexity has one
+    return score.sample
 
 
 def _proposal(score: Score, model: str, dataset: str, margin: float) -> Proposal:
@@ -144,9 +151,8 @@ def _paired(proposal: Proposal, other: Proposal) -> Proposal:
     from pytest_lmgate.errors import ComparisonError
     from pytest_lmgate.gates.comparisons.paired import compare
 
-    candidate, reference = proposal.score.sample, other.score.sample
-    if candidate is None or reference is None or proposal.tolerance is None:
-        return proposal
+    assert proposal.tolerance is not None  # each model has a gate by its own baseline
+    candidate, reference = _sample(proposal.score), _sample(other.score)
     try:
         found = compare(candidate, reference, tolerance=proposal.tolerance, confidence=_CONFIDENCE)
     except ComparisonError:  # they have other tokens, and so no pairs

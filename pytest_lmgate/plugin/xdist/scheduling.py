@@ -70,7 +70,7 @@ def by_model(scheduler: Any, config: pytest.Config, log: Any, ledger: Ledger) ->
                 group = groups.get(test)
                 if group is None:
                     chosen.append(test)
-                elif group not in workers:
+                else:
                     workers[group] = node
                     chosen += [each for each in free if groups.get(each) == group]
                     break  # the next model is for the next worker that asks
