@@ -62,10 +62,9 @@ def relative_beside(model: Path) -> tuple[Path, bool] | None:
     The largest is taken, else the largest of those that are smaller: one of two such models may be made of the other,
     by rounding its weights. None where there is none; models of one size do not tell which was made of which.
     """
-    vocabulary = _vocabulary(model)
-    if vocabulary is None:
+    vocabulary, shape = _vocabulary(model), _shape(model)
+    if vocabulary is None or not shape:
         return None
-    shape = _shape(model)
     others = [
         path
         for path in sorted(model.parent.iterdir())
@@ -100,7 +99,7 @@ def _vocabulary(folder: Path) -> object:
 
 
 def _shape(folder: Path) -> list[object]:
-    """Return what a rounded model has in common with its original, and models of one family do not: width and depth."""
+    """Return what a rounded model has in common with its original, and models of one family do not; [] if unknown."""
     try:
         config = json.loads((folder / "config.json").read_bytes())
         return [config.get(key) for key in _SHAPE]

@@ -92,3 +92,39 @@ def test_a_rounded_model_is_found_beside_its_original_and_a_larger_one_of_the_fa
     original = checkpoint(tmp_path / "float", layers=2, weights=4000)
     assert relative_beside(rounded) == (original, True)
     assert relative_beside(original) == (rounded, False)
+
+
+def test_json_lines_without_a_text_and_links_that_lead_nowhere_are_no_texts(tmp_path: Path) -> None:
+    (tmp_path / "numbers.jsonl").write_text('{"n": 3}')
+    (tmp_path / "lines.jsonl").write_text('{"text": "a"}')
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    assert [path.name for path in find_places(tmp_path).texts] == ["lines.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tokenizer.json", "{"),
+        ("tokenizer.json", "[]"),
+        ("tokenizer.json", '{"model": {}}'),
+        ("tokenizer.json", None),
+        ("config.json", None),
+        ("config.json", "{"),
+        ("config.json", "[]"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_has_no_relative(tmp_path: Path, file: str, text: str | None) -> None:
+    rounded = checkpoint(tmp_path / "int8", layers=2, weights=1000)
+    original = checkpoint(tmp_path / "float", layers=2, weights=4000)
+    if text is None:
+        (rounded / file).unlink()
+    else:
+        (rounded / file).write_text(text)
+    assert relative_beside(rounded) is None
+    assert relative_beside(original) is None
+
+
+def test_two_checkpoints_without_a_config_that_can_be_read_are_no_relatives(tmp_path: Path) -> None:
+    for name, weights in (("int8", 1000), ("float", 4000)):
+        (checkpoint(tmp_path / name, layers=2, weights=weights) / "config.json").write_text("{")
+    assert relative_beside(tmp_path / "int8") is None
