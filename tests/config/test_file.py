@@ -169,6 +169,11 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
         ("models: {a: {path: x, load: auto}}", ": models.a.load: expected `object`, got `str`"),
         ("models: {a: {path: x, load: {yes: 1}}}", ": models.a.load: key: expected `str`, got `bool`"),
         ("models: {a: {path: x, trust_remote_code: 1}}", ": models.a.trust_remote_code: expected `bool`, got `int`"),
+        ("defaults: {yes: 3}", ": defaults.True: unknown key; expected one of device, dtype, batch_size"),
+        (
+            "datasets: {a: {path: x.csv, prompt: '{q}', source: q}}",
+            ": datasets.a: prompt, source: expected one of them, got both; source: column is short for prompt: ",
+        ),
         ("datasets: {a: {path: x, limit: many}}", ": datasets.a.limit: expected `int | null`, got `str`"),
         ("datasets: {a: {path: x, limit: true}}", ": datasets.a.limit: expected `int | null`, got `bool`"),
         ("datasets: {a: {path: x, limit: 0}}", ": datasets.a.limit: expected a number of rows from 1, got 0"),

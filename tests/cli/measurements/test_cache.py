@@ -17,6 +17,7 @@ from pytest_lmgate.cache.store import Entry, Store, lock_of
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.tables import bytes_of
 from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.errors import CacheError
 from pytest_lmgate.report.wording.counted import byte_size
 
 KEY = "0123456789abcdef0123"
@@ -228,3 +229,26 @@ def test_paths_that_are_no_unicode_are_printed(store: Store, tmp_path: Path) -> 
     path.write_bytes(b"broken")
     assert r"caf\udce9" in lmgate("verify", "--cache", str(folder), code=1).stdout
     assert json.loads(lmgate("ls", "--cache", str(folder), "--json").stdout)["entries"]
+
+
+def test_show_says_what_is_wrong_with_an_entry_that_cannot_be_read(store: Store) -> None:
+    path = put(store, "m")
+    path.write_bytes(b"broken")
+    failed = CliRunner().invoke(app, ["cache", "show", path.stem[:8]]).exception
+    assert isinstance(failed, CacheError)
+    assert str(path) in str(failed)
+
+
+def test_a_clock_that_was_far_off_leaves_the_day_empty(store: Store) -> None:
+    fingerprint = Fingerprint.of("token-nll/5", {"model": "m"})
+    store.put(fingerprint, Entry({"nll": np.zeros(3, dtype=np.float32)}, {"models": ["m"], "measured_at": 1e300}))
+    address = store.path(fingerprint).stem
+    assert json.loads(lmgate("show", address, "--json").stdout)["measured"] == ""
+    assert "measured" not in lmgate("show", address).stdout
+
+
+def test_a_file_in_the_place_of_the_cache_is_an_error_that_names_it() -> None:
+    Path(".lmgate_cache").write_text("")
+    failed = CliRunner().invoke(app, ["cache", "ls"]).exception
+    assert isinstance(failed, CacheError)
+    assert ".lmgate_cache: the cache folder cannot be read: " in str(failed)

@@ -85,3 +85,25 @@ def test_a_key_that_is_too_short_is_wrong(project: Path, monkeypatch: pytest.Mon
 def test_a_folder_without_lmgate_yaml_is_told_how_to_make_one(project: Path) -> None:
     (project / "lmgate.yaml").unlink()
     assert findings(0)["lmgate.yaml"]["advice"] == "`lmgate init` makes one."
+
+
+def test_an_engine_that_only_a_conftest_may_know_is_no_fault(project: Path) -> None:
+    (project / "lmgate.yaml").write_text("models: {m: {path: model, backend: own}}\n")
+    found = findings(0)["model"]
+    assert "'own'" in found["fact"]
+    assert found["advice"] == "Unless a conftest registers this engine, mend the entry."
+
+
+def test_a_library_that_is_broken_is_wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: str) -> str:
+        raise ImportError("libtorch.so: no such file")
+
+    monkeypatch.setattr("pytest_lmgate.backends.hf.models.device.resolve_device", broken)
+    found = findings(1)["device"]
+    assert (found["fact"], found["wrong"]) == ("libtorch.so: no such file", True)
+
+
+def test_a_cache_that_cannot_be_written_is_wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    found = findings(1)["cache"]
+    assert found["advice"] == f"{project} cannot be written: every session measures anew."

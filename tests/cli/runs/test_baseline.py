@@ -143,3 +143,21 @@ def test_a_file_that_is_no_baseline_is_an_error_and_stays(file: Path) -> None:
     found = CliRunner().invoke(app, ["baseline", "prune", "x"])
     assert isinstance(found.exception, BaselineError)
     assert file.read_text() == "{}"
+
+
+def test_diff_of_a_metric_that_only_a_session_knows_says_that_it_changed(file: Path) -> None:
+    git(file.parent, "init", "-q")
+    own = msgspec.structs.replace(ENTRY, metric="keyword_recall")
+    file.write_text(format_baseline({"t.py::test_a": own}))
+    git(file.parent, "add", file.name)
+    git(file.parent, "commit", "-qm", "baseline")
+    file.write_text(format_baseline({"t.py::test_a": msgspec.structs.replace(own, value=2.2)}))
+    (change,) = json.loads(lmgate("diff", "--json").stdout)["changes"]
+    assert (change["is"], change["change"]) == ("changed", pytest.approx(10))
+
+
+def test_diff_without_git_says_that_it_cannot_be_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(file.parent))
+    failed = CliRunner().invoke(app, ["baseline", "diff"]).exception
+    assert isinstance(failed, BaselineError)
+    assert f"{file}: git rev-parse cannot be run: " in str(failed)

@@ -188,3 +188,35 @@ def test_a_comment_has_at_most_what_github_takes_and_hostile_names_are_code(tmp_
     html = MarkdownIt("commonmark").enable("table").render(done.stdout)
     assert "<script" not in html
     assert "<img" not in html
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ({"schema": 2, "gates": []}, "expected schema 1, got 2: another version of pytest-lmgate wrote it"),
+        (
+            {"schema": 1, "gates": [msgspec.to_builtins(gate("a", 9.0))] * 2},
+            "::a appears twice: expected one verdict",
+        ),
+    ],
+)
+def test_a_report_that_is_not_one_of_ours_as_it_was_written_is_refused(
+    tmp_path: Path, text: dict[str, Any], says: str
+) -> None:
+    good = report(tmp_path / "good.json", gate("a", 9.0))
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps(text))
+    for sides in ((good, bad), (bad, good)):
+        failed = lmgate(*sides).exception
+        assert isinstance(failed, RecordError)
+        assert str(failed).startswith(f"{bad}: ")
+        assert says in str(failed)
+
+
+def test_the_beginning_of_two_commits_is_refused(tmp_path: Path) -> None:
+    for day, commit in enumerate(("abcd1111aaaa", "abcd2222bbbb"), 1):
+        keep(tmp_path / "runs", day, [record(9.0)], commit=commit)
+    failed = lmgate("abcd", "abcd1111", "--history", tmp_path / "runs").exception
+    assert isinstance(failed, RecordError)
+    assert "abcd may be one of abcd1111aaaa, abcd2222bbbb: give more digits" in str(failed)
+    assert lmgate("abcd1", "abcd2", "--history", tmp_path / "runs").exit_code == 0

@@ -12,6 +12,7 @@ import fsspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from pytest_lmgate.cache import remote
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import RecordError
 from pytest_lmgate.gates.record import GateRecord, format_record
@@ -69,6 +70,19 @@ def test_a_history_in_memory_is_read_as_one_in_a_folder(runs: Path) -> None:
     assert "found none" in str(lmgate("memory://shared/others").exception)
 
 
+def test_a_history_whose_store_is_down_is_an_error_that_says_so(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ConnectionError("refused")
+
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/shared/runs/20260307.json", b"{")
+    monkeypatch.setattr(remote, "_PAUSE", 0.0)
+    monkeypatch.setattr(type(files), "cat_file", refused)
+    failed = lmgate("memory://shared/runs").exception
+    assert isinstance(failed, RecordError)
+    assert str(failed) == "memory://shared/runs: cannot be read: ConnectionError: refused"
+
+
 def test_a_history_names_the_first_run_where_a_gate_changed_beyond_noise(runs: Path) -> None:
     done = lmgate(runs)
     assert done.exit_code == 0
@@ -99,6 +113,21 @@ def test_the_picture_has_a_point_for_each_run_and_marks_the_change(runs: Path, t
     assert heights[0] == heights[1] > heights[2] > heights[4] > heights[3]
     (mark,) = (line for line in root.findall(f".//{space}line") if line.get("class") == "worse")
     assert mark.get("x1") == circles[3].get("cx")
+
+
+def test_the_picture_leaves_out_a_run_that_measured_nothing_and_a_limit_that_is_none(tmp_path: Path) -> None:
+    for day, value in enumerate((10.0, None, 10.1), 1):
+        keep(tmp_path / "runs", day, [record(value, limit=None)])
+    assert lmgate(tmp_path / "runs", "--svg", tmp_path / "x.svg").exit_code == 0
+    circles = ElementTree.parse(tmp_path / "x.svg").getroot().findall(".//{http://www.w3.org/2000/svg}circle")
+    assert [circle.get("class") for circle in circles] == ["pass", "pass"]
+
+
+def test_a_picture_that_cannot_be_written_is_an_error_that_names_it(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    failed = lmgate(runs, "--svg", tmp_path / "file" / "x.svg").exception
+    assert isinstance(failed, RecordError)
+    assert str(failed).startswith(f"{tmp_path / 'file' / 'x.svg'}: cannot be written: ")
 
 
 def test_the_last_runs_are_shown_and_all_are_judged(runs: Path) -> None:

@@ -84,3 +84,12 @@ def test_the_command_writes_what_it_is_asked_for(results: Results, tmp_path: Pat
     assert printed.stdout == FORMATS["github"].render(results)
     assert "expected a report to make" in CliRunner().invoke(app, ["report", "report.json"]).stderr
     assert isinstance(CliRunner().invoke(app, ["report", "x.json", "--github"]).exception, DataError)
+
+
+def test_the_command_says_which_report_it_cannot_write(results: Results, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json_report(results), encoding="utf-8")
+    (tmp_path / "file").write_text("")
+    failed = CliRunner().invoke(app, ["report", "report.json", "--html", "file/page.html", "--openmetrics", "m.txt"])
+    assert isinstance(failed.exception, DataError)
+    assert str(failed.exception).startswith("html:file/page.html: cannot be written: ")
+    assert (tmp_path / "m.txt").exists()
