@@ -8,7 +8,6 @@ from __future__ import annotations
 __all__ = ["normal_cdf", "normal_quantile", "score_cdf", "score_quantile", "t_cdf", "t_quantile"]
 
 import math
-from itertools import count
 from statistics import NormalDist
 
 _EPSILON, _TINY = 2.0**-52, 1e-300
@@ -92,8 +91,9 @@ def _log_beta(a: float) -> float:
 
 def _fraction(x: float, a: float, b: float) -> float:
     """The continued fraction of the incomplete beta function, DLMF 8.17.22, by Lentz's method."""
-    value, above, below = 1.0, 1.0, 0.0
-    for k in count(1):
+    value, above, below, k = 1.0, 1.0, 0.0, 0
+    while True:
+        k += 1
         m = k // 2
         over = m * (b - m) if k % 2 == 0 else -(a + m) * (a + b + m)
         term = over * x / ((a + k - 1) * (a + k))
@@ -102,4 +102,3 @@ def _fraction(x: float, a: float, b: float) -> float:
         value *= above * below
         if not abs(above * below - 1) > _EPSILON:
             return 1 / value
-    raise AssertionError("unreachable")
