@@ -229,3 +229,12 @@ def test_a_users_number_of_one_row_is_not_asked_of_rows_that_a_baseline_adds_up(
     assert (failed.spread.of, failed.spread.better) == ("clusters", 0)
     # Every second row is wrong.
     assert failed.spread.median == pytest.approx(0.5)
+
+
+def test_a_users_metric_of_a_single_row_has_no_bounds_to_judge_by(project: Path) -> None:
+    (project / "quiz.jsonl").write_text('{"question": "say 1", "answer": "1"}\n')
+    hits = TextMetric("hits", "higher", "hits|v:1", lambda *_: [[1.0]], value=lambda sums: float(sums[0]))
+    judge = judge_in(project, users_metrics={"hits": hits})
+    verdict = judged(judge, "metric_min", "hits", copier, "quiz", 0.5, confidence=0.95)
+    assert (verdict.verdict, verdict.value, verdict.interval) == ("inconclusive", 1.0, None)
+    assert judged(judge, "metric_min", "hits", copier, "quiz", 0.5).verdict == "pass"

@@ -127,6 +127,19 @@ def test_where_skipped_commits_hide_the_first_bad_one_all_candidates_are_named(t
     assert f"  skip  {repo.commits[1][:12]}          -  ERROR         model 1" in out
 
 
+def test_a_commit_at_which_pytest_dies_without_a_report_is_skipped_and_never_good(tmp_path: Path) -> None:
+    repo = Repo(tmp_path, (6,))
+    (repo.top / "conftest.py").write_text("import os\nos._exit(0)\n")
+    repo.git("commit", "-qam", "dies")
+    (repo.top / "conftest.py").write_text(FAIR_DIE.read_text())
+    (repo.top / "model.die").write_text('{"sides": 8}')
+    repo.git("commit", "-qam", "worse")
+    code, out, err = repo.run("HEAD~2", "HEAD", "--", GATE)
+    assert code == 3, err
+    assert "the first bad commit is one of" in out
+    assert "skip: pytest ended with exit code 0: it wrote nothing" in err
+
+
 def test_a_good_commit_that_fails_and_a_bad_one_that_passes_are_refused(tmp_path: Path) -> None:
     repo = Repo(tmp_path, (8, 6, 8))
     before = repo.state

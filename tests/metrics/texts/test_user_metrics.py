@@ -112,6 +112,15 @@ def test_statistics_of_the_wrong_kind_are_told_by_metric_and_row(returned: objec
     assert str(caught.value).startswith("text metric 'keyword_recall': expected ")
 
 
+@pytest.mark.parametrize(
+    ("row", "shown"), [([2, 1], r"\[2.0, 1.0\]"), ([0.5, 1], r"\[0.5, 1.0\]"), ([1, 2], r"\[1.0, 2.0\]")]
+)
+def test_rows_that_are_neither_right_nor_wrong_are_told_where_they_should_be(row: list[float], shown: str) -> None:
+    metric = _metric(lambda *_: [[1, 1], row, [0, 1]], right_or_wrong=True)
+    with pytest.raises(MetricInputError, match=rf"to be \[0, 1\] or \[1, 1\], since .*; got {shown} in row 1$"):
+        text_score(metric, OUTPUTS, None)
+
+
 def test_a_value_that_is_not_finite_is_an_error_never_a_score() -> None:
     def ones(predictions: Sequence[str], references: object, rows: object) -> np.ndarray:
         return np.array([[float(text == "a")] for text in predictions])
@@ -188,6 +197,10 @@ def test_references_that_a_metric_does_not_need_may_be_there() -> None:
         ({"statistics": 3}, "expected statistics to be a function, got int"),
         ({"value": None}, "expected value to be a function, got NoneType"),
         ({"row_value": 1.0}, "expected row_value to be a function, got float"),
+        (
+            {"right_or_wrong": True, "value": lambda sums: 0.5},
+            "right_or_wrong is for a share of rows, which has no `value` of its own",
+        ),
         ({"details": {}}, "expected details to be a function, got dict"),
     ],
 )
