@@ -76,3 +76,24 @@ def test_what_is_given_comes_before_the_ini_file_and_that_before_the_environment
     (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_cache = of_ini\n")
     assert find_root(tmp_path).cache(None) == tmp_path / "of_ini"
     assert find_root(tmp_path).cache("given") == tmp_path / "given"
+
+
+def test_a_file_named_on_the_command_line_is_relative_to_where_it_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nlmgate_config = of_ini.yaml\n")
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    found = find_root(tmp_path / "inner")
+    assert found.project_file("typed.yaml") == tmp_path / "inner" / "typed.yaml"
+    assert found.project_file(None) == tmp_path / "of_ini.yaml"
+
+
+@pytest.mark.parametrize("name", ["pytest.toml", ".pytest.toml"])
+@pytest.mark.parametrize(("text", "cache"), [('[pytest]\nlmgate_cache = "x"\n', "x"), ("", ".lmgate_cache")])
+def test_the_toml_file_of_pytest_alone_is_read(name: str, text: str, cache: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "inner").mkdir()
+    found = find_root(tmp_path / "inner")
+    assert (found.folder, found.ini) == (tmp_path, tmp_path / name)
+    assert found.cache(None) == tmp_path / cache

@@ -183,6 +183,15 @@ def test_with_two_models_the_tolerance_is_no_smaller_than_what_their_pair_shows(
     project.run().expect(0, passed=4)
 
 
+def test_two_models_of_one_name_are_told_apart_by_numbers(start: Start, models: Path) -> None:
+    project = start("die")
+    shutil.copytree(models / "sure", project.folder / "models" / "other" / "die")
+    lmgate(project.folder, "init", "--model=models/die", "--model=models/other/die", "--yes", "--tests")
+    written = yaml.safe_load((project.folder / "lmgate.yaml").read_text())
+    assert written["models"] == {"die": {"path": "models/die"}, "die-2": {"path": "models/other/die"}}
+    project.run().expect(0, passed=2).says("4 gates: 4 pass")
+
+
 def test_it_asks_and_takes_a_number_or_a_path(start: Start) -> None:
     project = start("die", "sure")
     done = lmgate(project.folder, "init", "--margin=10", typed="2\ndata/words.txt\n")
