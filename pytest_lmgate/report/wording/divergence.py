@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["divergence_lines"]
 
+import math
 from collections.abc import Mapping
 
 _IID = ", iid stderr (tokens as independent)"
@@ -21,12 +22,17 @@ def divergence_lines(details: Mapping[str, object], *, iid: bool) -> list[str]:
 
 
 def _figure(name: str, details: Mapping[str, object], iid: bool) -> str:
-    value, error = details[name], details.get(f"{name}{_IID if iid else ', stderr'}")
+    value, error = _finite(details[name]), _finite(details.get(f"{name}{_IID if iid else ', stderr'}"))
     percent = "Δp" in name or name == "Same top p"
     return f"{name} {_number(value, percent)}" + ("" if error is None else f" ± {_number(error, percent)}")
 
 
-def _number(value: object, percent: bool) -> str:
-    if not isinstance(value, int | float):
-        return str(value)
+def _finite(value: object) -> float | None:
+    """Return a finite number; None for any other, and for the null that a JSON report has in its place."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _number(value: float | None, percent: bool) -> str:
+    if value is None:
+        return "not finite"
     return f"{100 * value:.4g} %" if percent else f"{value:.5g}"
