@@ -1,4 +1,4 @@
-"""What ``lmgate measure`` refuses before anything is measured."""
+"""What ``lmgate measure`` refuses before anything is measured, and what it says beside the number."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
+from pytest_lmgate.cli.measurements.measuring import measuring
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,12 @@ def test_a_value_that_cannot_be_read_is_named_with_its_option(
     done = CliRunner().invoke(app, ["measure", "ppl", "m", "d", *arguments])
     assert done.exit_code == 2
     assert says in done.stderr
+
+
+def test_a_measurement_that_is_not_kept_is_said_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with measuring() as session:
+        session.evaluator.measurements.not_kept["die"] = "its code cannot be identified"
+    assert "die: its measurement is not kept: its code cannot be identified" in capsys.readouterr().err

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.metrics.rouge.tokens import TOKENIZERS
+from pytest_lmgate.metrics.rouge import tokens as module
+from pytest_lmgate.metrics.rouge.porter import nltk_stem
+from pytest_lmgate.metrics.rouge.tokens import TOKENIZERS, Stems
 
 unicode_tokens = TOKENIZERS["unicode"]
 
@@ -61,3 +63,11 @@ def test_no_letter_or_digit_is_lost_and_nothing_else_is_a_token():
 def test_program_lower_cases_ascii_alone():
     assert TOKENIZERS["rouge-1.5.5"]("İK \u212a A") == ["k", "a"]
     assert TOKENIZERS["rouge-score"]("İK \u212a A") == ["i", "k", "k", "a"]
+
+
+def test_stems_are_right_however_few_are_kept(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_KEPT", 3)
+    words, stems = ["running", "runs", "nations", "national", "cats", "ran"] * 3, Stems(nltk_stem)
+    for word in words:
+        assert stems[word] == (nltk_stem(word) if len(word) > 3 else word)
+        assert len(stems) <= 3
