@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pytest_lmgate.cli.app import app
+from pytest_lmgate.cli.init.files import write_new
+from pytest_lmgate.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +40,10 @@ def test_an_answer_that_is_no_number_of_the_list_and_no_path_is_refused(answer: 
     said = init("--dataset", "words.txt", typed=f"{answer}\n").stderr
     assert "1  model" in said
     assert f"expected a number from the list or a path, got '{answer}'" in said
+
+
+@pytest.mark.parametrize("name", ["words.txt", "words.txt/lmgate.yaml"])
+def test_a_file_that_cannot_be_made_is_an_error_that_names_it(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}: cannot be written: "):
+        write_new(Path(name), "mine")
+    assert Path("words.txt").read_text() == "words"

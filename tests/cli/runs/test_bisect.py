@@ -12,8 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.runs.bisection import _for_pytest, _is_given
+from pytest_lmgate.errors import ConfigError
 from tests.end_to_end.projects import environment
 from tests.warm import warm_python
 
@@ -187,6 +190,25 @@ def test_an_interrupted_bisection_leaves_nothing(tmp_path: Path, number: int) ->
     assert process.returncode not in (0, None)
     assert repo.state == before
     assert not list(temporary.glob("lmgate-bisect-*"))
+
+
+def test_where_no_working_tree_can_be_added_nothing_is_left(tmp_path: Path) -> None:
+    repo, temporary = Repo(tmp_path / "repo", (6, 8)), tmp_path / "tmp"
+    temporary.mkdir()
+    (repo.top / ".git" / "worktrees").write_text("a file in the place of a folder")
+    process = repo.start("HEAD~1", "HEAD", "--", GATE, temporary=temporary)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 3
+    assert "git worktree failed" in err
+    assert not list(temporary.glob("lmgate-bisect-*"))
+
+
+def test_without_git_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    failed = CliRunner().invoke(app, ["bisect", "a", "b", "--", GATE]).exception
+    assert isinstance(failed, ConfigError)
+    assert "git could not be run: No such file or directory; lmgate bisect needs it" in str(failed)
 
 
 def test_what_is_not_in_the_repository_can_be_linked(tmp_path: Path) -> None:
