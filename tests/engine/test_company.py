@@ -18,6 +18,7 @@ from pytest_lmgate.data.requests.windows import WindowPlan
 from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import ModelError
+from tests.engine import writing
 from tests.engine.measuring import (
     Kept,
     measure_conditional_nll,
@@ -26,7 +27,7 @@ from tests.engine.measuring import (
     measure_pseudo_nll,
     pair_of,
 )
-from tests.models.encoders import encoder_decoder, framed_tokenizer, masked
+from tests.models.encoders import MASK, encoder_decoder, framed_tokenizer, masked
 from tests.models.zoo import (
     ARCHITECTURES,
     VOCABULARY,
@@ -36,6 +37,7 @@ from tests.models.zoo import (
     loaded,
     naive_nll,
     sliding,
+    word_tokenizer,
     words,
 )
 
@@ -115,6 +117,30 @@ def test_windows_have_the_numbers_that_they_have_alone(name: str, batch_size: in
     assert f"the numbers of a row depend on the other rows of its batch, so each row is read with {company}" in said[0]
 
 
+@pytest.mark.parametrize("batch_size", [3, "auto"])
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_windows_whose_longest_is_too_long_to_be_tried_beside_another_have_their_numbers_too(
+    name: str, batch_size: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_lmgate.backends.hf.budget._CPU_TOKENS", 40)  # half of it is within the trained length
+    said: list[str] = []
+
+    nll = measure_nll(loaded(MODELS[name]()), STREAMS, PLAN, dataset="d", batch_size=batch_size, remark=said.append)
+
+    assert nll == pytest.approx(one_at_a_time(MODELS[name], STREAMS, PLAN), rel=1e-4, abs=1e-4)
+    assert "so each row is read with rows of its own length" in said[0]
+
+
+@pytest.mark.parametrize("lengths", [(50,), (TRAINED_FOR, TRAINED_FOR), (50, 40, 45)])
+def test_windows_have_the_same_numbers_after_another_dataset_of_longer_ones(lengths: tuple[int, ...]) -> None:
+    model, streams = loaded(dynamic()), documents(*lengths, seed=9)
+    measure_nll(model, STREAMS, PLAN, dataset="d")
+
+    nll = measure_nll(model, streams, sliding(streams, 64, 64), dataset="e")
+
+    assert nll == pytest.approx(one_at_a_time(dynamic, streams, sliding(streams, 64, 64)), rel=1e-4, abs=1e-4)
+
+
 def test_windows_of_one_length_are_tried_too() -> None:
     plan, said = sliding(EQUAL, 64, 64), list[str]()
 
@@ -175,6 +201,42 @@ def test_masked_copies_run_alone_where_a_batch_shares_its_scale() -> None:
     alone = measure_pseudo_nll(loaded(model, tokenizer), pieces, dataset="d", batch_size=1)
     assert nll == pytest.approx(alone, rel=1e-6, abs=1e-6)
     assert len(said) == 1
+
+
+def test_masked_copies_have_the_frequencies_of_their_own_length() -> None:
+    def model() -> Any:
+        return masked("eurobert", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+
+    tokenizer = framed_tokenizer("<s> $A </s>", mask=True)
+    texts = [" ".join(words()[at : at + length]) for at, length in ((0, 90), (20, 70), (5, 80))]
+    pieces = cut_pieces(texts, tokenizer_facts(tokenizer), 128, model="m", dataset="d")
+
+    nll = measure_pseudo_nll(loaded(model(), tokenizer), pieces, dataset="d")
+
+    alone = [measure_pseudo_nll(loaded(model(), tokenizer), [piece], dataset="d", batch_size=1) for piece in pieces]
+    assert nll == pytest.approx(np.concatenate(alone), rel=1e-4, abs=1e-4)
+
+
+def test_a_masked_model_reads_texts_of_one_token_without_special_tokens() -> None:
+    tokenizer, model = framed_tokenizer("$A", mask=True), masked("bert")
+    pieces = cut_pieces(words()[:3], tokenizer_facts(tokenizer), 64, model="m", dataset="d")
+
+    nll = measure_pseudo_nll(loaded(model, tokenizer), pieces, dataset="d")
+
+    with torch.no_grad():
+        log_p = torch.log_softmax(model(torch.tensor([[MASK]])).logits[0, 0].double(), -1)
+    assert nll == pytest.approx([-log_p[piece.ids[0]].item() for piece in pieces], abs=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, "auto"])
+@pytest.mark.parametrize("lengths", [(50, 40, 60, 36), (10, 60, 20, 24)])
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_texts_are_written_as_each_is_alone(name: str, lengths: tuple[int, ...], batch_size: int | str) -> None:
+    rows, tokenizer = writing.prompts(*lengths), word_tokenizer()
+
+    texts = writing.written(MODELS[name](), tokenizer, rows, context=None, batch_size=batch_size)
+
+    assert texts == [writing.alone(MODELS[name](), tokenizer, [row])[0] for row in rows]
 
 
 def test_pairs_run_alone_where_padding_is_looked_at() -> None:

@@ -69,6 +69,7 @@ MASKED: dict[str, dict[str, Any]] = {
         "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "max_position_embeddings": CONTEXT, "pad_token_id": 0,
     },
     "electra": _ENCODER | {"embedding_size": 16},
+    "eurobert": _ENCODER | {"bos_token_id": 1, "eos_token_id": 2},
     "modernbert": _ENCODER | {"local_attention": 8},
     "mpnet": _OFFSET,
     "roberta": _OFFSET,

@@ -20,6 +20,7 @@ import transformers
 from torch import BoolTensor, FloatTensor, LongTensor, Tensor
 
 from pytest_lmgate.backends.base import Batching, Company
+from pytest_lmgate.backends.hf.likelihood.rotary import follows_length, forget_lengths
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.backends.writing import cut, has_stop, uniforms
 from pytest_lmgate.config.arguments.generation import GenerationSettings
@@ -125,7 +126,8 @@ class Decoding:
             return Batching(budget, Company.ALONE)
         other = tuple(reversed(prompt))
         longer = (*other, *prompt * _PROOF_PADDING)[: len(prompt) + _PROOF_PADDING]
-        if self.shares_batch(prompt, longer):
+        most = len(prompts[0].ids) + self._settings.max_new_tokens
+        if not follows_length(self._loaded.model, most) and self.shares_batch(prompt, longer):
             return Batching(budget, Company.ANY)
         return Batching(budget, Company.EQUAL if self.shares_batch(prompt, other) else Company.ALONE)
 
@@ -140,8 +142,11 @@ class Decoding:
         model, device = self._loaded.model, self._loaded.device
         if "attention_mask" in inspect.signature(model.forward).parameters:  # else generate() would refuse it
             how["attention_mask"] = mask.to(device)
+        ids = ids.to(device)
+        if not self._loaded.is_encoder_decoder:
+            forget_lengths(model, ids, width + config.max_new_tokens)
         with _only(model, config):
-            return model.generate(input_ids=ids.to(device), generation_config=config, **how)
+            return model.generate(input_ids=ids, generation_config=config, **how)
 
     def _uniforms(self, rows: Sequence[int]) -> Tensor:
         drawn = [uniforms(self._settings, row) for row in rows]

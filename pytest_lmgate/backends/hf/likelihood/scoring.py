@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pytest_lmgate.backends.hf.likelihood.forward import logits_of, repeatable, run
 from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead, capture_hidden
+from pytest_lmgate.backends.hf.likelihood.rotary import forget_lengths
 from pytest_lmgate.backends.hf.likelihood.streaming import launch_nll
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.backends.memory import sent, wide
@@ -67,7 +68,7 @@ class Scorer:
             ModelError: A token id is beyond the vocabulary, or the model is not deterministic.
         """
         if self.head is None:
-            logits = repeatable(lambda: logits_of(model, ids), name=self.name)
+            logits = repeatable(lambda: self._read(model, ids), name=self.name)
             check_ids(int(targets.max()), logits.shape[-1], self.name)
             nll = _plain_nll(logits, rows, columns, targets)
             return lambda: nll.cpu().double()
@@ -101,6 +102,7 @@ class Scorer:
         return head.tile(hidden, 0, size, buffer).view(*ids.shape, size)
 
     def _read(self, model: Any, ids: Tensor) -> Tensor:
+        forget_lengths(model, ids)
         if self.split is None:
             return logits_of(model, ids)
         with capture_hidden(self.split[1]) as captured:

@@ -10,7 +10,7 @@ from __future__ import annotations
 __all__ = ["find_company", "has_same_numbers", "where_it_fits"]
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ import torch
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.backends.base import Company, OutOfMemory
 from pytest_lmgate.backends.hf.likelihood.forward import not_deterministic
+from pytest_lmgate.backends.hf.likelihood.rotary import follows_length
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
 from pytest_lmgate.backends.memory import within_memory
 
@@ -85,7 +86,7 @@ def find_company(
     row = other[: max(2, min(_TOKENS, len(whole) // 2))]
     company, differs = Company.EQUAL, False
     if len(np.unique(lengths)) > 2:
-        if len(whole) == len(longest) or not _scales_positions(getattr(model, "config", None)):
+        if len(whole) == len(longest) or not follows_length(model, len(longest)):
             same = where_it_fits(device, lambda: has_same_numbers(read, row, [whole], dtype=dtype, name=name))
             if same:
                 return Company.ANY, False
@@ -97,8 +98,6 @@ def find_company(
     same = where_it_fits(device, lambda: has_same_numbers(read, row, pieces, dtype=dtype, name=name))
     if not same:
         company, differs = Company.ALONE, same is not None
-    # Dynamic scaling keeps the frequencies of the longest row that it has read until it reads a short one.
-    read([row[:2]])
     return company, differs
 
 
@@ -115,11 +114,3 @@ def _agree(one: Floats, other: Floats, dtype: torch.dtype) -> bool:
     tolerance = max(torch.finfo(dtype).eps, _FLOAT32_ROUNDING) if dtype.is_floating_point else 0.0
     one, other = np.nan_to_num(one), np.nan_to_num(other)
     return bool(np.abs(one - other).mean() <= tolerance * np.abs(one).mean())
-
-
-def _scales_positions(config: Any) -> bool:
-    """Whether rotary frequencies are chosen by the longest row of a batch."""
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    found = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    declared = [found, *(each for each in found.values() if isinstance(each, dict))] if isinstance(found, dict) else []
-    return any(each.get("rope_type", each.get("type")) in ("dynamic", "longrope") for each in declared)

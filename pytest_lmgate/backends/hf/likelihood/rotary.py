@@ -1,0 +1,54 @@
+"""Rotary frequencies that follow the length of what is read: ``longrope`` and ``dynamic`` of transformers.
+
+Beyond the trained length, the longest row of a batch chooses the frequencies of all its rows. ``dynamic`` also keeps
+those of the longest row so far, until it reads a row within the trained length.
+"""
+
+from __future__ import annotations
+
+__all__ = ["follows_length", "forget_lengths"]
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+
+def follows_length(model: Any, tokens: int) -> bool:
+    """Return whether the longest row of a batch, of so many tokens, chooses the frequencies of the other rows."""
+    return _has(model, ("dynamic", "longrope"), tokens)
+
+
+def forget_lengths(model: Any, ids: Tensor, tokens: int | None = None) -> None:
+    """Let a model forget how long its earlier rows were, if it would read the next ones by that.
+
+    Args:
+        model: In evaluation mode.
+        ids: What it is about to read, on its device, shape ``[batch, tokens]``.
+        tokens: The length of a row with what the model writes behind it; None where it writes nothing.
+    """
+    if _has(model, ("dynamic",), tokens or ids.shape[1]):
+        model(input_ids=ids[:1, :2])
+
+
+def _has(model: Any, kinds: tuple[str, ...], tokens: int) -> bool:
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    found = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
+    return any(
+        each.get("rope_type", each.get("type")) in kinds and tokens >= _trained(text, each)
+        for each in _declared(found if isinstance(found, dict) else {})
+    )
+
+
+def _declared(found: dict[Any, Any]) -> Iterator[dict[Any, Any]]:
+    """Yield what a config says of its frequencies; some say it for each type of layer."""
+    yield found
+    yield from (each for each in found.values() if isinstance(each, dict))
+
+
+def _trained(config: Any, declared: dict[Any, Any]) -> int:
+    """Return how many tokens the model was trained to read; 0 where nothing says so."""
+    original = "original_max_position_embeddings"
+    said = (declared.get(original), getattr(config, original, None), getattr(config, "max_position_embeddings", None))
+    return min((each for each in said if isinstance(each, int)), default=0)
