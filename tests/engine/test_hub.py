@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,41 @@ def test_pickled_weights_are_fetched_only_where_allowed(
     assert (wanted["repo"], wanted["revision"], wanted["local_files_only"]) == ("org/name", "abc", False)
     assert ("*.bin" in wanted["ignore_patterns"]) is not pickle_weights
     assert "*.safetensors" not in wanted["ignore_patterns"]
+
+
+COMMIT = "0123456789" * 4
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+SHARDS = ("model-1.safetensors", "model-2.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("files", "only_tokenizer", "is_whole"),
+    [
+        (("config.json", "model.safetensors", *TOKENIZER), False, True),
+        (("config.json", "model.safetensors.index.json", *SHARDS, *TOKENIZER), False, True),
+        (("config.json", "model.safetensors.index.json", SHARDS[0], *TOKENIZER), False, False),
+        (("config.json", *TOKENIZER), False, False),
+        (("model.safetensors", *TOKENIZER), False, False),
+        (("config.json", "model.safetensors"), False, False),  # as AutoModel leaves it
+        (TOKENIZER, True, True),
+        (("vocab.txt",), True, True),
+        (("config.json", "model.safetensors"), True, False),
+    ],
+)
+def test_a_full_commit_is_looked_up_on_the_hub_unless_all_that_is_asked_for_is_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: tuple[str, ...], only_tokenizer: bool, is_whole: bool
+) -> None:
+    for file in files:
+        index = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[1]}}
+        (tmp_path / file).write_text(json.dumps(index))
+    only_local: list[bool] = []
+
+    def download(_: str, *, local_files_only: bool, **__: Any) -> str:
+        only_local.append(local_files_only)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+
+    assert fetch_checkpoint("org/name", COMMIT, name="m", offline=False, only_tokenizer=only_tokenizer) == tmp_path
+
+    assert only_local == ([True] if is_whole else [True, False])

@@ -13,6 +13,7 @@ from pytest_lmgate.errors import ModelError, OfflineError
 
 _NEVER = ["*.md", "*.png", "*.jpg", "*.msgpack", "*.h5", "*.onnx", "*.ot", "*.tflite", "onnx/*", "original/*"]
 _PICKLES = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
+_TOKENIZERS = ["tokenizer*", "vocab*", "*.model"]
 _WEIGHTS = ["*.safetensors", "*.gguf", *_PICKLES]
 
 
@@ -47,7 +48,7 @@ def fetch_checkpoint(
     if not offline and revision is not None and re.fullmatch(r"[0-9a-f]{40}", revision):
         with contextlib.suppress(LocalEntryNotFoundError):
             local = Path(huggingface_hub.snapshot_download(repo, revision=revision, local_files_only=True))
-            if only_tokenizer or _is_whole(local):
+            if _has_tokenizer(local) and (only_tokenizer or _has_weights(local)):
                 return local
     where = f"hub:{repo}{'@' + revision if revision else ''}"
     try:
@@ -64,7 +65,12 @@ def fetch_checkpoint(
     return Path(folder)
 
 
-def _is_whole(folder: Path) -> bool:
+def _has_tokenizer(folder: Path) -> bool:
+    """Whether a snapshot has a tokenizer: where only a model was loaded, it has none."""
+    return any(path for pattern in _TOKENIZERS for path in folder.glob(pattern))
+
+
+def _has_weights(folder: Path) -> bool:
     """Whether a snapshot has its config and every file of its weights: a download may have been cut off."""
     if not (folder / "config.json").exists():
         return False
