@@ -65,7 +65,9 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 @functools.cache
 def installed_packages() -> str:
     """Return the names and versions of all installed packages, for code that imports one that is no library above."""
-    return " ".join(sorted({path.name for folder in _site_folders() for path in Path(folder).glob("*.dist-info")}))
+    # A package that setup.py or a distribution of Linux installed has egg-info.
+    found = (Path(folder).glob(f"*.{kind}-info") for folder in _site_folders() for kind in ("dist", "egg"))
+    return " ".join(sorted({path.name for paths in found for path in paths}))
 
 
 @functools.cache
