@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import io
+import math
+import random
+import re
 import threading
 import types
 import warnings
@@ -18,7 +22,7 @@ from torch import Tensor, nn
 
 from pytest_lmgate.backends.hf.models.in_memory import describe_pair
 from tests.engine.measuring import measure_nll
-from tests.models.zoo import build, documents, loaded, sliding, word_tokenizer, words
+from tests.models.zoo import build, documents, dynamic_int8, loaded, sliding, word_tokenizer, words
 
 TOKENIZER = word_tokenizer()
 
@@ -211,12 +215,35 @@ def _forged(model: Any) -> None:
         (_forged, "model.norm is of the class transformers.models.llama.modeling_llama.LlamaRMSNorm, "),
         (lambda model: setattr(model.model, "x", torch.zeros(3, device="meta")), "model.x is a tensor without content"),
         (lambda model: setattr(model.model, "x", torch.Generator()), "model.x is a torch._C.Generator, whose content"),
+        (lambda model: setattr(model.model, "x", io.BytesIO(b"a")), "model.x is a _io.BytesIO, whose content"),
+        (lambda model: setattr(model.model, "x", random.Random(1)), "model.x is a random.Random, whose content"),
     ],
 )
 def test_code_and_objects_that_no_library_defines_are_named(change: Callable[[Any], None], reason: str) -> None:
     model = build("llama")
     change(model)
     assert any(reason in each for each in unknown(model)), unknown(model)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (re.compile("a"), re.compile("b")),
+        (re.compile("a"), re.compile("a", re.IGNORECASE)),
+        (re.compile(b"a"), re.compile(b"b")),
+        ({"a": 1}.get, {"a": 2}.get),
+        (functools.partial(math.pow, 2), functools.partial(math.pow, 3)),
+    ],
+    ids=["pattern", "flags", "bytes", "method", "partial"],
+)
+def test_objects_of_python_are_known_by_what_they_hold(one: Any, other: Any) -> None:
+    def held(value: Any) -> dict[str, str]:
+        model = build("llama")
+        model.model.x = value
+        return identity(model)
+
+    assert held(one) == held(copy.deepcopy(one))
+    assert changed(held(one), held(other)) == ["memory.modules"]
 
 
 def test_another_adapter_another_strength_or_none_is_another_model() -> None:
@@ -282,6 +309,19 @@ def test_quantized_weights_are_known_by_their_codes_and_scales() -> None:
         return describe_pair(loaded(model, TOKENIZER))[0]["memory.weights"]
 
     assert weights(0.5) == weights(0.5) != weights(0.25)
+
+
+def test_a_model_that_torch_quantized_is_known_by_the_weights_that_it_would_save() -> None:
+    def weights(change: Callable[[Any], None] = lambda model: None) -> str:
+        model = build("llama")
+        change(model)
+        return describe_pair(loaded(dynamic_int8(model), TOKENIZER))[0]["memory.weights"]
+
+    def shifted(model: Any) -> None:
+        with torch.no_grad():
+            model.model.layers[1].mlp.up_proj.weight[3, 4] += 1
+
+    assert weights() == weights() != weights(shifted)
 
 
 def digest(tensor: Tensor) -> str:

@@ -133,7 +133,7 @@ class _Reader:
             array = np.asarray(value)
             return [named, str(array.dtype), array.shape, self.value(array.tolist(), where)]
         if isinstance(value, re.Pattern):
-            return [named, value.pattern, value.flags]
+            return [named, self.value(value.pattern, where), value.flags]
         if isinstance(value, enum.Enum | logging.Logger):
             return [named, value.name]
         if isinstance(value, functools.partial):
@@ -147,7 +147,7 @@ class _Reader:
             items = [self.value(item, where) for item in value]
         elif isinstance(value, set | frozenset):
             items = sorted((self.value(item, where) for item in value), key=repr)
-        elif not hasattr(value, "__dict__"):
+        elif not hasattr(value, "__dict__") or _is_opaque(kind):
             return self._note(f"{where} is a {kind.__module__}.{kind.__qualname__}, whose content cannot be read")
         return [named, items, self._attributes(value, getattr(value, "__dict__", {}), where)]
 
@@ -189,6 +189,12 @@ def _is_found(thing: Any) -> bool:
     for part in thing.__qualname__.split("."):
         found = getattr(found, part, None)
     return found is thing
+
+
+def _is_opaque(kind: type) -> bool:
+    """Return whether objects of a class hold something beside their attributes, as those of a class written in C do."""
+    creators = (vars(base).get("__new__") for base in kind.__mro__ if base not in (object, types.SimpleNamespace))
+    return any(isinstance(each, types.BuiltinFunctionType) for each in creators)
 
 
 def _digest(part: Any) -> str:
