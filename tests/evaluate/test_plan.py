@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_lmgate.backends.hf.decoding import Decoding
 from pytest_lmgate.cache.inventory import find_entries
 from pytest_lmgate.evaluate.plan import Plan
 from pytest_lmgate.spec.markers import parse_fixture_call
@@ -21,6 +22,7 @@ CALLS = {
     "two models": ("kl_of", ("half", "float", "text"), {"max_length": 16}),
     "masked copies": ("pppl_of", ("masked", "words"), {}),
     "pairs": ("ppl_of", ("pairs", "words"), {}),
+    "texts": ("bleu_of", ("float", "words"), {"max_new_tokens": 5}),  # the model's tokenizer has no end of text
 }
 
 
@@ -54,6 +56,41 @@ def test_the_tokens_are_those_that_are_read(project: Any, what: str, loads: list
     again = Plan(folder)
     again.add(project.session().evaluator, asked)
     assert [each.is_cached for each in again.measurements] == [True]
+
+
+def test_interrupted_texts_say_how_many_are_written(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"text": "a" * count, "says": "a"} for count in range(1, 6)]
+    entry(project, "words", path=write_rows(project, "words", rows), source="text", references=["says"])
+    entry(project, "float", section="models", batch_size=1)
+    asked = parse_fixture_call("bleu_of", ("float", "words"), {"max_new_tokens": 5})
+    monkeypatch.setattr("pytest_lmgate.engine.loop.SAVE_SECONDS", 0.0)
+    write, left = Decoding.texts, [2]
+
+    def interrupted(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return write(*given)
+
+    monkeypatch.setattr(Decoding, "texts", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        project.session().evaluator.evaluate(asked)
+
+    plan = Plan(project.folder / ".lmgate_cache")
+    plan.add(project.session().evaluator, asked)
+    (planned,) = plan.measurements
+    assert (planned.done, planned.tokens, planned.is_most) == (2 / 5, 5 * 5, True)
+    assert planned.protocol == "max_new_tokens:5|num_beams:1"
+
+
+def test_a_measurement_that_is_never_kept_says_why(project: Any) -> None:
+    (project.folder / "models" / "float" / "modeling_own.py").write_text("import no_such_module\n")
+    entry(project, "float", section="models", trust_remote_code=True)
+    plan = Plan(project.folder / ".lmgate_cache")
+    plan.add(project.session().evaluator, parse_fixture_call("ppl_of", ("float", "text"), {}))
+    (planned,) = plan.measurements
+    assert not planned.is_cached
+    assert planned.why == ("not kept: modeling_own.py imports no_such_module, which is not installed",)
 
 
 def _tokens(folder: Path) -> int:

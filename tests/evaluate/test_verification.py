@@ -17,6 +17,8 @@ from pytest_lmgate.backends.hf.models.checkpoint import Architecture
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.specs import ModelSpec
 from pytest_lmgate.evaluate.verification import Verification, _difference, _rounding
+from pytest_lmgate.spec.protocol import Protocol
+from tests.evaluate.entries import perplexity
 
 ROUNDS = 4000
 
@@ -120,3 +122,18 @@ def test_counts_shapes_names_and_facts_must_be_the_same() -> None:
         ({"texts": ["a", "b"]}, "targets is None in the cache and 'ab' when measured again"),
     ):
         assert _difference(Entry(entry.arrays, facts), entry, 1e-4) == said
+
+
+def test_a_session_that_patched_a_library_meanwhile_verifies_nothing(
+    workplace: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol = Protocol(max_length=16, stride=8)
+    perplexity(workplace.session().evaluator, "float", "text", protocol)
+    evaluator = workplace.session(verify=1).evaluator
+    assert perplexity(evaluator, "float", "text", protocol).cached
+
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, states: states)
+    (problem,) = evaluator.verify()["problems"]
+    assert "cannot be measured again, so nothing is verified: ModelError: this session patched a library" in problem
