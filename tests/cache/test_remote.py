@@ -204,6 +204,41 @@ def test_without_fsspec_the_extra_that_brings_it_is_named(monkeypatch: pytest.Mo
         Address("s3://me:secret@b", "--lmgate-history")
 
 
+def test_where_the_library_of_a_store_is_missing_its_message_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(_: str) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", absent)
+    with pytest.raises(ConfigError, match=r"^--lmgate-history s3://\*\*\*@b: Install s3fs to access S3$"):
+        Address("s3://me:secret@b", "--lmgate-history")
+
+
+def test_a_hit_that_cannot_be_written_to_the_folder_is_measured_again(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/shared"
+    Machine(tmp_path / "one", url).store.put(FINGERPRINT, ENTRY)
+    (tmp_path / "file").touch()
+    two = Machine(tmp_path / "file" / "cache", url)
+    assert two.store.get(FINGERPRINT) is None
+    assert two.said == []
+
+
+def test_one_file_of_a_folder_that_cannot_be_read_is_an_error_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    MemoryFileSystem.store.clear()
+    folder, read, asked = Address("memory://shared/history", "--lmgate-history"), MemoryFileSystem.cat_file, list[str]()
+    for name in ("a.json", "b.json"):
+        folder.write(PurePosixPath(name), b"{}")
+
+    def reset(self: MemoryFileSystem, path: str, *how: Any, **more: Any) -> Any:
+        asked.append(path)
+        return raise_(ConnectionError("reset")) if path.endswith("b.json") else read(self, path, *how, **more)
+
+    monkeypatch.setattr(module, "_PAUSE", 0.0)
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", reset)
+    with pytest.raises(AddressError, match=r"^ConnectionError: reset$"):
+        folder.read_all(".json")
+    assert len(asked) == 6
+
+
 def test_files_of_a_folder_are_read_together_and_leftovers_are_no_files(url: str) -> None:
     folder = Address(url, "--lmgate-history")
     assert folder.read_all(".json") == {}

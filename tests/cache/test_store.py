@@ -275,6 +275,29 @@ def test_an_entry_that_cannot_be_set_aside_is_still_not_believed(cache: _Cache) 
     assert cache.store.get(FINGERPRINT) is not None
 
 
+def test_an_entry_that_cannot_be_read_is_measured_again_and_said(cache: _Cache) -> None:
+    file = cache.file(".lmgate")
+    file.parent.mkdir(parents=True)
+    file.symlink_to(file.name)
+    assert cache.store.get(FINGERPRINT) is None
+    (warning,) = cache.warnings
+    assert warning.startswith(f"the cache entry {file} cannot be read (")
+    assert warning.endswith("); measuring again")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without named pipes")
+def test_a_pipe_in_the_place_of_an_entry_holds_nobody_up(cache: _Cache) -> None:
+    file = cache.file(".lmgate")
+    file.parent.mkdir(parents=True)
+    os.mkfifo(file)
+    cache.store.put(FINGERPRINT, ENTRY)
+    assert cache.store.get(FINGERPRINT) is not None
+    file.unlink()
+    os.mkfifo(file)
+    assert cache.store.get(FINGERPRINT) is None
+    assert "not a file; set aside" in cache.warnings[0]
+
+
 def test_a_folder_in_the_place_of_an_entry_is_set_aside(cache: _Cache) -> None:
     cache.file(".lmgate").mkdir(parents=True)
     assert cache.store.get(FINGERPRINT) is None

@@ -191,11 +191,12 @@ def test_clear_asks_and_takes_remembered_digests_along(store: Store, tmp_path: P
     digest = store.folder / "digests" / "ab" / ("c" * 38)
     digest.parent.mkdir(parents=True)
     digest.write_bytes(b"remembered")
+    (digest.parent / "notes.txt").write_text("not ours")
     assert "Remove 1 entry" in lmgate("clear", code=2, typed="n\n").stderr
     assert path.exists()
     lmgate("clear", "--yes")
     assert not path.exists()
-    assert not digest.exists()
+    assert [each.name for each in digest.parent.iterdir()] == ["notes.txt"]
     assert (store.folder / ".gitignore").exists()
 
 
