@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import copy
 import random
+import types
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from pytest_lmgate.backends.hf.hybrids import Hybrids
+from pytest_lmgate.engine import pool
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.evaluate.why import Why, why
 from pytest_lmgate.spec.protocol import Protocol
-from tests.evaluate.conftest import CONTEXT, Workplace, make_model, make_tokenizer
+from tests.evaluate.conftest import ALPHABET, CONTEXT, Workplace, make_model, make_tokenizer
+from tests.models.encoders import framed_tokenizer, masked
 
 LAYERS = 12
 WORDS = ["the", "cat", "sat", "on", "mat", "and", "dog", "log", "ran"]
@@ -36,11 +42,11 @@ def text(words: int, seed: int = 0) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=words))
 
 
-def measured(workplace: Workplace, candidate: Any, reference: Any, **settings: Any) -> Why:
+def measured(workplace: Workplace, candidate: Any, reference: Any, *, rows: Sequence[str] = (), **settings: Any) -> Why:
     asked = {"protocol": Protocol("disjoint"), "tokens": 1500, "seconds": 600.0, **settings}
     tokenizer = make_tokenizer()
     evaluator = workplace.session().evaluator
-    return why(evaluator, (candidate, tokenizer), (reference, tokenizer), [text(800)], **asked)
+    return why(evaluator, (candidate, tokenizer), (reference, tokenizer), list(rows or [text(800)]), **asked)
 
 
 def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_nothing(workplace: Workplace) -> None:
@@ -97,6 +103,15 @@ def test_a_short_time_reads_less_of_the_text(workplace: Workplace) -> None:
     assert short.whole.n > 2 * CONTEXT
 
 
+def test_of_a_dataset_of_rows_no_more_are_read_than_are_needed(workplace: Workplace) -> None:
+    reference = make_reference(layers=2)
+    candidate = copy.deepcopy(reference)
+    quantize(candidate.model.layers[1], bits=4)
+    rows = [text(20, seed) for seed in range(60)]
+    found = measured(workplace, candidate, reference, rows=rows, tokens=1000)
+    assert 900 < found.whole.n < 1100 < sum(map(len, rows)) / 2
+
+
 def test_models_of_other_shapes_are_refused(workplace: Workplace) -> None:
     with pytest.raises(ModelError, match=r"have different blocks: 2 in model\.layers against 3 in model\.layers"):
         measured(workplace, make_reference(layers=2), make_reference(layers=3))
@@ -107,9 +122,30 @@ def test_models_that_compute_in_two_dtypes_are_refused(workplace: Workplace) -> 
         measured(workplace, make_reference().half(), make_reference())
 
 
-def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(
-    workplace: Workplace, loads: list[str]
-) -> None:
+def test_models_that_are_no_list_of_blocks_are_refused(workplace: Workplace) -> None:
+    class Bigram(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(len(ALPHABET) + 1, len(ALPHABET) + 1)
+
+        def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+            return types.SimpleNamespace(logits=self.table(input_ids))
+
+    with pytest.raises(ModelError, match="'in-memory Bigram': expected blocks in a list, as transformers' decoders"):
+        measured(workplace, Bigram(), Bigram())
+
+
+def test_masked_models_are_refused(workplace: Workplace) -> None:
+    pair = masked("bert"), framed_tokenizer(mask=True)
+    with pytest.raises(ModelError, match=r"BertForMaskedLM': expected a causal model that transformers runs$"):
+        why(
+            workplace.session().evaluator, pair, pair, ["w1 w2"],
+            protocol=Protocol("disjoint"), tokens=100, seconds=1.0,
+        )  # fmt: skip
+
+
+def of_files(workplace: Workplace) -> Workplace:
+    """Write a reference ``float`` and a candidate ``int4`` whose second layer was rounded, and a text."""
     folder = workplace.folder / "models"
     reference = make_reference(layers=3)
     reference.save_pretrained(folder / "float")
@@ -117,6 +153,38 @@ def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(
     reference.save_pretrained(folder / "int4")
     make_tokenizer().save_pretrained(folder / "int4")
     (workplace.folder / "data" / "text.txt").write_text(text(800))
+    return workplace
+
+
+def test_models_that_do_not_fit_in_memory_together_are_refused(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = of_files(workplace).session().evaluator
+    monkeypatch.setattr(pool, "available_bytes", lambda _: 0)
+    with pytest.raises(ModelError, match=r"^'float' and 'models/int4' do not fit in memory together$"):
+        why(evaluator, "models/int4", "float", "text", protocol=Protocol("disjoint"), tokens=1500, seconds=600.0)
+
+
+@pytest.mark.parametrize("healed", [False, True])
+def test_a_hybrid_is_another_one_where_a_library_of_either_model_is_another(workplace: Workplace, healed: bool) -> None:
+    evaluator = of_files(workplace).session().evaluator
+    reference, candidate = (evaluator.resolver.model(name) for name in ("float", "models/int4"))
+    runners = evaluator.together(reference, candidate)
+
+    def ingredients(of_reference: str, of_candidate: str) -> str:
+        models = (
+            replace(model, runtime={**model.runtime, "kernels": version})
+            for model, version in ((reference, of_reference), (candidate, of_candidate))
+        )
+        return str(Hybrids(*models, runners).model("model.layers.1", healed=healed).ingredients)
+
+    assert len({ingredients("1", "1"), ingredients("1", "2"), ingredients("2", "1")}) == 3
+
+
+def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(
+    workplace: Workplace, loads: list[str]
+) -> None:
+    of_files(workplace)
     asked = {"protocol": Protocol("disjoint"), "tokens": 1500, "seconds": 600.0}
 
     def run() -> tuple[Why, int]:

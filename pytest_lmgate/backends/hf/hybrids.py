@@ -88,7 +88,7 @@ class Hybrids:
         whole, other = (candidate, reference) if healed else (reference, candidate)
         content = {
             **{f"hybrid/{key}": value for key, value in (whole.content or {}).items()},
-            **{f"part/{key}": value for key, value in (other.content or {}).items()},
+            **{f"part/{key}": value for key, value in other.ingredients.items()},
             "part": part,
         }
         return replace(
