@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,15 @@ def test_code_that_no_file_or_package_tells_of_is_unknown(folder: Path, code: st
     assert _found(folder, code).unknown.startswith(unknown)
     names = "".join(f"name{index} = {index}\n" for index in range(300))
     assert _found(folder, names + "x = '\\d'\n" + code).unknown.startswith(unknown)
+
+
+def test_code_that_imports_a_module_made_by_the_session_is_unknown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "made_up", types.ModuleType("made_up"))
+    assert _found(folder, "import made_up\n").unknown.startswith(
+        "modeling.py imports made_up, which is not an installed"
+    )
 
 
 def test_a_package_that_the_code_does_without_may_be_absent(folder: Path) -> None:
