@@ -52,15 +52,6 @@ def test_a_library_that_is_no_installed_package_is_a_patch(tmp_path: Path, monke
     assert patches() == (f"peft, by importing it from {file}, which is no installed package",)
 
 
-def test_a_method_that_says_that_it_wraps_itself_is_a_patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forward(self: Any, states: Any) -> Any:
-        return states
-
-    forward.__wrapped__ = forward  # type: ignore[attr-defined]
-    monkeypatch.setattr(modeling_llama.LlamaRMSNorm, "forward", forward)
-    assert [each.partition(" is ")[0] for each in patches()] == [f"{_LLAMA}.LlamaRMSNorm.forward"]
-
-
 def test_nothing_is_imported_to_find_patches() -> None:
     code = (
         "import sys; from pytest_lmgate.identity.patches import patches\n"

@@ -373,3 +373,53 @@ def test_many_short_rows_look_like_documents() -> None:
 )
 def test_few_rows_one_text_and_lines_of_one_text_do_not_look_like_documents(corpus: Corpus) -> None:
     assert not looks_like_documents(corpus)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Callable[..., Corpus]]:
+    """Let the hub return some splits, or fail; the answer reads a dataset of it."""
+    import datasets
+
+    def answers(answer: object) -> Callable[..., Corpus]:
+        def load_dataset(*_: object, **__: object) -> object:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+        return lambda name, **spec: read_corpus(DatasetSpec(hub="org/texts", **spec), None, name=name, offline=False)
+
+    return answers
+
+
+def test_a_hub_dataset_of_one_split_is_read_and_of_several_one_has_to_be_named(hub: Any) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"text": ROWS})
+    expected = Corpus("d", tuple(ROWS))
+    assert hub({"train": rows})("d") == hub(rows)("d", split="test") == expected
+    with pytest.raises(DataError, match=r"^dataset 'd': say split: one of train, test; got None$"):
+        hub({"train": rows, "test": rows})("d")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("d", ""), ("org/texts", "; there is no file or folder org/texts either (write ./org/texts, or name it in ")],
+)
+def test_a_hub_dataset_that_cannot_be_loaded_is_an_error_that_says_why(hub: Any, name: str, hint: str) -> None:
+    import datasets
+
+    before = datasets.config.HF_HUB_OFFLINE
+    with pytest.raises(DataError) as caught:
+        hub(ConnectionError("the hub is down."))(name)
+    said = f"dataset {name!r}: hub:org/texts: cannot be loaded from the hub: the hub is down{hint}"
+    assert str(caught.value).startswith(said)
+    assert before == datasets.config.HF_HUB_OFFLINE
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a system without files that cannot be read")
+@pytest.mark.parametrize("file", ["t.jsonl", "t.csv"])
+def test_a_file_that_the_disk_cannot_give_is_an_error_that_says_why(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=rf"^dataset 'd': {tmp_path / file}: cannot be read: Input/output error$"):
+        read(tmp_path / file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from pytest_lmgate.config.options import Options
 from pytest_lmgate.config.specs import DatasetSpec, ModelSpec
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.evaluate.sources.resolver import Resolver
+from tests.evaluate import entries
 
 
 @pytest.fixture
@@ -328,3 +330,43 @@ def test_names_are_resolved_without_torch(workplace: Any) -> None:
     command = [sys.executable, "-c", _RESOLVE, str(workplace.folder)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.stdout, run.stderr) == ("LlamaForCausalLM 4\n", "")
+
+
+def test_a_frame_that_gives_no_rows_is_an_error(resolver: Resolver) -> None:
+    class Frame:
+        """As that of polars."""
+
+        columns = ("text",)
+
+        def to_dict(self, *, as_series: bool = True) -> dict[str, Any]:
+            return {}
+
+        def __iter__(self) -> Any:
+            return iter(())
+
+    with pytest.raises(ConfigError, match=r"^dataset: cannot take the rows of a Frame: .*; give a list of mappings$"):
+        resolver.corpus(Frame())
+
+
+def test_the_folder_of_a_tokenizer_that_is_not_there_is_named(workplace: Any) -> None:
+    entries.entry(workplace, "float", section="models", tokenizer="./gone")
+    folder = re.escape(str(workplace.folder / "gone"))
+    with pytest.raises(ModelError, match=rf"^model 'float': no such folder: {folder}; check its tokenizer:$"):
+        workplace.session().evaluator.resolver.model("float")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"backend": "mine"},
+            "backend: expected one of transformers, .*; got 'mine'; an engine of your own is registered in a conftest",
+        ),
+        ({"backend": "transformer"}, r"backend: expected one of .* \(did you mean 'transformers'\?\)$"),
+        ({"key": "TOKEN"}, "key: the engine transformers does not take it: it is for a model of server:"),
+    ],
+)
+def test_an_engine_that_is_none_is_an_error(workplace: Any, keys: dict[str, Any], message: str) -> None:
+    entries.entry(workplace, "float", section="models", **keys)
+    with pytest.raises(ConfigError, match=f"models.float.{message}"):
+        workplace.session().evaluator.resolver.model("float")
