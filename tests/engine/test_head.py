@@ -57,8 +57,19 @@ def after_the_head(model: Any, change: Callable[[Tensor], Tensor]) -> Any:
         lambda logits: logits.flip(-1),
         lambda logits: logits.clamp(-20, 20),
         lambda logits: torch.log_softmax(logits, -1),
+        lambda logits: logits[..., :-4],
     ],
-    ids=["scale", "scale near one", "bias", "soft-cap", "forbidden token", "permutation", "clamp", "normalization"],
+    ids=[
+        "scale",
+        "scale near one",
+        "bias",
+        "soft-cap",
+        "forbidden token",
+        "permutation",
+        "clamp",
+        "normalization",
+        "fewer tokens",
+    ],
 )
 def test_what_a_config_does_not_tell_is_left_to_the_model(change: Callable[[Tensor], Tensor]) -> None:
     model = after_the_head(build("llama"), change)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,21 @@ def test_the_divergence_has_the_same_places_as_the_perplexity(workplace: Any) ->
 def test_what_was_not_evaluated_has_no_targets(workplace: Any, loads: list[str]) -> None:
     assert targets_of(workplace.session().evaluator, causal(), {}) is None
     assert loads == []
+
+
+def test_a_tokenizer_that_gives_other_tokens_than_were_read_tells_no_places(workplace: Any) -> None:
+    session = workplace.session()
+    session.evaluator.evaluate(causal(max_length=16))
+    measurement, _ = session.evaluator.known(causal(max_length=16))
+    (model,) = measurement.models
+    facts = model.tokenizer()
+    other = replace(facts, encode=lambda text, special: [*facts.encode(text, special)][::-1])
+    found = replace(measurement, model=replace(model, tokenizer=lambda: other))
+    statistics = session.evaluator.measurements.known(measurement)
+    session.evaluator.known = lambda _: (found, statistics)
+    targets = targets_of(session.evaluator, causal(max_length=16), {})
+    assert targets is not None
+    assert targets.places is None
 
 
 @pytest.fixture

@@ -364,6 +364,20 @@ def test_real_texts_have_the_same_ids_in_pieces(shared_data: Path, model: str, f
     assert np.array_equal(np.concatenate(found), facts.encode(text, False))
 
 
+def test_tokens_that_do_not_stand_in_the_order_of_the_text_are_all_there(small: None) -> None:
+    def placed(text: str, special: bool) -> Placed:
+        """Spell each word from its end."""
+        words = [match.span() for match in re.finditer(r" ?[^ ]+| +", text)]
+        starts = [at for begin, end in words for at in reversed(range(begin, end))]
+        numbers = [number for number, (begin, end) in enumerate(words) for _ in range(begin, end)]
+        return Placed([ord(text[at]) for at in starts], starts, numbers)
+
+    facts = TokenizerFacts(lambda text, special: placed(text, special).ids, placed=placed)
+    text = text_of(3, 300)
+    found = [each.ids for each in token_pieces(cut(text, 1000), facts)]
+    assert np.array_equal(np.concatenate(found), facts.encode(text, False))
+
+
 def test_a_disk_without_room_for_token_ids_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def full() -> None:
         raise OSError(28, "No space left on device")
