@@ -12,7 +12,12 @@ import pytest
 import transformers
 
 from pytest_lmgate.backends.base import Kind, Model, Runner
-from pytest_lmgate.backends.hf.models.checkpoint import Architecture, open_checkpoint, require_tokenizer
+from pytest_lmgate.backends.hf.models.checkpoint import (
+    Architecture,
+    open_checkpoint,
+    require_own_code,
+    require_tokenizer,
+)
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.evaluate.measurements.measurement import require
 from tests.models.zoo import ARCHITECTURES, CONTEXT
@@ -174,3 +179,18 @@ def test_a_model_whose_config_does_not_say_its_kind_is_refused_as_that(config: d
         "pppl is undefined for 'm', taken for a causal model since its config lacks architectures: expected a masked "
         'model; if it is, add its class to config.json, as in "architectures": ["BertForMaskedLM"]'
     )
+
+
+@pytest.mark.parametrize("beside", [None, "{", "[]", '{"auto_map": null}'])
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_of_another_repository_is_found_whatever_the_other_config_is(
+    tmp_path: Path, file: str, beside: str | None
+) -> None:
+    (other,) = {"config.json", "tokenizer_config.json"} - {file}
+    if beside is not None:
+        (tmp_path / other).write_text(beside)
+    (tmp_path / file).write_text('{"auto_map": {"AutoModel": "modeling.Own"}}')
+    require_own_code(tmp_path, name="m")
+    (tmp_path / file).write_text('{"auto_map": {"AutoTokenizer": ["org/repo--tokens.Slow", null]}}')
+    with pytest.raises(ModelError, match=rf"^model 'm': .*{file} takes its code from another repository, org/repo, "):
+        require_own_code(tmp_path, name="m")

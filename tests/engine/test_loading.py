@@ -295,3 +295,35 @@ def test_a_tokenizer_that_is_called_otherwise_is_an_error_that_says_how_it_shoul
         ModelError, match=r"^the tokenizer function failed: TypeError: .*; expected one that is called as"
     ):
         tokenizer_facts(tokenizer).encode("text", False)
+
+
+def test_a_tokenizer_that_cannot_decode_is_an_error_that_says_how_it_should_be() -> None:
+    class Encoding:
+        def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+            return {"input_ids": [1]}
+
+    with pytest.raises(ModelError, match=r"expected one that returns a token's text by tokenizer\.decode\(id\)$"):
+        tokenizer_facts(Encoding()).decode(1)
+
+
+def test_a_tokenizer_that_does_not_place_all_its_tokens_places_none() -> None:
+    class Partly(Encoded):
+        starts = 1
+
+    whole = tokenizer_facts(Encoded()).placed("a b", False)
+    assert whole is not None
+    assert (list(whole.ids), list(whole.starts)) == ([97, 98], [0, 2])
+    assert tokenizer_facts(Partly()).placed("a b", False) is None
+
+
+class Encoded:
+    """A fast tokenizer of the user's own: each letter is a token."""
+
+    is_fast, starts = True, 2
+
+    def __call__(self, text: str, **_: Any) -> Any:
+        letters = [at for at, letter in enumerate(text) if letter != " "]
+        return {
+            "input_ids": [ord(text[at]) for at in letters],
+            "offset_mapping": [(at, at + 1) for at in letters[: self.starts]],
+        }

@@ -14,7 +14,7 @@ from pytest_lmgate.errors import ModelError, ProtocolError
 from pytest_lmgate.evaluate.measurements import divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.spec.markers import parse_fixture_call
-from tests.evaluate.conftest import make_model, make_tokenizer
+from tests.evaluate.conftest import TEXT, make_model, make_tokenizer
 from tests.evaluate.entries import entry
 
 WINDOWS = {"max_length": 16, "stride": 8}
@@ -165,3 +165,20 @@ def test_pairs_in_memory_are_compared(pair: Any) -> None:
     score = kl(pair.session(), load("other"), load("float"))
     assert float(score) == pytest.approx(float(kl(pair.session())), rel=1e-6)
     assert float(kl(pair.session(), load("float"), "float")) == 0
+
+
+def test_tokenizers_that_list_no_tokens_are_compared_by_the_text(pair: Any) -> None:
+    class Letters:
+        """A tokenizer of the user's own, with some ids moved on."""
+
+        def __init__(self, moved: int = 0) -> None:
+            self.moved = moved
+
+        def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+            return {"input_ids": [(ord(letter) + self.moved) % 20 for letter in text]}
+
+    text = [TEXT]
+    models = make_model(seed=1), make_model()
+    assert kl(pair.session(), (models[0], Letters()), (models[1], Letters()), text) > 0
+    with pytest.raises(ModelError, match=r"they cut the text of 'in-memory list' into other tokens"):
+        kl(pair.session(), (models[0], Letters()), (models[1], Letters(moved=1)), text)
