@@ -67,10 +67,7 @@ def text_metric(request: TextRequest, users: Mapping[str, metrics.TextMetric]) -
     """
     if request.metric in METRICS:
         return METRICS[request.metric].text_metric(dict(request.options))
-    metric = metrics.found_metric(users, request.metric)
-    if request.options:
-        raise ConfigError(f"the metric {metric.name!r} takes no options, got {dict(request.options)!r}")
-    return metric
+    return metrics.found_metric(users, request.metric)
 
 
 @dataclass(frozen=True)
