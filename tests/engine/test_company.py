@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from pytest_lmgate.backends.hf.likelihood.rotary import follows_length
 from pytest_lmgate.backends.hf.models.loading import quiet, tokenizer_facts
 from pytest_lmgate.data.requests.masked import cut_pieces
 from pytest_lmgate.data.requests.pairs import Pair
@@ -129,6 +131,39 @@ def test_windows_whose_longest_is_too_long_to_be_tried_beside_another_have_their
 
     assert nll == pytest.approx(one_at_a_time(MODELS[name], STREAMS, PLAN), rel=1e-4, abs=1e-4)
     assert "so each row is read with rows of its own length" in said[0]
+
+
+DYNAMIC = types.SimpleNamespace(
+    model_type="text", rope_parameters={"rope_type": "dynamic"}, max_position_embeddings=TRAINED_FOR
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "from_tokens"),
+    [
+        ({"rope_parameters": {"rope_type": "dynamic"}, "max_position_embeddings": 32}, 32),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 32}, 32),
+        ({"rope_parameters": {"full": {"rope_type": "longrope"}, "sliding": None}, "max_position_embeddings": 32}, 32),
+        (
+            {
+                "rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 16},
+                "max_position_embeddings": 64,
+            },
+            16,
+        ),
+        ({"rope_parameters": {"rope_type": "longrope"}}, 0),
+        ({"rope_parameters": {"rope_type": "yarn"}, "max_position_embeddings": 32}, None),
+        ({"text_config": DYNAMIC, "encoder": types.SimpleNamespace(model_type="other")}, 32),
+        ({"rope_scaling": None}, None),
+        ({}, None),
+    ],
+)
+def test_frequencies_that_follow_the_length_are_told_by_the_config(
+    config: dict[str, Any], from_tokens: int | None
+) -> None:
+    model = types.SimpleNamespace(config=types.SimpleNamespace(**config))
+    tried = [tokens for tokens in range(100) if follows_length(model, tokens)]
+    assert tried == ([] if from_tokens is None else list(range(from_tokens, 100)))
 
 
 @pytest.mark.parametrize("lengths", [(50,), (TRAINED_FOR, TRAINED_FOR), (50, 40, 45)])

@@ -32,19 +32,25 @@ def forget_lengths(model: Any, ids: Tensor, tokens: int | None = None) -> None:
 
 
 def _has(model: Any, kinds: tuple[str, ...], tokens: int) -> bool:
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    found = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
     return any(
-        each.get("rope_type", each.get("type")) in kinds and tokens >= _trained(text, each)
-        for each in _declared(found if isinstance(found, dict) else {})
+        each.get("rope_type", each.get("type")) in kinds and tokens >= _trained(config, each)
+        for config in _configs(getattr(model, "config", None))
+        for each in _declared(config)
     )
 
 
-def _declared(found: dict[Any, Any]) -> Iterator[dict[Any, Any]]:
+def _configs(config: Any) -> Iterator[Any]:
+    """Yield a config and those within it, such as that of the text in a model of images and text."""
+    yield config
+    yield from (each for each in getattr(config, "__dict__", {}).values() if hasattr(each, "model_type"))
+
+
+def _declared(config: Any) -> Iterator[dict[Any, Any]]:
     """Yield what a config says of its frequencies; some say it for each type of layer."""
-    yield found
-    yield from (each for each in found.values() if isinstance(each, dict))
+    found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if isinstance(found, dict):
+        yield found
+        yield from (each for each in found.values() if isinstance(each, dict))
 
 
 def _trained(config: Any, declared: dict[Any, Any]) -> int:
