@@ -39,7 +39,7 @@ CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
 
 .DEFAULT_GOAL := help
 .SECONDARY:
-.PHONY: help install test test-gpu legs docs fuzz example lint lint-format lint-rules lint-types lint-imports format \
+.PHONY: help install test test-gpu coverage legs docs fuzz example lint lint-format lint-rules lint-types lint-imports format \
 	constraints constraints-vllm clean
 
 help:
@@ -49,6 +49,7 @@ help:
 	@echo "make test-oldest  the oldest versions of what is installed beside torch; likewise newest, and bare: nothing optional"
 	@echo "make example      gate the checkpoints of example_project, offline"
 	@echo "make docs         write the docs as a site, and run every command that they show (minutes)"
+	@echo "make coverage     name the lines and branches that no test of \`make test\` runs, over all processes"
 	@echo "make fuzz         read 10,000 damaged files: lmgate.yaml, baselines, reports, records, entries of the cache"
 	@echo "make lint         ruff (format and lint), mypy strict, import-linter"
 	@echo "make format       let ruff rewrite what it can"
@@ -62,9 +63,17 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
+TEST := -m pytest -n 2 --dist worksteal --ignore=tests/engines --ignore=tests/docs/test_pages.py
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/engines \
-		--ignore=tests/docs/test_pages.py $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python $(TEST) $(PYTEST_ARGS)
+
+# A disk that is full for the tests of one module would be full for what coverage writes.
+coverage: export COVERAGE_FILE = $(abspath build/coverage/data)
+coverage: $(INSTALLED)
+	rm -rf build/coverage && mkdir -p build/coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run $(TEST) --ignore=tests/end_to_end/test_full_disk.py $(PYTEST_ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 # DEVICE=cpu proves the tests themselves where there is no GPU.
 DEVICE ?= cuda
