@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["Scored", "TargetBoard", "require_finite", "score"]
 
 import math
-from collections.abc import Callable, Container, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Runner
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests.requests import Requests
-from pytest_lmgate.engine.batches import eager
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import EngineError, NonFiniteError
 
@@ -48,14 +47,22 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
     board = TargetBoard(requests, job, lambda index, nll: require_finite(nll, requests, index, job.model))
     with runner.measuring():
         batching = prepared(job.model, requests, lambda: runner.prepare(requests), job)
-        begin_scoring = runner.begin if batching.is_ahead else eager(runner.score)
 
         def begin(some: Sequence[int]) -> Callable[[], list[Floats]]:
-            wait = begin_scoring([requests.make(each) for each in some])
-            return lambda: [np.asarray(nll, np.float64) for nll in wait()]
+            made = [requests.make(each) for each in some]
+            if batching.is_ahead:
+                wait = runner.begin(made)
+                return lambda: _copied(wait())
+            found = _copied(runner.score(made))
+            return lambda: found
 
         is_whole = run_batches(requests, begin, board, batching, job)
     return Scored(board.values, board.total, is_whole, batching.is_double)
+
+
+def _copied(results: Iterable[Any]) -> list[Floats]:
+    """Return NLLs as float64; an engine may fill the same array again for the next requests."""
+    return [np.array(nll, np.float64) for nll in results]
 
 
 class TargetBoard:

@@ -91,6 +91,32 @@ def test_a_batch_is_halved_where_memory_runs_out_and_stays_so() -> None:
         score(_Engine(_certain, most=0), _requests(9), Job(model="m", dataset="d"))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_engine_may_fill_the_same_array_for_each_batch(dtype: type[np.floating[Any]]) -> None:
+    filled = np.zeros(100, dtype)
+
+    def fill(request: Request) -> Any:
+        filled[: len(request.targets)] = request.targets
+        return filled[: len(request.targets)]
+
+    requests = _requests(*[9] * 6)
+    found = score(_Engine(fill, most=1), requests, Job(model="m", dataset="d"))
+    assert found.total == sum(requests.make(index).targets.sum() for index in range(6))
+
+
+def test_an_engine_whose_results_come_one_by_one_is_halved_too() -> None:
+    engine = _Engine(_certain)
+
+    def yielded(requests: Sequence[Request]) -> Any:
+        for index, each in enumerate(requests):
+            if index == 2:
+                raise OutOfMemory("chip 0", "no room")
+            yield _certain(each)
+
+    engine.score = yielded  # type: ignore[method-assign,assignment]
+    assert score(engine, _requests(*[9] * 6), Job(model="m", dataset="d")).is_whole
+
+
 @pytest.mark.parametrize(
     ("company", "batches"),
     [

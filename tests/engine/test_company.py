@@ -139,7 +139,7 @@ DYNAMIC = types.SimpleNamespace(
 
 
 @pytest.mark.parametrize(
-    ("config", "from_tokens"),
+    ("config", "trained"),
     [
         ({"rope_parameters": {"rope_type": "dynamic"}, "max_position_embeddings": 32}, 32),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 32}, 32),
@@ -153,17 +153,39 @@ DYNAMIC = types.SimpleNamespace(
         ),
         ({"rope_parameters": {"rope_type": "longrope"}}, 0),
         ({"rope_parameters": {"rope_type": "yarn"}, "max_position_embeddings": 32}, None),
+        ({"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 32.0}}, 32),
+        ({"thinker_config": types.SimpleNamespace(model_type="outer", text_config=DYNAMIC)}, 32),
         ({"text_config": DYNAMIC, "encoder": types.SimpleNamespace(model_type="other")}, 32),
         ({"rope_scaling": None}, None),
         ({}, None),
     ],
 )
-def test_frequencies_that_follow_the_length_are_told_by_the_config(
-    config: dict[str, Any], from_tokens: int | None
-) -> None:
+def test_frequencies_that_follow_the_length_are_told_by_the_config(config: dict[str, Any], trained: int | None) -> None:
     model = types.SimpleNamespace(config=types.SimpleNamespace(**config))
     tried = [tokens for tokens in range(100) if follows_length(model, tokens)]
-    assert tried == ([] if from_tokens is None else list(range(from_tokens, 100)))
+    assert tried == ([] if trained is None else list(range(trained + 1, 100)))
+
+
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_windows_of_the_trained_length_may_share_batches_with_shorter_ones(name: str) -> None:
+    streams, said = documents(TRAINED_FOR, TRAINED_FOR - 9, TRAINED_FOR // 2, seed=9), list[str]()
+    plan = sliding(streams, 64, 64)
+
+    nll = measure_nll(loaded(MODELS[name]()), streams, plan, dataset="d", remark=said.append)
+
+    assert nll == pytest.approx(one_at_a_time(MODELS[name], streams, plan), rel=1e-4, abs=1e-4)
+    assert said == []
+
+
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_a_longest_window_just_beyond_the_trained_length_is_read_alone(name: str) -> None:
+    # So little beyond it that the first tokens of another row would not tell.
+    streams = documents(TRAINED_FOR + 1, TRAINED_FOR - 3, TRAINED_FOR // 2, seed=9)
+    plan = sliding(streams, 64, 64)
+
+    nll = measure_nll(loaded(MODELS[name]()), streams, plan, dataset="d")
+
+    assert nll == pytest.approx(one_at_a_time(MODELS[name], streams, plan), rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("lengths", [(50,), (TRAINED_FOR, TRAINED_FOR), (50, 40, 45)])

@@ -66,6 +66,21 @@ def test_nlls_are_the_models_own_in_any_batch(name: str, monkeypatch: pytest.Mon
     assert set(streamed) == {name not in PLAIN}
 
 
+def test_targets_beyond_the_trained_length_of_a_decoder_have_the_numbers_that_they_have_alone() -> None:
+    """Its rotary frequencies follow the longest target read so far."""
+    scaling = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    decoder = ENCODER_DECODERS["t5gemma"]["decoder"] | {"rope_parameters": scaling, "max_position_embeddings": 16}
+
+    def model() -> Any:
+        return encoder_decoder("t5gemma", decoder=decoder)
+
+    ids = np.random.default_rng(0).integers(5, 30, 30)
+    pairs = [Pair(ids[:10], ids[:length]) for length in (20, 18, 24, 9)]
+    expected = np.concatenate([loss(model(), [pair]) for pair in pairs])
+    for size in (1, 3, "auto"):
+        np.testing.assert_allclose(measure(model(), pairs, batch_size=size), expected, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_in_double_precision_nothing_is_lost(name: str) -> None:
     model = encoder_decoder(name, dtype=torch.float64)

@@ -27,13 +27,14 @@ def forget_lengths(model: Any, ids: Tensor, tokens: int | None = None) -> None:
         ids: What it is about to read, on its device, shape ``[batch, tokens]``.
         tokens: The length of a row with what the model writes behind it; None where it writes nothing.
     """
-    if _has(model, ("dynamic",), tokens or ids.shape[1]):
+    # A row of just the trained length is not short enough for the model to forget by itself.
+    if _has(model, ("dynamic",), (tokens or ids.shape[1]) + 1):
         model(input_ids=ids[:1, :2])
 
 
 def _has(model: Any, kinds: tuple[str, ...], tokens: int) -> bool:
     return any(
-        each.get("rope_type", each.get("type")) in kinds and tokens >= _trained(config, each)
+        each.get("rope_type", each.get("type")) in kinds and tokens > _trained(config, each)
         for config in _configs(getattr(model, "config", None))
         for each in _declared(config)
     )
@@ -42,7 +43,9 @@ def _has(model: Any, kinds: tuple[str, ...], tokens: int) -> bool:
 def _configs(config: Any) -> Iterator[Any]:
     """Yield a config and those within it, such as that of the text in a model of images and text."""
     yield config
-    yield from (each for each in getattr(config, "__dict__", {}).values() if hasattr(each, "model_type"))
+    for each in getattr(config, "__dict__", {}).values():
+        if hasattr(each, "model_type"):
+            yield from _configs(each)
 
 
 def _declared(config: Any) -> Iterator[dict[Any, Any]]:
@@ -53,8 +56,8 @@ def _declared(config: Any) -> Iterator[dict[Any, Any]]:
         yield from (each for each in found.values() if isinstance(each, dict))
 
 
-def _trained(config: Any, declared: dict[Any, Any]) -> int:
+def _trained(config: Any, declared: dict[Any, Any]) -> float:
     """Return how many tokens the model was trained to read; 0 where nothing says so."""
     original = "original_max_position_embeddings"
     said = (declared.get(original), getattr(config, original, None), getattr(config, "max_position_embeddings", None))
-    return min((each for each in said if isinstance(each, int)), default=0)
+    return min((each for each in said if isinstance(each, int | float)), default=0)

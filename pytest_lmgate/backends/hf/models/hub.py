@@ -13,7 +13,7 @@ from pytest_lmgate.errors import ModelError, OfflineError
 
 _NEVER = ["*.md", "*.png", "*.jpg", "*.msgpack", "*.h5", "*.onnx", "*.ot", "*.tflite", "onnx/*", "original/*"]
 _PICKLES = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
-_TOKENIZERS = ["tokenizer*", "vocab*", "*.model"]
+_TOKENIZERS = ["tokenizer*", "vocab*", "tekken.json", "*.model"]
 _WEIGHTS = ["*.safetensors", "*.gguf", *_PICKLES]
 
 

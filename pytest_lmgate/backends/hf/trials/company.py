@@ -86,13 +86,12 @@ def find_company(
     row = other[: max(2, min(_TOKENS, len(whole) // 2))]
     company, differs = Company.EQUAL, False
     if len(np.unique(lengths)) > 2:
-        if len(whole) == len(longest) or not follows_length(model, len(longest)):
+        differs = follows_length(model, len(longest))
+        if not differs:
             same = where_it_fits(device, lambda: has_same_numbers(read, row, [whole], dtype=dtype, name=name))
             if same:
                 return Company.ANY, False
             differs = same is not None
-        else:
-            differs = True
     begins = range(0, min(len(whole) - len(row) + 1, _PIECES * len(row)), len(row))
     pieces = [whole[begin : begin + len(row)] for begin in begins]
     same = where_it_fits(device, lambda: has_same_numbers(read, row, pieces, dtype=dtype, name=name))
