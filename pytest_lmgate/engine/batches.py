@@ -67,10 +67,10 @@ class Batches:
             yield batch.tolist()
 
 
-def eager(run: Callable[[Any], Sequence[Any]]) -> Callable[[Any], Callable[[], Sequence[Any]]]:
-    """Return what runs something at once, so that nothing is left to wait for."""
+def eager(run: Callable[[Sequence[int]], Sequence[Any]]) -> Begin:
+    """Return what runs some items at once, so that nothing is left to wait for."""
 
-    def begin(some: Any) -> Callable[[], Sequence[Any]]:
+    def begin(some: Sequence[int]) -> Callable[[], Sequence[Any]]:
         found = run(some)
         return lambda: found
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.cache.inventory import Found, find_entries
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.arguments.fixture import FixtureReference
@@ -139,7 +140,7 @@ class Plan:
 
 
 def _key(kind: str, models: list[Any], device: str) -> str:
-    return repr((kind.partition("/")[0], models, device.partition(":")[0]))
+    return repr((kind.partition("/")[0], models, device_class(device)))
 
 
 def _share(measurement: Measurement[Any], partial: Entry) -> float:

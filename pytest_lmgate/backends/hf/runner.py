@@ -234,12 +234,8 @@ class _Decoder:
         self.config, self.get_output_embeddings = getattr(model, "config", None), model.get_output_embeddings
 
     def forward(self, input_ids: Tensor, use_cache: bool = False) -> Any:
-        rows = len(input_ids)  # `forget_lengths` reads one
         return self._model(
-            input_ids=self._sources[:rows],
-            attention_mask=self._mask[:rows],
-            decoder_input_ids=input_ids,
-            use_cache=use_cache,
+            input_ids=self._sources, attention_mask=self._mask, decoder_input_ids=input_ids, use_cache=use_cache
         )
 
     __call__ = forward

@@ -29,7 +29,7 @@ def forget_lengths(model: Any, ids: Tensor, tokens: int | None = None) -> None:
     """
     # A row of just the trained length is not short enough for the model to forget by itself.
     if _has(model, ("dynamic",), (tokens or ids.shape[1]) + 1):
-        model(input_ids=ids[:1, :2])
+        model(input_ids=ids[:, :2])
 
 
 def _has(model: Any, kinds: tuple[str, ...], tokens: int) -> bool:
