@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what collection made out of garbage collections: each pytest that a test runs in this process makes five."""
+    """Leave all tests out of garbage collections: each pytest that a test runs in this process has five of these."""
     gc.collect()
     gc.freeze()
 

@@ -41,6 +41,8 @@ class Batching:
         is_double: Whether the model computes in float64; then its numbers are kept in float64 too.
         at_once: Batches that it takes at the same time, each from a thread of its own.
         is_ahead: Whether a batch is begun before the results of the one before are waited for; see `Runner.begin`.
+        reads_once: Whether `score` reads once what several requests of a batch read, so that these count as one; see
+            `pytest_lmgate.backends.reading.read_once`.
     """
 
     tokens: int = 16384
@@ -49,3 +51,4 @@ class Batching:
     is_double: bool = False
     at_once: int = 1
     is_ahead: bool = False
+    reads_once: bool = False

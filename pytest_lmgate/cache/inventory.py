@@ -57,7 +57,7 @@ class Found:
 
     @property
     def kind(self) -> str:
-        """What was measured, as in ``token-nll/6``."""
+        """What was measured, as in ``token-nll/7``."""
         return self.fingerprint.kind if self.fingerprint else self.path.parent.parent.name
 
     @property

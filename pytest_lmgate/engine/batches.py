@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from pytest_lmgate.arrays import Ints
 from pytest_lmgate.backends.base import Batching, Company, OutOfMemory
 from pytest_lmgate.backends.raised import raised
@@ -30,6 +32,10 @@ class Items(Protocol):
         """Those to run, the longest first."""
 
     @property
+    def reads(self) -> Ints:
+        """Equal numbers for items that read the same, which follow each other in `order`."""
+
+    @property
     def may_pad(self) -> bool:
         """Whether items of different lengths may go together."""
 
@@ -42,14 +48,15 @@ class Batches:
     """Items of like length together, as many as the budget of tokens holds, which may shrink on the way."""
 
     def __init__(self, items: Items, batching: Batching, batch_size: int | str) -> None:
-        self._items, self._company = items, batching.company
+        self._items, self._company, self._reads_once = items, batching.company, batching.reads_once
         self._most = batch_size if isinstance(batch_size, int) else None
         # Items that the user counts are run however long they are.
         self._budget = batching.tokens if self._most is None else self._most * max(1, int(items.lengths.max()))
 
     def shrink(self, batch: Sequence[int], count: int) -> None:
         """Learn that of these items only so many fit."""
-        self._budget = max(1, min(self._budget, count * int(self._items.lengths[list(batch)].max())))
+        rows = len(np.unique(self._reads(batch[:count])))
+        self._budget = max(1, min(self._budget, rows * int(self._items.lengths[list(batch)].max())))
 
     def __iter__(self) -> Iterator[list[int]]:
         lengths, order = self._items.lengths, self._items.order
@@ -57,14 +64,21 @@ class Batches:
         # they read keep the longest so far in mind: theirs come last.
         if self._company is not Company.ANY:
             order = order[::-1]
-        begin = 0
+        begin, reads = 0, self._reads(order)
+        rows = np.cumsum(np.diff(reads, prepend=reads[:1]) != 0)
         while begin < len(order):
             size = min(self._most or self._budget, max(1, self._budget // max(1, int(lengths[order[begin]]))))
-            batch = order[begin : begin + (1 if self._company is Company.ALONE else size)]
+            end = np.searchsorted(rows, rows[begin] + (1 if self._company is Company.ALONE else size))
+            batch = order[begin:end]
             if self._company is Company.EQUAL or not self._items.may_pad:
                 batch = batch[lengths[batch] == lengths[batch[0]]]
             begin += len(batch)
             yield batch.tolist()
+
+    def _reads(self, some: Sequence[int] | Ints) -> Ints:
+        """Equal numbers for items that count as one."""
+        items = np.asarray(some, dtype=np.int64)
+        return self._items.reads[items] if self._reads_once else items
 
 
 def eager(run: Callable[[Sequence[int]], Sequence[Any]]) -> Begin:

@@ -102,6 +102,10 @@ class _Rows:
         tokens = np.array([len(prompt.ids) for prompt in self.prompts], dtype=np.int64)
         return (tokens + self.settings.max_new_tokens) * self.settings.num_beams
 
+    @property
+    def reads(self) -> NDArray[np.int64]:
+        return np.arange(len(self.prompts))
+
     @functools.cached_property
     def order(self) -> NDArray[np.int64]:
         return np.argsort(-self.lengths, kind="stable")

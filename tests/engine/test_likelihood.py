@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_lmgate.data.protocols.windowing import Windowing
-from pytest_lmgate.data.requests.windows import plan_windows, window_requests
+from pytest_lmgate.data.requests.windows import WindowPlan, plan_windows, window_requests
 from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine.loop import Progress
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
@@ -45,10 +45,14 @@ class Watched:
 
     @property
     def batches(self) -> list[tuple[int, int]]:
-        """Without those that prove what the model is like: all that a measurement runs that is known already."""
+        """Without those that prove what the model is like."""
+        return self.batches_of(STREAMS, PLAN)
+
+    def batches_of(self, streams: Streams, plan: WindowPlan) -> list[tuple[int, int]]:
+        """The same of other windows; the proof is all that a measurement runs that is known already."""
         proof = Watched(build("llama"), self._most, self._error)
-        known = Kept(np.zeros(WHOLE))
-        measure_nll(loaded(proof.model), STREAMS, PLAN, dataset="d", kept=known)
+        known = Kept(np.zeros(int(plan.targets.sum())))
+        measure_nll(loaded(proof.model), streams, plan, dataset="d", kept=known)
         return self.shapes[len(proof.shapes) :]
 
 
@@ -74,6 +78,38 @@ def test_every_window_is_read_once_in_batches_of_like_length() -> None:
     assert set(rows[:-1]) == {4}
     lengths = [length for _, length in watched.batches]
     assert lengths == sorted(lengths, reverse=True)
+
+
+# Questions of 20, 20, 12 and 9 tokens, each with the same four choices of a token.
+QUIZ = Streams(tuple(np.append(ids, letter) for ids in documents(20, 20, 12, 9).ids for letter in (7, 8, 9, 10)), None)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "shapes"),
+    [(1, [(1, 20), (1, 20), (1, 12), (1, 9)]), (3, [(3, 20), (1, 9)]), ("auto", [(4, 20)])],
+)
+def test_a_question_is_read_once_for_all_choices_of_one_token(
+    batch_size: int | str, shapes: list[tuple[int, int]]
+) -> None:
+    watched, plan = Watched(build("llama")), sliding(QUIZ, 32, 32)
+
+    nll = measure_nll(loaded(watched.model), QUIZ, plan, batch_size=batch_size)
+
+    assert watched.batches_of(QUIZ, plan) == shapes
+    assert nll == pytest.approx(naive_nll(build("llama"), QUIZ, plan), rel=0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("most", "shapes"),
+    [(45, [(4, 20), (2, 20), (2, 12)]), (21, [(1, 9), (1, 12), (1, 20), (1, 20)])],  # the latter leaves no room to try
+)
+def test_where_memory_ends_between_questions_they_are_still_read_once(most: int, shapes: list[tuple[int, int]]) -> None:
+    watched, plan = Watched(build("llama"), most), sliding(QUIZ, 32, 32)
+
+    nll = measure_nll(loaded(watched.model), QUIZ, plan)
+
+    assert watched.batches_of(QUIZ, plan) == shapes
+    assert nll == pytest.approx(naive_nll(build("llama"), QUIZ, plan), rel=0, abs=1e-5)
 
 
 def test_a_batch_holds_no_more_tokens_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokeniz
 from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, where_it_fits
 from pytest_lmgate.backends.memory import release, sent, within_memory
+from pytest_lmgate.backends.reading import read_once
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.requests.requests import Request, Requests
@@ -74,6 +75,11 @@ class TransformersRunner(Runner):
 
     def begin(self, requests: Sequence[Request]) -> Callable[[], list[Floats]]:
         """Launch the reading of requests, and return what waits for the NLLs of their targets."""
+        joined, parted = read_once(requests)
+        wait = self._begin(joined)
+        return lambda: parted(wait())
+
+    def _begin(self, requests: Sequence[Request]) -> Callable[[], list[Floats]]:
         device = self.loaded.device
         wait = within_memory(device, lambda: self._launched(requests))
         ends = np.cumsum([len(each.targets) for each in requests])[:-1]
@@ -135,7 +141,7 @@ class TransformersRunner(Runner):
                 f"read with {company.value} (slower)"
             )
         is_double, is_ahead = scorer.dtype(loaded) == torch.float64, loaded.device.type == "cuda" and not compare
-        return Batching(budget, company, remark, is_double, is_ahead=is_ahead)
+        return Batching(budget, company, remark, is_double, is_ahead=is_ahead, reads_once=longest.source is None)
 
     def _activation_bytes(self, batch: _Batch, tokens: int) -> float | None:
         """Return the memory that a GPU takes for each token of a batch while the model reads.
@@ -171,7 +177,7 @@ class TransformersRunner(Runner):
 
     def _found_company(self, longest: Ints, other: Ints, lengths: Ints, budget: int) -> tuple[Company, bool]:
         def read(rows: Sequence[Ints]) -> list[Floats]:
-            return self.score([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])
+            return self._begin([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])()
 
         return find_company(read, longest, other, lengths, budget=budget, loaded=self.loaded)
 

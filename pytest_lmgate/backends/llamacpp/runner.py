@@ -17,6 +17,7 @@ from pytest_lmgate.backends.llamacpp.library import Context, Weights, batch_toke
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
 from pytest_lmgate.backends.llamacpp.together import Together, planned
 from pytest_lmgate.backends.llamacpp.tokens import Tokens
+from pytest_lmgate.backends.reading import read_once
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.backends.writing import refuse_beams, written
 from pytest_lmgate.config.arguments.generation import GenerationSettings
@@ -61,11 +62,12 @@ class LlamaCppRunner(Runner):
             self._make_room(longest)
         if compare:
             return Batching(max(1, min(_TOKENS, _COMPARED_LOGITS // size)))
-        return Batching(self._together.budget(_TOKENS))
+        return Batching(self._together.budget(_TOKENS), reads_once=True)
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
         """Return the NLLs of the requests' targets."""
-        return self._together.read(requests, self._nll, self._nll_together)
+        joined, parted = read_once(requests)
+        return parted(self._together.read(joined, self._nll, self._nll_together))
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
         """Return the logits that predict the requests' targets, whole."""

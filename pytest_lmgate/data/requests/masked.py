@@ -103,7 +103,7 @@ def masked_requests(pieces: Sequence[Piece], tokenizer: TokenizerFacts, dataset:
         counts=np.ones(len(of), dtype=np.int64),
         highest=max(mask, *(int(piece.ids.max()) for piece in pieces)),
         make=make,
-        key=lambda copy: (first[int(of[copy])], int(at[copy])),
+        key=lambda copy: ((first[int(of[copy])], int(at[copy])), None),
         describe=lambda some: (
             f"{len(some)} masked cop{'y' if len(some) == 1 else 'ies'} of {lengths[some[0]]:,} tokens"
         ),

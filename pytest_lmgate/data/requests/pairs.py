@@ -89,7 +89,7 @@ def pair_requests(pairs: Sequence[Pair], dataset: str) -> Requests:
         counts=counts,
         highest=max(int(max(pair.source.max(), pair.target.max())) for pair in pairs),
         make=lambda row: Request(pairs[row].target, np.arange(counts[row]), pairs[row].target, pairs[row].source),
-        key=lambda row: (pairs[row].source.tobytes(), pairs[row].target.tobytes()),
+        key=lambda row: ((pairs[row].source.tobytes(), pairs[row].target.tobytes()), None),
         describe=describe,
         where=lambda row, target: f"target token {target:,} in row {row} of {dataset!r}",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Request", "Requests"]
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,8 @@ class Requests:
         counts: Targets of each request, shape ``[requests]``.
         highest: The highest token id of all.
         make: Makes the request of a number.
-        key: Identifies all that a request's numbers depend on: equal requests are scored once.
+        key: Identifies what a request reads, and what is scored there. Equal requests are scored once; an engine may
+            read once what several read.
         describe: Says in words what some requests are, as in ``a window of 512 tokens``.
         where: Says where a target is, given its request and its number there, as in ``token 7 in document 3 of 'd'``.
         may_pad: Whether requests of different lengths may go together.
@@ -52,7 +53,7 @@ class Requests:
     counts: Ints
     highest: int
     make: Callable[[int], Request]
-    key: Callable[[int], Hashable]
+    key: Callable[[int], tuple[Hashable, Hashable]]
     describe: Callable[[Sequence[int]], str]
     where: Callable[[int, int], str]
     may_pad: bool = True
@@ -60,16 +61,21 @@ class Requests:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @functools.cached_property
+    @property
     def repeats(self) -> dict[int, list[int]]:
         """The number of the first of each set of equal requests, with the numbers of all of the set."""
-        return repeats(map(self.key, range(len(self))))
+        return self._alike[0]
+
+    @property
+    def reads(self) -> Ints:
+        """Equal numbers for requests that read the same, shape ``[requests]``."""
+        return self._alike[1]
 
     @functools.cached_property
     def order(self) -> Ints:
-        """The first of each set of equal requests, the longest first."""
+        """The first of each set of equal requests, the longest first; those that read the same follow each other."""
         distinct = np.array(list(self.repeats), dtype=np.int64)
-        return distinct[np.argsort(-self.lengths[distinct], kind="stable")]
+        return distinct[np.lexsort((self.reads[distinct], -self.lengths[distinct]))]
 
     @property
     def tokens(self) -> int:
@@ -80,3 +86,15 @@ class Requests:
     def offsets(self) -> Ints:
         """Where each request's targets begin among all, and where the last ones end, shape ``[requests + 1]``."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+
+    @functools.cached_property
+    def _alike(self) -> tuple[dict[int, list[int]], Ints]:
+        reads, first = np.empty(len(self), dtype=np.int64), dict[Hashable, int]()
+
+        def keys() -> Iterator[Hashable]:
+            for request in range(len(self)):
+                read, scored = self.key(request)
+                reads[request] = first.setdefault(read, request)
+                yield read, scored
+
+        return repeats(keys()), reads

@@ -99,9 +99,8 @@ def window_requests(streams: Streams, plan: WindowPlan, dataset: str) -> Request
         # The last target needs no state of its own, and the state at a position predicts the next token.
         return Request(read(window), np.arange(lengths[window] - counts[window], lengths[window]), targets(window))
 
-    def key(window: int) -> Hashable:
-        parts = read(window), targets(window)
-        return tuple(hashlib.blake2b(part.tobytes(), digest_size=16).digest() for part in parts)
+    def key(window: int) -> tuple[Hashable, Hashable]:
+        return _digest(read(window)), _digest(targets(window))
 
     return Requests(
         lengths=lengths,
@@ -114,3 +113,7 @@ def window_requests(streams: Streams, plan: WindowPlan, dataset: str) -> Request
             f"token {int(plan.first[window]) + target:,} in document {plan.document[window]} of {dataset!r}"
         ),
     )
+
+
+def _digest(ids: Ints) -> bytes:
+    return hashlib.blake2b(ids.tobytes(), digest_size=16).digest()

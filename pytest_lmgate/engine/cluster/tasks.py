@@ -156,7 +156,7 @@ def outline(requests: Requests) -> Requests:
         counts=requests.counts[order],
         highest=requests.highest,
         make=shown.__getitem__,
-        key=int,
+        key=lambda request: (request, None),
         describe=lambda some: f"{len(some)} requests",
         where=lambda request, target: f"target {target} of request {request}",
         may_pad=requests.may_pad,

@@ -26,7 +26,7 @@ from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.metrics.texts.inputs import cluster_numbers
 from pytest_lmgate.spec.requests import ChoiceRequest
 
-_KIND = "choices/3"
+_KIND = "choices/4"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.data.corpora.corpus import Corpus
+from pytest_lmgate.data.requests.windows import WindowPlan, window_requests
+from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.spec.protocol import Protocol
 from tests.engines.projects import text_of
 
@@ -113,6 +115,25 @@ def test_a_row_has_the_same_number_in_any_batch(opened: Callable[..., Any]) -> N
     together = score(runner, requests, JOB).nll
     alone = score(runner, requests, Job(model="m", dataset="d", batch_size=1)).nll
     assert np.array_equal(together, alone)
+
+
+def test_a_question_is_read_once_for_all_choices_of_one_token(
+    reference: Any, exact: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = [exact.tokenizer.encode(text_of(length, seed), True) for seed, length in enumerate((40, 40, 25, 9, 40))]
+    ids = [np.append(question, letter) for question in questions for letter in (5, 6, 7, 8)]
+    streams = Streams(tuple(ids), None)
+    ends = np.array([len(each) for each in ids])
+    plan = WindowPlan(
+        document=np.arange(20), begin=np.zeros_like(ends), end=ends, first=ends - 1, prefix=np.zeros(20, dtype=np.bool_)
+    )
+    read, plain = list[int](), exact._read
+    monkeypatch.setattr(exact, "_read", lambda request: read.append(len(request.ids)) or plain(request))
+
+    found = score(exact, window_requests(streams, plan, "d"), JOB).nll
+
+    assert sorted(read) == sorted(map(len, questions))
+    assert found == pytest.approx(score(reference, window_requests(streams, plan, "d"), JOB).nll, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["f32.gguf", "f16.gguf", "q8_0.gguf"])
