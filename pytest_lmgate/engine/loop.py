@@ -35,7 +35,7 @@ class Progress:
         dataset: Name of the dataset.
         done: Targets or texts so far, those of an earlier, interrupted run included.
         of: Targets or texts of the whole measurement.
-        tokens: Tokens read or generated in this run.
+        tokens: Tokens of the requests scored in this run, or generated; what several requests read counts for each.
         seconds: Time since this run began.
         so_far: The result so far, in words.
         total: Sum of the results so far.
@@ -99,7 +99,7 @@ class Board(Protocol):
     Attributes:
         done: Targets or texts so far.
         of: Targets or texts of the whole measurement.
-        tokens: Tokens read or generated.
+        tokens: As in `Progress`.
         total: The sum so far, for `Job.stop_when`.
         so_far: The result so far, in words.
         entry: What is kept of an unfinished measurement.
