@@ -40,7 +40,7 @@ from pytest_lmgate.evaluate.sources.resolver import Resolver
 from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric
-from pytest_lmgate.spec.gates import EvaluationSpec
+from pytest_lmgate.spec.gates import EvaluationSpec, Gate, NoRegression
 from pytest_lmgate.spec.protocol import Protocol
 from pytest_lmgate.spec.requests import ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest
 
@@ -207,16 +207,18 @@ class Evaluator:
             return runner, self.measurements.runner(candidate)
         raise ModelError(f"{reference.name!r} and {candidate.name!r} do not fit in memory together")
 
-    def check(self, what: EvaluationSpec, direction: str | None) -> None:
+    def check(self, gate: Gate | NoRegression) -> None:
         """Refuse at collection what needs no file: unknown names, metrics and options.
-
-        Args:
-            what: The evaluation of a gate.
-            direction: Whether ``lower`` or ``higher`` values pass the gate; None where the metric decides.
 
         Raises:
             ConfigError: A name, metric or option is unknown, or the metric is of the other direction.
         """
+        self._check(gate.evaluation, gate.direction)
+        if isinstance(gate, NoRegression) and gate.reference is not None:
+            with about("against"):
+                self._check(gate.reference, gate.direction)
+
+    def _check(self, what: EvaluationSpec, direction: str | None) -> None:
         for argument, model in (("model", what.model), ("reference", what.reference)):
             named = model.model if isinstance(model, RevisedModel) else model
             if isinstance(named, str | Path):

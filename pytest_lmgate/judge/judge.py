@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.config.options import Options
-from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, about, harmless
+from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.evaluate.targets import Shelf
 from pytest_lmgate.gates.baseline import BaselineEntry
@@ -46,17 +46,6 @@ class Judge:
         self._shelf: Shelf = {}
         self.entries: dict[str, str] = {}
         """Entries for the baseline file, in JSON, by gate."""
-
-    def check(self, gate: Gate | NoRegression) -> None:
-        """Find what is wrong with a gate before anything is measured.
-
-        Raises:
-            ConfigError: A name, a metric or an option is not known.
-        """
-        self._evaluator.check(gate.evaluation, gate.direction)
-        if isinstance(gate, NoRegression) and gate.reference is not None:
-            with about("against"):
-                self._evaluator.check(gate.reference, gate.direction)
 
     def judge(
         self, gate: Gate | NoRegression, identity: str, test: str, resolve: Resolve = lambda given: given

@@ -20,6 +20,7 @@ from pytest_lmgate.judge.family import corrected
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.upkeep import update_file
 from pytest_lmgate.metrics.texts import TextMetric
+from pytest_lmgate.spec.gates import Gate, NoRegression
 from pytest_lmgate.spec.markers import parse_marker
 from pytest_lmgate.spec.yaml_gates import read_gates
 from tests.models.tiny import tiny_llama, word_level
@@ -51,6 +52,10 @@ def judge_in(
     made = Options(**{"cache": project / ".lmgate_cache", **options})
     evaluator = Evaluator(load_project(project), made, users_metrics=users_metrics)
     return Judge(evaluator, made, Baselines(project / "lmgate-baseline.json", update))
+
+
+def checked(project: Path, gate: Gate | NoRegression) -> None:
+    Evaluator(load_project(project), Options(cache=project / ".lmgate_cache")).check(gate)
 
 
 def judged(judge: Judge, marker: str, *args: Any, **kwargs: Any) -> Verdict:
@@ -87,7 +92,7 @@ def test_the_gates_of_a_file_are_judged_in_a_dozen_lines(project: Path) -> None:
     entries, problems = read_gates(loaded.file)
     assert problems == []
     for entry in entries:
-        judge.check(entry.gate)
+        checked(project, entry.gate)
     verdicts = [judge.judge(entry.gate, f"lmgate.yaml::{entry.gate.label}", entry.key)[0] for entry in entries]
 
     assert [verdict.verdict for verdict in verdicts] == ["pass", "fail", "pass", "error"]
@@ -177,14 +182,14 @@ def test_an_unknown_name_is_an_error_about_its_argument(
     project: Path, arguments: tuple[Any, ...], argument: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
-        judge_in(project).check(parse_marker("no_regression", arguments, {}))
+        checked(project, parse_marker("no_regression", arguments, {}))
     assert raised.value.argument == argument
 
 
 def test_an_unknown_reference_is_an_error_about_against_although_it_is_called_a_model(project: Path) -> None:
     gate = parse_marker("no_regression", ("ppl", "./die", "quiz", "1%"), {"against": "fp61"})
     with pytest.raises(ConfigError, match=r"^model 'fp61' is not known") as raised:
-        judge_in(project).check(gate)
+        checked(project, gate)
     assert raised.value.argument == "against"
 
 

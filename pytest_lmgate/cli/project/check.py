@@ -11,7 +11,7 @@ import typer
 
 from pytest_lmgate.cli.output import AsJson, show
 from pytest_lmgate.cli.places import root
-from pytest_lmgate.errors import ConfigError, LmgateError, about
+from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.report.wording.counted import counted
 
 
@@ -49,7 +49,6 @@ def _checked(file: Path) -> tuple[str, list[str]]:
     from pytest_lmgate.cli.measurements.measuring import measuring
     from pytest_lmgate.config.file import load_project
     from pytest_lmgate.metrics.table import METRICS
-    from pytest_lmgate.spec.gates import NoRegression
     from pytest_lmgate.spec.yaml_gates import read_gates
 
     try:
@@ -62,10 +61,7 @@ def _checked(file: Path) -> tuple[str, list[str]]:
             if entry.gate.evaluation.metric not in METRICS:  # a user's own, which only pytest knows
                 continue
             try:
-                bench.evaluator.check(entry.gate.evaluation, entry.gate.direction)
-                if isinstance(entry.gate, NoRegression) and entry.gate.reference is not None:
-                    with about("against"):
-                        bench.evaluator.check(entry.gate.reference, entry.gate.direction)
+                bench.evaluator.check(entry.gate)
             except LmgateError as error:
                 problems.append(entry.problem(error))
     spec = project.spec

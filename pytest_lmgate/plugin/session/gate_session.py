@@ -184,7 +184,7 @@ class GateSession:
         self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None, project: ProjectGates
     ) -> Gate | NoRegression:
         gate = entry.gate if entry else parse_marker(mark.name, mark.args, mark.kwargs)
-        project.judge.check(gate)
+        project.evaluator.check(gate)
         if gate.uses_baseline:
             project.read_baseline()
         ask_for_fixtures(item, gate)
