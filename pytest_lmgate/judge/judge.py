@@ -25,7 +25,7 @@ from pytest_lmgate.gates.where import Where
 from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.judge.where import locate
 from pytest_lmgate.metrics.sample import Sample
-from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.score import Score, sample_of
 from pytest_lmgate.spec.gates import Gate, NoRegression
 
 _ANEW = "; if this is intended, measure the baseline anew with --lmgate-update"
@@ -108,7 +108,7 @@ class Judge:
             message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
             details=tuple(details.items()),
             worst=_worst(score) if outcome == "fail" or blocking else (),
-            spread=_spread(score, _sample(score)) if is_distance else None,
+            spread=_spread(score, sample_of(score)) if is_distance else None,
         )
 
     def _by_reference(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
@@ -117,7 +117,7 @@ class Judge:
         reference = self._evaluator.evaluate(gate.reference.resolved(resolve))
         against = f"model {gate.reference.model_name!r}"
         same = bool(score.content) and score.content == reference.content
-        samples = _sample(score), _sample(reference)
+        samples = sample_of(score), sample_of(reference)
         found = _compared(gate, *samples, against, same=same)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         where, spread = self._where(gate, samples, found, resolve), _spread(score, *samples)
@@ -144,7 +144,7 @@ class Judge:
         with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, entry.words)):
             score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
         found = self._with_entry(gate, score, entry, _ANEW)
-        candidate = _sample(score).merged()
+        candidate = sample_of(score).merged()
         samples = candidate, self._baselines.reference(entry, score, candidate)
         where, spread = self._where(gate, samples, found, resolve), _spread(score, *samples)
         return replace(self._judged(blank, score, found), where=where, spread=spread)
@@ -158,7 +158,7 @@ class Judge:
         return locate(self._evaluator, gate.evaluation.resolved(resolve), against, samples, found, self._shelf)
 
     def _with_entry(self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = "") -> Comparison:
-        candidate = _sample(score).merged()
+        candidate = sample_of(score).merged()
         reference = self._baselines.reference(entry, score, candidate)
         same = bool(score.content) and score.content == entry.content
         try:
@@ -219,11 +219,6 @@ def _measured(blank: Verdict, score: Score) -> Verdict:
         device=device_class(score.device),
         identity=tuple(identity.items()),
     )
-
-
-def _sample(score: Score) -> Sample:
-    assert score.sample is not None  # the only scores without one are percentiles, which no_regression refuses
-    return score.sample
 
 
 def _compared(gate: NoRegression, candidate: Sample, reference: Sample, against: str, *, same: bool) -> Comparison:

@@ -6,7 +6,7 @@ the value never takes part in a comparison.
 
 from __future__ import annotations
 
-__all__ = ["Score", "distinct"]
+__all__ = ["Score", "distinct", "sample_of"]
 
 import math
 from collections.abc import Mapping
@@ -107,6 +107,12 @@ class Score(float):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (float(self), {**vars(self), "sample": None})
+
+
+def sample_of(score: Score) -> Sample:
+    """Return the sample of a score to compare; only percentiles of a divergence lack one, and none is compared."""
+    assert score.sample is not None
+    return score.sample
 
 
 def distinct(a: float, b: float) -> tuple[str, str]:

@@ -12,8 +12,7 @@ from pytest_lmgate.cli.measurements.measuring import Measuring
 from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import EngineError, ModelError
 from pytest_lmgate.metrics.noise.student import t_quantile
-from pytest_lmgate.metrics.sample import Sample
-from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.score import Score, sample_of
 
 _METRIC_OF = {"causal": "ppl", "masked": "pppl"}
 _CONFIDENCE, _POWER = 0.95, 0.8
@@ -92,7 +91,7 @@ def proposal_against(session: Measuring, model: str, reference: str, dataset: st
         raise ComparisonError(f"{model} and {reference} cannot be compared: one is causal, the other is masked")
     try:
         tolerance = Tolerance(_LEAST, relative=True)
-        found = compare(_sample(score), _sample(other), tolerance=tolerance, confidence=_CONFIDENCE)
+        found = compare(sample_of(score), sample_of(other), tolerance=tolerance, confidence=_CONFIDENCE)
     except ComparisonError as error:
         raise ComparisonError(f"{model} and {reference} cannot be compared: {error}") from None
     worst = found.degradation if found.upper is None else found.upper
@@ -118,11 +117,6 @@ def _measured(session: Measuring, model: str, dataset: str) -> Score:
     if not score.is_finite:
         raise EngineError(f"the perplexity of {model!r} on {dataset!r} is {float(score)}: no limit can be proposed")
     return score
-
-
-def _sample(score: Score) -> Sample:
-    assert score.sample is not None  # every perplexity has one
-    return score.sample
 
 
 def _proposal(score: Score, model: str, dataset: str, margin: float) -> Proposal:
@@ -152,7 +146,7 @@ def _paired(proposal: Proposal, other: Proposal) -> Proposal:
     from pytest_lmgate.gates.comparisons.paired import compare
 
     assert proposal.tolerance is not None  # each model has a gate by its own baseline
-    candidate, reference = _sample(proposal.score), _sample(other.score)
+    candidate, reference = sample_of(proposal.score), sample_of(other.score)
     try:
         found = compare(candidate, reference, tolerance=proposal.tolerance, confidence=_CONFIDENCE)
     except ComparisonError:  # they have other tokens, and so no pairs
