@@ -21,7 +21,6 @@ from pytest_lmgate.gates.comparisons.paired import compare, differences
 from pytest_lmgate.gates.spread import Spread, spread_of
 from pytest_lmgate.gates.tagged import with_rows
 from pytest_lmgate.gates.verdict import Former, Verdict, judge_bounds, judge_limit
-from pytest_lmgate.gates.where import Where
 from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.judge.where import locate
 from pytest_lmgate.metrics.sample import Sample
@@ -30,6 +29,7 @@ from pytest_lmgate.spec.gates import Gate, NoRegression
 
 _ANEW = "; if this is intended, measure the baseline anew with --lmgate-update"
 Resolve = Callable[[Any], Any]
+_Samples = tuple[Sample, Sample]  # of the candidate and of the reference
 
 
 class Judge:
@@ -118,11 +118,9 @@ class Judge:
         against = f"model {gate.reference.model_name!r}"
         same = bool(score.content) and score.content == reference.content
         samples = sample_of(score), sample_of(reference)
-        found = _compared(gate, *samples, against, same=same)
+        found = _compared(gate, samples, against, same=same)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
-        where, spread = self._where(gate, samples, found, resolve), _spread(score, *samples)
-        judged = self._judged(blank, score, found)
-        return replace(judged, seconds=seconds, cached=cached, where=where, spread=spread)
+        return replace(self._judged(blank, gate, score, samples, found, resolve), seconds=seconds, cached=cached)
 
     def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
         baselines = self._baselines
@@ -143,39 +141,36 @@ class Judge:
         entry = baselines.require(blank.id, blank.test, gate.evaluation)
         with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, entry.words)):
             score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
-        found = self._with_entry(gate, score, entry, _ANEW)
+        samples, found = self._with_entry(gate, score, entry, _ANEW)
+        return self._judged(blank, gate, score, samples, found, resolve)
+
+    def _with_entry(
+        self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = ""
+    ) -> tuple[_Samples, Comparison]:
         candidate = sample_of(score).merged()
         samples = candidate, self._baselines.reference(entry, score, candidate)
-        where, spread = self._where(gate, samples, found, resolve), _spread(score, *samples)
-        return replace(self._judged(blank, score, found), where=where, spread=spread)
-
-    def _where(
-        self, gate: NoRegression, samples: tuple[Sample, Sample], found: Comparison, resolve: Resolve
-    ) -> Where | None:
-        if found.decision == "pass":
-            return None
-        against = None if gate.reference is None else gate.reference.resolved(resolve)
-        return locate(self._evaluator, gate.evaluation.resolved(resolve), against, samples, found, self._shelf)
-
-    def _with_entry(self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = "") -> Comparison:
-        candidate = sample_of(score).merged()
-        reference = self._baselines.reference(entry, score, candidate)
         same = bool(score.content) and score.content == entry.content
         try:
-            found = _compared(gate, candidate, reference, entry.words, same=same)
+            found = _compared(gate, samples, entry.words, same=same)
         except ComparisonError as error:
             raise type(error)(f"{error}{hint}") from None
-        return replace(found, notes=self._baselines.notes(entry, score))
+        return samples, replace(found, notes=self._baselines.notes(entry, score))
 
     def _former(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> Former:
         if entry is None:
             return Former()
         try:
-            return Former(entry.value, self._with_entry(gate, score, entry))
+            return Former(entry.value, self._with_entry(gate, score, entry)[1])
         except LmgateError as error:
             return Former(entry.value, problem=str(error))
 
-    def _judged(self, blank: Verdict, score: Score, found: Comparison) -> Verdict:
+    def _judged(
+        self, blank: Verdict, gate: NoRegression, score: Score, samples: _Samples, found: Comparison, resolve: Resolve
+    ) -> Verdict:
+        where = None
+        if found.decision != "pass":
+            against = None if gate.reference is None else gate.reference.resolved(resolve)
+            where = locate(self._evaluator, gate.evaluation.resolved(resolve), against, samples, found, self._shelf)
         fails = found.fails_build(strict=self._options.strict)
         if found.needed is not None:  # what is compared may be counted otherwise than what is scored: tokens, bytes
             found = replace(found, needed=math.ceil(found.needed * score.n / found.n))
@@ -187,6 +182,8 @@ class Judge:
             limit=found.reference + worse if score.direction == "lower" else found.reference - worse,
             comparison=found,
             worst=_worst(score) if fails else (),
+            where=where,
+            spread=_spread(score, *samples),
         )
 
     def _explained(self, begin: int) -> str:
@@ -221,12 +218,12 @@ def _measured(blank: Verdict, score: Score) -> Verdict:
     )
 
 
-def _compared(gate: NoRegression, candidate: Sample, reference: Sample, against: str, *, same: bool) -> Comparison:
+def _compared(gate: NoRegression, samples: _Samples, against: str, *, same: bool) -> Comparison:
     try:
-        found = compare(candidate, reference, tolerance=gate.tolerance, confidence=gate.confidence, same=same)
+        found = compare(*samples, tolerance=gate.tolerance, confidence=gate.confidence, same=same)
     except ComparisonError as error:
         raise ComparisonError(f"cannot be compared with the {against}: {error}") from None
-    return replace(found, against=against, clustered_by=candidate.clustered_by)
+    return replace(found, against=against, clustered_by=samples[0].clustered_by)
 
 
 def _spread(score: Score, candidate: Sample, reference: Sample | None = None) -> Spread | None:
