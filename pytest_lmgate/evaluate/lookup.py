@@ -8,7 +8,6 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_lmgate.backends.base import Model, Runner
@@ -18,7 +17,7 @@ from pytest_lmgate.config.options import Options
 from pytest_lmgate.engine.loop import Job, Progress
 from pytest_lmgate.engine.pool import FilesChanged, ModelPool
 from pytest_lmgate.errors import CacheError, LmgateError, ModelError
-from pytest_lmgate.evaluate.measurements.measurement import AtLeast, Measurement
+from pytest_lmgate.evaluate.measurements.measurement import AtLeast, Bench, Measurement
 from pytest_lmgate.evaluate.verification import Verification
 from pytest_lmgate.identity.patches import patches
 
@@ -89,7 +88,7 @@ class Measurements:
             if model.not_kept:
                 self.not_kept[model.name] = model.not_kept
                 self.lookups.append(Lookup(False, address, (f"not kept: {model.not_kept}",)))
-                measured = measurement.measure(_Bench(self, None, stop_above))
+                measured = measurement.measure(self._bench(None, stop_above, {}))
                 if not isinstance(measured, AtLeast):
                     self._known[address] = measured
                     self._shared.append(address)
@@ -101,10 +100,10 @@ class Measurements:
                 found = self._fresh(fingerprint, measurement)
                 if found is None:
                     self.lookups.append(Lookup(False, address, self._explained(fingerprint)))
-                    bench = _Bench(self, fingerprint, stop_above)
-                    measured = measurement.measure(bench)
+                    pace: dict[str, float] = {}
+                    measured = measurement.measure(self._bench(fingerprint, stop_above, pace))
                     if not isinstance(measured, AtLeast) and not self.was_patched(measurement):
-                        self._keep(fingerprint, measurement, measured, bench.pace)
+                        self._keep(fingerprint, measurement, measured, pace)
                     return measured, address, False
         self.lookups.append(Lookup(True, address))
         self.verification.note(measurement, found)
@@ -135,7 +134,7 @@ class Measurements:
         Raises:
             LmgateError: It cannot be measured.
         """
-        measured = measurement.measure(_Bench(self, None))
+        measured = measurement.measure(self._bench(None, None, {}))
         assert not isinstance(measured, AtLeast)
         if self.was_patched(measurement):
             raise ModelError("this session patched a library while the model was loaded")
@@ -200,6 +199,27 @@ class Measurements:
             self.not_kept[model.name] = f"this session patched {found[0]} while the model was loaded"
         return True
 
+    def _bench(self, fingerprint: Fingerprint | None, stop_above: float | None, pace: dict[str, float]) -> Bench:
+        """Return what a measurement is made with; without a fingerprint nothing is kept.
+
+        The tokens of this run and the seconds that they took are put into `pace`.
+        """
+
+        def report(progress: Progress) -> None:
+            pace.update(tokens=progress.tokens, seconds=progress.seconds)
+            self.report(progress)
+
+        def job(model: str, dataset: str, batch_size: int | str) -> Job:
+            job = Job(
+                model=model, dataset=dataset, batch_size=batch_size, report=report, note=self.note, remark=self.remark
+            )
+            if fingerprint is None:
+                return job
+            partial = None if self.options.refresh else self.store.get_partial(fingerprint)
+            return replace(job, partial=partial, keep=lambda entry: self.store.put_partial(fingerprint, entry))
+
+        return Bench(self.store.folder, self.runner, self.fit_together, job, stop_above)
+
     def _fresh(self, fingerprint: Fingerprint, measurement: Measurement[T]) -> T | None:
         entry = self.store.get(fingerprint)
         # Not by time: an entry may come from a machine whose clock is fast.
@@ -220,41 +240,6 @@ class Measurements:
         if not self.options.refresh and self.store.get_partial(fingerprint) is not None:
             return ("partial: an interrupted measurement goes on",)
         return tuple(self.store.explain(fingerprint))
-
-
-@dataclass(frozen=True)
-class _Bench:
-    """What one measurement is made with; see `measurement.Bench`."""
-
-    session: Measurements
-    fingerprint: Fingerprint | None  # None where nothing is kept
-    stop_above: float | None = None
-    pace: dict[str, float] = field(default_factory=dict)  # tokens of this run, and the seconds that they took
-
-    @property
-    def folder(self) -> Path:
-        return self.session.store.folder
-
-    def runner(self, model: Model) -> Runner:
-        return self.session.runner(model)
-
-    def fit_together(self, here: Model, other: Model) -> bool:
-        return self.session.fit_together(here, other)
-
-    def job(self, model: str, dataset: str, batch_size: int | str) -> Job:
-        session, fingerprint = self.session, self.fingerprint
-
-        def report(progress: Progress) -> None:
-            self.pace.update(tokens=progress.tokens, seconds=progress.seconds)
-            session.report(progress)
-
-        job = Job(
-            model=model, dataset=dataset, batch_size=batch_size, report=report, note=session.note, remark=session.remark
-        )
-        if fingerprint is None:
-            return job
-        partial = None if session.options.refresh else session.store.get_partial(fingerprint)
-        return replace(job, partial=partial, keep=lambda entry: session.store.put_partial(fingerprint, entry))
 
 
 def _key(model: Model) -> str:

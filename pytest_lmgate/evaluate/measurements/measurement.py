@@ -7,10 +7,10 @@ __all__ = ["AtLeast", "Bench", "Measurement", "addressed", "digest_of", "digest_
 import abc
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pytest_lmgate.backends.base import Kind, Model, Offer, Runner
 from pytest_lmgate.cache.fingerprint import Fingerprint
@@ -39,25 +39,23 @@ class AtLeast(NamedTuple):
     n: int
 
 
-class Bench(Protocol):
-    """What a measurement is made with."""
+@dataclass(frozen=True)
+class Bench:
+    """What a measurement is made with.
 
-    @property
-    def stop_above(self) -> float | None:
-        """The measurement may end as soon as its value is certain to be above this; None to measure whole."""
+    Attributes:
+        folder: The cache's folder.
+        runner: Returns a model in memory.
+        fit_together: Returns whether another model fits in memory beside one that is there.
+        job: Returns how the measurement runs, given the names of model and dataset and the batch size.
+        stop_above: The measurement may end as soon as its value is certain to be above this; None to measure whole.
+    """
 
-    @property
-    def folder(self) -> Path:
-        """The cache's folder."""
-
-    def runner(self, model: Model) -> Runner:
-        """Return a model in memory."""
-
-    def fit_together(self, here: Model, other: Model) -> bool:
-        """Whether another model fits in memory beside one that is there."""
-
-    def job(self, model: str, dataset: str, batch_size: int | str) -> Job:
-        """Return how the measurement runs."""
+    folder: Path
+    runner: Callable[[Model], Runner]
+    fit_together: Callable[[Model, Model], bool]
+    job: Callable[[str, str, int | str], Job]
+    stop_above: float | None
 
 
 @dataclass(frozen=True)
