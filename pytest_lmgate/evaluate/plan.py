@@ -79,28 +79,30 @@ class Plan:
 
     def add(self, evaluator: Evaluator, what: EvaluationSpec) -> None:
         """Add what an evaluation of a gate needs."""
-        names = f"{what.metric} of {' against '.join(what.model_names)} on {what.dataset_name}"
+        found = self._found(evaluator, what)
+        if isinstance(found, str):
+            names = f"{what.metric} of {' against '.join(what.model_names)} on {what.dataset_name}"
+            self.problems[f"{names}: {found}"] = None
+            return
+        found.gates += 1
+        found.metrics += [what.metric] * (what.metric not in found.metrics)
+
+    def _found(self, evaluator: Evaluator, what: EvaluationSpec) -> Planned | str:
+        """Return the measurement of an evaluation, or why it cannot be planned."""
         if fixtures := [given.name for given in what.given if isinstance(given, FixtureReference)]:
-            self.problems[f"{names}: not known before its fixture has run ({', '.join(fixtures)})"] = None
-            return
+            return f"not known before its fixture has run ({', '.join(fixtures)})"
         if is_function(what.model):
-            self.problems[f"{names}: a function writes the texts each time, and no model runs"] = None
-            return
+            return "a function writes the texts each time, and no model runs"
         try:
             measurement, _ = evaluator.known(what)
             address = measurement.fingerprint.address
             if address not in self._planned:
                 self._planned[address] = self._looked_up(evaluator, measurement)
+            return self._planned[address]
         except LmgateError as error:
-            self.problems[f"{names}: cannot be measured: {harmless_line(str(error))}"] = None
-            return
+            return f"cannot be measured: {harmless_line(str(error))}"
         except Exception as error:  # of a user's engine, say: the rest of the plan is still worth reading
-            why = harmless_line(f"{type(error).__name__}: {error}")
-            self.problems[f"{names}: cannot be planned: {why}"] = None
-            return
-        planned = self._planned[address]
-        planned.gates += 1
-        planned.metrics += [what.metric] * (what.metric not in planned.metrics)
+            return harmless_line(f"cannot be planned: {type(error).__name__}: {error}")
 
     def _looked_up(self, evaluator: Evaluator, measurement: Measurement[Any]) -> Planned:
         lookup, partial = evaluator.measurements.planned(measurement)
