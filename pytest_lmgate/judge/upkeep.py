@@ -5,7 +5,7 @@ Only one process of a session writes the file, after all gates were judged.
 
 from __future__ import annotations
 
-__all__ = ["keep_baseline", "rewrite", "update_file"]
+__all__ = ["keep_baseline", "rewrite"]
 
 import contextlib
 import hashlib
@@ -30,8 +30,8 @@ def keep_baseline(
     *,
     used: Sequence[str] | None,
     unknown: Sequence[str] = (),
-    renamed: Mapping[str, str],
-    expected: Sequence[str],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    expected: Sequence[str] = (),
     prefix: str = "",
 ) -> tuple[list[str], list[str]]:
     """Write the entries of gates that ran, or name those that no gate uses.
@@ -39,62 +39,27 @@ def keep_baseline(
     Args:
         path: Of the file.
         update: ``all``, ``new``, ``prune``, or empty where nothing is written.
-        new: Entries in JSON, by gate.
-        used: After a full run, every gate that goes by the baseline; None after any other run.
-        unknown: Files and folders that could not be collected, of whose entries nothing is said.
-        renamed: The former name of each gate whose entry was found under it.
-        expected: Gates that go by the baseline, as they were collected.
+        new: Entries in JSON, by gate; all others stay as they are.
+        used: After a full run, every gate that goes by the baseline: unless only new gates are written, entries of
+            others are removed. None after any other run.
+        unknown: Files and folders that could not be collected, whose entries stay.
+        renamed: The former name of each gate that gets the entry of that name.
+        expected: Gates that go by the baseline. With ``prune`` they need an entry before one is removed: it may be
+            theirs under a former name.
         prefix: What the ids of its gates begin with, which the file leaves out.
 
     Returns:
         What to say, and what went wrong.
     """
+    file = f"{prefix}{path.name}"
     if not update:
         names = []
         with contextlib.suppress(BaselineError):  # said where a gate wanted it
             names = [] if used is None else _without_gate(read_baseline(path, prefix), used, unknown)
-        return [f"baseline {prefix}{path.name}: no gate uses {name}; remove it by --lmgate-prune" for name in names], []
+        return [f"baseline {file}: no gate uses {name}; remove it by --lmgate-prune" for name in names], []
     if update == "prune" and used is None:
         why = "not all tests were collected (a path, -k or -m for instance), or not all ran"
-        return [f"baseline {prefix}{path.name}: --lmgate-prune changed nothing: {why}"], []
-    try:
-        used = used if update != "new" else None
-        expected = expected if update == "prune" else ()
-        changed = update_file(path, new, used=used, unknown=unknown, renamed=renamed, expected=expected, prefix=prefix)
-        return changed, []
-    except (BaselineError, OSError) as error:
-        return [], [f"the baseline was not written: {error}"]
-
-
-def update_file(
-    path: Path,
-    new: Mapping[str, str],
-    *,
-    used: Sequence[str] | None,
-    unknown: Sequence[str] = (),
-    renamed: Mapping[str, str] = MappingProxyType({}),
-    expected: Sequence[str] = (),
-    prefix: str = "",
-) -> list[str]:
-    """Write the entries of gates that ran into the file; all others stay as they are.
-
-    Args:
-        path: Of the file; a link stays one, and the file it leads to is written.
-        new: Entries in JSON, by gate.
-        used: After a full run, every gate that goes by the baseline: entries of others are removed. None after any
-            other run.
-        unknown: Files and folders that could not be collected, whose entries stay.
-        renamed: The former name of each gate that gets the entry of that name.
-        expected: Gates that need an entry before one is removed: it may be theirs under a former name.
-        prefix: What the ids of its gates begin with, which the file leaves out.
-
-    Returns:
-        What was done, in lines.
-
-    Raises:
-        BaselineError: The file there is not one.
-        OSError: It cannot be written.
-    """
+        return [f"baseline {file}: --lmgate-prune changed nothing: {why}"], []
     measured = {name: msgspec.json.decode(text, type=BaselineEntry) for name, text in new.items()}
     waiting: list[str] = []
     unused: list[str] = []
@@ -103,20 +68,23 @@ def update_file(
     def change(before: Mapping[str, BaselineEntry]) -> dict[str, BaselineEntry]:
         entries = {**before, **{name: before[former] for name, former in renamed.items() if former in before}}
         entries |= {name: _dated(before.get(name), entry) for name, entry in measured.items()}
-        unused[:] = [] if used is None else _without_gate(before, [*used, *new], unknown)
-        waiting[:] = [name for name in expected if name not in entries]
+        unused[:] = [] if used is None or update == "new" else _without_gate(before, [*used, *new], unknown)
+        waiting[:] = [name for name in expected if name not in entries] if update == "prune" else []
         gone[:] = [name for name in unused if not waiting or name in renamed.values()]
         return {name: entry for name, entry in entries.items() if name not in gone}
 
-    before, after = rewrite(path, change, prefix)
+    try:
+        before, after = rewrite(path, change, prefix)
+    except (BaselineError, OSError) as error:
+        return [], [f"the baseline was not written: {error}"]
     moved = {name: former for name, former in renamed.items() if after.get(name) != before.get(name)}
-    told = _told(f"{prefix}{path.name}", before, after, list(new), gone, moved)
+    told = _told(file, before, after, list(new), gone, moved)
     if waiting and len(gone) < len(unused):
         told.append(
             f"  nothing else was removed: {waiting[0]} has no entry, and if it was renamed, an entry that no gate uses "
             "may be its own; make its entry first, with --lmgate-update-new-only"
         )
-    return told
+    return told, []
 
 
 def rewrite(

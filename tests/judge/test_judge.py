@@ -18,7 +18,7 @@ from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.judge.family import corrected
 from pytest_lmgate.judge.judge import Judge
-from pytest_lmgate.judge.upkeep import update_file
+from pytest_lmgate.judge.upkeep import keep_baseline
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.spec.gates import Gate, NoRegression
 from pytest_lmgate.spec.markers import parse_marker
@@ -134,7 +134,8 @@ def test_a_baseline_is_written_and_the_next_session_judges_by_it(project: Path) 
     writing = judge_in(project, update="new")
     assert judged(writing, *arguments).message == "the baseline is measured anew"
     file = project / "lmgate-baseline.json"
-    assert update_file(file, writing.entries, used=None) == [f"baseline {file.name}: 1 new; commit it"]
+    told = keep_baseline(file, "new", writing.entries, used=None)
+    assert told == ([f"baseline {file.name}: 1 new; commit it"], [])
 
     same = judged(judge_in(project), *arguments)
     assert (same.verdict, same.comparison is not None and same.comparison.degradation) == ("pass", 0)
@@ -147,7 +148,7 @@ def test_a_baseline_is_written_and_the_next_session_judges_by_it(project: Path) 
 def test_a_baseline_of_other_data_is_refused_before_a_model_writes(project: Path) -> None:
     writing = judge_in(project, update="all")
     judged(writing, "no_regression", "exact", copier, "quiz", 0.05)
-    update_file(project / "lmgate-baseline.json", writing.entries, used=None)
+    keep_baseline(project / "lmgate-baseline.json", "all", writing.entries, used=None)
     with (project / "quiz.jsonl").open("a") as file:
         file.write('{"question": "say 20", "answer": "20"}\n')
 
@@ -227,7 +228,7 @@ def test_a_users_number_of_one_row_is_not_asked_of_rows_that_a_baseline_adds_up(
         return judge, judged(judge, "no_regression", "hits", model, "quiz", 0.05)
 
     writing, _ = judged_by(copier, "all")
-    update_file(project / "lmgate-baseline.json", writing.entries, used=None)
+    keep_baseline(project / "lmgate-baseline.json", "all", writing.entries, used=None)
     _, failed = judged_by(forgetful, "")
     assert failed.verdict == "fail", failed.message
     assert failed.spread is not None

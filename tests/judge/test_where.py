@@ -21,7 +21,7 @@ from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.gates.where import Where
 from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.judge.judge import Judge
-from pytest_lmgate.judge.upkeep import update_file
+from pytest_lmgate.judge.upkeep import keep_baseline
 from pytest_lmgate.spec.markers import parse_marker
 
 LETTERS = TokenizerFacts(lambda text, _: [ord(letter) for letter in text], decode=chr)
@@ -92,7 +92,7 @@ class Found:
         verdict, unexpected = judge.judge(gate, "gate", "gate")
         assert unexpected is None
         if update:
-            update_file(self.folder / "lmgate-baseline.json", judge.entries, used=None)
+            keep_baseline(self.folder / "lmgate-baseline.json", update, judge.entries, used=None)
         return verdict
 
     def against_baseline(self, metric: str, dataset: str = "rows", **how: Any) -> Verdict:

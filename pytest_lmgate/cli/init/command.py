@@ -237,11 +237,9 @@ def _folder_of_tests(testpaths: object, folder: Path) -> Path:
 
 def _write_baseline(file: Path, found: list[Proposal], carriers: dict[str, str]) -> None:
     """Write what was measured as the baseline of the no_regression gates, by their ids."""
-    import msgspec
-
     from pytest_lmgate.gates.baseline import entry_of
     from pytest_lmgate.judge.provenance import provenance
-    from pytest_lmgate.judge.upkeep import update_file
+    from pytest_lmgate.judge.upkeep import rewrite
     from pytest_lmgate.spec.markers import parse_marker
 
     entries = {}
@@ -250,9 +248,9 @@ def _write_baseline(file: Path, found: list[Proposal], carriers: dict[str, str])
             continue
         gate = parse_marker("no_regression", (), each.by_baseline)
         entry = entry_of(each.score, provenance(file.parent, each.score.device))
-        entries[f"{carriers[each.model]}::{gate.label}"] = msgspec.json.encode(entry).decode()
+        entries[f"{carriers[each.model]}::{gate.label}"] = entry
     try:
-        update_file(file, entries, used=None)
+        rewrite(file, lambda before: {**before, **entries})
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error}") from error
 
