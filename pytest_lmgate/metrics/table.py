@@ -7,7 +7,7 @@ first asked to score.
 
 from __future__ import annotations
 
-__all__ = ["MARKERS", "METRICS", "USERS_METRIC", "Metric", "Statistics", "metric_called"]
+__all__ = ["MARKERS", "METRICS", "RESERVED", "USERS_METRIC", "Metric", "Statistics", "metric_called"]
 
 import math
 import re
@@ -143,6 +143,8 @@ USERS_METRIC = Metric("metric", "registered metric", "a registered metric of gen
 """The row of the metrics that users register; their names come as an argument."""
 
 METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}
+RESERVED = frozenset({*METRICS, USERS_METRIC.name})
+"""Names with a marker or a fixture of their own, which no user's metric may have."""
 MARKERS: Mapping[str, Metric] = {marker: row for row in (*_ROWS, USERS_METRIC) for marker in row.markers}
 
 

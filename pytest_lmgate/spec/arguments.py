@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "GENERATION",
     "NO_REGRESSION",
+    "OF_NO_REGRESSION",
     "TEXTS",
     "accepts_texts",
     "arguments_of",
@@ -34,7 +35,8 @@ _SHARED: Mapping[Statistics, tuple[str, ...]] = {
     "texts": GENERATION,
 }
 """The arguments that all metrics have that are measured in the same way."""
-_OF_NO_REGRESSION = ("metric", "model", "dataset", "tolerance", "against", "confidence")
+OF_NO_REGRESSION = ("metric", "model", "dataset", "tolerance", "against", "confidence")
+"""The arguments of ``no_regression`` itself, whatever the metric."""
 
 
 def accepts_texts(row: Metric) -> bool:
@@ -70,7 +72,7 @@ def arguments_of_no_regression(row: Metric, *, against: object, confidence: obje
         _positional("tolerance"),
         _keyword("against", against),
         _keyword("confidence", confidence),
-        *(each.replace(kind=Parameter.KEYWORD_ONLY) for each in own if each.name not in (*_OF_NO_REGRESSION, "limit")),
+        *(each.replace(kind=Parameter.KEYWORD_ONLY) for each in own if each.name not in (*OF_NO_REGRESSION, "limit")),
     ]
 
 

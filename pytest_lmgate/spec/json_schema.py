@@ -16,13 +16,12 @@ import msgspec
 
 from pytest_lmgate.config.specs import DEVICES, DTYPES, ProjectSpec
 from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC
-from pytest_lmgate.spec.arguments import NO_REGRESSION, arguments_of, arguments_of_no_regression
+from pytest_lmgate.spec.arguments import NO_REGRESSION, OF_NO_REGRESSION, arguments_of, arguments_of_no_regression
 from pytest_lmgate.spec.catalogue import MARKERS_HELP
 
 _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
 # A model needs one of these; that it has only one is said where the file is read.
 _SOURCES = {"ModelSpec": ("path", "hub", "server", "backend"), "DatasetSpec": ("path", "hub")}
-_ALWAYS = ("metric", "model", "dataset", "tolerance", "against", "confidence")  # of no_regression, of any metric
 _NUMBER = {"type": "number"}
 _NAME = {"type": "string", "minLength": 1}
 _COUNT = {"type": "integer", "minimum": 1}
@@ -70,7 +69,7 @@ def _gate() -> dict[str, Any]:
     markers = {marker: _marker(marker, arguments_of(row, limit=True)) for marker, row in MARKERS.items()}
     rows = [row for row in (*METRICS.values(), USERS_METRIC) if row.is_number]
     of_all = {
-        each.name: each.replace(default=each.default if each.name in _ALWAYS else None)
+        each.name: each.replace(default=each.default if each.name in OF_NO_REGRESSION else None)
         for row in rows
         for each in arguments_of_no_regression(row, against="baseline", confidence=0.95)
     }

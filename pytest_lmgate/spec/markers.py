@@ -16,7 +16,7 @@ from typing import Any
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, nearest
-from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC, Metric, Statistics
+from pytest_lmgate.metrics.table import MARKERS, METRICS, RESERVED, USERS_METRIC, Metric, Statistics
 from pytest_lmgate.spec.arguments import GENERATION, NO_REGRESSION, TEXTS, arguments_of, arguments_of_no_regression
 from pytest_lmgate.spec.gates import EvaluationSpec, Gate, How, NoRegression
 from pytest_lmgate.spec.protocol import Protocol
@@ -71,7 +71,7 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
         raise ConfigError.of("metric", f"{metric!r} is many numbers, not one; expected one of {known}")
     parameters = arguments_of_no_regression(row, against=_BASELINE, confidence=_CONFIDENCE)
     hint = ""
-    if metric and metric not in _RESERVED:
+    if metric and metric not in RESERVED:
         hint = f"; {metric!r} is not a metric of pytest-lmgate, so it is taken for a registered metric"
     arguments = _bound(NO_REGRESSION, parameters, args, kwargs, hint)
     tolerance = Tolerance.parse(arguments.pop("tolerance"))
@@ -115,7 +115,7 @@ def _evaluation(row: Metric, arguments: dict[str, Any]) -> EvaluationSpec:
     name = arguments.pop("metric") if row is USERS_METRIC else row.name
     if not isinstance(name, str) or not name:
         raise ConfigError.of("metric", f"expected the name of a registered metric, got {name!r}")
-    if row is USERS_METRIC and name in _RESERVED:
+    if row is USERS_METRIC and name in RESERVED:
         raise ConfigError.of("metric", f"{name!r} has markers and a fixture of its own; use these")
     model, dataset = arguments.pop("model", None), arguments.pop("dataset", None)
     if "predictions" in arguments:
@@ -152,7 +152,6 @@ def _texts(name: str, said: dict[str, Any]) -> TextRequest:
     return TextRequest(name, tuple(sorted(said.items())), GenerationSettings.of(**generation), **given)
 
 
-_RESERVED = frozenset({*METRICS, USERS_METRIC.name})
 _REQUESTS: Mapping[Statistics, Callable[[str, dict[str, Any]], How]] = {
     "likelihoods": _protocol,
     "pseudo-likelihoods": lambda _, said: MaskedRequest(**said),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["RESERVED", "collected_metrics", "found_metric"]
+__all__ = ["collected_metrics", "found_metric"]
 
 from collections.abc import Iterable, Mapping
 
 from pytest_lmgate.errors import ConfigError, nearest
-from pytest_lmgate.metrics.table import METRICS, USERS_METRIC, metric_called
+from pytest_lmgate.metrics.table import METRICS, RESERVED, metric_called
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
-
-RESERVED = frozenset({*METRICS, USERS_METRIC.name})
-"""Names with a marker or a fixture of their own."""
 
 
 def collected_metrics(metrics: Iterable[TextMetric]) -> dict[str, TextMetric]:
