@@ -74,7 +74,8 @@ class Evaluator:
     def __post_init__(self) -> None:
         store = open_store(self.options, self.warn, self.remark)
         self.measurements = Measurements(store, self.options, lambda far: self.report(far), self.note, self.remark)
-        cluster = Cluster.of(self.options.executor, lambda said: self.note(said))
+        executor = self.options.executor
+        cluster = None if executor is None else Cluster(executor, lambda said: self.note(said))
         self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends, cluster)
         self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are
 

@@ -51,11 +51,6 @@ class Cluster:
         self.size = 0
         """How many workers were started."""
 
-    @classmethod
-    def of(cls, executor: Executor | None, note: Callable[[str], None]) -> Cluster | None:
-        """Return the workers that the user asked for; None where models run in this process."""
-        return None if executor is None else cls(executor, note)
-
     def moved(self, model: Model, backend: Backend, entry: Entry) -> Model:
         """Return a model as it is described here, which opens on the workers.
 

@@ -14,7 +14,7 @@ from pytest_lmgate import __version__
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.signature import Signature
-from pytest_lmgate.data.requests.choices import Question, plan_choices
+from pytest_lmgate.data.requests.choices import plan_choices
 from pytest_lmgate.data.requests.windows import WindowPlan, window_requests
 from pytest_lmgate.data.tokenization.tokens import Streams, TokenizerFacts
 from pytest_lmgate.engine.scoring import score
@@ -49,8 +49,8 @@ class ChoiceLikelihoods(Measurement[list[float]]):
     def identity(self) -> dict[str, str]:
         """Questions, choices, answers and clusters."""
         clusters = self.data.clusters
-        groups = [] if clusters is None else [cluster_numbers(clusters, len(self._questions)).tolist()]
-        answers = [each.answer for each in self._questions]
+        groups = [] if clusters is None else [cluster_numbers(clusters, len(self.data.questions)).tolist()]
+        answers = [each.answer for each in self.data.questions]
         return {"data": digest_of_text(json.dumps([self._asked_text, answers, *groups]))}
 
     @property
@@ -81,7 +81,7 @@ class ChoiceLikelihoods(Measurement[list[float]]):
 
     def _plan(self, tokenizer: TokenizerFacts) -> tuple[Streams, WindowPlan]:
         return plan_choices(
-            self._questions,
+            self.data.questions,
             tokenizer,
             delimiter=self.data.spec.delimiter,
             max_length=self._max_length,
@@ -99,25 +99,21 @@ class ChoiceLikelihoods(Measurement[list[float]]):
 
     def score(self, statistics: list[float]) -> Score:
         """Make the accuracy of the variant asked for."""
-        choices = [choice for each in self._questions for choice in each.choices]
+        choices = [choice for each in self.data.questions for choice in each.choices]
         found = ChoiceStatistics(
             np.array(statistics),
             np.array([len(choice) for choice in choices]),
             np.array([len(choice.encode()) for choice in choices]),
-            np.array([len(each.choices) for each in self._questions]),
-            np.array([each.answer for each in self._questions]),
+            np.array([len(each.choices) for each in self.data.questions]),
+            np.array([each.answer for each in self.data.questions]),
         )
         return METRICS[self.metric].score(
             found, signature=self.signature, variant=self.asked.variant, clusters=self.data.clusters
         )
 
     @cached_property
-    def _questions(self) -> tuple[Question, ...]:
-        return self.data.questions
-
-    @cached_property
     def _asked_text(self) -> str:
-        return json.dumps([[each.text, each.choices] for each in self._questions], ensure_ascii=False)
+        return json.dumps([[each.text, each.choices] for each in self.data.questions], ensure_ascii=False)
 
     @property
     def _max_length(self) -> int | None:
