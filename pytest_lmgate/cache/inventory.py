@@ -136,16 +136,13 @@ def sweep(folder: Path, entries: Sequence[Found], most: int) -> Swept:
     return Swept(removed, kept, size)
 
 
-def forget_digests(folder: Path) -> int:
-    """Remove the remembered digests of files, which are then computed again; return how many there were."""
-    count = 0
+def forget_digests(folder: Path) -> None:
+    """Remove the remembered digests of files, which are then computed again."""
     for inner in (each for top in _folders(folder) if top.name == "digests" for each in _folders(Path(top.path))):
         for path in Path(inner.path).iterdir():
             if _DIGEST.fullmatch(path.name):
                 with contextlib.suppress(OSError):
                     path.unlink()
-                    count += 1
-    return count
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, re.Match[str]]]:

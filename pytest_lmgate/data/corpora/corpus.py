@@ -122,13 +122,13 @@ def looks_like_documents(corpus: Corpus) -> bool:
     return not any(not row.strip() or row.endswith("\n") or _HEADING.fullmatch(row) for row in rows)
 
 
-def corpus_from_rows(rows: Iterable[Any], *, text: str, name: str, join: str = "\n\n") -> Corpus:
-    """Make a corpus of in-memory rows: strings, or mappings with the column `text`.
+def corpus_from_rows(rows: Iterable[Any], *, name: str) -> Corpus:
+    """Make a corpus of in-memory rows: strings, or mappings with the column ``text``.
 
     Raises:
         DataError: A row is neither, lacks the column, or there is no row.
     """
-    return Corpus(name, _kept(((each,) for each in _texts(rows, text, name)), name), join)
+    return Corpus(name, _kept(((each,) for each in _texts(rows, "text", name)), name))
 
 
 def read_corpus(spec: DatasetSpec, path: Path | None, *, name: str, offline: bool = False) -> Corpus:

@@ -97,7 +97,7 @@ class Resolver:
             path = self._project.path(spec.path) if spec.path else None
             return read_corpus(spec, path, name=name, offline=self._options.offline)
         rows = rows_in_memory(dataset, of="texts")
-        return corpus_from_rows(rows, text="text", name=f"in-memory {type(dataset).__name__}")
+        return corpus_from_rows(rows, name=f"in-memory {type(dataset).__name__}")
 
     def rows(self, dataset: Any) -> DatasetRows:
         """Read a dataset's rows with all their columns, and those of its few-shot examples.

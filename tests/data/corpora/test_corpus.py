@@ -254,10 +254,10 @@ def test_texts_and_mappings_in_memory_are_rows() -> None:
 
     expected = Corpus("m", tuple(ROWS))
 
-    assert corpus_from_rows(ROWS, text="text", name="m") == expected
-    assert corpus_from_rows([{"text": row} for row in ROWS], text="text", name="m") == expected
-    assert corpus_from_rows(datasets.Dataset.from_dict({"text": ROWS}), text="text", name="m") == expected
-    assert corpus_from_rows(iter(ROWS), text="text", name="m") == expected
+    assert corpus_from_rows(ROWS, name="m") == expected
+    assert corpus_from_rows([{"text": row} for row in ROWS], name="m") == expected
+    assert corpus_from_rows(datasets.Dataset.from_dict({"text": ROWS}), name="m") == expected
+    assert corpus_from_rows(iter(ROWS), name="m") == expected
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_texts_and_mappings_in_memory_are_rows() -> None:
 )
 def test_bad_rows_in_memory_are_an_error(rows: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=f"^dataset 'm': {message}"):
-        corpus_from_rows(rows, text="text", name="m")
+        corpus_from_rows(rows, name="m")
 
 
 # Identity.
@@ -285,7 +285,7 @@ def test_the_digest_is_of_the_rows_and_not_of_where_they_stand(tmp_path: Path) -
         write(tmp_path / file, [{"text": row} for row in ROWS])
         digests.add(read(tmp_path / file).digest)
 
-    assert digests == {corpus_from_rows(ROWS, text="text", name="elsewhere").digest}
+    assert digests == {corpus_from_rows(ROWS, name="elsewhere").digest}
 
 
 def test_the_digest_tells_rows_joins_and_running_text_apart() -> None:

@@ -216,7 +216,7 @@ def test_an_error_of_the_rows_themselves_is_told_as_it_is() -> None:
         raise ConnectionError("the hub went away")
 
     with pytest.raises(ConnectionError, match="the hub went away"):
-        corpora.corpus_from_rows(rows(), text="text", name="mine")
+        corpora.corpus_from_rows(rows(), name="mine")
 
 
 def test_without_any_temporary_folder_the_error_is_of_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_without_any_temporary_folder_the_error_is_of_the_dataset(monkeypatch: p
     with pytest.raises(
         DataError, match="'mine': it is too large for memory, and cannot be kept in any temporary folder"
     ):
-        corpora.corpus_from_rows(["abc"], text="text", name="mine")
+        corpora.corpus_from_rows(["abc"], name="mine")
 
 
 @pytest.mark.usefixtures("small")
