@@ -165,15 +165,14 @@ def _committed(path: Path, revision: str) -> dict[str, BaselineEntry]:
 
 
 def _git(path: Path, *arguments: str) -> str:
+    from pytest_lmgate.judge.repository import run_git
+
     try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=path.parent, capture_output=True, encoding="utf-8", timeout=60, check=True
-        )
+        return run_git(path.parent, *arguments, errors="strict", timeout=60, check=True).stdout
     except subprocess.CalledProcessError as error:
         raise BaselineError(f"{path}: git {arguments[0]}: {error.stderr.strip()}") from error
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise BaselineError(f"{path}: git {arguments[0]} cannot be run: {error}") from error
-    return done.stdout
 
 
 def _facts(entry: BaselineEntry) -> dict[str, Any]:
