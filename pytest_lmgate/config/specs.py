@@ -109,13 +109,6 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ConfigError.of(f"load.{key}", f"say {instead}: beside load:, not inside it")
         _check_running(self.dtype, self.device, self.batch_size)
 
-    @property
-    def where(self) -> str:
-        """Path, hub id or address, for messages."""
-        if self.hub is None:
-            return self.path or self.server or f"backend:{self.backend}"
-        return f"hub:{self.hub}{'@' + self.revision if self.revision else ''}"
-
 
 class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     r"""One entry of ``datasets:``; exactly one of `path` and `hub` is given.
@@ -191,13 +184,6 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """The columns of `tags`, each once."""
         written = [self.tags] if isinstance(self.tags, str) else self.tags or []
         return tuple(dict.fromkeys(written))
-
-    @property
-    def where(self) -> str:
-        """Path or hub id, for messages."""
-        if self.path:
-            return self.path
-        return "hub:" + "/".join(part for part in (self.hub, self.name, self.split) if part)
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

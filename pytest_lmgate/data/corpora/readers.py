@@ -135,6 +135,7 @@ def hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
     # What was written in place of a name as `org/name` may have been meant as a path.
     either = f"; there is no file or folder {name} either (write ./{name}, or name it in lmgate.yaml)"
     either = either if name == spec.hub else ""
+    where = "hub:" + "/".join(filter(None, (spec.hub, spec.name, spec.split)))
     mode = datasets.DownloadMode.REUSE_DATASET_IF_EXISTS
     config = datasets.DownloadConfig(local_files_only=offline)
     before = datasets.config.HF_HUB_OFFLINE
@@ -146,11 +147,11 @@ def hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
     except Exception as error:
         if offline:
             raise OfflineError(
-                f"dataset {name!r}: {spec.where} is not in the local hub cache, and --lmgate-offline forbids fetching "
+                f"dataset {name!r}: {where} is not in the local hub cache, and --lmgate-offline forbids fetching "
                 f"it; run once without it, or give a local path ({type(error).__name__}: {error}){either}"
             ) from error
         raise DataError(
-            f"dataset {name!r}: {spec.where}: cannot be loaded from the hub: {str(error).rstrip('.')}{either}"
+            f"dataset {name!r}: {where}: cannot be loaded from the hub: {str(error).rstrip('.')}{either}"
         ) from error
     finally:
         datasets.config.HF_HUB_OFFLINE = before
