@@ -114,7 +114,7 @@ class Decoding:
         alone, beside = self._generate([prompt], config), self._generate([prompt, other], config)
         if alone.sequences[0, -2] != beside.sequences[0, -2]:
             return False
-        dtype = getattr(self._loaded.model, "dtype", torch.float32)
+        dtype = self._loaded.dtype
         return all(_agree(a[0], b[0], dtype) for a, b in zip(alone.logits, beside.logits, strict=True))
 
     def batching(self, prompts: Sequence[PromptIds], context: int | None) -> Batching:

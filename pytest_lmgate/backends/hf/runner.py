@@ -24,7 +24,7 @@ from pytest_lmgate.backends.hf.likelihood.head import prove_head
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
 from pytest_lmgate.backends.hf.trials.causality import require_causal
-from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers, where_it_fits
+from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers
 from pytest_lmgate.backends.memory import release, sent, within_memory
 from pytest_lmgate.backends.reading import read_once
 from pytest_lmgate.backends.vocabulary import check_ids
@@ -186,11 +186,7 @@ class TransformersRunner(Runner):
         if len(requests.order) < 2:
             return Company.ANY, False
         longest, short = (requests.make(int(requests.order[at])) for at in (0, -1))
-        dtype = getattr(self.loaded.model, "dtype", torch.float32)
-        same = where_it_fits(
-            self.loaded.device,
-            lambda: has_same_numbers(self.score, short, [longest], dtype=dtype, name=self.loaded.name),
-        )
+        same = has_same_numbers(self.score, short, [longest], self.loaded)
         return (Company.ANY, False) if same else (Company.ALONE, same is not None)
 
     def _distributions(self, requests: Sequence[Request]) -> Logits:

@@ -44,8 +44,7 @@ class Scorer:
 
     def dtype(self, loaded: LoadedModel) -> torch.dtype:
         """Dtype that logits are computed in."""
-        found: torch.dtype = getattr(loaded.model, "dtype", torch.float32) if self.head is None else self.head.dtype
-        return found
+        return loaded.dtype if self.head is None else self.head.dtype
 
     def plain_vocabulary(self, loaded: LoadedModel) -> int:
         """Logits per token where they are held whole; 0 where they are streamed."""

@@ -46,6 +46,12 @@ class LoadedModel:
             return None
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the weights; float32 where the model does not say."""
+        found: torch.dtype = getattr(self.model, "dtype", torch.float32)
+        return found
+
+    @property
     def is_encoder_decoder(self) -> bool:
         """Whether it reads with an encoder what its decoder answers."""
         return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))

@@ -7,7 +7,7 @@ that looks at padding (ProphetNet). Their rows run alone, or only with rows of t
 
 from __future__ import annotations
 
-__all__ = ["find_company", "has_same_numbers", "where_it_fits"]
+__all__ = ["find_company", "has_same_numbers"]
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -32,19 +32,28 @@ _FLOAT32_ROUNDING = 1e-4
 
 
 def has_same_numbers(
-    read: Callable[[Sequence[Row]], Sequence[Floats]], row: Row, beside: Sequence[Row], *, dtype: torch.dtype, name: str
-) -> bool:
-    """Try out whether a row has the same NLLs behind other rows in a batch as alone, but for the rounding of `dtype`.
+    read: Callable[[Sequence[Row]], Sequence[Floats]], row: Row, beside: Sequence[Row], loaded: LoadedModel
+) -> bool | None:
+    """Try out whether a row has the same NLLs behind other rows in a batch as alone, but for rounding.
+
+    None where memory does not suffice for the trial.
 
     Raises:
         ModelError: The row has two NLLs when it is read alone twice.
     """
-    alone, together = read([row])[0], read([*beside, row])[-1]
-    if _agree(alone, together, dtype):
-        return True
-    if not _agree(alone, read([row])[0], dtype):
-        raise not_deterministic(name)
-    return False
+
+    def trial() -> bool:
+        alone, together = read([row])[0], read([*beside, row])[-1]
+        if _agree(alone, together, loaded.dtype):
+            return True
+        if not _agree(alone, read([row])[0], loaded.dtype):
+            raise not_deterministic(loaded.name)
+        return False
+
+    try:
+        return within_memory(loaded.device, trial)
+    except OutOfMemory:
+        return None
 
 
 def find_company(
@@ -80,32 +89,22 @@ def find_company(
         return Company.ANY, False  # nothing to score but what is read alone
     # A row of one token has no NLL to compare.
     other = other if len(other) > 1 else longest
-    model, device, name = loaded.model, loaded.device, loaded.name
-    dtype = getattr(model, "dtype", torch.float32)
     whole = longest[: max(2, budget // 2)]
     row = other[: max(2, min(_TOKENS, len(whole) // 2))]
     company, differs = Company.EQUAL, False
     if len(np.unique(lengths)) > 2:
-        differs = follows_length(model, len(longest))
+        differs = follows_length(loaded.model, len(longest))
         if not differs:
-            same = where_it_fits(device, lambda: has_same_numbers(read, row, [whole], dtype=dtype, name=name))
+            same = has_same_numbers(read, row, [whole], loaded)
             if same:
                 return Company.ANY, False
             differs = same is not None
     begins = range(0, min(len(whole) - len(row) + 1, _PIECES * len(row)), len(row))
     pieces = [whole[begin : begin + len(row)] for begin in begins]
-    same = where_it_fits(device, lambda: has_same_numbers(read, row, pieces, dtype=dtype, name=name))
+    same = has_same_numbers(read, row, pieces, loaded)
     if not same:
         company, differs = Company.ALONE, same is not None
     return company, differs
-
-
-def where_it_fits(device: torch.device, trial: Callable[[], bool]) -> bool | None:
-    """Return what a trial finds, None where memory does not suffice for it."""
-    try:
-        return within_memory(device, trial)
-    except OutOfMemory:
-        return None
 
 
 def _agree(one: Floats, other: Floats, dtype: torch.dtype) -> bool:
