@@ -6,20 +6,20 @@ written by a user is made of the same parts as those here. Nothing in this modul
 
 from __future__ import annotations
 
-__all__ = ["Details", "Direction", "References", "Rows", "Statistics", "TextMetric", "Value", "ratio"]
+__all__ = ["Details", "References", "Rows", "Statistics", "TextMetric", "Value", "ratio"]
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import ArrayLike
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.metrics.score import Direction
 
-Direction = Literal["lower", "higher"]
 References = Sequence[Sequence[str]]
 Rows = Sequence[Mapping[str, Any]]
 Statistics = Callable[[Sequence[str], References, Rows], ArrayLike]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["History", "Track", "change_words", "history_json", "history_svg", "history_text", "tracks", "when"]
+__all__ = ["Track", "change_words", "history_json", "history_svg", "history_text", "tracks", "when"]
 
 import math
 import shutil
@@ -24,7 +24,6 @@ from pytest_lmgate.report.wording.numbers import interval, number
 _HEADER = ("date", "commit", "value", "95 % interval", "verdict", "plot")
 _FOLDS = ("95 % interval", "plot")
 _PLOT, _NAME = 28, 300
-History = Sequence[RunRecord]
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Track:
         return next((run for run, finding in enumerate(self.findings) if finding.is_change), None)
 
 
-def tracks(history: History) -> list[Track]:
+def tracks(history: Sequence[RunRecord]) -> list[Track]:
     """Return every gate's track, in the order in which gates first occur."""
     found: dict[str, list[tuple[RunRecord, GateRecord]]] = {}
     for run in history:
@@ -94,7 +93,7 @@ def _table(track: Track, last: int) -> str:
     better = f", {newest.direction} is better" if newest.direction else ""
     lines = [f"{printable(track.id)}: {newest.metric}{better}"]
     lines += [f"{counted(hidden, 'earlier run')} not shown"] * bool(hidden)
-    lines += [line.rstrip() for line in fitted(_HEADER, rows, width, _FOLDS)]
+    lines += fitted(_HEADER, rows, width, _FOLDS)
     return "\n".join([*lines, *_sentences(track)])
 
 

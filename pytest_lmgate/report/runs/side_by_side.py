@@ -140,7 +140,7 @@ def side_by_side_text(found: SideBySide) -> str:
         (_verdicts(pair), printable(pair.before.id), _values(pair), _relative(pair), pair.words) for pair in found.pairs
     ]
     lines = fitted(header, rows, shutil.get_terminal_size().columns, ("change",))
-    return "\n".join([*(line.rstrip() for line in lines), *_notes(found), found.counts])
+    return "\n".join([*lines, *_notes(found), found.counts])
 
 
 def side_by_side_markdown(found: SideBySide) -> str:

@@ -39,7 +39,7 @@ def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, fol
         _GAP.join(
             text.ljust(widths[title]) if title in left else text.rjust(widths[title])
             for title, text in zip(columns, row, strict=True)
-        )
+        ).rstrip()
         for row in [tuple(columns), *zip(*columns.values(), strict=True)]
     ]
 

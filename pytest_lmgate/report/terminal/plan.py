@@ -25,7 +25,7 @@ def plan_lines(measurements: Sequence[Planned], problems: Sequence[str] = ()) ->
     if not measurements:
         return [*problems] or ["no gate needs a measurement"]
     rows, width = [_row(each) for each in measurements], shutil.get_terminal_size().columns
-    lines = [line.rstrip() for line in fitted(_HEADER, rows, width, _FOLDS)]
+    lines = fitted(_HEADER, rows, width, _FOLDS)
     for each in measurements:
         lines += [f"{_name(each)}: {', '.join(each.why)}"] * bool(each.why)
     todo = [each for each in measurements if not each.is_cached]
