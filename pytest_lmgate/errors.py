@@ -164,7 +164,7 @@ def harmless(text: str) -> str:
     """
     import re  # not at import: sessions without gates need it not
 
-    # Of the scheme two characters are looked at: to look for its begin takes minutes in a word of a million letters.
+    # Two characters of the scheme are enough: to look for its beginning takes minutes in a word of a million letters.
     text = re.sub(r"(?<=[\w+.-]{2}:/)(/?)[^/\s@]+@", r"\1***@", text)
     text = re.sub(r"(?m)^([^\S\n]*)::", r"\1\\::", text)
     text = re.sub(r"#(?=#\w*\[)", r"#\\", text)

@@ -173,5 +173,5 @@ class _Side:
 
     @property
     def log_likelihood(self) -> Tensor:
-        """Of the targets, in nats."""
+        """Log-likelihood of each target, in nats."""
         return self._target - self._highest - self.total.log()

@@ -28,7 +28,7 @@ from pytest_lmgate.evaluate.measurements.measurement import Measurement
 from pytest_lmgate.evaluate.measurements.texts import GeneratedTexts, is_function
 from pytest_lmgate.spec.gates import EvaluationSpec
 
-# Of a metric or its unit: they do not change what is measured.
+# Fields of a signature that are of a metric or its unit, and do not change what is measured.
 _OF_SCORES = ("average", "unit", "variant", "version")
 
 

@@ -32,7 +32,7 @@ def provenance(folder: Path, device: str) -> Provenance:
 def changed_since(then: Provenance, now: Provenance) -> tuple[str, ...]:
     """Return in words what may move a number: other hardware or versions."""
     pairs = [(device_class(then.device), now.device, "device")]
-    if then.hardware and now.hardware:  # of a measurement from the cache the accelerator's name is not known
+    if then.hardware and now.hardware:  # a measurement from the cache does not know the accelerator's name
         pairs.append((then.hardware, now.hardware, "hardware"))
     names = [name for name in then.versions | now.versions if name != "python"]
     pairs += [(then.versions.get(name, "absent"), now.versions.get(name, "absent"), name) for name in names]
@@ -46,7 +46,7 @@ def _commit(folder: Path) -> str:
 
 
 def _hardware(device: str) -> str:
-    torch = sys.modules.get("torch")  # of a measurement from the cache nothing asks the driver
+    torch = sys.modules.get("torch")  # a measurement from the cache asks no driver
     if device.startswith("cuda") and torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name(device))
     return _processor() if device in ("cpu", "") else ""

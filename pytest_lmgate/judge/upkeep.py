@@ -127,7 +127,7 @@ def _dated(old: BaselineEntry | None, new: BaselineEntry) -> BaselineEntry:
     if old is None:
         return new
     then, now = old.provenance, new.provenance
-    # Of a measurement from the cache the accelerator's name is not known.
+    # A measurement from the cache does not know the name of the accelerator.
     same = msgspec.structs.replace(now, date=then.date, commit=then.commit, hardware=now.hardware or then.hardware)
     return old if msgspec.structs.replace(new, provenance=same) == old else new
 

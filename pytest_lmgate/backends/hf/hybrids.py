@@ -120,7 +120,7 @@ def _with_blocks(model: Model, runner: Runner) -> _Loaded:
     ]
     if not lists:
         raise ModelError(f"model {model.name!r}: expected blocks in a list, as transformers' decoders have them")
-    # Of equally many, the outermost: the experts of a block are a list too.
+    # The outermost of lists of equal length: the experts of a block are a list too.
     path, _ = max(lists, key=lambda each: (len(each[1]), -each[0].count(".")))
     return _Loaded(runner.loaded, path)
 

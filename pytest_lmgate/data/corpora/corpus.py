@@ -25,7 +25,7 @@ from pytest_lmgate.data.corpora.readers import READERS, hub_rows, lines_of_text,
 from pytest_lmgate.data.corpora.tags import Tags, row_tags, tags_by_column
 from pytest_lmgate.errors import DataError, nearest
 
-# Of documents of their own: this many rows and more, shorter on average than this many characters.
+# Rows look like documents of their own if they are this many or more, and shorter on average than so many characters.
 _MANY_ROWS, _SHORT_ROW = 10, 2000
 _HEADING = re.compile(r"\s*(=+ .* =+|#+ .*)\s*")
 

@@ -114,7 +114,7 @@ READERS: dict[str, Callable[[Path, str], Iterable[Any]]] = {
     ".tsv": partial(_csv_rows, delimiter="\t"),  # with quotes as in CSV, which is how spreadsheets write it
     ".parquet": _parquet_rows,
 }
-"""Of each kind of table, by its suffix: path and the dataset's name, to rows."""
+"""The reader of each kind of table, by its suffix: from path and the dataset's name to rows."""
 
 
 def saved_rows(spec: DatasetSpec, path: Path, name: str) -> Iterable[Any]:

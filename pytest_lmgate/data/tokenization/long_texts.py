@@ -7,8 +7,8 @@ they are joined at a word, and where they do not, as in a run of one letter that
 read as one piece. To BPE a text may be a single word: the merges on either side of a token's end do not depend on each
 other. (The best path of Unigram does: paths that are equally good are told apart by the rounding of all before.)
 
-Not seen is a state that shows in no word for a whole stretch, as an expression within another could have: whether a
-quotation of thousands of characters is open.
+A tokenizer's state that shows in no word of a whole stretch goes unseen, such as whether a quotation of thousands of
+characters is still open.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _seam(one: TokenPiece, other: TokenPiece, begin: int, end: int) -> int | Non
     mine, its = (_cut(each, begin, end) for each in (one, other))
     if not all(np.array_equal(*both) for both in zip(mine, its, strict=True)):
         return None
-    # Of a character in several tokens only the first begins it.
+    # Only the first of several tokens of one character begins it.
     chosen = mine.starts[mine.begins_word & (np.diff(mine.starts, prepend=begin) > 0)]
     return None if len(chosen) == 0 else int(chosen[len(chosen) // 2])
 

@@ -118,7 +118,7 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
         if here == there:
             continue
         words = _PARTS.get(part, f"{part} differs")
-        # Of other texts the tokens are others too, which says nothing of how they were tokenized.
+        # Other texts have other tokens, which says nothing of how they were tokenized.
         if part != "targets" or ours.get("data") == theirs.get("data"):
             found.append(f"{words} ({here} here, {there} there)" if part in ("protocol", "metric") else words)
     return sorted(found)
@@ -129,7 +129,7 @@ def _bootstrapped(metric: TextMetric, candidate: Sample, reference: Sample, foun
         return found
     tolerance = found.tolerance
     resampled = paired_bootstrap(metric, reference.sums, candidate.sums)
-    # Of a relative change each resample has a reference of its own: the change is a ratio, and so is its noise.
+    # A relative change is a ratio, and so is its noise: each resample has a reference of its own.
     changes = resampled.differences
     sign = 1 if metric.direction == "lower" else -1
     drawn = np.sort(0.0 + sign * (_ratios(changes, resampled.baselines) if tolerance.relative else changes))

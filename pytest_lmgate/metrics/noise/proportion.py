@@ -84,7 +84,7 @@ def wilson_bounds(outcomes: Outcomes, confidence: float) -> Bounds | None:
     if len(outcomes.sizes) < 2:
         return None
     p = float(outcomes.right.mean())
-    # Of the rarer outcome, since clusters show where it is, not where the usual one is.
+    # The rarer outcome: clusters show where it is, not where the usual one is.
     rare = outcomes.right if p <= 0.5 else ~outcomes.right
     n = outcomes.n / outcomes.design_effect(rare.astype(np.float64), p * (1 - p) / outcomes.n)
     z = score_quantile(confidence, outcomes.df)

@@ -72,7 +72,7 @@ def t_quantile(p: float, df: float) -> float:
         chance = t_cdf(t, df)
         low, high = (t, high) if chance < p else (low, t)
         log_density = -(df + 1) / 2 * math.log1p(t * t / df) - 0.5 * math.log(df) - _log_beta(df / 2)
-        # Of the logarithm of the chance, which is concave where the chance itself bends both ways.
+        # A step on the logarithm of the chance, which is concave where the chance itself bends both ways.
         step = chance * math.log(chance / p) / math.exp(log_density)
         following = t - step if low < t - step < high else (low + high) / 2
         if abs(following - t) <= 2 * _EPSILON * abs(t):

@@ -32,7 +32,7 @@ from pytest_lmgate.report.wording.rows import Row, counts, names
 _NAME, _LINE = 300, 2000
 _OUTCOMES = ("fail", "error", "inconclusive", "pass")
 _MANY, _RUNS, _RUNS_OF_MANY = 300, 31, 7
-"""Of so many gates and more, those that pass show fewer runs, so that the page stays small."""
+"""With so many gates and more, those that pass show fewer runs, so that the page stays small."""
 _OPEN = 3
 """Failures whose explanation is open from the beginning."""
 
