@@ -84,9 +84,7 @@ def targets_of(evaluator: Evaluator, what: EvaluationSpec, shelf: Shelf) -> Targ
         texts = measurement.target_texts
         every = range(len(texts))
         return _made(measurement, statistics, every, texts, lambda facts: places_of_pairs(texts, facts), shelf)
-    if not isinstance(measurement, CausalLikelihoods | MaskedLikelihoods | Divergences):
-        return None
-    if measurement.metric == "top1":
+    if not isinstance(measurement, OfCorpus) or measurement.metric == "top1":
         return None
     data = measurement.data
     rows = _rows(measurement)
@@ -100,7 +98,7 @@ def tags_of(evaluator: Evaluator, what: EvaluationSpec) -> Tags:
     if isinstance(what.how, TextRequest | ChoiceRequest):
         return evaluator.resolver.rows(what.dataset).tags
     measurement, _ = evaluator.known(what)
-    if not isinstance(measurement, CausalLikelihoods | MaskedLikelihoods | Divergences):
+    if not isinstance(measurement, OfCorpus):
         return evaluator.resolver.rows(what.dataset).tags
     rows = _rows(measurement)
     return {column: tuple(tags[row] for row in rows) for column, tags in measurement.data.tags.items()}
