@@ -46,6 +46,7 @@ __all__ = [
     "RecordError",
     "UnsignedError",
     "about",
+    "encodable",
     "harmless",
     "harmless_line",
     "nearest",
@@ -153,6 +154,11 @@ def about(argument: str) -> Iterator[None]:
     except ConfigError as error:
         error.argument = argument
         raise
+
+
+def encodable(text: str) -> str:
+    """Return a text that has a form in UTF-8: half of a surrogate pair becomes an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def harmless(text: str) -> str:

@@ -40,7 +40,7 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree_there_is() -> None:
 
 def test_every_name_of_the_module_is_public_and_sorted() -> None:
     assert errors.__all__ == sorted(
-        [kind.__name__ for kind in CLASSES] + ["about", "harmless", "harmless_line", "nearest"]
+        [kind.__name__ for kind in CLASSES] + ["about", "encodable", "harmless", "harmless_line", "nearest"]
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from pytest_lmgate.errors import encodable
 from pytest_lmgate.report.wording.excerpt import printable
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -17,5 +18,5 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 def show(data: object, text: str, *, as_json: bool) -> None:
     """Print `data` as JSON or `text`, in which nothing is left that a terminal would obey."""
     if as_json:
-        text = json.dumps(data, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+        text = encodable(json.dumps(data, indent=2, ensure_ascii=False))
     typer.echo(text if as_json else printable(text))

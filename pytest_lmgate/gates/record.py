@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from pytest_lmgate.errors import RecordError
+from pytest_lmgate.errors import RecordError, encodable
 from pytest_lmgate.gates.verdict import Outcome, Verdict
 
 _SCHEMA = 1
@@ -98,10 +98,10 @@ _T = TypeVar("_T", RunRecord, _Report)
 def record_of(verdict: Verdict, *, xfail: bool = False) -> GateRecord:
     """Return what is kept of a verdict, whose test may be marked xfail."""
     return GateRecord(
-        id=_plain(verdict.id),
+        id=encodable(verdict.id),
         metric=verdict.metric,
-        model=_plain(verdict.model),
-        dataset=_plain(verdict.dataset),
+        model=encodable(verdict.model),
+        dataset=encodable(verdict.dataset),
         verdict=verdict.verdict,
         value=_finite(verdict.value),
         limit=_finite(verdict.limit),
@@ -109,10 +109,10 @@ def record_of(verdict: Verdict, *, xfail: bool = False) -> GateRecord:
         interval=None if verdict.interval is None else (_finite(verdict.interval[0]), _finite(verdict.interval[1])),
         n=verdict.n,
         unit=verdict.unit,
-        signature=_plain(verdict.signature),
+        signature=encodable(verdict.signature),
         direction=verdict.direction,  # type: ignore[arg-type]  # of a score, or empty
         device=verdict.device,
-        identity={part: _plain(digest) for part, digest in verdict.identity},
+        identity={part: encodable(digest) for part, digest in verdict.identity},
         at_least=verdict.at_least,
         blocking=verdict.blocking,
         xfail=xfail and verdict.failed,
@@ -157,11 +157,6 @@ def _decoded(text: bytes, kind: type[_T], where: str, words: str) -> _T:
             f"{where}: expected schema {_SCHEMA}, got {found.schema}: another version of pytest-lmgate wrote it"
         )
     return found
-
-
-def _plain(text: str) -> str:
-    """Return a text that has a form in UTF-8: no half of a surrogate pair."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _finite(value: float | None) -> float | None:

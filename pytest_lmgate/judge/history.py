@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from pytest_lmgate.cache.files import write_durably
 from pytest_lmgate.cache.remote import Address, AddressError
-from pytest_lmgate.errors import RecordError
+from pytest_lmgate.errors import RecordError, encodable
 from pytest_lmgate.gates.record import RunRecord, format_record, parse_record, record_of
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.judge.provenance import provenance
@@ -76,7 +76,7 @@ def append_to_history(
         hardware=made.hardware,
         versions=made.versions,
         stopped=stopped,
-        problems=[problem.encode("utf-8", "backslashreplace").decode() for problem in problems],
+        problems=list(map(encodable, problems)),
         gates=[record_of(verdict, xfail=verdict.id in expected_to_fail) for verdict in verdicts],
     )
     name = f"{now:%Y%m%dT%H%M%SZ}-{made.commit.rstrip('+') or 'nocommit'}-{run[:12]}.json"

@@ -10,6 +10,7 @@ import platform
 from dataclasses import asdict
 from typing import Any
 
+from pytest_lmgate.errors import encodable
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.identity.libraries import versions
 from pytest_lmgate.report.measured import Measured
@@ -93,5 +94,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return encodable(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,7 +7,7 @@ __all__ = ["ending", "excerpt", "printable", "shortened"]
 import unicodedata
 from collections.abc import Iterable
 
-from pytest_lmgate.errors import harmless
+from pytest_lmgate.errors import encodable, harmless
 
 _END = "..."
 # Unprintable by Unicode's classes, but part of how words of some scripts (and emoji) are written.
@@ -37,7 +37,7 @@ def ending(text: str, width: int) -> str:
 
 def printable(text: str) -> str:
     """Return a text that every terminal, file and process takes, and none obeys: no half of a surrogate pair."""
-    return harmless(text).encode("utf-8", "backslashreplace").decode("utf-8")
+    return encodable(harmless(text))
 
 
 def shortened(text: str, most: int) -> str:
