@@ -1,7 +1,7 @@
 """The ``gates:`` of lmgate.yaml as tests: one item a gate, which carries the gate's marker as a Python test would.
 
 Verdicts are made by the hooks, as for any marked test. A file is looked at only if it has the right name, and
-parsed only if the word ``gates`` stands in it as a key.
+parsed only if ``gates``, or a key that may be a misspelling of it, stands in it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ from pytest_lmgate.plugin import options
 if TYPE_CHECKING:
     from pytest_lmgate.spec.yaml_gates import YamlGate
 
-# Wide enough for `gate:` and `Gates:`, which the parser then refuses, and for one line of flow style.
-_GATES = rb"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"  # compiled where there is such a file
+# Wide enough for one line of flow style, and for `gate:`, `Gates:` and any other key at the beginning of a line that is
+# not one of the file's, such as `gatse:`; the parser refuses those. Compiled where there is such a file.
+_GATES = (
+    rb"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"
+    rb"|^(?![\"']?(?:defaults|models|datasets)[\"']?\s*:)[\"'\w][^:#\r\n]*:(?:\s|$)"
+)
 
 
 class GateFile(pytest.File):
@@ -141,7 +145,7 @@ def entry_of(item: pytest.Item, mark: pytest.Mark) -> YamlGate | None:
 
 
 def mentions_gates(file: Path) -> bool:
-    """Whether the word stands in a file as a key; it is not parsed."""
+    """Whether `gates`, or a key that may be meant so, stands in a file; it is not parsed."""
     try:
         data = file.read_bytes()
     except OSError:
