@@ -17,7 +17,7 @@ _DOTS = "..."
 def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, folds: Sequence[str]) -> list[str]:
     """Return the lines of a table whose first two columns, an outcome and a name, stand on the left.
 
-    Where it is wider than `width` characters, columns go in the order of `folds`.
+    Where it is wider than `width` characters, or names that fit would look alike, columns go in the order of `folds`.
     """
     columns = dict(zip(header, zip(*rows, strict=True), strict=True))
     widths = {title: max(map(len, (title, *texts))) for title, texts in columns.items()}
@@ -27,13 +27,16 @@ def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, fol
     def others() -> int:
         return sum(widths[title] + len(_GAP) for title in columns) - widths[name] - len(_GAP)
 
+    def shown() -> tuple[str, ...]:
+        room = max(_LEAST, width - others())
+        names = tuple(shortened_name(text, room) for text in columns[name])
+        return names if len(set(names)) == len(set(columns[name])) else ()  # nobody could tell them apart
+
     for title in folds:
-        if others() + min(longest, _NAME) > width:
+        if others() + min(longest, _NAME) > width or not shown():
             del columns[title]
-    room = max(_LEAST, width - others())
-    names = [shortened_name(text, room) for text in columns[name]]
-    if len(set(names)) == len(set(columns[name])):  # else nobody could tell them apart
-        columns[name], widths[name] = tuple(names), max(map(len, (name, *names)))
+    columns[name] = shown() or columns[name]
+    widths[name] = max(map(len, (name, *columns[name])))
     left = (outcome, name)
     return [
         _GAP.join(

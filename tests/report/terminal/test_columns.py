@@ -52,6 +52,15 @@ def test_names_are_shortened_in_the_middle_unless_nobody_could_tell_them_apart()
     assert [line.split()[1] for line in fitted(HEADER, same, 40, ["seconds"])[1:]] == [row[1] for row in same]
 
 
+def test_columns_go_before_names_look_alike() -> None:
+    rows = [("PASS", f"test_models.py::TestInt8::test_{name}::ppl_max[int8-news]", "16.25", "12.3") for name in "ab"]
+    assert fitted(HEADER, rows, 68, ["seconds"]) == [
+        f"verdict  gate{'value':>55}",
+        "PASS     test_models.py::TestInt8::test_a::ppl_max[int8-news]  16.25",
+        "PASS     test_models.py::TestInt8::test_b::ppl_max[int8-news]  16.25",
+    ]
+
+
 @given(name=st.text(string.ascii_letters, max_size=80), most=st.integers(4, 60))
 def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
     shown = shortened_name(name, most)
