@@ -26,7 +26,14 @@ def pytester(pytester: pytest.Pytester) -> pytest.Pytester:
 
 @pytest.mark.parametrize(
     ("mark", "meant"),
-    [("ppl_mx(1)", "ppl_max"), ("bleu_max(limit=1)", "bleu_min"), ("no_regresion(1)", "no_regression")],
+    [
+        ("ppl_mx(1)", "ppl_max"),
+        ("bleu_max(limit=1)", "bleu_min"),
+        ("no_regresion(1)", "no_regression"),
+        ("ppl('die', 'words', 1)", "ppl_max"),
+        ("perplexity_limit('die', 'words', limit=1)", "ppl_max"),
+        ("lmgate_bleu_min(1)", "bleu_min"),
+    ],
 )
 def test_a_mark_that_is_close_to_a_gate_is_named_once_with_the_first_test(
     pytester: pytest.Pytester, mark: str, meant: str
@@ -36,7 +43,7 @@ def test_a_mark_that_is_close_to_a_gate_is_named_once_with_the_first_test(
     assert f"::test_it: @pytest.mark.{name}: no such gate, did you mean '{meant}'?" in sentence
 
 
-@pytest.mark.parametrize("mark", ["ppl_max('die', 'words', 1)", "slow(1)", "ppl_mx", "ppl_mix(1)"])
+@pytest.mark.parametrize("mark", ["ppl_max('die', 'words', 1)", "slow(1)", "ppl_mx", "ppl_mix(1)", "ppl(1)"])
 def test_gates_other_marks_marks_without_arguments_and_registered_marks_are_not_mistyped(
     pytester: pytest.Pytester, mark: str
 ) -> None:
