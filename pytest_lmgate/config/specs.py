@@ -164,6 +164,8 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             )
         if self.choices is not None and (self.question is None or self.answer is None):
             raise ConfigError.of("choices", "a multiple-choice dataset needs question: and answer: beside choices:")
+        if isinstance(self.choices, list) and (twice := _repeated(self.choices)):
+            raise ConfigError.of("choices", f"the column {twice!r} is listed twice: no model could tell them apart")
         if self.limit is not None and self.limit < 1:
             raise ConfigError.of("limit", f"expected a number of rows from 1, got {self.limit}")
         if self.lines and (self.path is None or not self.path.endswith(TEXT_SUFFIXES)):
@@ -184,6 +186,10 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """The columns of `tags`, each once."""
         written = [self.tags] if isinstance(self.tags, str) else self.tags or []
         return tuple(dict.fromkeys(written))
+
+
+def _repeated(columns: list[str]) -> str | None:
+    return next((column for column in columns if columns.count(column) > 1), None)
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -174,6 +174,10 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
             "datasets: {a: {path: x.csv, prompt: '{q}', source: q}}",
             ": datasets.a: prompt, source: expected one of them, got both; source: column is short for prompt: ",
         ),
+        (
+            "datasets: {a: {path: x.csv, question: q, choices: [one, two, one], answer: b}}",
+            ": datasets.a.choices: the column 'one' is listed twice: no model could tell them apart",
+        ),
         ("datasets: {a: {path: x, limit: many}}", ": datasets.a.limit: expected `int | null`, got `str`"),
         ("datasets: {a: {path: x, limit: true}}", ": datasets.a.limit: expected `int | null`, got `bool`"),
         ("datasets: {a: {path: x, limit: 0}}", ": datasets.a.limit: expected a number of rows from 1, got 0"),

@@ -274,6 +274,7 @@ def test_options_for_loading_may_have_numbers_as_keys(workplace: Any) -> None:
     [
         ("{path: models/gone}", "model 'm': no such folder: "),
         ("{path: data}", "model 'm': no config.json in "),
+        ("{path: models/float, adapter: models/gone}", "model 'm': no such folder: "),
         ("{path: models/float, adapter: models/float}", "model 'm': no adapter_config.json in "),
         ("{path: models/float, tokenizer: data}", "model 'm': no tokenizer in "),
     ],

@@ -130,6 +130,8 @@ def require_safe_adapter(folder: Path, *, name: str, pickle_weights: bool) -> No
     config, safe, pickled = (
         folder / file for file in ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
     )
+    if not folder.exists():
+        raise ModelError(f"model {name!r}: no such folder: {folder}; check its adapter:")
     if not config.is_file():
         raise ModelError(f"model {name!r}: no adapter_config.json in {folder}: expected a folder saved by PEFT")
     if safe.is_file() or (pickle_weights and pickled.is_file()):
