@@ -82,7 +82,8 @@ def load_checkpoint(
                 dtype=dtype if dtype == "auto" else getattr(torch, dtype),
                 use_safetensors=None if pickle_weights else True,
                 output_loading_info=True,
-                **{"low_cpu_mem_usage": True, **_decoded(load, checkpoint, device)},
+                # Its own error on weights of another shape names none of them; they are refused below.
+                **{"low_cpu_mem_usage": True, **_decoded(load, checkpoint, device), "ignore_mismatched_sizes": True},
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
             )
@@ -90,11 +91,15 @@ def load_checkpoint(
             raise ModelError(f"model {name!r}: {folder} cannot be loaded: {type(error).__name__}: {error}") from error
         model, info = loaded
         # Weights that the checkpoint lacks, or has in another shape, are drawn at random: another model at every load.
-        reshaped = {key if isinstance(key, str) else key[0] for key in info.get("mismatched_keys", ())}
-        if missing := sorted(reshaped.union(info.get("missing_keys", ()))):
+        if reshaped := sorted(map(_reshaped, info.get("mismatched_keys", ()))):
+            raise ModelError(
+                f"model {name!r}: weights in {folder} have another shape than {type(model).__name__} with its "
+                f"config.json needs: {_some(reshaped)}; put config.json and weights of one model there"
+            )
+        if missing := sorted(info.get("missing_keys", ())):
             raise ModelError(
                 f"model {name!r}: the checkpoint in {folder} lacks weights that {type(model).__name__} needs: "
-                f"{', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}; save the whole model"
+                f"{_some(missing)}; save the whole model"
             )
         if adapter_folder is not None:
             model = _with_adapter(model, adapter_folder, name)
@@ -252,6 +257,15 @@ def _with_adapter(model: Any, folder: Path, name: str) -> Any:
         return peft.PeftModel.from_pretrained(model, str(folder), local_files_only=True)
     except Exception as error:
         raise ModelError(f"model {name!r}: adapter {folder} cannot be loaded: {error}") from error
+
+
+def _reshaped(key: str | tuple[str, Sequence[int], Sequence[int]]) -> str:
+    """Name a weight, with its shape and the one it should have where transformers says them."""
+    return key if isinstance(key, str) else f"{key[0]} {list(key[1])} in place of {list(key[2])}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:5])}{' and more' if len(names) > 5 else ''}"
 
 
 def _decoded(load: dict[str, Any], checkpoint: Checkpoint, device: str) -> dict[str, Any]:
