@@ -103,7 +103,10 @@ def _bound(
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
-        expected = f"expected {name}({', '.join(signature.parameters)}){hint}"
+        names = list(signature.parameters)
+        if len(args) > (positional := sum(each.kind is not each.KEYWORD_ONLY for each in parameters)):
+            names.insert(positional, "*")
+        expected = f"expected {name}({', '.join(names)}){hint}"
         # A wrong name is told before what is missing, for which it may stand.
         if unknown := next((key for key in kwargs if key not in signature.parameters), None):
             near = nearest(unknown, signature.parameters)

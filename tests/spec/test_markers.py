@@ -94,7 +94,7 @@ def test_models_and_datasets_are_called_as_the_user_wrote_them() -> None:
             "strid: unknown argument (did you mean 'stride'?); expected ppl_max(",
         ),
         (("m", "d", 1.0), {"zzz": 4}, "zzz: unknown argument; expected ppl_max("),
-        (("m", "d", 1.0, 512), {}, "too many positional arguments; expected ppl_max("),
+        (("m", "d", 1.0, 512), {}, "too many positional arguments; expected ppl_max(model, dataset, limit, *, "),
         (("m", "d", 1.0), {"limit": 2.0}, "multiple values for argument 'limit'; expected ppl_max("),
         (("", "d", 1.0), {}, "model: expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...), got ''"),
         ((None, "d", 1.0), {}, "model: expected a name of lmgate.yaml, a path, a hub id or lmgate.fixture(...), got "),
