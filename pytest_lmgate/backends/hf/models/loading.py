@@ -6,7 +6,7 @@ __all__ = ["LoadedModel", "decoded", "load_checkpoint", "load_tokenizer", "quiet
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,27 +76,30 @@ def load_checkpoint(
     name, folder = checkpoint.name, str(checkpoint.folder)
     with quiet():
         tokenizer = load_tokenizer(name, tokenizer_folder, trust_remote_code=trust_remote_code)
-        try:
-            loaded: Any = _LOADERS[checkpoint.kind].from_pretrained(
+
+        def read(**more: Any) -> Any:
+            return _LOADERS[checkpoint.kind].from_pretrained(
                 folder,
                 dtype=dtype if dtype == "auto" else getattr(torch, dtype),
                 use_safetensors=None if pickle_weights else True,
                 output_loading_info=True,
-                # Its own error on weights of another shape names none of them; they are refused below.
-                **{"low_cpu_mem_usage": True, **_decoded(load, checkpoint, device), "ignore_mismatched_sizes": True},
+                **{"low_cpu_mem_usage": True, **_decoded(load, checkpoint, device), **more},
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
             )
+
+        try:
+            model, info = read()
         except Exception as error:
+            if reshaped := _reshaped(error, read):
+                raise ModelError(
+                    f"model {name!r}: weights in {folder} have another shape than its config.json says: "
+                    f"{_some(reshaped)}; put config.json and weights of one model there"
+                ) from error
             raise ModelError(f"model {name!r}: {folder} cannot be loaded: {type(error).__name__}: {error}") from error
-        model, info = loaded
         # Weights that the checkpoint lacks, or has in another shape, are drawn at random: another model at every load.
-        if reshaped := sorted(map(_reshaped, info.get("mismatched_keys", ()))):
-            raise ModelError(
-                f"model {name!r}: weights in {folder} have another shape than {type(model).__name__} with its "
-                f"config.json needs: {_some(reshaped)}; put config.json and weights of one model there"
-            )
-        if missing := sorted(info.get("missing_keys", ())):
+        mismatched = {key if isinstance(key, str) else key[0] for key in info.get("mismatched_keys", ())}
+        if missing := sorted(mismatched.union(info.get("missing_keys", ()))):
             raise ModelError(
                 f"model {name!r}: the checkpoint in {folder} lacks weights that {type(model).__name__} needs: "
                 f"{_some(missing)}; save the whole model"
@@ -259,9 +262,18 @@ def _with_adapter(model: Any, folder: Path, name: str) -> Any:
         raise ModelError(f"model {name!r}: adapter {folder} cannot be loaded: {error}") from error
 
 
-def _reshaped(key: str | tuple[str, Sequence[int], Sequence[int]]) -> str:
-    """Name a weight, with its shape and the one it should have where transformers says them."""
-    return key if isinstance(key, str) else f"{key[0]} {list(key[1])} in place of {list(key[2])}"
+def _reshaped(error: Exception, read: Callable[..., Any]) -> list[str]:
+    """Name the weights of another shape than they should have, which the error of transformers itself does not."""
+    if "ignore_mismatched_sizes" not in str(error):
+        return []
+    try:
+        _, info = read(ignore_mismatched_sizes=True)
+    except Exception:  # what the first error says is better than nothing
+        return []
+    keys = info.get("mismatched_keys", ())
+    return sorted(
+        key if isinstance(key, str) else f"{key[0]} {list(key[1])} in place of {list(key[2])}" for key in keys
+    )
 
 
 def _some(names: Sequence[str]) -> str:
