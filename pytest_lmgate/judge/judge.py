@@ -97,6 +97,8 @@ class Judge:
         details: dict[str, Any] = {}
         if gate.evaluation.reference is not None:
             details = {**score.details, "reference": gate.evaluation.reference_name}  # as the user wrote it
+            if isinstance(gate.evaluation.model, str) and gate.evaluation.model == gate.evaluation.reference:
+                self._say_same(*gate.evaluation.model_names)
         # A percentile of tokens is, unlike their mean, made of no shares of rows.
         is_distance = gate.evaluation.reference is not None and score.sample is not None
         return replace(
@@ -117,6 +119,8 @@ class Judge:
         reference = self._evaluator.evaluate(gate.reference.resolved(resolve))
         against = f"model {gate.reference.model_name!r}"
         same = bool(score.content) and score.content == reference.content
+        if same:
+            self._say_same(gate.evaluation.model_name, gate.reference.model_name)
         samples = sample_of(score), sample_of(reference)
         found = _compared(gate, samples, against, same=same)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
@@ -163,6 +167,10 @@ class Judge:
             return Former(entry.value, self._with_entry(gate, score, entry)[1])
         except LmgateError as error:
             return Former(entry.value, problem=str(error))
+
+    def _say_same(self, model: str, other: str) -> None:
+        both = f"{model!r} is compared with itself" if model == other else f"{model!r} and {other!r} are the same model"
+        self._evaluator.remark(f"{both}: such a gate passes whatever the model is worth")
 
     def _judged(
         self, blank: Verdict, gate: NoRegression, score: Score, samples: _Samples, found: Comparison, resolve: Resolve

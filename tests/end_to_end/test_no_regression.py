@@ -63,7 +63,8 @@ def test_a_model_against_itself_passes_with_a_change_of_exactly_zero(measured: P
             def test_gate(): pass
         """
     )
-    measured.run("--lmgate-report", "json:report.json", "--lmgate-strict").expect(0, passed=1)
+    done = measured.run("--lmgate-report", "json:report.json", "--lmgate-strict").expect(0, passed=1)
+    assert done.text.count("'die' is compared with itself: such a gate passes whatever the model is worth") == 1
     for gate in measured.report()["gates"]:
         assert gate.keys() == KEYS
         assert gate["verdict"] == "pass"
