@@ -17,7 +17,7 @@ import typer
 from pytest_lmgate.cli.output import AsJson, show
 from pytest_lmgate.cli.places import CacheOption, ConfigOption, root
 from pytest_lmgate.config.rootdir import Root
-from pytest_lmgate.errors import LmgateError
+from pytest_lmgate.errors import LmgateError, nearest
 from pytest_lmgate.report.wording.counted import byte_size, counted
 
 if TYPE_CHECKING:
@@ -153,13 +153,17 @@ def _project(here: Root, given: str | None) -> Iterator[Finding]:
 
 def _engines(models: Mapping[str, ModelSpec]) -> Iterator[Finding]:
     """Name the models whose engine is not installed."""
-    from pytest_lmgate.backends.table import backend_of
+    from pytest_lmgate.backends.table import BACKENDS, backend_of
 
     for name, spec in models.items():
         try:
             engine = backend_of(spec, name, {}).name
-        except LmgateError as error:  # it may be one that a conftest registers, which only pytest knows
-            yield Finding("model", str(error), "Unless a conftest registers this engine, mend the entry.")
+        except LmgateError as error:
+            if spec.backend is None or spec.backend in BACKENDS:
+                yield Finding("model", str(error), "Mend the entry.", wrong=True)
+            else:
+                known = f"pytest-lmgate has no engine {spec.backend!r}{nearest(spec.backend, BACKENDS)}"
+                yield Finding("model", f"{name}: {known}", "Only pytest sees whether a conftest registers it.")
             continue
         module, extra = _ENGINES.get(engine, ("", ""))
         if module and find_spec(module) is None:

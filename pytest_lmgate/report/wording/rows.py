@@ -59,7 +59,7 @@ class Row:
             limit=limit,
             change="" if found is None else degradation(found),
             tolerance="" if found is None else str(found.tolerance),
-            scored="" if verdict.n is None else f"{verdict.n:,} {verdict.unit}s",
+            scored="" if verdict.n is None else counted(verdict.n, verdict.unit),
             seconds="cached" if verdict.cached else f"{verdict.seconds:.1f}",
         )
 

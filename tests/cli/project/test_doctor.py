@@ -91,7 +91,12 @@ def test_an_engine_that_only_a_conftest_may_know_is_no_fault(project: Path) -> N
     (project / "lmgate.yaml").write_text("models: {m: {path: model, backend: own}}\n")
     found = findings(0)["model"]
     assert "'own'" in found["fact"]
-    assert found["advice"] == "Unless a conftest registers this engine, mend the entry."
+    assert found["advice"] == "Only pytest sees whether a conftest registers it."
+
+
+def test_a_key_that_the_engine_does_not_take_is_wrong(project: Path) -> None:
+    (project / "lmgate.yaml").write_text("models: {m: {path: model, backend: vllm, model: served}}\n")
+    assert "the engine vllm does not take it" in findings(1)["model"]["fact"]
 
 
 def test_a_library_that_is_broken_is_wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
