@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
 from pytest_lmgate.backends.hf.models.loading import quiet
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.tiles import TileShape
+from pytest_lmgate.data.requests.requests import Request
 from pytest_lmgate.data.requests.windows import WindowPlan
 from pytest_lmgate.data.tokenization.tokens import Streams
 from pytest_lmgate.engine.comparing import ModelPair
@@ -150,6 +152,25 @@ def test_the_batch_size_does_not_matter(side_by_side: bool) -> None:
     for size in (2, 3, "auto"):
         other = measure_divergence(pair(p, q, side_by_side=side_by_side), STREAMS, PLAN, dataset="d", batch_size=size)
         assert other == pytest.approx(one, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_a_batch_holds_no_more_tokens_than_the_budget_though_windows_read_the_same(
+    side_by_side: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_lmgate.backends.hf.budget._CPU_TOKENS", 50)
+    quiz = Streams(tuple(np.append(ids, letter) for ids in documents(20, 12, 9).ids for letter in (7, 8, 9, 10)), None)
+    p, held, plain = build("llama"), list[int](), TransformersRunner.distributions
+
+    def read(runner: TransformersRunner, requests: Sequence[Request]) -> Logits:
+        held.append(sum(len(each.ids) for each in requests))
+        return plain(runner, requests)
+
+    monkeypatch.setattr(TransformersRunner, "distributions", read)
+
+    measure_divergence(pair(p, noisy(p), side_by_side=side_by_side), quiz, sliding(quiz, 32, 32))
+
+    assert 40 <= max(held) <= 50
 
 
 @pytest.mark.parametrize("rounds", [1, 3])

@@ -141,7 +141,8 @@ class TransformersRunner(Runner):
                 f"read with {company.value} (slower)"
             )
         is_double, is_ahead = scorer.dtype(loaded) == torch.float64, loaded.device.type == "cuda" and not compare
-        return Batching(budget, company, remark, is_double, is_ahead=is_ahead, reads_once=longest.source is None)
+        reads_once = longest.source is None and not compare
+        return Batching(budget, company, remark, is_double, is_ahead=is_ahead, reads_once=reads_once)
 
     def _activation_bytes(self, batch: _Batch, tokens: int) -> float | None:
         """Return the memory that a GPU takes for each token of a batch while the model reads.
