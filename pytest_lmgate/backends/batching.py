@@ -41,8 +41,7 @@ class Batching:
         is_double: Whether the model computes in float64; then its numbers are kept in float64 too.
         at_once: Batches that it takes at the same time, each from a thread of its own.
         is_ahead: Whether a batch is begun before the results of the one before are waited for; see `Runner.begin`.
-        reads_once: Whether `score` reads once what several requests of a batch read, so that these count as one; see
-            `pytest_lmgate.backends.reading.read_once`.
+        reads_once: Whether requests that read the same may come joined to one, whose targets then share positions.
     """
 
     tokens: int = 16384

@@ -19,7 +19,7 @@ import numpy as np
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import COLUMNS, Batching, Company, Distributions, Runner
 from pytest_lmgate.cache.store import Entry
-from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.requests.requests import Request, Requests, by_request
 from pytest_lmgate.engine.batches import eager, explained
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.engine.scoring import TargetBoard, require_finite
@@ -128,7 +128,7 @@ def compared(
             "a divergence is defined over one vocabulary only; compare their bits per byte (bpb_max)"
         )
     targets = np.concatenate([each.targets for each in requests])
-    return np.split(reference.against(candidate, targets), np.cumsum([len(each.targets) for each in requests])[:-1])
+    return by_request(reference.against(candidate, targets), requests)
 
 
 def strictest(batchings: Sequence[Batching]) -> Batching:

@@ -13,6 +13,7 @@ import numpy as np
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Runner
 from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.data.requests.joining import read_once
 from pytest_lmgate.data.requests.requests import Requests
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.errors import EngineError, NonFiniteError
@@ -50,10 +51,11 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
 
         def begin(some: Sequence[int]) -> Callable[[], list[Floats]]:
             made = [requests.make(each) for each in some]
+            joined, parted = read_once(made) if batching.reads_once else (made, list)
             if batching.is_ahead:
-                wait = runner.begin(made)
-                return lambda: _copied(wait())
-            found = _copied(runner.score(made))
+                wait = runner.begin(joined)
+                return lambda: parted(_copied(wait()))
+            found = parted(_copied(runner.score(joined)))
             return lambda: found
 
         is_whole = run_batches(requests, begin, board, batching, job)

@@ -26,10 +26,9 @@ from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokeniz
 from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers
 from pytest_lmgate.backends.memory import release, sent, within_memory
-from pytest_lmgate.backends.reading import read_once
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.config.arguments.generation import GenerationSettings
-from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.data.requests.requests import Request, Requests, by_request
 from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.errors import ModelError
 
@@ -75,15 +74,9 @@ class TransformersRunner(Runner):
 
     def begin(self, requests: Sequence[Request]) -> Callable[[], list[Floats]]:
         """Launch the reading of requests, and return what waits for the NLLs of their targets."""
-        joined, parted = read_once(requests)
-        wait = self._begin(joined)
-        return lambda: parted(wait())
-
-    def _begin(self, requests: Sequence[Request]) -> Callable[[], list[Floats]]:
         device = self.loaded.device
         wait = within_memory(device, lambda: self._launched(requests))
-        ends = np.cumsum([len(each.targets) for each in requests])[:-1]
-        return lambda: np.split(within_memory(device, wait).numpy(), ends)
+        return lambda: by_request(within_memory(device, wait).numpy(), requests)
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
         """Return the logits that predict the requests' targets, as hidden states where the head could be proven."""
@@ -178,7 +171,7 @@ class TransformersRunner(Runner):
 
     def _found_company(self, longest: Ints, other: Ints, lengths: Ints, budget: int) -> tuple[Company, bool]:
         def read(rows: Sequence[Ints]) -> list[Floats]:
-            return self._begin([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])()
+            return self.score([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])
 
         return find_company(read, longest, other, lengths, budget=budget, loaded=self.loaded)
 

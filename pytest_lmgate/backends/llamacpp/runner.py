@@ -17,7 +17,6 @@ from pytest_lmgate.backends.llamacpp.library import Context, Weights, batch_toke
 from pytest_lmgate.backends.llamacpp.options import LoadOptions
 from pytest_lmgate.backends.llamacpp.together import Together, planned
 from pytest_lmgate.backends.llamacpp.tokens import Tokens
-from pytest_lmgate.backends.reading import read_once
 from pytest_lmgate.backends.vocabulary import check_ids
 from pytest_lmgate.backends.writing import refuse_beams, written
 from pytest_lmgate.config.arguments.generation import GenerationSettings
@@ -66,8 +65,7 @@ class LlamaCppRunner(Runner):
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
         """Return the NLLs of the requests' targets."""
-        joined, parted = read_once(requests)
-        return parted(self._together.read(joined, self._nll, self._nll_together))
+        return self._together.read(requests, self._nll, self._nll_together)
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
         """Return the logits that predict the requests' targets, whole."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Request", "Requests"]
+__all__ = ["Request", "Requests", "by_request"]
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_lmgate.arrays import Ints
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.data.requests.repeats import repeats
 
 
@@ -31,6 +31,11 @@ class Request:
     at: Ints
     targets: Ints
     source: Ints | None = None
+
+
+def by_request(values: Floats, requests: Sequence[Request]) -> list[Floats]:
+    """Split the values of all targets, shape ``[targets, ...]``, into those of each request."""
+    return np.split(values, np.cumsum([len(each.targets) for each in requests])[:-1])
 
 
 @dataclass(frozen=True, kw_only=True)

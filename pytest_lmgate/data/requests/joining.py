@@ -1,15 +1,16 @@
-"""Requests that read the same are read once: of a question whose choices are the letters A to D, the question."""
+"""Requests that read the same are read once: of a question whose choices are the letters A to D, the question. Pure."""
 
 from __future__ import annotations
 
 __all__ = ["read_once"]
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.data.requests.requests import Request
+from pytest_lmgate.data.requests.repeats import repeats
+from pytest_lmgate.data.requests.requests import Request, by_request
 
 
 def read_once(requests: Sequence[Request]) -> tuple[list[Request], Callable[[Sequence[Floats]], list[Floats]]]:
@@ -19,20 +20,17 @@ def read_once(requests: Sequence[Request]) -> tuple[list[Request], Callable[[Seq
         The joined requests, each with the targets of all that it stands for, and what turns their NLLs into those of
         the requests given.
     """
-    equal: dict[Hashable, list[int]] = {}
-    for number, request in enumerate(requests):
-        equal.setdefault(request.ids.tobytes() if request.source is None else number, []).append(number)
-    joined = [_joined([requests[number] for number in numbers]) for numbers in equal.values()]
+    equal = repeats(each.ids.tobytes() if each.source is None else number for number, each in enumerate(requests))
+    same = [[requests[number] for number in numbers] for numbers in equal.values()]
 
     def parted(nll: Sequence[Floats]) -> list[Floats]:
         found: list[Floats] = [np.empty(0)] * len(requests)
-        for numbers, together in zip(equal.values(), nll, strict=True):
-            ends = np.cumsum([len(requests[number].targets) for number in numbers])[:-1]
-            for number, part in zip(numbers, np.split(together, ends), strict=True):
+        for numbers, several, together in zip(equal.values(), same, nll, strict=True):
+            for number, part in zip(numbers, by_request(together, several), strict=True):
                 found[number] = part
         return found
 
-    return joined, parted
+    return [_joined(several) for several in same], parted
 
 
 def _joined(same: Sequence[Request]) -> Request:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.arrays import Floats
-from pytest_lmgate.backends.reading import read_once
+from pytest_lmgate.data.requests.joining import read_once
 from pytest_lmgate.data.requests.requests import Request
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=3)
