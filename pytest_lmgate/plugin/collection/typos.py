@@ -22,20 +22,20 @@ def mistyped(items: Iterable[pytest.Item], markers: Collection[str]) -> list[str
 
     Marks without arguments are no gates, and marks that the project registers are its own business.
     """
-    unknown: dict[str, pytest.Item] = {}
-    arguments: dict[str, int] = {}
+    unknown: dict[str, tuple[pytest.Item, int]] = {}  # the first of a name, and how many arguments it has
     for item in items:
         for mark in item.iter_markers():
             if mark.name not in markers and (mark.args or mark.kwargs):
-                unknown.setdefault(mark.name, item)
-                arguments.setdefault(mark.name, len(mark.args) + len(mark.kwargs))
+                unknown.setdefault(mark.name, (item, len(mark.args) + len(mark.kwargs)))
     if not unknown:
         return []
-    config = next(iter(unknown.values())).config
+    config = next(item.config for item, _ in unknown.values())
     registered = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
-    found = {name: _meant(name, arguments[name], markers) for name in unknown if name not in registered}
+    found = {
+        name: _meant(name, arguments, markers) for name, (_, arguments) in unknown.items() if name not in registered
+    }
     return [
-        f"{unknown[name].nodeid}: @pytest.mark.{name}: no such gate, did you mean {meant!r}? A mark of your own is "
+        f"{unknown[name][0].nodeid}: @pytest.mark.{name}: no such gate, did you mean {meant!r}? A mark of your own is "
         "registered under `markers` in the ini file"
         for name, meant in found.items()
         if meant
