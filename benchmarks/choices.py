@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from comparison import Row, machine, print_rows, run_rounds
+from comparison import Row, arguments, exit_status, print_rows, run_rounds
 from subject import VOCABULARY, load_model, make_subject
 
 TIMES_HARNESS = {"letters": 3.0, "sentences": 2.0}
@@ -77,25 +76,24 @@ def compare(loaded: Any, shape: str, questions: int, rounds: int, batch_size: in
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--questions", type=int, default=100, help="how many (default 100)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=8, help="of the harness (default 8)")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-check", action="store_true", help="only print; exit 0 whatever the figures")
     return parser.parse_args()
 
 
 def main() -> int:
     """Compare both shapes of questions."""
     args = _arguments()
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # before torch is imported
-    print(machine(args.threads))
-    with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
-        loaded = load_model(make_subject(Path(folder), tokens=16), args.threads)
-        holds = [compare(loaded, shape, args.questions, args.rounds, args.batch_size) for shape in SHAPES]
-    print(f"\nafterwards: {machine(args.threads)}")
-    return 0 if all(holds) or args.no_check else 1
+
+    def both() -> bool:
+        with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
+            loaded = load_model(make_subject(Path(folder), tokens=16), args.threads)
+            holds = [compare(loaded, shape, args.questions, args.rounds, args.batch_size) for shape in SHAPES]
+        return all(holds)
+
+    return exit_status(args, both)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ says more than a ratio of two best times.
 
 from __future__ import annotations
 
-__all__ = ["Rounds", "Row", "machine", "print_rows", "run_rounds"]
+__all__ = ["Rounds", "Row", "arguments", "exit_status", "machine", "print_rows", "run_rounds"]
 
+import argparse
 import os
 import platform
 import statistics
@@ -107,6 +108,32 @@ def print_rows(title: str, rows: Sequence[Row]) -> bool:
         print(line.rstrip())
     sys.stdout.flush()
     return all(row.holds for row in rows)
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that the comparisons share: --threads and --no-check.
+
+    Args:
+        doc: The docstring of the program.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-check", action="store_true", help="only print; exit 0 whatever the figures")
+    return parser
+
+
+def exit_status(args: argparse.Namespace, compare: Callable[[], bool]) -> int:
+    """Compare with so many threads, say on what machine, and return what the program exits with.
+
+    Args:
+        args: Read by the parser of `arguments`.
+        compare: Returns whether everything required holds; it imports torch, which reads the number of threads then.
+    """
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    print(machine(args.threads))
+    holds = compare()
+    print(f"\nafterwards: {machine(args.threads)}")
+    return 0 if holds or args.no_check else 1
 
 
 def machine(threads: int) -> str:

@@ -11,7 +11,6 @@ with 1 where the engine is too slow, unless --no-check is given.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import statistics
 import subprocess
@@ -22,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from comparison import Row, machine, print_rows
+from comparison import Row, arguments, exit_status, print_rows
 from gguf_subject import make_gguf, make_text
 
 SHARE = 0.9
@@ -101,29 +100,28 @@ def compare(args: argparse.Namespace, file: Path, text: Path, context: int) -> b
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--llama-perplexity", required=True, metavar="PATH", help="llama.cpp's own program")
     parser.add_argument("--dtype", choices=("f16", "q8_0"), default="f16")
     parser.add_argument("--contexts", type=int, nargs="+", default=[512, 128])
     parser.add_argument("--layers", type=int, default=12, help="7 million weights each, beside 25 million (default 12)")
     parser.add_argument("--tokens", type=int, default=4096, help="length of the text (default 4096)")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-check", action="store_true", help="only print; exit 0 whatever the figures")
     return parser.parse_args()
 
 
 def main() -> int:
     """Compare at each context."""
     args = _arguments()
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    print(machine(args.threads))
-    with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
-        file = make_gguf(Path(folder) / "model.gguf", dtype=args.dtype, layers=args.layers)
-        text = make_text(Path(folder) / "text.txt", args.tokens)
-        holds = [compare(args, file, text, context) for context in args.contexts]
-    print(f"\nafterwards: {machine(args.threads)}")
-    return 0 if all(holds) or args.no_check else 1
+
+    def every() -> bool:
+        with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
+            file = make_gguf(Path(folder) / "model.gguf", dtype=args.dtype, layers=args.layers)
+            text = make_text(Path(folder) / "text.txt", args.tokens)
+            holds = [compare(args, file, text, context) for context in args.contexts]
+        return all(holds)
+
+    return exit_status(args, every)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ texts. Exits with 1 where they do not, or where a requirement is broken, unless 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comparison import Row, machine, print_rows, run_rounds
+from comparison import Row, arguments, exit_status, print_rows, run_rounds
 
 TIMES_LOOP = 4.0
 _EXAMPLE = Path(__file__).resolve().parents[1] / "example_project"
@@ -97,26 +96,24 @@ def _speed(tokens: int, seconds: float) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, help="only the first so many records (default: all)")
     parser.add_argument("--max-new-tokens", type=int, default=128, help="as the gates' own default (default: 128)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-check", action="store_true", help="only print; exit 0 whatever the figures")
     return parser.parse_args()
 
 
 def main() -> int:
     """Compare."""
     args = _arguments()
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # before torch is imported
-    print(machine(args.threads))
-    import torch
 
-    torch.set_num_threads(args.threads)
-    holds = compare(load_example(args.rows, args.max_new_tokens), args.rounds)
-    print(f"\nafterwards: {machine(args.threads)}")
-    return 0 if holds or args.no_check else 1
+    def run() -> bool:
+        import torch
+
+        torch.set_num_threads(args.threads)
+        return compare(load_example(args.rows, args.max_new_tokens), args.rounds)
+
+    return exit_status(args, run)
 
 
 if __name__ == "__main__":

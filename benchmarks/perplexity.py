@@ -11,13 +11,12 @@ Exits with 1 where a requirement is broken, unless --no-check is given.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from comparison import Row, machine, print_rows, run_rounds
+from comparison import Row, arguments, exit_status, print_rows, run_rounds
 from subject import CONTEXT, Subject, load_model, make_subject
 
 SHARE_OF_FLOOR = 0.85
@@ -113,7 +112,7 @@ def _check_equal(nll: object, losses: Sequence[float], targets: object) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, help="parts to run")
     parser.add_argument("--tokens", type=int, default=14_000, help="length of the text (default 14000)")
     parser.add_argument("--strides", type=int, nargs="+", default=[1024, 512, 128])
@@ -124,27 +123,26 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--lm-eval-batch-sizes", nargs="+", default=["1"], metavar="N", help="the fastest is compared with (default: 1)"
     )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-check", action="store_true", help="only print; exit 0 whatever the figures")
     return parser.parse_args()
 
 
 def main() -> int:
     """Run the parts asked for."""
     args = _arguments()
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # before torch is imported
-    print(machine(args.threads))
-    holds = True
-    with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
-        subject = make_subject(Path(folder), tokens=args.tokens)
-        if "engine" in args.only:
-            holds &= engine(subject, args.strides, args.rounds, args.loop_rounds, args.threads)
-        if "memory" in args.only:
-            holds &= memory(subject, args.memory_stride, args.threads)
-        if "process" in args.only:
-            holds &= process(subject, args.process_rounds, args.threads, args.lm_eval_batch_sizes)
-    print(f"\nafterwards: {machine(args.threads)}")
-    return 0 if holds or args.no_check else 1
+
+    def compare() -> bool:
+        holds = True
+        with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
+            subject = make_subject(Path(folder), tokens=args.tokens)
+            if "engine" in args.only:
+                holds &= engine(subject, args.strides, args.rounds, args.loop_rounds, args.threads)
+            if "memory" in args.only:
+                holds &= memory(subject, args.memory_stride, args.threads)
+            if "process" in args.only:
+                holds &= process(subject, args.process_rounds, args.threads, args.lm_eval_batch_sizes)
+        return holds
+
+    return exit_status(args, compare)
 
 
 if __name__ == "__main__":
