@@ -29,6 +29,9 @@ FACES = 60
 CONTEXT = 32
 WORDS = 400
 
+# Plugins that take longer to import than all of pytest, or run tests again; a test of one takes it back in by -p.
+_LEFT_OUT = ("hypothesispytest", "anyio", "pytest-testmon", "rerunfailures", "pytest-retry")
+
 GATE = "import pytest\n\n@pytest.mark.ppl_max('die', 'words', 60.5)\ndef test_gate(): pass\n"
 BROKEN_GATE = "import pytest\n\n@pytest.mark.ppl_max('die', 'words', 59.5)\ndef test_gate(): pass\n"
 
@@ -118,19 +121,7 @@ class Project:
         early = early or any(name.startswith(READ_BY_TRANSFORMERS) for name in env or ())
         python = sys.executable if fresh else warm_python(environment(), "torch" if early else self.imported)
         return subprocess.Popen(
-            # Plugins that are not under test here, and take longer to import than all of pytest.
-            [
-                python,
-                "-m",
-                "pytest",
-                "-p",
-                "no:hypothesispytest",
-                "-p",
-                "no:anyio",
-                "-p",
-                "no:pytest-testmon",
-                *arguments,
-            ],
+            [python, "-m", "pytest", *(f"-pno:{name}" for name in _LEFT_OUT), *arguments],
             cwd=cwd or self.folder,
             env=environment() | dict(env or {}),
             stdin=subprocess.DEVNULL,

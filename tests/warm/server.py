@@ -80,7 +80,8 @@ def warm_up(imported: str) -> None:
     import pytest
 
     with contextlib.redirect_stdout(io.StringIO()):
-        assert pytest.main(["--markers", "-p", "no:hypothesispytest", "-p", "no:pytest-testmon"]) == 0
+        left_out = [f"-pno:{name}" for name in ("hypothesispytest", "pytest-testmon", "rerunfailures", "pytest-retry")]
+        assert pytest.main(["--markers", *left_out]) == 0
     for name in LIBRARIES[imported]:
         with contextlib.suppress(ModuleNotFoundError):  # xdist is not everywhere, nor all of this in other torches
             importlib.import_module(name)
