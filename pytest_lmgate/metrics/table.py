@@ -41,6 +41,7 @@ class Metric:
             users' metrics, which score themselves.
         direction: Which values are better; None where a user's metric says it.
         scale: The largest value, if there is one.
+        unit: What a number of it is followed by, as in ``1.5 ppl``; ``points`` are hundredths of the scale.
         lowest: The lowest limit that says something.
         options: Its own arguments, beside those of everything that is measured in the same way.
         fixed: Arguments that every metric measured in the same way has, which this one fixes.
@@ -58,6 +59,7 @@ class Metric:
     direction: Direction | None
     _: KW_ONLY
     scale: float | None = None
+    unit: str = ""
     lowest: float = _ABOVE_ZERO
     options: tuple[str, ...] = ()
     fixed: tuple[tuple[str, object], ...] = ()
@@ -103,38 +105,39 @@ class Metric:
 # fmt: off
 _ROWS = (
     Metric("ppl", "perplexity", "the perplexity of a model on a dataset", "likelihoods", "perplexity:perplexity",
-           "lower", also_called=("perplexity",)),
+           "lower", unit="ppl", also_called=("perplexity",)),
     Metric("bpb", "bits per byte", "the bits per byte of a model on a dataset", "likelihoods", "perplexity:perplexity",
-           "lower", fixed=(("unit", "bits_per_byte"), ("average", None)), also_called=("bits", "bitsperbyte")),
+           "lower", unit="bpb", fixed=(("unit", "bits_per_byte"), ("average", None)),
+           also_called=("bits", "bitsperbyte")),
     Metric("kl", "KL divergence", "the KL divergence of a model from a reference model, in nats per token",
-           "divergences", "divergence:kl", "lower", lowest=0, options=("statistic",), usual=("statistic", "mean"),
-           also_called=("kld", "kldiv", "kldivergence", "divergence")),
+           "divergences", "divergence:kl", "lower", unit="nats", lowest=0, options=("statistic",),
+           usual=("statistic", "mean"), also_called=("kld", "kldiv", "kldivergence", "divergence")),
     Metric("top1", "share of tokens with the same top prediction",
            "the share of tokens where a model and its reference have the same most likely token",
-           "divergences", "divergence:top1", "higher", scale=1, also_called=("sametop", "top")),
+           "divergences", "divergence:top1", "higher", scale=1, unit="points", also_called=("sametop", "top")),
     Metric("compare", "comparison of two models",
            "all figures of a model beside a reference model under llama.cpp's names; see docs/divergence.md",
            "divergences", "divergence:divergence", None, is_number=False),
     Metric("pppl", "pseudo-perplexity", "the pseudo-perplexity of a masked model on a dataset",
-           "pseudo-likelihoods", "perplexity:perplexity", "lower", also_called=("pseudoperplexity",)),
+           "pseudo-likelihoods", "perplexity:perplexity", "lower", unit="pppl", also_called=("pseudoperplexity",)),
     Metric("accuracy", "accuracy", "the multiple-choice accuracy of a model by likelihood",
-           "choices", "accuracy:accuracy", "higher", scale=1, options=("variant",), usual=("variant", "acc"),
-           also_called=("acc", "accnorm")),
+           "choices", "accuracy:accuracy", "higher", scale=1, unit="points", options=("variant",),
+           usual=("variant", "acc"), also_called=("acc", "accnorm")),
     Metric("bleu", "BLEU", "BLEU of generated texts", "texts", "texts.sacrebleu_metrics:bleu", "higher", scale=100,
-           options=("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order"),
-           also_called=("sacrebleu",)),
+           unit="points", also_called=("sacrebleu",),
+           options=("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order")),
     Metric("chrf", "chrF", "chrF of generated texts", "texts", "texts.sacrebleu_metrics:chrf", "higher", scale=100,
-           options=("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
+           unit="points", options=("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
            also_called=("chrfpp",)),
     Metric("ter", "TER", "TER, the translation edit rate, of generated texts",
-           "texts", "texts.sacrebleu_metrics:ter", "lower", lowest=0,
+           "texts", "texts.sacrebleu_metrics:ter", "lower", unit="points", lowest=0,
            options=("normalized", "no_punct", "asian_support", "case_sensitive")),
     Metric("rouge", "ROUGE", "the ROUGE F-measure of generated texts", "texts", "texts.rouge:rouge", "higher", scale=1,
-           options=("variant", "stemmer", "multi_reference", "tokenizer", "convention"), usual=("variant", "rougeL"),
-           variant_follows_limit=True, also_called=("rougel", "rougelsum", "rougen")),
+           unit="points", options=("variant", "stemmer", "multi_reference", "tokenizer", "convention"),
+           usual=("variant", "rougeL"), variant_follows_limit=True, also_called=("rougel", "rougelsum", "rougen")),
     Metric("exact", "exact match", "the share of generated texts that equal a reference",
-           "texts", "texts.exact:exact", "higher", scale=1, options=("ignore_case", "ignore_punctuation", "strip"),
-           also_called=("em", "exactmatch")),
+           "texts", "texts.exact:exact", "higher", scale=1, unit="points",
+           options=("ignore_case", "ignore_punctuation", "strip"), also_called=("em", "exactmatch")),
 )
 # fmt: on
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pytest_lmgate.gates.verdict import Former, Verdict
 from pytest_lmgate.metrics.score import distinct
-from pytest_lmgate.report.wording.numbers import number, size
+from pytest_lmgate.report.wording.numbers import number, size, tolerance
 
 
 def replaced_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
@@ -20,11 +20,11 @@ def replaced_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         (outcome, f"baseline of {verdict.id}: {text}")
         for verdict in verdicts
         if verdict.former is not None and verdict.value is not None
-        for outcome, text in [_line(verdict.value, verdict.former)]
+        for outcome, text in [_line(verdict.value, verdict.former, verdict.metric)]
     ]
 
 
-def _line(value: float, former: Former) -> tuple[str, str]:
+def _line(value: float, former: Former, metric: str) -> tuple[str, str]:
     if former.value is None:
         return "", f"new, {number(value)}"
     old, new = distinct(former.value, value)
@@ -37,4 +37,5 @@ def _line(value: float, former: Former) -> tuple[str, str]:
     worse = ("WORSE" if fails else "worse") if found.degradation > 0 else "better"
     change = f"{old} -> {new}, {size(found, abs(found.degradation))} {worse}"
     outcome = "fail" if fails else found.decision
-    return outcome, f"{change}: by the old baseline {found.decision.upper()} at a tolerance of {found.tolerance}"
+    allowed = tolerance(found, metric)
+    return outcome, f"{change}: by the old baseline {found.decision.upper()} at a tolerance of {allowed}"

@@ -14,7 +14,7 @@ from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.divergence import divergence_lines
 from pytest_lmgate.report.wording.excerpt import excerpt, printable
-from pytest_lmgate.report.wording.numbers import degradation, interval, number, size
+from pytest_lmgate.report.wording.numbers import degradation, interval, number, size, tolerance
 from pytest_lmgate.report.wording.where import where_lines
 
 
@@ -73,7 +73,8 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
         power = f"the smallest change this gate can see is {size(found, found.detectable)}"
     return [
         f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
-        f"{reference} of the {found.against}: {verdict.verdict.upper()} at a tolerance of {found.tolerance}",
+        f"{reference} of the {found.against}: {verdict.verdict.upper()} at a tolerance of "
+        f"{tolerance(found, verdict.metric)}",
         *_facts(
             ("degraded", f"{degradation(found)}{_level(found)}"),
             ("verdict", conclusion(verdict)),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["degradation", "interval", "number", "size"]
+__all__ = ["degradation", "interval", "number", "size", "tolerance"]
 
 import math
 from collections.abc import Sequence
 
 from pytest_lmgate.gates.comparisons.comparison import Comparison
+from pytest_lmgate.metrics.table import METRICS, USERS_METRIC
 
 
 def number(value: float) -> str:
@@ -23,6 +24,28 @@ def interval(low: float, high: float) -> str:
 def size(found: Comparison, value: float, form: str = ".4g") -> str:
     """Return a change in the unit of the tolerance: in percent, or in the metric's own."""
     return f"{100 * value:{form}} %" if found.tolerance.relative else f"{value:{form}}"
+
+
+def tolerance(found: Comparison, metric: str) -> str:
+    """Return a tolerance as it was written and what it comes to: ``5% (2.5 points)``, ``1.5 ppl (41%)``.
+
+    A percentage is one of the reference's value, which for a share is not a number of points.
+    """
+    row, written, amount = METRICS.get(metric, USERS_METRIC), str(found.tolerance), found.tolerance.size
+    share = "" if found.tolerance.relative or not found.reference else f"{_short(100 * amount / abs(found.reference))}%"
+    if found.tolerance.relative:
+        amount *= abs(found.reference)
+    points = _short(amount * (100 if row.scale == 1 else 1))
+    in_points = f"{points} point{'s' * (points != '1')}" if row.unit == "points" else ""
+    if not (found.tolerance.relative or row.scale == 1):
+        written, in_points = in_points or f"{written} {row.unit}".rstrip(), ""
+    more = ", ".join(filter(None, (in_points, share)))
+    return f"{written} ({more})" if more else written
+
+
+def _short(value: float) -> str:
+    """Two significant digits, without an exponent where a person would not write one."""
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def degradation(found: Comparison) -> str:

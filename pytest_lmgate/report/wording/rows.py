@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.report.wording.counted import counted
-from pytest_lmgate.report.wording.numbers import degradation, interval, number
+from pytest_lmgate.report.wording.numbers import degradation, interval, number, tolerance
 
 _NEW_BASELINE = "new baseline"
 
@@ -58,7 +58,7 @@ class Row:
             interval="" if verdict.interval is None else interval(*verdict.interval),
             limit=limit,
             change="" if found is None else degradation(found),
-            tolerance="" if found is None else str(found.tolerance),
+            tolerance="" if found is None else tolerance(found, verdict.metric),
             scored="" if verdict.n is None else counted(verdict.n, verdict.unit),
             seconds="cached" if verdict.cached else f"{verdict.seconds:.1f}",
         )
