@@ -4,8 +4,10 @@ from __future__ import annotations
 
 __all__ = ["Baselines", "read_baseline"]
 
+import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import msgspec
@@ -28,14 +30,16 @@ class Baselines:
         prefix: What the ids of its gates begin with, which the file leaves out.
 
     Attributes:
-        gates: Every gate that goes by the file, by id, where all there is was collected; None where it was not.
+        gates: The gates of this session that go by the file, by id.
+        has_all_gates: Whether these are all there are.
         renamed: The former name of each gate whose entry was found under it.
     """
 
     def __init__(self, path: Path, update: str = "", arguments: Sequence[str] = (), prefix: str = "") -> None:
         self.path, self._update, self._arguments, self._prefix = path, update, arguments, prefix
         self._entries: dict[str, BaselineEntry] | None = None
-        self.gates: Collection[str] | None = None
+        self.gates: Collection[str] = ()
+        self.has_all_gates = False
         self.renamed: dict[str, str] = {}
 
     def read(self) -> Mapping[str, BaselineEntry]:
@@ -54,7 +58,8 @@ class Baselines:
 
     def may_have_moved(self, identity: str) -> bool:
         """Return whether to look for a gate's entry under a former name, for which the gate's score is needed."""
-        return self._update == "prune" and identity not in self.read() and bool(self._unused())
+        is_missing = self._update == "prune" and identity not in self.read()
+        return is_missing and self.has_all_gates and bool(self._unused())
 
     def move(self, identity: str, score: Score) -> None:
         """Give a gate the entry that no gate uses and that is of the same metric, model, dataset and protocol.
@@ -96,19 +101,26 @@ class Baselines:
         ]
         was_renamed = ""
         if former and self._update != "prune":
-            prune = shlex.join(["pytest", "--lmgate-prune", *self._arguments])
+            old = max(former, key=lambda name: SequenceMatcher(None, name, identity).ratio())
+            by = "no gate" if self.has_all_gates else "no gate of this run"
             was_renamed = (
-                f"; the entry of {former[0]} is of the same metric, model and dataset, and no gate uses it: if this "
-                f"gate was renamed, give the entry its new name by\n    {prune}\nOtherwise"
+                f"; the entry of {old} is of the same metric, model and dataset, and {by} uses it: if this gate was "
+                f"renamed, give the entry its new name by\n    {self._renaming(old, identity)}\nOtherwise"
             )
         raise BaselineError(
             f"no baseline: {self.path} {there}{was_renamed or ';'} make one with a model that is good, and commit the "
             f"file:\n    {shlex.join(['pytest', test, '--lmgate-update-new-only', *self._arguments])}"
         )
 
+    def _renaming(self, old: str, new: str) -> str:
+        """Return the command that gives an entry a new name; only a run of all gates may do it by itself."""
+        if self.has_all_gates:
+            return shlex.join(["pytest", "--lmgate-prune", *self._arguments])
+        own = [name.removeprefix(self._prefix) for name in (old, new)]
+        return shlex.join(["lmgate", "baseline", "rename", *own, "--baseline", os.path.relpath(self.path)])
+
     def _unused(self) -> dict[str, BaselineEntry]:
-        gates = self.gates
-        return {} if gates is None else {name: entry for name, entry in self.read().items() if name not in gates}
+        return {name: entry for name, entry in self.read().items() if name not in self.gates}
 
     def reference(self, entry: BaselineEntry, score: Score, candidate: Sample) -> Sample:
         """Return an entry's sample, to compare with the candidate's.

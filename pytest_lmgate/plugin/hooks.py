@@ -272,8 +272,8 @@ class GateHooks:
         by_model = self._worker is not None and self._worker["lmgate_by_model"]
         if by_model and all(models.values()) and not measuring:  # else any worker may measure
             self.session().share_processors(len(set(groups_of(models).values())))
-        if self._asks_for_all and not (self._ledger.deselected or self._ledger.uncollected):
-            self.session().has_all_gates()
+        are_all = self._asks_for_all and not (self._ledger.deselected or self._ledger.uncollected)
+        self.session().note_gates(are_all=are_all)
         return expected
 
     def _collect_late(self, item: pytest.Item) -> None:

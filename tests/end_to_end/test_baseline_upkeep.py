@@ -120,6 +120,9 @@ def test_a_renamed_gate_is_recognized_and_prune_moves_its_entry(kept: Project, w
     kept.write(test_gate=GATES.replace("test_gate()", "test_new_name()"))
     told = kept.run(*workers).expect(1, passed=1, error=1)
     told.says(f"the entry of {GATE_ID} is of the same metric, model and dataset, and no gate uses it", "--lmgate-prune")
+    told = kept.run("test_gate.py::test_new_name", *workers).expect(1, error=1)
+    told.says(f"the entry of {GATE_ID} is of the same metric, model and dataset, and no gate of this run uses it")
+    told.says(f"lmgate baseline rename '{GATE_ID}' '{NEW_ID}' --baseline lmgate-baseline.json")
     kept.run("--lmgate-prune", *workers).expect(0, passed=2).says(
         "1 renamed; commit it", f"{GATE_ID}: renamed to {NEW_ID}"
     )

@@ -175,10 +175,10 @@ class GateSession:
         for project in self._projects.all():
             project.evaluator.resolver.workers = min(workers, self._options.workers)
 
-    def has_all_gates(self) -> None:
-        """Note that every gate was collected, so that unused entries of the baseline file are known."""
+    def note_gates(self, *, are_all: bool) -> None:
+        """Note which gates were collected: where they are all, unused entries of the baseline file are known."""
         for project in self._projects.all():
-            project.baselines.gates = frozenset(self.by_baseline)
+            project.baselines.gates, project.baselines.has_all_gates = frozenset(self.by_baseline), are_all
 
     def _read(
         self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None, project: ProjectGates
