@@ -55,8 +55,9 @@ def bytes_of(written: str) -> int:
         typer.BadParameter: It is none.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", written.strip().upper())
-    if match is None or match[2] not in _UNITS:
-        raise typer.BadParameter(f"expected a size such as 500M, 2GB or 1.5GiB, got {written!r}")
+    # A bare 2 is 2 bytes to us and 2 GB to whoever types it: it would empty the cache.
+    if match is None or match[2] not in _UNITS or (match[0][-1] not in "KMGTIB" and float(match[1])):
+        raise typer.BadParameter(f"expected a size with its unit, such as 500M, 2GB or 1.5GiB, got {written!r}")
     return int(float(match[1]) * _UNITS[match[2]])
 
 

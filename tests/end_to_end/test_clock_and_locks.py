@@ -99,7 +99,7 @@ def test_the_cache_is_listed_and_shrunk_by_last_use_although_some_of_it_is_of_to
     for clock in ("0", f"-{TWO_DAYS}"):
         first_line = command(dice, libc | {"CLOCK_SECONDS": clock}, "cache", "ls").splitlines()[1]
         assert first_line.split()[:3] == [first.stem[:12], "0", "s"]
-    command(dice, libc, "cache", "gc", "--max-size", str(first.stat().st_size))
+    command(dice, libc, "cache", "gc", "--max-size", f"{first.stat().st_size}B")
     assert (first.exists(), second.exists()) == (True, False)
 
 

@@ -48,8 +48,8 @@ def test_from_a_model_and_a_text_to_gates_that_pass_and_fail(start: Start, model
     done = lmgate(project.folder, "init", "--yes")
     done.says(
         "die on words: ppl 60",
-        "  limit 63: 5 % above the 60 that were measured on 399 tokens",
-        "  noise: the 95 % interval is [60, 60]",
+        "  limit 63: 5% above the 60 that were measured on 399 tokens",
+        "  noise: the 95% interval is [60, 60]",
         "  tolerance 1%: ",
         "written: lmgate.yaml, lmgate-baseline.json, pytest.ini",
     )
@@ -75,18 +75,24 @@ def test_with_tests_the_gates_stand_in_a_test_file_and_with_ci_there_is_a_workfl
     job = yaml.safe_load((project.folder / workflow).read_text())["jobs"]["gates"]
     run = [step["run"] for step in job["steps"] if "run" in step]
     assert run[0] == "python -m pip install pytest-lmgate"
-    assert [step["with"]["path"] for step in job["steps"] if step.get("uses", "").startswith("actions/cache@")] == [
-        ".lmgate_cache"
-    ]
+    # What GitHub's own action saves is lost after a red run; a second attempt needs a name of its own.
+    steps = {step["uses"].partition("@")[0].removeprefix("actions/"): step for step in job["steps"] if "uses" in step}
+    assert steps["cache/save"]["with"]["path"] == steps["cache/restore"]["with"]["path"] == ".lmgate_cache"
+    assert steps["cache/save"]["with"]["key"] == steps["cache/restore"]["with"]["key"]
+    assert steps["cache/save"]["with"]["key"].endswith("${{ github.run_id }}-${{ github.run_attempt }}")
+    assert steps["cache/save"]["if"] == steps["upload-artifact"]["if"] == "always()"
     # The workflow's own command, as a shell would run it.
-    assert run[1].startswith("pytest --lmgate-require-all --lmgate-report github ")
+    assert run[1].startswith("pytest --lmgate-require-all --lmgate-report github --lmgate-report json:report.json ")
+    assert steps["upload-artifact"]["with"]["path"] == "report.json"
     done = project.run(
         "--lmgate-require-all",
         "--lmgate-report=github",
+        "--lmgate-report=json:report.json",
         "--lmgate-report=markdown-append:$GITHUB_STEP_SUMMARY",
         env={"GITHUB_STEP_SUMMARY": "summary.md"},
     )
     done.expect(0, passed=2).says("4 gates: 4 pass")
+    assert project.report()["gates"]
     damage(project, "die", models)
     project.run().expect(1, passed=1, failed=1)
 
@@ -129,7 +135,7 @@ def test_a_model_beside_that_cannot_be_gated_is_left_out_and_one_that_is_named_i
     rounded(project, "sure", "half")
     shutil.rmtree(project.folder / "models" / "sure")
     done = lmgate(project.folder, "init", "--model=models/half", "--against=models/die", "--yes", code=3)
-    done.says("half is ", "% worse than die today: beyond 10 % it is no longer the same model")
+    done.says("half is ", "% worse than die today: beyond 10% it is no longer the same model")
     lmgate(project.folder, "init", "--model=models/die", "--against=models/die", "--yes", code=2).says("another model")
     done = lmgate(project.folder, "init", "--model=models/die", "--yes")
     done.says("no gate of half against die: half is ", "no longer the same model")
@@ -200,6 +206,45 @@ def test_it_asks_and_takes_a_number_or_a_path(start: Start) -> None:
     project.run().expect(0, passed=2)
 
 
+def test_several_models_are_chosen_at_once_and_the_rounded_one_is_gated_against_its_original(start: Start) -> None:
+    project = start("die", "sure")
+    rounded(project, "die", "half")
+    words = (project.folder / "data" / "words.txt").read_text()
+    (project.folder / "data" / "long.txt").write_text((words.rstrip() + " ") * 60)
+    (project.folder / "data" / "larger.txt").write_text((words.rstrip() + " ") * 80)
+    done = lmgate(project.folder, "init", typed="1,2\n1\n")
+    done.says(
+        "1  models/die", "2  models/half", "3  models/sure", "Which model? Number or path (several: 1,2)",
+        "1  data/long.txt  ", "3  data/words.txt  ", ", about 24,", " tokens, about ", " s", "tolerance 1%: half is ",
+    )  # fmt: skip
+    written = yaml.safe_load((project.folder / "lmgate.yaml").read_text())
+    assert list(written["models"]) == ["die", "half"]
+    assert [gate["no_regression"]["against"] for gate in written["gates"] if "against" in str(gate)] == ["die"]
+    assert "[pytest]\n# " in (project.folder / "pytest.ini").read_text()
+    project.run().expect(0, passed=5).says("5 gates: 5 pass")
+    with (project.folder / "lmgate.yaml").open("a") as file:
+        file.write("  - ppl_max: {model: half, dataset: long, limit: 99}\n")
+    (project.folder / "test_other.py").write_text("def test_other(): pass\n")
+    project.run("test_other.py").expect(4).says("6 gates of lmgate.yaml were not collected")
+    project.run("test_other.py", "-o", "lmgate_require_all=false").expect(0, passed=1)
+
+
+def test_rows_of_json_lines_are_taken_and_a_limit_lies_beyond_the_interval(start: Start) -> None:
+    project = start("sure")
+    lines = [{"text": "w1 w2 w3 w4 w5 w6 w7 w8" if row % 9 else "w9 w3 w7 w1 w2 w9 w4 w4"} for row in range(90)]
+    (project.folder / "news.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lines))
+    lmgate(project.folder, "init", "--dataset=data/words.txt", "--rows=20", "--yes", code=2).says(
+        "--rows counts rows of"
+    )
+    found = lmgate_json(project.folder, "init", "--yes", "--rows=20", "--margin=0.1")
+    written = yaml.safe_load((project.folder / "lmgate.yaml").read_text())
+    assert written["datasets"] == {"news": {"path": "news.jsonl", "limit": 20}}
+    gate = found["gates"][0]
+    assert f"limit {gate['arguments']['limit']:g}: beyond the interval" in gate["reasons"][0]
+    assert gate["arguments"]["limit"] > 1.001 * gate["value"]
+    project.run().expect(0, passed=2)
+
+
 def test_without_an_answer_it_writes_nothing_and_names_the_flags(start: Start) -> None:
     project = start("die")
     lmgate(project.folder, "init", code=2).says("give --model PATH, or --yes")
@@ -244,7 +289,9 @@ def test_a_project_within_a_repository_gets_a_file_and_a_baseline_of_its_own(
     done = lmgate(project.folder, "init", "--yes", "--ci=github")
     done.says("written: lmgate.yaml, lmgate-baseline.json, ../.github/workflows/model-quality.yml")
     steps = yaml.safe_load((tmp_path / ".github/workflows/model-quality.yml").read_text())["jobs"]["gates"]["steps"]
-    assert [step["with"]["path"] for step in steps if "path" in step.get("with", {})] == [".lmgate_cache"]
+    assert [step["with"]["path"] for step in steps if "path" in step.get("with", {})] == [
+        ".lmgate_cache", ".lmgate_cache", "report.json",
+    ]  # fmt: skip
     for folder in (tmp_path, project.folder):
         project.run(cwd=folder).expect(0, passed=2).says("cached")
         lmgate(folder, "baseline", "show", *(["--baseline=start/lmgate-baseline.json"] * (folder == tmp_path))).says(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["Places", "find_places", "relative_beside", "text_column"]
+__all__ = ["Places", "count_tokens", "find_places", "find_relative", "text_column"]
 
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from pytest_lmgate.config.specs import TEXT_SUFFIXES
@@ -23,12 +24,12 @@ _SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 _SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")
 _ALIKE = 1.1  # times as many bytes: weights of one size, with another header
-_HANDY = 2 * 10**6  # bytes of a text that is measured in minutes
+_BEGINNING = 2**16  # bytes of a text from which its tokens are estimated
 
 
 @dataclass
 class Places:
-    """Models (folders and GGUF files) and texts, the handiest first; `is_cut` if there was more to look at."""
+    """Models (folders and GGUF files) and texts, the smallest first; `is_cut` if there was more to look at."""
 
     models: list[Path] = field(default_factory=list)
     texts: list[Path] = field(default_factory=list)
@@ -52,12 +53,32 @@ def find_places(folder: Path) -> Places:
                     continue
                 sizes[file] = size
     found.models.sort()
-    found.texts = sorted(sizes, key=lambda file: (sizes[file] > _HANDY, abs(sizes[file] - _HANDY), file))
+    found.texts = sorted(sizes, key=lambda file: (sizes[file], file))
     return found
 
 
-def relative_beside(model: Path) -> tuple[Path, bool] | None:
-    """Return a checkpoint of the same vocabulary and shape in the same folder, and whether it is larger than this one.
+def count_tokens(file: Path, rows: int | None, count: Callable[[str], int]) -> int:
+    """Estimate the tokens of a text, or of the first `rows` of a file of JSON lines, from how it begins."""
+    read, size = _size(file), 0
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        if file.suffix != ".jsonl":
+            beginning = lines.read(_BEGINNING)
+            size = len(beginning.encode("utf-8", "replace"))
+            return round(count(beginning) * max(read / max(size, 1), 1))
+        column, texts = text_column(file), []
+        for line in islice(lines, rows):
+            try:
+                texts.append(str(json.loads(line).get(column, "")))
+            except (ValueError, AttributeError, RecursionError):  # measuring will name the line
+                texts.append("")
+            if (size := size + len(line.encode("utf-8", "replace"))) > _BEGINNING:
+                break
+    read = read if rows is None else round(min(read, size * rows / max(len(texts), 1)))
+    return round(sum(map(count, texts)) * max(read / max(size, 1), 1))
+
+
+def find_relative(model: Path, among: Iterable[Path]) -> tuple[Path, bool] | None:
+    """Return a checkpoint of the same vocabulary and shape `among` others, and whether it is larger than this one.
 
     The largest is taken, else the largest of those that are smaller: one of two such models may be made of the other,
     by rounding its weights. None where there is none; models of one size do not tell which was made of which.
@@ -66,9 +87,7 @@ def relative_beside(model: Path) -> tuple[Path, bool] | None:
     if vocabulary is None or not shape:
         return None
     others = [
-        path
-        for path in sorted(model.parent.iterdir())
-        if path != model and _vocabulary(path) == vocabulary and _shape(path) == shape
+        path for path in sorted(among) if path != model and _vocabulary(path) == vocabulary and _shape(path) == shape
     ]
     sizes = {path: size for path in others if (size := _weight_bytes(path))}
     own = _weight_bytes(model)

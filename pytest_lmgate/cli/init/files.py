@@ -27,6 +27,10 @@ on:
 permissions:
   contents: read
 
+env:
+  # pip takes torch with gigabytes of CUDA unless this variable of the repository names the index of PyTorch's CPU builds.
+  PIP_EXTRA_INDEX_URL: ${{{{ vars.PIP_EXTRA_INDEX_URL }}}}
+
 jobs:
   gates:
     runs-on: ubuntu-latest
@@ -39,13 +43,24 @@ jobs:
           python-version: "3.11"
       - run: python -m pip install {package}
       # A measurement is found only where model, text and settings are the same, so any earlier cache will do.
-      - uses: actions/cache@v4
+      # It is saved after a red run too, under a new name for each attempt, since a saved cache is never overwritten.
+      - uses: actions/cache/restore@v4
         with:
           path: {cache}
-          key: lmgate-${{{{ runner.os }}}}-${{{{ github.run_id }}}}
+          key: lmgate-${{{{ runner.os }}}}-${{{{ github.run_id }}}}-${{{{ github.run_attempt }}}}
           restore-keys: lmgate-${{{{ runner.os }}}}-
-      - run: pytest --lmgate-require-all --lmgate-report github --lmgate-report 'markdown-append:$GITHUB_STEP_SUMMARY'
-"""
+      - run: pytest --lmgate-require-all --lmgate-report github --lmgate-report json:report.json --lmgate-report 'markdown-append:$GITHUB_STEP_SUMMARY'
+      - uses: actions/cache/save@v4
+        if: always()
+        with:
+          path: {cache}
+          key: lmgate-${{{{ runner.os }}}}-${{{{ github.run_id }}}}-${{{{ github.run_attempt }}}}
+      - uses: actions/upload-artifact@v4
+        if: always()
+        with:
+          name: lmgate-report
+          path: {0}
+"""  # noqa: E501 - as a shell has it
 
 _PIPELINE = """\
 # Written by `lmgate init`.
@@ -112,11 +127,11 @@ def ci_text(service: str, extras: Iterable[str], folder: str, cache: str) -> str
     named = ",".join(sorted(set(extras)))
     package = f"'pytest-lmgate[{named}]'" if named else "pytest-lmgate"
     is_inner = folder != "."
+    places = [_flow(f"{folder}/{name}" if is_inner else name) for name in ("report.json", "metrics.txt", "junit.xml")]
     if service == "github":
-        text = _WORKFLOW.format(package=package, cache=_flow(cache))
+        text = _WORKFLOW.format(*places, package=package, cache=_flow(cache))
         where = f"    defaults:\n      run:\n        working-directory: {_flow(folder)}\n    steps:\n"
         return text.replace("    steps:\n", where) if is_inner else text
-    places = [_flow(f"{folder}/{name}" if is_inner else name) for name in ("report.json", "metrics.txt", "junit.xml")]
     text = _PIPELINE.format(*places, package=package, cache=_flow(cache))
     return text.replace("  script:\n", f"  script:\n    - {_flow(f'cd {shlex.quote(folder)}')}\n") if is_inner else text
 

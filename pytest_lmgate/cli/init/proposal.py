@@ -96,11 +96,11 @@ def proposal_against(session: Measuring, model: str, reference: str, dataset: st
         raise ComparisonError(f"{model} and {reference} cannot be compared: {error}") from None
     worst = found.degradation if found.upper is None else found.upper
     word = "better" if found.degradation < 0 else "worse"
-    today = f"{model} is {100 * abs(found.degradation):.2g} % {word} than {reference} today"
+    today = f"{model} is {100 * abs(found.degradation):.2g}% {word} than {reference} today"
     if not worst <= _MOST:
-        raise ComparisonError(f"{today}: beyond {100 * _MOST:g} % it is no longer the same model")
+        raise ComparisonError(f"{today}: beyond {100 * _MOST:g}% it is no longer the same model")
     tolerance = Tolerance(max(_LEAST, math.ceil(1000 * worst) / 1000), relative=True)
-    bound = "with unknown noise" if found.upper is None else f"at most {100 * worst:.2g} % at 95 %"
+    bound = "with unknown noise" if found.upper is None else f"at most {100 * worst:.2g}% at 95%"
     reason = f"tolerance {tolerance}: {today}, {bound}"
     return Proposal(model, dataset, score, (reason,), against=(reference, tolerance))
 
@@ -120,9 +120,13 @@ def _measured(session: Measuring, model: str, dataset: str) -> Score:
 
 
 def _proposal(score: Score, model: str, dataset: str, margin: float) -> Proposal:
-    limit = float(f"{score * (1 + margin):.4g}")
     measured = f"the {float(score):.6g} that were measured on {score.n:,} {score.unit}s"
-    why = f"limit {limit:g}: {100 * margin:g} % above {measured}"
+    limit, end = float(f"{score * (1 + margin):.4g}"), (score.interval or (0, 0))[1]
+    why = f"limit {limit:g}: {100 * margin:g}% above {measured}"
+    if limit < end:  # another text of this kind would fail a limit within the noise
+        unit = 10.0 ** (math.floor(math.log10(end)) - 3)
+        limit = float(f"{math.ceil(end / unit) * unit:.4g}")
+        why = f"limit {limit:g}: beyond the interval of {measured}, which reaches further than {100 * margin:g}%"
     tolerance = Tolerance(_LEAST, relative=True)
     by_tolerance = f"tolerance {tolerance}: at most {tolerance} worse than today's baseline"
     return Proposal(model, dataset, score, (why, _noise(score), by_tolerance), limit, tolerance)
@@ -136,7 +140,7 @@ def _noise(score: Score) -> str:
     df = float(score.details.get("df", math.inf))
     visible = (t_quantile(_CONFIDENCE, df) + t_quantile(_POWER, df)) * score.stderr / score
     return (
-        f"noise: the 95 % interval is [{low:.6g}, {high:.6g}]; a limit sees a change of {100 * visible:.2g} %; "
+        f"noise: the 95% interval is [{low:.6g}, {high:.6g}]; a limit sees a change of {100 * visible:.2g}%; "
         "no_regression compares with the baseline part by part, and sees smaller changes between similar models"
     )
 
@@ -157,6 +161,6 @@ def _paired(proposal: Proposal, other: Proposal) -> Proposal:
     tolerance = Tolerance(size, relative=True)
     why = (
         f"tolerance {tolerance}: paired with {other.model}, the smallest change that this text shows is "
-        f"{100 * found.detectable:.2g} %"
+        f"{100 * found.detectable:.2g}%"
     )
     return replace(proposal, tolerance=tolerance, reasons=(*proposal.reasons[:2], why))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pytest_lmgate.cli.init import discovery
-from pytest_lmgate.cli.init.discovery import find_places, relative_beside, text_column
+from pytest_lmgate.cli.init.discovery import count_tokens, find_places, find_relative, text_column
 
 
 def write(folder: Path, **sizes: int) -> None:
@@ -37,14 +38,22 @@ def test_checkpoints_and_texts_are_found_and_other_files_are_not(tmp_path: Path)
     )
     found = find_places(tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in found.models] == ["models/a.gguf", "models/b"]
-    assert [path.name for path in found.texts] == ["large.raw", "small.txt"]
+    assert [path.name for path in found.texts] == ["small.txt", "large.raw"]
     assert not found.is_cut
 
 
-def test_a_text_that_takes_hours_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "_HANDY", 100)
-    write(tmp_path, huge_DOT_txt=101, good_DOT_txt=99, tiny_DOT_txt=1)
-    assert [path.name for path in find_places(tmp_path).texts] == ["good.txt", "tiny.txt", "huge.txt"]
+def test_tokens_are_estimated_from_the_beginning_of_a_text_and_from_the_rows_that_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("ab " * 100_000)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"n": 1, "text": "ab " * 10}) + "\n" for _ in range(9000)))
+    (tmp_path / "few.jsonl").write_text('{"text": "ab ab"}\n\n{"text": "ab"}\n')
+    estimates = {
+        (name, rows): count_tokens(tmp_path / name, rows, lambda text: len(text.split()))
+        for name, rows in [("long.txt", None), ("rows.jsonl", None), ("rows.jsonl", 20), ("few.jsonl", 20)]
+    }
+    assert estimates["long.txt", None] == pytest.approx(100_000, rel=0.01)
+    assert estimates["rows.jsonl", None] == pytest.approx(90_000, rel=0.01)
+    assert estimates["rows.jsonl", 20] == 200
+    assert estimates["few.jsonl", 20] == 3
 
 
 def test_the_walk_ends_in_deep_and_in_wide_folders_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +97,10 @@ def checkpoint(folder: Path, layers: int, weights: int) -> Path:
 def test_a_rounded_model_is_found_beside_its_original_and_a_larger_one_of_the_family_is_not(tmp_path: Path) -> None:
     rounded = checkpoint(tmp_path / "int8", layers=2, weights=1000)
     checkpoint(tmp_path / "of-72-layers", layers=72, weights=90_000)
-    assert relative_beside(rounded) is None
+    assert find_relative(rounded, tmp_path.iterdir()) is None
     original = checkpoint(tmp_path / "float", layers=2, weights=4000)
-    assert relative_beside(rounded) == (original, True)
-    assert relative_beside(original) == (rounded, False)
+    assert find_relative(rounded, tmp_path.iterdir()) == (original, True)
+    assert find_relative(original, tmp_path.iterdir()) == (rounded, False)
 
 
 def test_json_lines_without_a_text_and_links_that_lead_nowhere_are_no_texts(tmp_path: Path) -> None:
@@ -120,11 +129,11 @@ def test_a_checkpoint_that_is_not_whole_has_no_relative(tmp_path: Path, file: st
         (rounded / file).unlink()
     else:
         (rounded / file).write_text(text)
-    assert relative_beside(rounded) is None
-    assert relative_beside(original) is None
+    assert find_relative(rounded, tmp_path.iterdir()) is None
+    assert find_relative(original, tmp_path.iterdir()) is None
 
 
 def test_two_checkpoints_without_a_config_that_can_be_read_are_no_relatives(tmp_path: Path) -> None:
     for name, weights in (("int8", 1000), ("float", 4000)):
         (checkpoint(tmp_path / name, layers=2, weights=weights) / "config.json").write_text("{")
-    assert relative_beside(tmp_path / "int8") is None
+    assert find_relative(tmp_path / "int8", tmp_path.iterdir()) is None

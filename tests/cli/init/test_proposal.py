@@ -81,4 +81,4 @@ def test_a_model_that_is_close_to_its_original_is_gated_against_it() -> None:
     found = proposal_against(session(a=("causal", BETTER, "t"), b=("causal", GOOD, "t")), "a", "b", "words")
     assert found.against is not None
     assert found.against[0] == "b"
-    assert "a is 2.5 % better than b today" in found.reasons[0]
+    assert "a is 2.5% better than b today" in found.reasons[0]

@@ -138,7 +138,7 @@ def test_gc_removes_what_was_not_used_for_longest_until_the_rest_fits(store: Sto
     aside.parent.mkdir()
     aside.write_bytes(b"broken")
     sizes = [path.stat().st_size for path in paths]
-    out = lmgate("gc", "--max-size", str(sizes[1] + sizes[2])).stdout
+    out = lmgate("gc", "--max-size", f"{sizes[1] + sizes[2]}B").stdout
     assert "2 entries removed" in out
     assert [path.exists() for path in (aside, *paths)] == [False, False, True, True]
 
@@ -146,7 +146,7 @@ def test_gc_removes_what_was_not_used_for_longest_until_the_rest_fits(store: Sto
 def test_a_hit_counts_as_use(store: Store) -> None:
     used, unused = put(store, "used", days=30), put(store, "unused", days=20)
     assert store.get(Fingerprint.of("token-nll/5", {"data": "d", "model": "used", "torch": "2.13"})) is not None
-    lmgate("gc", "--max-size", str(used.stat().st_size))
+    lmgate("gc", "--max-size", f"{used.stat().st_size}B")
     assert used.exists()
     assert not unused.exists()
 
@@ -173,14 +173,17 @@ def test_gc_leaves_entries_that_are_being_measured_and_files_that_are_not_ours(s
     assert len(json.loads(lmgate("ls", "--json").stdout)["entries"]) == 1
 
 
-@pytest.mark.parametrize(("written", "number"), [("1k", 1000), ("1.5KiB", 1536), ("2 GB", 2 * 10**9), ("7", 7)])
+@pytest.mark.parametrize(
+    ("written", "number"), [("1k", 1000), ("1.5KiB", 1536), ("2 GB", 2 * 10**9), ("7B", 7), ("0", 0)]
+)
 def test_sizes_are_read_as_people_write_them(written: str, number: int) -> None:
     assert bytes_of(written) == number
 
 
-@pytest.mark.parametrize("wrong", ["", "much", "1X", "-1", "1 2"])
+@pytest.mark.parametrize("wrong", ["", "much", "1X", "-1", "1 2", "2", "1.5"])
 def test_what_is_no_size_is_a_usage_error(wrong: str) -> None:
-    assert "expected a size such as 500M" in " ".join(lmgate("gc", f"--max-size={wrong}", code=2).stderr.split())
+    said = " ".join(lmgate("gc", f"--max-size={wrong}", code=2).stderr.split())
+    assert "expected a size with its unit, such as 500M" in said
 
 
 def test_clear_asks_and_takes_remembered_digests_along(store: Store, tmp_path: Path) -> None:
