@@ -4,7 +4,7 @@ The distance of a value from the values before it is counted in standard errors 
 side reaches to the end of its 95 % interval that faces the other (Zou and Donner 2008, Statistics in Medicine 27(10),
 1693-1702): 1.96 standard errors where clusters are many, and right for a share near 0 or 1 too. Values of one identity
 are measured on the same data, so their noises mostly cancel. The rule takes them for independent and so sees less than
-`no_regression`, which pairs rows.
+`no_regression`, which pairs rows: such a gate's own verdict counts, and the rule does not.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class Finding:
 
     Attributes:
         kind: ``first`` of values that can be compared, ``same`` as before but for noise, ``worse`` or ``better`` beyond
-            noise, or ``unknown`` where nothing can be said.
+            noise, or ``unknown`` where nothing can be said. A `no_regression` gate is ``worse`` where it begins to fail
+            and ``better`` where it passes again.
         why: Of ``first`` what differs from the run before, and of ``unknown`` the reason.
-        change: Against the level before, of ``same``, ``worse`` and ``better``.
+        change: Against the level before, of ``same``, ``worse`` and ``better``; None of a `no_regression` gate.
         allowed: The p-value that would have been a change; 1 of an equal value, which is not tested.
     """
 
@@ -133,14 +134,22 @@ def find_changes(gates: Sequence[GateRecord]) -> list[Finding]:
     Each value is compared with the level: all runs since the last change, or since the data or the protocol changed.
     The j-th test of the history may be wrong with a chance of ``LEVEL / (j (j + 1))``. These add up to LEVEL however
     long the history grows, so a later run never takes a finding back. A value equal to one of its level is not tested.
+    A run that compared the gate with a reference of its own is not tested either: its verdict says more.
 
     Args:
         gates: One gate's records, by date.
     """
     findings: list[Finding] = []
     level: _Level | None = None
+    former: GateRecord | None = None  # the last that passed or failed
     tests = 0
     for gate in gates:
+        if gate.comparison is not None:
+            findings.append(_by_verdict(gate, former))
+        if gate.verdict in ("pass", "fail"):
+            former = gate
+        if gate.comparison is not None:
+            continue
         if reason := _unknown(gate):
             findings.append(Finding("unknown", reason))
             continue
@@ -163,6 +172,15 @@ def find_changes(gates: Sequence[GateRecord]) -> list[Finding]:
             findings.append(Finding("same", change=found, allowed=allowed))
             level.add(gate)
     return findings
+
+
+def _by_verdict(gate: GateRecord, former: GateRecord | None) -> Finding:
+    """Return what a gate's own verdict says, against that of the last run in which it passed or failed."""
+    if former is not None and gate.verdict != former.verdict and gate.verdict in ("pass", "fail"):
+        return Finding("worse" if gate.verdict == "fail" else "better")
+    if former is None or gate.identity != former.identity:
+        return Finding("first", "" if former is None else "; ".join(differences(gate.identity, former.identity)))
+    return Finding("same")
 
 
 def _unknown(gate: GateRecord) -> str:

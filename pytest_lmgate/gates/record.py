@@ -6,7 +6,7 @@ the keys that it has in the JSON report, but for texts of a dataset or a model.
 
 from __future__ import annotations
 
-__all__ = ["GateRecord", "RunRecord", "format_record", "parse_record", "parse_report", "record_of"]
+__all__ = ["ComparedRecord", "GateRecord", "RunRecord", "format_record", "parse_record", "parse_report", "record_of"]
 
 import json
 import math
@@ -16,10 +16,45 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import RecordError, encodable
+from pytest_lmgate.gates.comparisons.comparison import Comparison
 from pytest_lmgate.gates.verdict import Outcome, Verdict
 
 _SCHEMA = 1
+
+
+class ComparedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a `no_regression` gate was judged by; names as in `Comparison`. An infinite number is kept as None."""
+
+    against: str
+    size: float
+    relative: bool
+    reference: float | None = None
+    bounds: str | None = None
+    measured: float | None = msgspec.field(default=None, name="degradation")
+    low: float | None = msgspec.field(default=None, name="lower")
+    high: float | None = msgspec.field(default=None, name="upper")
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """The largest degradation let pass."""
+        return Tolerance(self.size, self.relative)
+
+    @property
+    def degradation(self) -> float:
+        """How much worse the value is than the reference's."""
+        return math.inf if self.measured is None else self.measured
+
+    @property
+    def lower(self) -> float | None:
+        """The lower bound of the degradation."""
+        return -math.inf if self.low is None and self.bounds is not None else self.low
+
+    @property
+    def upper(self) -> float | None:
+        """The upper bound of the degradation."""
+        return math.inf if self.high is None and self.bounds is not None else self.high
 
 
 class GateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,6 +78,7 @@ class GateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at_least: bool = False
     blocking: bool = False
     xfail: bool = False
+    comparison: ComparedRecord | None = None
 
     @property
     def fails(self) -> bool:
@@ -116,6 +152,20 @@ def record_of(verdict: Verdict, *, xfail: bool = False) -> GateRecord:
         at_least=verdict.at_least,
         blocking=verdict.blocking,
         xfail=xfail and verdict.failed,
+        comparison=None if verdict.comparison is None else _compared(verdict.comparison),
+    )
+
+
+def _compared(found: Comparison) -> ComparedRecord:
+    return ComparedRecord(
+        against=encodable(found.against),
+        size=found.tolerance.size,
+        relative=found.tolerance.relative,
+        reference=_finite(found.reference),
+        measured=_finite(found.degradation),
+        bounds=found.bounds,
+        low=_finite(found.lower),
+        high=_finite(found.upper),
     )
 
 

@@ -199,3 +199,38 @@ def test_a_gate_that_is_expected_to_fail_is_recorded_as_such(measured: Project) 
     measured.run("--lmgate-history=runs").expect(0)
     (gate,) = records(measured)[0]["gates"]
     assert (gate["verdict"], gate["xfail"]) == ("fail", True)
+
+
+def test_a_paired_gate_shows_its_own_verdict_in_comparisons_and_histories(noisy: Project) -> None:
+    """A copy of `warm` is a little worse on every word: paired a clear change, unpaired far within noise."""
+    import safetensors.torch
+
+    folder = noisy.model("worse", noisy.folder / "warm")
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] *= 1.2
+    safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    gate = """
+        import pytest
+        import pytest_lmgate as lmgate
+
+        @pytest.fixture(scope="session")
+        def rows(): return [" ".join(f"w{(7 * i * j) % 57}" for j in range(1, 12)) for i in range(1, 50)]
+
+        @pytest.mark.no_regression("ppl", "new", lmgate.fixture("rows"), "0.5%", against="warm", protocol="document")
+        def test_gate(): pass
+    """
+    noisy.write(test_gate=gate, pytest_ini="[pytest]\nlmgate_history = runs\n")
+    yaml = noisy.folder / "lmgate.yaml"
+    written = yaml.read_text(encoding="utf-8")
+    for code, name in enumerate(("warm", "worse")):
+        yaml.write_text(written.replace("models:\n", f"models:\n  new: {{path: {name}}}\n"), encoding="utf-8")
+        noisy.run(f"--lmgate-report=json:{name}.json").expect(code)
+    compared = lmgate(noisy.folder, "compare", "warm.json", "worse.json", code=1)
+    compared.says("PASS -> FAIL", "65.033 -> 67.3436  +3.55 % [+2.96, +4.12]  fails now, beyond the tolerance of 0.5%")
+    comment = lmgate(noisy.folder, "compare", "warm.json", "worse.json", "--markdown", code=1)
+    comment.says("| +3.55 % [+2.96, +4.12] | fails now, beyond the tolerance of 0.5% |")
+    said = "FAIL at +3.55 % [+2.96, +4.12] against the model 'warm', tolerance 0.5%"
+    lmgate(noisy.folder, "history", "runs").says("degraded [one-sided]", f": worse, {said}")
+    for done in (compared, comment):
+        done.is_silent_on("within noise")
+    assert noisy.report("worse.json")["gates"][0]["history"][1]["words"] == said

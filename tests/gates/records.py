@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_lmgate.gates.record import GateRecord
+from pytest_lmgate.gates.record import ComparedRecord, GateRecord
 
 
 def record(value: float | None, stderr: float = 1.0, **others: Any) -> GateRecord:
@@ -27,3 +27,9 @@ def record(value: float | None, stderr: float = 1.0, **others: Any) -> GateRecor
         "identity": {} if value is None else {"data": "a" * 64, "protocol": "sliding"},
     }
     return GateRecord(**facts | others)
+
+
+def compared(degradation: float, noise: float | None = 0.001) -> ComparedRecord:
+    """What a comparison with the model fp16 at a tolerance of 1% found; without `noise` its bounds are infinite."""
+    ends = (None, None) if noise is None else (degradation - noise, degradation + noise)
+    return ComparedRecord("model 'fp16'", 0.01, True, 10.0, "hall", degradation, *ends)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from pytest_lmgate.gates.changes import LEVEL, change_between, find_changes, significant
-from tests.gates.records import record
+from tests.gates.records import compared, record
 
 
 def kinds(*values: float | None, stderr: float = 1.0) -> list[str]:
@@ -79,6 +79,17 @@ def test_what_cannot_be_judged_says_why_and_leaves_the_level_alone() -> None:
 def test_higher_is_better_where_the_metric_says_so() -> None:
     gates = [record(value, 0.01, direction="higher") for value in (0.5, 0.9, 0.4)]
     assert [finding.kind for finding in find_changes(gates)] == ["first", "better", "worse"]
+
+
+def test_a_gate_with_a_reference_of_its_own_changes_where_its_verdict_does_whatever_its_value() -> None:
+    verdicts = ("pass", "inconclusive", "pass", "fail", "inconclusive", "fail", "pass")
+    gates = [
+        record(10.0 + 50 * (at % 2), verdict=verdict, comparison=compared(0.1)) for at, verdict in enumerate(verdicts)
+    ]
+    findings = find_changes(gates)
+    assert [each.kind for each in findings] == ["first", "same", "same", "worse", "same", "same", "better"]
+    other = record(10.0, identity={"data": "b" * 64, "protocol": "sliding"}, comparison=compared(0.1))
+    assert "data" in find_changes([gates[0], other])[1].why
 
 
 def test_two_runs_share_five_percent_among_all_gates() -> None:

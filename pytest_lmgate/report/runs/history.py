@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Track", "change_words", "history_json", "history_svg", "history_text", "tracks", "when"]
+__all__ = ["Track", "finding_words", "history_json", "history_svg", "history_text", "tracks", "when"]
 
 import math
 import shutil
@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
+import msgspec
 
 from pytest_lmgate.gates.changes import Change, Finding, find_changes
 from pytest_lmgate.gates.record import GateRecord, RunRecord
@@ -19,10 +20,10 @@ from pytest_lmgate.report.plot import axis
 from pytest_lmgate.report.terminal.columns import fitted
 from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.excerpt import excerpt, printable
-from pytest_lmgate.report.wording.numbers import interval, number
+from pytest_lmgate.report.wording.numbers import degradation, interval, number
 
-_HEADER = ("date", "commit", "value", "95 % interval", "verdict", "plot")
-_FOLDS = ("95 % interval", "plot")
+_NOISE = {False: "95 % interval", True: "degraded [one-sided]"}
+"""Title of the column with the noise: of values, and of gates that are compared with a reference of their own."""
 _PLOT, _NAME = 28, 300
 
 
@@ -39,6 +40,11 @@ class Track:
     def first_change(self) -> int | None:
         """Number of the first run with a change beyond noise, from 0."""
         return next((run for run, finding in enumerate(self.findings) if finding.is_change), None)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the gate is judged against a reference of its own."""
+        return any(gate.comparison is not None for gate in self.gates)
 
 
 def tracks(history: Sequence[RunRecord]) -> list[Track]:
@@ -82,7 +88,7 @@ def _table(track: Track, last: int) -> str:
             when(run.date),
             run.commit or "-",
             "-" if gate.value is None else (">= " if gate.at_least else "") + number(gate.value),
-            _interval(gate),
+            degradation(gate.comparison) if gate.comparison is not None else _interval(gate),
             gate.outcome,
             _bar(gate, place),
         )
@@ -93,30 +99,43 @@ def _table(track: Track, last: int) -> str:
     better = f", {newest.direction} is better" if newest.direction else ""
     lines = [f"{printable(track.id)}: {newest.metric}{better}"]
     lines += [f"{counted(hidden, 'earlier run')} not shown"] * bool(hidden)
-    lines += fitted(_HEADER, rows, width, _FOLDS)
+    noise = _NOISE[track.is_compared]
+    lines += fitted(("date", "commit", "value", noise, "verdict", "plot"), rows, width, (noise, "plot"))
     return "\n".join([*lines, *_sentences(track)])
 
 
 def _sentences(track: Track) -> list[str]:
     """Say where the values changed, where others began, and which runs are not whole."""
     said = []
-    for run, finding in zip(track.runs, track.findings, strict=True):
+    for run, gate, finding in zip(track.runs, track.gates, track.findings, strict=True):
         where = f"{when(run.date)} {run.commit}".rstrip()
-        if (change := finding.change) is not None and finding.is_change:
+        if finding.is_change:
             first = "first change beyond noise" if run is track.runs[track.first_change or 0] else "changed again"
-            said.append(f"{first}: {where}: {finding.kind}, {change_words(change, finding.allowed)}")
+            said.append(f"{first}: {where}: {finding.kind}, {finding_words(gate, finding)}")
         elif finding.why:
             begins = "compared anew from here: " if finding.kind == "first" else "not judged: "
             said.append(f"{begins}{where}: {printable(finding.why)}")
         if not run.is_whole:
             said.append(f"not whole: {where}: {'the run was stopped' if run.stopped else 'the run had problems'}")
     if track.first_change is None:
-        said.append("no change beyond noise" if len(track.gates) > 1 else "one run: nothing to compare with")
+        none = "the verdict did not change" if track.is_compared else "no change beyond noise"
+        said.append(none if len(track.gates) > 1 else "one run: nothing to compare with")
     return said
 
 
-def change_words(change: Change, allowed: float) -> str:
-    """Return a change in words, with the p-value that it has and the one that is allowed."""
+def finding_words(gate: GateRecord, finding: Finding) -> str:
+    """Return in words how large a change is: the gate's own verdict, or the p-value and the one that is allowed."""
+    if not finding.is_change:
+        return finding.why
+    if (found := gate.comparison) is not None:
+        return (
+            f"{gate.verdict.upper()} at {degradation(found)} against the {found.against}, tolerance {found.tolerance}"
+        )
+    assert finding.change is not None
+    return _change_words(finding.change, finding.allowed)
+
+
+def _change_words(change: Change, allowed: float) -> str:
     relative = f" ({change.after / change.before - 1:+.2%})" if change.before > 0 else ""
     return (
         f"{number(change.before)} -> {number(change.after)}{relative}, {_errors(change.errors)}, "
@@ -139,6 +158,7 @@ def _facts(track: Track) -> dict[str, Any]:
             "whole": run.is_whole,
             **{key: getattr(gate, key) for key in ("verdict", "value", "interval", "stderr", "n", "limit", "device")},
             "finding": _finding(finding),
+            **({} if gate.comparison is None else {"comparison": msgspec.to_builtins(gate.comparison)}),
         }
         for run, gate, finding in zip(track.runs, track.gates, track.findings, strict=True)
     ]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pytest_lmgate.gates.record import RunRecord
 from pytest_lmgate.gates.verdict import Outcome
-from pytest_lmgate.report.runs.history import change_words, tracks
+from pytest_lmgate.report.runs.history import finding_words, tracks
 
 EARLIER = 30
 """How many runs before this one are told."""
@@ -59,9 +59,7 @@ def past_runs(history: Sequence[RunRecord], this: RunRecord) -> Mapping[str, Seq
                 interval=gate.interval,
                 limit=gate.limit,
                 kind=finding.kind,
-                words=change_words(finding.change, finding.allowed)
-                if finding.change is not None and finding.is_change
-                else finding.why,
+                words=finding_words(gate, finding),
             )
             for run, gate, finding in told
         ]

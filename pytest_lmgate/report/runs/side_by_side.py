@@ -1,4 +1,8 @@
-"""Two runs side by side: value and verdict then and now, what changed beyond noise, and what only one run has."""
+"""Two runs side by side: value and verdict then and now, what changed beyond noise, and what only one run has.
+
+A gate that was compared with a reference of its own is shown with its own change, bounds and verdict: it pairs rows,
+and so knows more than a comparison of the two runs' values.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+import msgspec
+
 from pytest_lmgate.errors import RecordError
 from pytest_lmgate.gates.changes import Change, change_between, significant
 from pytest_lmgate.gates.comparisons.paired import differences
@@ -20,10 +26,18 @@ from pytest_lmgate.report.formats.markdown import code
 from pytest_lmgate.report.terminal.columns import fitted
 from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.excerpt import excerpt, printable
+from pytest_lmgate.report.wording.numbers import degradation
 
 _SIZE = 55_000
 """Bytes of all rows: GitHub refuses a comment above 65,536 characters."""
 _NAME = 300
+_OF_OWN = "the change of a no_regression gate is its own: against its reference, with one-sided bounds"
+_OWN = {
+    "pass": "within the tolerance",
+    "fail": "beyond the tolerance",
+    "inconclusive": "inconclusive at the tolerance",
+    "error": "not compared",
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +45,8 @@ class Pair:
     """One gate in both runs.
 
     Attributes:
-        change: Its value against the former; None where they cannot be compared, and `why` says why not.
+        change: Its value against the former; None where they cannot be compared, and `why` says why not, or where the
+            gate was compared with a reference of its own.
         is_beyond: Whether the change is beyond noise.
     """
 
@@ -54,6 +69,9 @@ class Pair:
     @property
     def judged(self) -> str:
         """The change in a word."""
+        if self.after.comparison is not None:
+            is_same = (self.before.value, self.before.verdict) == (self.after.value, self.after.verdict)
+            return "same" if is_same else _OWN[self.after.verdict]
         if self.change is None:
             return "not compared"
         if self.is_beyond:
@@ -63,14 +81,25 @@ class Pair:
     @property
     def words(self) -> str:
         """What a table says of the gate."""
+        found = self.after.comparison
+        judged = self.judged if found is None or self.judged == "same" else f"{self.judged} of {found.tolerance}"
         if not self.fails_now:
-            return self.judged
-        return "fails now" if self.judged == "not compared" else f"fails now, {self.judged}"
+            return judged
+        if judged == "within noise":
+            judged = "by a change within noise"
+        return "fails now" if judged == "not compared" else f"fails now, {judged}"
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the gate passes again, or is better beyond noise."""
+        if self.after.comparison is None:
+            return self.judged == "better"
+        return (self.before.verdict, self.after.verdict) == ("fail", "pass")
 
     @property
     def rank(self) -> int:
         """Place in a table: worst first."""
-        return 0 if self.fails_now else 1 if self.is_worse else 2 if self.judged == "better" else 3
+        return 0 if self.fails_now else 1 if self.is_worse else 2 if self.is_better else 3
 
 
 @dataclass(frozen=True)
@@ -90,7 +119,7 @@ class SideBySide:
     @property
     def counts(self) -> str:
         """How many gates are what, as in ``3 gates in both: 1 fails now, 2 within noise``."""
-        shown = [pair.words.partition(",")[0] for pair in self.pairs]
+        shown = ["fails now" if pair.fails_now else pair.judged for pair in self.pairs]
         found = ", ".join(f"{shown.count(words)} {words}" for words in dict.fromkeys(shown))
         return f"{counted(len(self.pairs), 'gate')} in both: {found}"
 
@@ -123,6 +152,8 @@ def side_by_side(
 
 def _pair(before: GateRecord, after: GateRecord) -> Pair:
     change, why = None, ""
+    if after.comparison is not None:
+        return Pair(before, after, None)
     if before.value is None or after.value is None:
         why = f"not measured {'then' if before.value is None else 'now'}"
     elif before.identity != after.identity:
@@ -177,8 +208,8 @@ def side_by_side_json(found: SideBySide) -> dict[str, Any]:
         "gates": [
             {
                 "id": pair.before.id,
-                "before": {key: getattr(pair.before, key) for key in ("verdict", "value", "interval")},
-                "after": {key: getattr(pair.after, key) for key in ("verdict", "value", "interval")},
+                "before": _side(pair.before),
+                "after": _side(pair.after),
                 "judged": pair.judged,
                 "fails_now": pair.fails_now,
                 "why": pair.why,
@@ -192,8 +223,14 @@ def side_by_side_json(found: SideBySide) -> dict[str, Any]:
     }
 
 
+def _side(gate: GateRecord) -> dict[str, Any]:
+    facts = {key: getattr(gate, key) for key in ("verdict", "value", "interval")}
+    return facts | ({} if gate.comparison is None else {"comparison": msgspec.to_builtins(gate.comparison)})
+
+
 def _notes(found: SideBySide) -> list[str]:
-    said = [
+    said = [_OF_OWN] * any(pair.after.comparison is not None for pair in found.pairs)
+    said += [
         f"not compared: {excerpt(pair.before.id, _NAME)}: {printable(pair.why)}" for pair in found.pairs if pair.why
     ]
     said += [f"only in {printable(found.names[0])}: {excerpt(name, _NAME)}" for name in found.only_before]
@@ -207,9 +244,7 @@ def _still_fails(pair: Pair) -> bool:
 def _sign(pair: Pair) -> str:
     if _still_fails(pair):
         return "❌"
-    return (
-        "❌" if pair.is_worse else "⬆️" if pair.judged == "better" else "❔" if pair.judged == "not compared" else "✅"
-    )
+    return "❌" if pair.is_worse else "⬆️" if pair.is_better else "❔" if pair.judged == "not compared" else "✅"
 
 
 def _verdicts(pair: Pair) -> str:
@@ -225,6 +260,8 @@ def _values(pair: Pair) -> str:
 
 
 def _relative(pair: Pair) -> str:
+    if pair.after.comparison is not None:
+        return degradation(pair.after.comparison)
     before, after = pair.before.value, pair.after.value
     if before is None or after is None or pair.judged == "same":
         return "-" if before is None or after is None else "0"

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 from pytest_lmgate.gates.comparisons.comparison import Comparison
+from pytest_lmgate.gates.record import ComparedRecord
 from pytest_lmgate.metrics.table import METRICS, USERS_METRIC
 
 
@@ -21,7 +22,7 @@ def interval(low: float, high: float) -> str:
     return f"[{number(low)}, {number(high)}]"
 
 
-def size(found: Comparison, value: float, form: str = ".4g") -> str:
+def size(found: Comparison | ComparedRecord, value: float, form: str = ".4g") -> str:
     """Return a change in the unit of the tolerance: in percent, or in the metric's own."""
     return f"{100 * value:{form}} %" if found.tolerance.relative else f"{value:{form}}"
 
@@ -48,7 +49,7 @@ def _short(value: float) -> str:
     return f"{float(f'{value:.2g}'):g}"
 
 
-def degradation(found: Comparison) -> str:
+def degradation(found: Comparison | ComparedRecord) -> str:
     """Return the change with its one-sided bounds, as in ``+0.65 % [+0.52, +0.78]``; plus is worse."""
     if found.lower is None or found.upper is None:
         return f"{size(found, found.degradation, '+.4g')} (no bounds)"

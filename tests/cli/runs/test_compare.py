@@ -16,7 +16,7 @@ from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import RecordError
 from pytest_lmgate.gates.record import GateRecord
 from tests.cli.runs.test_history import COMMITS, keep
-from tests.gates.records import record
+from tests.gates.records import compared, record
 from tests.report.hostile import HOSTILE
 
 DOCS = Path(__file__).parents[3] / "docs" / "history.md"
@@ -122,6 +122,48 @@ def test_a_gate_that_turns_into_an_error_or_blocks_fails_now(tmp_path: Path) -> 
         assert lmgate(before, report(tmp_path / "b.json", now)).exit_code == 1
     for now in (gate("a", 9.0, "inconclusive"), gate("a", 9.0, "fail", blocking=True, xfail=True)):
         assert lmgate(before, report(tmp_path / "b.json", now)).exit_code == 0
+
+
+def test_a_gate_with_a_reference_of_its_own_is_judged_by_its_verdict_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    sides = [
+        ("fail", 0.05, "pass", 0.002, "FAIL -> PASS", "within the tolerance of 1%"),
+        ("pass", 0.002, "fail", 0.05, "PASS -> FAIL", "fails now, beyond the tolerance of 1%"),
+        ("fail", 0.04, "fail", 0.05, "FAIL", "beyond the tolerance of 1%"),
+        ("pass", 0.002, "inconclusive", 0.009, "PASS -> INCONCLUSIVE", "inconclusive at the tolerance of 1%"),
+        ("pass", 0.002, "pass", 0.002, "PASS", "same"),
+    ]
+    # Far apart by their values: the unpaired rule would call each of them worse.
+    before, after = (
+        report(
+            tmp_path / f"{at}.json",
+            *(
+                gate(f"g{number}", 10.0 + side[1 + 2 * at] * 100, side[2 * at], comparison=compared(side[1 + 2 * at]))
+                for number, side in enumerate(sides)
+            ),
+        )
+        for at in (0, 1)
+    )
+    done = lmgate(before, after)
+    assert done.exit_code == 1
+    for *_, verdicts, words in sides:
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith(f"{verdicts} ") and words in line)
+        assert "%" in line
+    assert "PASS -> FAIL" in done.stdout.splitlines()[1]
+    assert "+5.00 % [+4.90, +5.10]" in done.stdout
+    assert "not compared" not in done.stdout
+    assert lmgate(after, before).exit_code == 1
+    assert lmgate(after, after).exit_code == 0
+    found = json.loads(lmgate(before, after, "--json").stdout)["gates"][0]
+    assert found["after"]["comparison"]["degradation"] == 0.05
+    assert (found["judged"], found["p_value"]) == ("beyond the tolerance", None)
+
+
+def test_bounds_of_a_comparison_that_are_infinite_are_shown_as_such(tmp_path: Path) -> None:
+    wide = report(tmp_path / "a.json", gate("a", 9.0, "inconclusive", comparison=compared(0.05, None)))
+    assert "+5 % [-inf, +inf]" in lmgate(wide, wide).stdout
 
 
 def test_many_gates_share_the_chance_of_a_false_alarm(tmp_path: Path) -> None:
