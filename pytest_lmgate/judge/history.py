@@ -8,7 +8,6 @@ from __future__ import annotations
 
 __all__ = ["History", "append_to_history", "read_history"]
 
-import os
 from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
@@ -19,20 +18,7 @@ from pytest_lmgate.errors import RecordError, encodable
 from pytest_lmgate.gates.record import RunRecord, format_record, parse_record, record_of
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.judge.provenance import provenance
-from pytest_lmgate.judge.repository import git_says
-
-# Systems of CI check out a commit rather than a branch; a pull request's own branch comes first.
-_BRANCH_VARIABLES = (
-    "GITHUB_HEAD_REF",
-    "GITHUB_REF_NAME",
-    "CI_MERGE_REQUEST_SOURCE_BRANCH_NAME",
-    "CI_COMMIT_REF_NAME",
-    "BUILD_SOURCEBRANCHNAME",
-    "BUILDKITE_BRANCH",
-    "CIRCLE_BRANCH",
-    "BRANCH_NAME",
-)
-
+from pytest_lmgate.judge.repository import branch
 
 History = Path | Address
 
@@ -72,7 +58,7 @@ def append_to_history(
         run=run,
         date=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         commit=made.commit,
-        branch=_branch(rootdir),
+        branch=branch(rootdir),
         hardware=made.hardware,
         versions=made.versions,
         stopped=stopped,
@@ -110,9 +96,3 @@ def _texts(history: History) -> list[tuple[str, bytes]]:
         raise RecordError(f"{history}: cannot be read: {error}") from None
     except OSError as error:
         raise RecordError(f"{error.filename or history}: cannot be read: {error.strerror}") from None
-
-
-def _branch(folder: Path) -> str:
-    """Return the branch that is checked out, else the one that CI names, else nothing."""
-    named = (os.environ.get(name, "") for name in _BRANCH_VARIABLES)
-    return git_says(folder, "symbolic-ref", "--short", "-q", "HEAD") or next(filter(None, named), "")

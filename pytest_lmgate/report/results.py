@@ -1,19 +1,55 @@
-"""`Results`: what a session found, of which every report is made."""
+"""`Results`: what a session found, of which every report is made, and the `Run` that found it."""
 
 from __future__ import annotations
 
-__all__ = ["Results"]
+__all__ = ["Results", "Run"]
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_lmgate.gates.verdict import Verdict
+from pytest_lmgate.identity.libraries import versions
 from pytest_lmgate.report.measured import Measured
 
 if TYPE_CHECKING:
     from pytest_lmgate.report.runs.past import PastRun
+
+_PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "packages": versions(_PACKAGES),
+    }
+
+
+@dataclass(frozen=True)
+class Run:
+    """The call of pytest; a text is empty where it is not known, as all are in reports of earlier versions.
+
+    Attributes:
+        project: As in ``owner/name``.
+        commit: With ``+`` where tracked files were changed.
+        date: When the session ended, ISO 8601 in UTC.
+        device: Where the models ran, as in ``cuda``; `hardware` is its name.
+        command: Without passwords.
+        environment: Versions and the platform.
+    """
+
+    project: str = ""
+    commit: str = ""
+    branch: str = ""
+    date: str = ""
+    device: str = ""
+    hardware: str = ""
+    command: str = ""
+    environment: Mapping[str, Any] = field(default_factory=_environment)
 
 
 @dataclass(frozen=True)
@@ -27,6 +63,7 @@ class Results:
         folder: Where pytest was called.
         measured: What fixtures measured.
         history: The last runs of each gate, this one last, by the gate's id; empty where none is kept.
+        run: Which run it was.
     """
 
     verdicts: Sequence[Verdict]
@@ -35,6 +72,7 @@ class Results:
     folder: Path = Path()
     measured: Sequence[Measured] = ()
     history: Mapping[str, Sequence[PastRun]] = field(default_factory=dict)
+    run: Run = field(default_factory=Run)
 
     def fails(self, verdict: Verdict) -> bool:
         """Return whether the build fails by a verdict."""

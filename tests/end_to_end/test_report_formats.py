@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import BROKEN_GATE, GATE, Project
+from tests.end_to_end.test_history import git
 from tests.report.formats.test_schema import check
 from tests.report.hostile import HOSTILE
 
@@ -27,7 +29,7 @@ def test_markdown_replaces_its_file_and_a_section_is_added_to_it(measured: Proje
         "--lmgate-report=json:report.json",
     ).expect(1, failed=1)
     report = (measured.folder / "report.md").read_text(encoding="utf-8")
-    assert report.startswith("**1 gate: 1 fail**\n")
+    assert report.startswith("**1 gate: 1 fail**\n\nproject `")
     assert "`ppl_max[die-words]` | 60 [60, 60] | 59.5 |" in report
     assert "is above the limit 59.5" in report
     assert summary.read_text(encoding="utf-8") == f"what others wrote\n## lmgate\n\n{report}"
@@ -40,7 +42,7 @@ def test_a_report_for_stdout_comes_after_everything_else_also_with_workers_and_w
     measured.write(test_gate=GATE)
     for arguments in ((), ("-n", "2"), ("--no-summary",), ("-p", "no:terminal"), ("-s", "-q", "-q")):
         done = measured.run("--lmgate-report", "markdown:-", *arguments).expect(0)
-        assert "\n**1 gate: 1 pass**\n\n| verdict |" in f"\n{done.out}", arguments
+        assert "\n**1 gate: 1 pass**\n\nproject `" in f"\n{done.out}", arguments
         assert done.out.endswith("cached |\n"), arguments
     assert not (measured.folder / "-").exists()
 
@@ -214,6 +216,35 @@ def test_all_formats_of_a_run_agree_to_the_digit(noisy: Project) -> None:
             assert series[name, "lmgate_degradation"] == found["degradation"]
             assert markdown[name][4].strip() == f"{page[name][4]}, tolerance {found['tolerance']}"
             assert float(page[name][4].split()[0]) == pytest.approx(100 * found["degradation"], rel=0.05)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_report_says_which_run_it_is_of_without_passwords(measured: Project, workers: tuple[str, ...]) -> None:
+    measured.write(test_gate=GATE)
+    (measured.folder / ".gitignore").write_text("*\n!test_gate.py\n")
+    git(measured.folder, "init", "-q", "-b", "smaller")
+    git(measured.folder, "add", ".")
+    git(measured.folder, "commit", "-qm", "first")
+    commit = git(measured.folder, "rev-parse", "--short=12", "HEAD").strip()
+    formats = ("json:r.json", "html:r.html", "markdown:r.md")
+    secrets = (
+        f"--lmgate-remote-cache=file://{measured.folder}/kept?token=secret",
+        "--override-ini=x=https://me:secret@example.org/x",
+    )
+    done = measured.run(*(f"--lmgate-report={each}" for each in formats), *secrets, *workers)
+    done.expect(0, passed=1)
+    run = measured.report("r.json")["run"]
+    assert (run["project"], run["commit"], run["branch"]) == (measured.folder.name, commit, "smaller")
+    assert run["date"][:2] == "20"
+    assert run["device"] == "cpu"
+    assert run["command"].endswith(
+        shlex.join([secrets[0].replace("token=secret", "***"), secrets[1].replace("me:secret", "***"), *workers])
+    )
+    for name in ("r.md",):
+        shown = html.unescape((measured.folder / name).read_text(encoding="utf-8"))
+        for text in (f"{commit} on smaller", run["project"], "UTC", "cpu (", "pytest-lmgate 0", run["command"]):
+            assert text in shown, (name, text)
+        assert "secret" not in shown
 
 
 def test_hostile_names_and_outputs_break_no_report(measured: Project) -> None:

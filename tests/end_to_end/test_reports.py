@@ -34,7 +34,7 @@ def test_the_json_report_has_its_schema_for_every_verdict(measured: Project) -> 
     )
     measured.run("--lmgate-report", "json:report.json").expect(1, passed=1, failed=1, error=1, skipped=1)
     report = measured.report()
-    assert report.keys() == {"schema", "gates", "measurements", "problems", "environment"}
+    assert report.keys() == {"schema", "run", "gates", "measurements", "problems", "environment"}
     assert report["schema"] == 1
     assert {"python", "platform", "packages"} <= report["environment"].keys()
     passed, failed, error = report["gates"]

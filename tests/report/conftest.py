@@ -13,7 +13,7 @@ from pytest_lmgate.gates.spread import Spread
 from pytest_lmgate.gates.verdict import Bounded, Former, Verdict
 from pytest_lmgate.gates.where import Passage, PositionChange, Slope, TagChange, TokenChange, Where
 from pytest_lmgate.report.measured import Measured
-from pytest_lmgate.report.results import Results
+from pytest_lmgate.report.results import Results, Run
 from pytest_lmgate.report.runs.past import PastRun
 
 INFINITE = float("inf")
@@ -165,6 +165,25 @@ def past() -> list[PastRun]:
 
 
 @pytest.fixture
+def run() -> Run:
+    return Run(
+        project="owner/model",
+        commit="0c0ffee1c0f0+",
+        branch="main",
+        date="2026-03-31T18:00:00Z",
+        device="cuda",
+        hardware="an accelerator",
+        command="pytest -k quality",
+        environment={
+            "python": "3.11.7",
+            "platform": "Linux-6",
+            "machine": "x86_64",
+            "packages": {"torch": "2.13.0", "numpy": "absent"},
+        },
+    )
+
+
+@pytest.fixture
 def results(
     passed: Verdict,
     failed: Verdict,
@@ -174,6 +193,7 @@ def results(
     spread: Spread,
     distances: Spread,
     past: list[PastRun],
+    run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Results:
@@ -210,4 +230,5 @@ def results(
         folder=tmp_path,
         measured=[measured],
         history={verdicts[4].id: [unknown, *past[1:]], verdicts[0].id: past[:5]},
+        run=run,
     )

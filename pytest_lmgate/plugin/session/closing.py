@@ -5,9 +5,12 @@ from __future__ import annotations
 __all__ = ["Closing", "close", "print_reports", "show_summary"]
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +24,7 @@ from pytest_lmgate.plugin.updates import update
 if TYPE_CHECKING:
     from pytest_lmgate.gates.verdict import Verdict
     from pytest_lmgate.report.measured import Measured
+    from pytest_lmgate.report.results import Run
     from pytest_lmgate.report.runs.past import PastRun
 
 _COLOURS = {"pass": {"green": True}, "fail": {"red": True}, "error": {"red": True}, "inconclusive": {"yellow": True}}
@@ -93,7 +97,8 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
         from pytest_lmgate.report.results import Results
 
         expected, here = frozenset(ledger.expected_to_fail), config.invocation_params.dir
-        results = Results(closing.verdicts, tuple(closing.problems), expected, here, closing.measured, past)
+        this = _this_run(config, closing.verdicts)
+        results = Results(closing.verdicts, tuple(closing.problems), expected, here, closing.measured, past, this)
         write_reports(results, reports, closing.printed, closing.problems)
     return closing
 
@@ -131,6 +136,28 @@ def print_reports(config: pytest.Config, closing: Closing) -> None:
         else:
             terminal.ensure_newline()
             terminal.write(text, flush=True)
+
+
+def _this_run(config: pytest.Config, verdicts: Sequence[Verdict]) -> Run:
+    from pytest_lmgate.errors import harmless_line
+    from pytest_lmgate.judge.provenance import provenance
+    from pytest_lmgate.judge.repository import branch, project
+    from pytest_lmgate.report.results import Run
+
+    # An accelerator comes first: its name says more than the processor's.
+    devices = sorted({verdict.device for verdict in verdicts} - {""}, key=lambda device: (device == "cpu", device))
+    made = provenance(config.rootpath, next(iter(devices), ""))
+    given = [harmless_line(str(each)) for each in config.invocation_params.args]
+    return Run(
+        project=project(config.rootpath),
+        commit=made.commit,
+        branch=branch(config.rootpath),
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        device=", ".join(devices),
+        hardware=made.hardware,
+        # The query of an address may hold a key.
+        command=shlex.join(["pytest", *(re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", each) for each in given)]),
+    )
 
 
 def _keep_history(

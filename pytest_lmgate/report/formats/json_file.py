@@ -6,13 +6,11 @@ __all__ = ["OF_A_ROW", "json_report", "measurement_facts"]
 
 import json
 import math
-import platform
 from dataclasses import asdict
 from typing import Any
 
 from pytest_lmgate.errors import encodable
 from pytest_lmgate.gates.verdict import Verdict
-from pytest_lmgate.identity.libraries import versions
 from pytest_lmgate.report.measured import Measured
 from pytest_lmgate.report.results import Results
 from pytest_lmgate.report.wording.excerpt import printable
@@ -28,22 +26,17 @@ _OF_A_COMPARISON = (
     "clustered_by", "note",
 )  # fmt: skip
 OF_A_ROW = ("row", "score", "prompt", "reference", "output")
-_PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
 
 
 def json_report(results: Results) -> str:
     """Return the report, schema 1; numbers that are not finite are null."""
     report = {
         "schema": 1,
+        "run": {key: _plain(value) for key, value in vars(results.run).items() if key != "environment"},
         "gates": [_gate(verdict, results) for verdict in results.verdicts],
         "measurements": [measurement_facts(found) for found in results.measured],
         "problems": [printable(problem) for problem in results.problems],
-        "environment": {
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "machine": platform.machine(),
-            "packages": versions(_PACKAGES),
-        },
+        "environment": results.run.environment,
     }
     return json.dumps(report, indent=2, allow_nan=False) + "\n"
 

@@ -20,7 +20,7 @@ from pytest_lmgate.gates.comparisons.comparison import Comparison
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.formats.json_file import OF_A_ROW
 from pytest_lmgate.report.measured import Measured
-from pytest_lmgate.report.results import Results
+from pytest_lmgate.report.results import Results, Run
 from pytest_lmgate.report.runs.past import PastRun
 
 _SCHEMA = 1
@@ -45,6 +45,7 @@ def read_report(path: Path) -> Results:
         )
     try:
         gates, measured = report["gates"], report["measurements"]
+        run = report.get("run", {}) | {"environment": report["environment"]}
         return Results(
             verdicts=[_verdict(gate) for gate in gates],
             problems=tuple(map(str, report["problems"])),
@@ -54,6 +55,7 @@ def read_report(path: Path) -> Results:
             history={
                 gate["id"]: msgspec.convert(gate["history"], list[PastRun]) for gate in gates if "history" in gate
             },
+            run=msgspec.convert(run, Run),
         )
     except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: not a whole report: {type(error).__name__}: {error}") from error

@@ -18,7 +18,7 @@ from pytest_lmgate.report.results import Results
 from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.excerpt import excerpt, shortened
 from pytest_lmgate.report.wording.explanation import explain
-from pytest_lmgate.report.wording.rows import Row, counts, names
+from pytest_lmgate.report.wording.rows import Row, counts, names, run_facts
 
 _SIZE = 450_000
 """Bytes of all rows, and of all explanations: GitHub refuses a step summary above 1 MiB, a comment above 64 KiB."""
@@ -30,11 +30,13 @@ _HEADER = (
 
 
 def markdown_report(results: Results) -> str:
-    """Return a line with the counts, a table with failures first, and the explanations behind it."""
+    """Return a line with the counts, one with the run, a table with failures first, and the explanations behind it."""
     name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
     ordered = results.worst_first()
     to_explain = [verdict for verdict in ordered if verdict.verdict != "pass"]
     parts = [f"**{counts(results.verdicts)}**"]
+    facts = [f"{key} {code(text, _LINE)}" for key, text in run_facts(results.run).items()]
+    parts += [" · ".join(facts)] * bool(facts)
     parts += ["\n".join(f"- ❌ {code(problem, _LINE)}" for problem in results.problems)] * bool(results.problems)
     if ordered:
         rows = _few([_row(results, verdict, name_of[verdict.id]) for verdict in ordered])

@@ -1,8 +1,8 @@
-"""What every table says of a verdict: the terminal's, Markdown's and the page's show these texts."""
+"""What every table says of a verdict and of the run: the terminal's, Markdown's and the page's show these texts."""
 
 from __future__ import annotations
 
-__all__ = ["Row", "counts", "names"]
+__all__ = ["Row", "counts", "names", "run_facts"]
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.results import Run
 from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.numbers import degradation, interval, number, tolerance
 
@@ -62,6 +63,22 @@ class Row:
             scored="" if verdict.n is None else counted(verdict.n, verdict.unit),
             seconds="cached" if verdict.cached else f"{verdict.seconds:.1f}",
         )
+
+
+def run_facts(run: Run) -> dict[str, str]:
+    """Return which run it was, by key; without keys that are not known."""
+    if not run.date:
+        return {}
+    packages = {"Python": run.environment["python"], **run.environment["packages"]}
+    facts = {
+        "project": run.project,
+        "commit": " on ".join(filter(None, [run.commit, run.branch])),
+        "date": f"{run.date[:16].replace('T', ' ')} UTC",
+        "device": f"{run.device} ({run.hardware})" if run.device and run.hardware else run.device or run.hardware,
+        "versions": ", ".join(f"{name} {version}" for name, version in packages.items() if version != "absent"),
+        "command": run.command,
+    }
+    return {key: text for key, text in facts.items() if text}
 
 
 def names(verdicts: Sequence[Verdict]) -> list[str]:

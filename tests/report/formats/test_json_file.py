@@ -34,7 +34,7 @@ def _read(*verdicts: Verdict) -> dict[str, Any]:
 
 def test_a_report_has_the_schema_that_others_read(failed: Verdict) -> None:
     report = _read(failed)
-    assert list(report) == ["schema", "gates", "measurements", "problems", "environment"]
+    assert list(report) == ["schema", "run", "gates", "measurements", "problems", "environment"]
     assert report["schema"] == 1
     (gate,) = report["gates"]
     assert list(gate) == _KEYS

@@ -11,7 +11,7 @@ from markdown_it.token import Token
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.formats.markdown import markdown_report, markdown_section
-from pytest_lmgate.report.results import Results
+from pytest_lmgate.report.results import Results, Run
 from pytest_lmgate.report.wording.explanation import explain
 from tests.report.hostile import HOSTILE
 
@@ -57,6 +57,13 @@ tolerance 1% | 283,287 tokens | 12.3 |
     assert _fenced(_read(text)) == [f"{explain(verdict)}\n" for verdict in (failed, unmeasured, better)]
 
 
+def test_the_run_stands_below_the_counts(passed: Verdict, run: Run) -> None:
+    assert markdown_report(Results([passed], run=run)).split("\n\n")[1] == (
+        "project `owner/model` · commit `0c0ffee1c0f0+ on main` · date `2026-03-31 18:00 UTC` · "
+        "device `cuda (an accelerator)` · versions `Python 3.11.7, torch 2.13.0` · command `pytest -k quality`"
+    )
+
+
 def test_inconclusive_gates_stand_between_failures_and_passes_and_are_explained(
     passed: Verdict, failed: Verdict, compared: Verdict
 ) -> None:
@@ -95,7 +102,8 @@ def test_hostile_names_are_shown_and_take_no_effect(failed: Verdict, compared: V
     one = replace(failed, id=f"{test}::ppl_max[{text}]", test=test, model=text, dataset=text, signature=text)
     found = replace(compared.comparison, against=f"model {text!r} {text}", note=text)
     two = replace(compared, id=f"{test}::{text}", test=test, comparison=found, worst=((0, 0.5, text, text, text),))
-    report = markdown_report(Results([one, two], problems=(text,)))
+    run = Run(text, text, text, "2026-03-31", text, text, text)
+    report = markdown_report(Results([one, two], problems=(text,), run=run))
     report.encode("utf-8")
     tokens = _read(report)
     rows = _cells(tokens)
