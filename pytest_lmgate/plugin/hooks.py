@@ -201,8 +201,9 @@ class GateHooks:
             self.session().give_up(item, failure.exconly())
             report.user_properties = list(item.user_properties)
         extras = {} if self._session is None else self._session.take_extras(item, has_verdicts=is_gated_setup)
-        if failure is not None and failure.errisinstance(pytest.xfail.Exception):
-            extras["xfailed_by_body"] = True
+        by_call = failure is not None and failure.errisinstance(pytest.xfail.Exception)
+        if hasattr(report, "wasxfail") and not by_call and item.get_closest_marker("xfail"):
+            extras["expected_to_fail"] = True
         if extras:
             setattr(report, EXTRAS, extras)
         return report

@@ -87,8 +87,31 @@ def test_a_worker_that_is_killed_fails_the_session_and_the_other_verdicts_are_ke
             "    except BaseException:\n        pytest.skip('flaky')",
             "test_gate.py::test_gate did not fail although a gate of it did",
         ),
+        (
+            "@pytest.hookimpl(wrapper=True, tryfirst=True)\ndef pytest_runtest_call():\n    try:\n        yield\n"
+            "    except BaseException:\n        pytest.xfail('flaky')",
+            "test_gate.py::test_gate did not fail although a gate of it did",
+        ),
+        (
+            "@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport():\n    report = yield\n"
+            "    if report.failed:\n        report.outcome, report.wasxfail = 'skipped', 'known'\n    return report",
+            "test_gate.py::test_gate did not fail although a gate of it did",
+        ),
+        (
+            "@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_logreport(report):\n"
+            "    if report.failed:\n        report.outcome = 'retried'\n    return (yield)",
+            "test_gate.py::test_gate did not fail although a gate of it did",
+        ),
     ],
-    ids=["not run", "verdict dropped", "made to pass", "made to skip"],
+    ids=[
+        "not run",
+        "verdict dropped",
+        "made to pass",
+        "made to skip",
+        "made to xfail",
+        "called known",
+        "to be retried",
+    ],
 )
 def test_no_other_plugin_can_make_a_gate_vanish(measured: Project, hook: str, sentence: str) -> None:
     text = BROKEN_GATE if "although" in sentence else GATE

@@ -23,7 +23,7 @@ EXTRAS = "lmgate"
 
 ``entries`` for the baseline file, and ``renamed``, the former names of gates; ``remarks`` for the summary;
 ``measured``, what fixtures measured; ``not_kept``, models with the reason; and
-``xfailed_by_body`` if the test called ``pytest.xfail``, which says nothing of its gates, unlike the mark.
+``expected_to_fail`` if the test is marked xfail: a call of ``pytest.xfail``, or another plugin, excuses no gate.
 """
 _HANDED_OVER = (
     "expected", "measuring", "models", "problem", "by_baseline", "folders", "deselected", "uncollected", "left_out",
@@ -52,11 +52,11 @@ class Ledger:
         self._verdicts: dict[str, dict[str, str]] = {}
         self._ended: set[str] = set()
         self._ended_otherwise: set[str] = set()
-        self._shown_as_failed: set[str] = set()
+        self._failed: set[str] = set()  # tests of which pytest counted a failure
         self._expected_to_fail: set[str] = set()
 
     def receive(self, report: pytest.TestReport) -> None:
-        """Note a report; the last one of a test has all its verdicts."""
+        """Note a report; a gate keeps its verdict until a later attempt of its test has another."""
         self._take_verdicts(report)
         extras = getattr(report, EXTRAS, {})
         self.entries |= extras.get("entries", {})
@@ -72,10 +72,12 @@ class Ledger:
             self._ended_otherwise.add(report.nodeid)
         if is_part:
             return
-        if hasattr(report, "wasxfail") and "xfailed_by_body" not in extras:
+        if "expected_to_fail" in extras:
             self._expected_to_fail.add(report.nodeid)
-        if report.outcome not in ("passed", "skipped") or hasattr(report, "wasxfail"):
-            self._shown_as_failed.add(report.nodeid)
+        if report.outcome == "failed" and not hasattr(
+            report, "wasxfail"
+        ):  # as pytest counts; a rerun is another outcome
+            self._failed.add(report.nodeid)
 
     def _take_verdicts(self, report: pytest.TestReport) -> None:
         """Take the verdicts out of a report's properties, before JUnit's XML gets them.
@@ -85,7 +87,7 @@ class Ledger:
         found = [(each, _verdicts_in(each)) for each in getattr(report, "user_properties", None) or ()]
         for _, verdicts in found:
             if verdicts is not None:
-                self._verdicts[report.nodeid] = verdicts
+                self._verdicts.setdefault(report.nodeid, {}).update(verdicts)
                 report.user_properties = [each for each, verdicts in found if verdicts is None]
 
     @property
@@ -100,7 +102,7 @@ class Ledger:
 
     def did_fail(self, test: str) -> bool:
         """Return whether a test ended otherwise than it should."""
-        return test in self._shown_as_failed and test not in self._expected_to_fail
+        return test in self._failed
 
     def discrepancies(self) -> list[str]:
         """Say which verdicts never came although nothing else failed or skipped their test, and which did not count."""
@@ -119,7 +121,8 @@ class Ledger:
         ignored = [
             f"{test} did not fail although a gate of it did"
             for test, verdicts in self._verdicts.items()
-            if test not in self._shown_as_failed and any(_failed(json.loads(verdict)) for verdict in verdicts.values())
+            if test not in self._failed | self._expected_to_fail
+            and any(_failed(json.loads(verdict)) for verdict in verdicts.values())
         ]
         return lost + ignored
 

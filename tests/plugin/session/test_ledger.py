@@ -75,9 +75,28 @@ def test_a_verdict_that_fails_while_its_test_passes_is_named(verdict: str) -> No
 
 
 def test_a_verdict_that_fails_a_test_that_is_expected_to_fail_is_in_order() -> None:
-    made = ledger(report("call", "skipped", verdicts={"g": "fail"}, wasxfail="known"))
+    known: dict[str, Any] = {"wasxfail": "known", EXTRAS: {"expected_to_fail": True}}
+    made = ledger(report("call", "skipped", verdicts={"g": "fail"}, **known))
     assert made.discrepancies() == []
     assert made.expected_to_fail == {"g"}
+
+
+@pytest.mark.parametrize("outcome", ["rerun", "skipped", "failed"])
+def test_a_verdict_that_fails_counts_only_as_pytest_counts_failures(outcome: str) -> None:
+    """A report that another plugin made an xfail of, or an attempt that is run again, is no failure for pytest."""
+    called_known = {} if outcome == "rerun" else {"wasxfail": "known"}
+    made = ledger(report("call", outcome, verdicts={"g": "fail"}, **called_known))
+    assert made.discrepancies() == [f"{TEST} did not fail although a gate of it did"]
+    assert not made.did_fail(TEST)
+
+
+def test_a_gate_keeps_its_verdict_until_a_later_attempt_has_another() -> None:
+    attempts = [report("call", "rerun", verdicts={"g": "fail", "h": "fail"}), report("setup", verdicts={"h": "pass"})]
+    made = ledger(*attempts, report("call", "skipped"))
+    assert made.discrepancies() == [f"{TEST} did not fail although a gate of it did"]
+    assert [json.loads(verdict)["verdict"] for verdict in made.verdicts()] == ["fail", "pass"]
+    made.receive(report("setup", verdicts={"g": "pass"}))
+    assert made.discrepancies() == []
 
 
 def test_the_end_of_a_subtest_is_not_the_end_of_its_test() -> None:
