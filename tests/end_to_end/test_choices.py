@@ -115,7 +115,7 @@ def test_columns_may_have_any_name_and_csv_any_answer(project: Project) -> None:
           texts: {path: texts.csv, question: q, choices: [a, b, c], answer: right}
           both: {path: both.csv, question: q, choices: [a, b, c], answer: right}
         """.replace("\n          ", "\n  "),
-        texts_csv="q,a,b,c,right\none,1,2,two,two\none,1,two,2,2\n",
+        texts_csv="q,a,b,c,right\none,five,2,two,two\none,2,six,two,2\n",
         both_csv="q,a,b,c,right\none,1,2,two,1\n",
         test_names="""
             def test_named(accuracy_of, exact_of):
@@ -145,6 +145,11 @@ CASES = {
     "text": ({"choices": "two"}, "row 1: choices: expected a list of texts, got 'two'"),
     "number": ({"choices": ["two", 3]}, "row 1: choices: expected a list of texts, got ['two', 3]"),
     "empty": ({"choices": ["two", ""]}, "row 1: choices: expected a list of texts"),
+    "twice": ({"choices": ["two", "two"]}, "row 1: choices: 'two' is there twice: no model could tell them apart"),
+    "unknown": (
+        {"choices": ["eleven", "twelve"]},
+        "row 1: the choices 'eleven' and 'twelve' are the same tokens to the model 'counter'",
+    ),
     "null": ({"choices": None}, "row 1: choices: column 'choices' is null"),
     "beyond": ({"answer": 2}, "row 1: answer: expected an index from 0 to 1 or the text of a choice, got 2"),
     "negative": ({"answer": -1}, "row 1: answer: expected an index from 0 to 1 or the text of a choice, got -1"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
+from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Project
 from tests.end_to_end.writers import models_that_write, write_rows, writing_project
 
@@ -173,3 +174,27 @@ def test_without_a_confidence_the_value_itself_is_judged(project: Project) -> No
     done = project.run("--lmgate-strict", "--lmgate-report", "json:report.json")
     done.is_silent_on("inconclusive", "few rows")
     assert all("bounded" not in gate for gate in project.report()["gates"])
+
+
+def test_a_blank_text_is_an_error_and_few_targets_are_named(tmp_path: Path) -> None:
+    project = DiceProject.at(tmp_path).models(die={})
+    project.write(
+        short_txt="a b c",
+        test_gate="""
+            import pytest
+
+            @pytest.mark.ppl_max("die", "./blank.txt", 7)
+            @pytest.mark.bpb_max("die", ["", " "], 7)
+            def test_blank(): pass
+
+            @pytest.mark.ppl_max("die", "./short.txt", 7)
+            def test_short(): pass
+
+            @pytest.mark.ppl_max("die", "one", 7)
+            def test_long(): pass
+        """,
+    )
+    (tmp_path / "blank.txt").write_text("\n\n   \n")
+    done = project.run().expect(1, passed=2, error=1)
+    done.says("expected text, got none (1 rows, all blank)", "expected text, got none (2 rows, all blank)")
+    done.says("few targets: 1 gate rests on fewer than 30 (the fewest: 4), which show only large changes")

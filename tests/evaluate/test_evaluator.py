@@ -302,6 +302,7 @@ def test_the_generic_way_in_measures_the_same(workplace: Any) -> None:
         ),
         ("float", ["a"], PROTOCOL, DataError, "1 token, but protocol 'sliding' needs at least 2"),
         ("float", ["a", "b"], Protocol("document"), DataError, "no target to score under protocol:document"),
+        ("float", ["a \n", ""], PROTOCOL, DataError, "no target to score under .* that is not white space"),
         (
             "float",
             "text",

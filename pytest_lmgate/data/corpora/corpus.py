@@ -199,11 +199,11 @@ def _require_content(path: Path | None, name: str) -> None:
 
 
 def _kept(rows: Iterable[Iterable[str]], name: str) -> Sequence[str]:
-    """Keep rows, each of which comes in parts; refuse what is no text, and rows of which none holds any."""
-    is_empty = True
+    """Keep rows, each of which comes in parts; refuse what is no text, and rows that hold nothing but white space."""
+    is_blank = True
 
     def checked(index: int, parts: Iterable[str]) -> Iterator[str]:
-        nonlocal is_empty
+        nonlocal is_blank
         before = 0
         for part in parts:
             try:
@@ -214,12 +214,12 @@ def _kept(rows: Iterable[Iterable[str]], name: str) -> Sequence[str]:
                     "half of a surrogate pair, which no UTF-8 text holds; repair the row where it was made"
                 ) from error
             before += len(part)
+            is_blank = is_blank and not part.strip()
             yield part
-        is_empty = is_empty and before == 0
 
     kept = keep_rows((checked(index, parts) for index, parts in enumerate(rows)), f"dataset {name!r}: it is")
-    if is_empty:
-        raise DataError(f"dataset {name!r}: expected text, got none ({len(kept)} rows, all empty)")
+    if is_blank:
+        raise DataError(f"dataset {name!r}: expected text, got none ({len(kept)} rows, all blank)")
     return kept
 
 

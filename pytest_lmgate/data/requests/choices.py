@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pytest_lmgate.data.corpora.prompts import bare, cell, fill
+from pytest_lmgate.data.requests.repeats import repeats
 from pytest_lmgate.data.requests.windows import WindowPlan
 from pytest_lmgate.data.tokenization.framing import Framing
 from pytest_lmgate.data.tokenization.tokens import Streams, TokenizerFacts
@@ -50,13 +51,12 @@ def make_questions(
         name: Its name, for messages.
         question: A column, or a template with ``{column}`` fields.
         choices: One column that holds a list, or the columns that hold one choice each.
-        answer: Column of the right choice. A number is its index from 0. A text is that of the choice (where two are
-            equal, the first) or, as CSV has no numbers, its index; where it could be either, it is what the other
-            texts of the column are that could not.
+        answer: Column of the right choice. A number is its index from 0. A text is that of the choice or, as CSV has no
+            numbers, its index; where it could be either, it is what the other texts of the column are that could not.
 
     Raises:
-        DataError: A column is missing, there are fewer than two choices, or the answer is none of them, or one of two
-            by how it is read.
+        DataError: A column is missing, there are fewer than two choices or two equal ones, or the answer is none of
+            them, or one of two by how it is read.
     """
     offered = [_choices(row, index, name, choices) for index, row in enumerate(rows)]
     given = [cell(row, answer, name, index, what="answer") for index, row in enumerate(rows)]
@@ -80,6 +80,9 @@ def _choices(row: Row, index: int, name: str, columns: Sequence[str]) -> tuple[s
         raise DataError(f"{where}: choices: expected a list of texts, got {choices!r}")
     if len(choices) < 2:
         raise DataError(f"{where}: choices: expected two or more, got {len(choices)}: nothing could be chosen wrongly")
+    if len(set(choices)) < len(choices):
+        twice = next(choice for choice in choices if choices.count(choice) > 1)
+        raise DataError(f"{where}: choices: {twice!r} is there twice: no model could tell them apart")
     return tuple(choices)
 
 
@@ -136,7 +139,7 @@ def plan_choices(
         model: Name of the model, for messages.
 
     Raises:
-        DataError: A choice has no token of its own, or does not fit by itself.
+        DataError: A choice has no token of its own, has the tokens of another, or does not fit by itself.
         ModelError: A question is empty and the tokenizer has no token to begin with.
     """
     pair = _PairEncoder(tokenizer, Framing.of(tokenizer.encode), model)
@@ -153,6 +156,13 @@ def plan_choices(
                 )
             streams.append(np.asarray([*asked, *answered], dtype=np.int64))
             first.append(len(asked))
+        equal = repeats(ids.tobytes() for ids in streams[-len(row.choices) :]).values()
+        if same := next((some for some in equal if len(some) > 1), None):
+            one, other = (repr(row.choices[choice]) for choice in same[:2])
+            raise DataError(
+                f"dataset {name!r}: row {index}: the choices {one} and {other} are the same tokens to the model "
+                f"{model!r}, which cannot tell them apart"
+            )
     ends = np.array([len(ids) for ids in streams], dtype=np.int64)
     # The last token is only a target, so one more than the context fits.
     begins = np.maximum(0, ends - max_length - 1) if max_length is not None else np.zeros_like(ends)

@@ -253,6 +253,8 @@ class ConditionalLikelihoods(TokenLikelihoods):
         return pair_requests(self._pairs(tokenizer), self.data.name).tokens
 
     def _pairs(self, tokenizer: TokenizerFacts) -> list[Pair]:
+        if not any(text.strip() for text in self.target_texts):
+            raise DataError(f"dataset {self.data.name!r}: expected references with text, got none: all are blank")
         return encode_pairs(
             tokenizer,
             self.data.prompts,
@@ -274,14 +276,16 @@ def planned_windows(
     """Tokenize a corpus and plan its windows.
 
     Raises:
-        DataError: No target would be scored.
+        DataError: No target would be scored, or white space only.
         ModelError: The protocol needs a token that the tokenizer does not have.
     """
     streams = tokenize(corpus, windowing, tokenizer, model=model)
     plan = plan_windows(windowing, streams.lengths, adds_bos=tokenizer.adds_bos)
-    if len(plan) == 0:
+    windows = zip(plan.document, plan.first, plan.end, strict=True)
+    scored = (np.unique(streams.ids[document][first:end]) for document, first, end in windows)
+    if not any(tokenizer.decode(token).strip() for ids in scored for token in ids.tolist()):
         raise DataError(
-            f"dataset {corpus.name!r}: no target to score under {windowing.signature}: expected at least one row "
-            "of two tokens or more"
+            f"dataset {corpus.name!r}: no target to score under {windowing.signature} that is not white space: "
+            "expected at least one row of two tokens or more"
         )
     return streams, plan

@@ -45,7 +45,7 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         for verdict, name in pairs
         if verdict.verdict == "inconclusive" and (why := conclusion(verdict))
     ]
-    lines += [("inconclusive", text) for text in _few_rows(verdicts)]
+    lines += [("inconclusive", text) for text in _few(verdicts)]
     lines += [("", text) for text in _elsewhere(verdicts)]
     return [*lines, ("", counts(verdicts))]
 
@@ -71,8 +71,8 @@ def _cells(row: Row, name: str, is_compared: bool) -> list[str]:
     return [row.outcome, name, *(text or "-" for text in (*judged, row.scored, row.seconds))]
 
 
-def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
-    """Say once how many verdicts rest on fewer than 30 rows, where chance is large."""
+def _few(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say once how many verdicts rest on fewer than 30 rows or targets, where chance is large."""
     # A verdict without a rule rests on no rows: the same measurement twice passes with any number of them.
     tested = [
         found
@@ -80,12 +80,15 @@ def _few_rows(verdicts: Sequence[Verdict]) -> list[str]:
         if (found := verdict.comparison or verdict.bounded) is not None
         and (verdict.verdict == "inconclusive" or found.bounds is not None)
     ]
-    few = [each.clusters for each in tested if each.clustered_by == "rows" and each.clusters < _FEW]
-    if not few:
-        return []
-    rest = "rest" if len(few) != 1 else "rests"
-    fewest = f"fewer than {_FEW} (the fewest: {min(few)})"
-    return [f"few rows: {counted(len(few), 'gate')} {rest} on {fewest}, which show only large changes"]
+    rows = [each.clusters for each in tested if each.clustered_by == "rows"]
+    targets = [verdict.n for verdict in verdicts if verdict.n is not None and verdict.unit != "row"]
+    lines = []
+    for what, numbers in (("rows", rows), ("targets", targets)):
+        if few := [number for number in numbers if number < _FEW]:
+            rest = "rest" if len(few) != 1 else "rests"
+            fewest = f"fewer than {_FEW} (the fewest: {min(few)})"
+            lines.append(f"few {what}: {counted(len(few), 'gate')} {rest} on {fewest}, which show only large changes")
+    return lines
 
 
 def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:

@@ -125,6 +125,12 @@ def test_a_choice_without_a_token_of_its_own_is_an_error() -> None:
         planned("a", "b", delimiter="")
 
 
+def test_choices_that_are_the_same_tokens_are_an_error() -> None:
+    lower = TokenizerFacts(lambda text, _: of(text.lower()), BOS, EOS, False, chr)
+    with pytest.raises(DataError, match="row 0: the choices 'X' and 'x' are the same tokens to the model 'm', which"):
+        planned("q", "X", "y", "x", tokenizer=lower)
+
+
 def questions(rows: Any, question: str = "q", choices: Any = ("c",), answer: str = "a") -> tuple[Question, ...]:
     return make_questions(rows, name="quiz", question=question, choices=choices, answer=answer)
 
@@ -140,8 +146,8 @@ def test_choices_are_a_list_in_one_column_or_one_in_each() -> None:
     [(0, 0), (2, 2), ("z", 2), ("1", 1), ("10", 0), ("x", 1)],
 )
 def test_an_answer_is_an_index_or_the_text_of_a_choice(answer: object, index: int) -> None:
-    # A text that is a choice is that choice, even where it looks like a number; of equal ones the first.
-    assert questions([{"q": "?", "c": ["10", "x", "z", "x"], "a": answer}])[0].answer == index
+    # A text that is a choice is that choice, even where it looks like a number.
+    assert questions([{"q": "?", "c": ["10", "x", "z"], "a": answer}])[0].answer == index
 
 
 NUMBERS = {"q": "?", "c": ["1", "2", "3"]}
@@ -205,6 +211,7 @@ def test_a_columns_name_is_no_template(column: str) -> None:
             "row 0: choices: expected two or more, got 1: nothing could be chosen wrongly",
         ),
         ({"q": "?", "c": [], "a": 0}, "row 0: choices: expected two or more, got 0"),
+        ({"q": "?", "c": ["x", "y", "x"], "a": 0}, "row 0: choices: 'x' is there twice: no model could tell them"),
         ({"q": "?", "c": ["x", "y"], "a": 2}, "row 0: answer: expected an index from 0 to 1 or the text .* got 2"),
         ({"q": "?", "c": ["x", "y"], "a": -1}, "row 0: answer: expected an index from 0 to 1 or the text .* got -1"),
         ({"q": "?", "c": ["x", "y"], "a": True}, "row 0: answer: expected an index .* got True"),

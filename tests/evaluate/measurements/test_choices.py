@@ -38,11 +38,10 @@ HARD = [
     {"q": "the cat ", "c": ["sat", "ran"], "a": 0},
     {"q": "the cat\n\n", "c": ["sat ", " ran", "\nlay"], "a": 2},
     {"q": " the cat", "c": ["sat on the mat", "ran", "lay on"], "a": 0},
-    {"q": "the dog ate", "c": ["été", "한국어", "abc", "中文字"], "a": 0},
+    {"q": "the dog ate", "c": ["été", "한국어", "abc", "中a文"], "a": 0},
     {"q": "한국어 中文 ", "c": ["the mat", "ñ", "log"], "a": 1},
     {"q": "the cat sat on the mat and the dog sat on the log. " * 12, "c": ["a cat", "the dog ran off"], "a": 1},
     {"q": "the dog. " * 70, "c": ["ran, and the cat lay on a", "a"], "a": 0},
-    {"q": "the cat", "c": ["sat", "sat", "ran"], "a": 0},
 ]
 
 _TASK = """

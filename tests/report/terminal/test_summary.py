@@ -105,7 +105,7 @@ def _compared(verdict: Verdict, clusters: int, **more: Any) -> Verdict:
 
 
 def _few(*verdicts: Verdict) -> list[str]:
-    return [line for _, line in summary_lines(verdicts) if line.startswith("few rows")]
+    return [line for _, line in summary_lines(verdicts) if line.startswith("few ")]
 
 
 def test_verdicts_on_fewer_than_30_rows_are_counted_in_one_line(passed: Verdict) -> None:
@@ -116,6 +116,13 @@ def test_verdicts_on_fewer_than_30_rows_are_counted_in_one_line(passed: Verdict)
     assert _few(_compared(passed, 5)) == [
         "few rows: 1 gate rests on fewer than 30 (the fewest: 5), which show only large changes"
     ]
+
+
+def test_verdicts_on_fewer_than_30_targets_are_counted_in_one_line(passed: Verdict) -> None:
+    assert _few(replace(passed, n=29), _compared(replace(passed, n=3), 5, clustered_by="blocks"), passed) == [
+        "few targets: 2 gates rest on fewer than 30 (the fewest: 3), which show only large changes"
+    ]
+    assert _few(replace(passed, n=3, unit="row")) == []
 
 
 def test_blocks_of_a_text_and_the_same_measurement_twice_are_not_few_rows(passed: Verdict) -> None:
