@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Project", "known_top_level", "load_project", "parse_file"]
+__all__ = ["Project", "decode", "known_top_level", "load_project", "parse_file"]
 
 import errno
 import functools
@@ -15,10 +15,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from pytest_lmgate.config import FILE_NAME, WRONG_NAME, find_project_file
+from pytest_lmgate.config import FILE_NAME, find_project_file, misspelt, read_project_file
 from pytest_lmgate.config.lines import Lines
 from pytest_lmgate.config.specs import DatasetSpec, Defaults, ModelSpec, ProjectSpec
 from pytest_lmgate.errors import ConfigError, nearest
+
+_TOP_LEVEL = ("defaults", "models", "datasets", "gates")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Project:
         """Where the names come from, for messages."""
         if self.file:
             return str(self.file)
-        misnamed = f"; {WRONG_NAME} is not read" if (self.folder / WRONG_NAME).is_file() else ""
+        misnamed = "".join(f"; {file.name} is not read" for file in misspelt(self.folder))
         return f"no {FILE_NAME} was found from {self.folder} upward{misnamed}"
 
     def path(self, written: str) -> Path:
@@ -70,7 +72,7 @@ def load_project(start: Path, explicit: Path | None = None) -> Project:
     if file is None:
         return Project(start)
     data, root = parse_file(file, hint="; check --lmgate-config" if explicit else "")
-    return Project(file.parent, file, _decode(data, Lines(file, root)))
+    return Project(file.parent, file, decode(data, Lines(file, root)))
 
 
 def parse_file(file: Path, hint: str = "") -> tuple[object, yaml.Node | None]:
@@ -83,15 +85,7 @@ def parse_file(file: Path, hint: str = "") -> tuple[object, yaml.Node | None]:
     Raises:
         ConfigError: It cannot be read, or is not YAML.
     """
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}{hint}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{file}: expected UTF-8 text, got byte {error.object[error.start]:#04x} at {error.start}"
-        ) from error
-    return _parse(text, file)
+    return _parse(read_project_file(file, hint), file)
 
 
 def known_top_level(data: object, lines: Lines) -> dict[Any, Any]:
@@ -101,7 +95,7 @@ def known_top_level(data: object, lines: Lines) -> dict[Any, Any]:
         ConfigError: It has no keys, or one that is not known.
     """
     top = _mapping(data, lines)
-    _known(top, ("defaults", "models", "datasets", "gates"), lines)
+    _known(top, _TOP_LEVEL, lines)
     return top
 
 
@@ -128,8 +122,12 @@ def _quote_line(text: str, mark: Any) -> str:
     return ""
 
 
-def _decode(data: object, lines: Lines) -> ProjectSpec:
-    """Decode entry by entry, so that every message can name the entry."""
+def decode(data: object, lines: Lines) -> ProjectSpec:
+    """Return the models and datasets of a file's content, decoded entry by entry.
+
+    Raises:
+        ConfigError: An entry is not what it should be; the message names it.
+    """
     top = known_top_level(data, lines)
     return ProjectSpec(
         defaults=_convert(top.get("defaults"), Defaults, lines, "defaults"),
@@ -153,7 +151,7 @@ def _mapping(data: object, lines: Lines, *keys: str) -> dict[Any, Any]:
         return {}
     if not isinstance(data, dict):
         where = lines.at(keys, "" if keys else "top level")
-        raise ConfigError(f"{where}: expected keys with values, got {_kind(data)}")
+        raise ConfigError(f"{where}: expected keys with values, got {_kind(data)}{_outdent(*keys)}")
     return data
 
 
@@ -163,7 +161,13 @@ def _known(data: dict[Any, Any], valid: Iterable[str], lines: Lines, *keys: str)
         if name not in valid:
             raise ConfigError(
                 f"{lines.at([*keys, name])}: unknown key{nearest(str(name), valid)}; expected one of {', '.join(valid)}"
+                f"{_outdent(*keys, name)}"
             )
+
+
+def _outdent(*keys: object) -> str:
+    """Say where a key of the top level goes that was written below another."""
+    return f"; {keys[-1]}: goes at the start of a line" if len(keys) > 1 and keys[-1] in _TOP_LEVEL else ""
 
 
 def _convert(data: object, kind: type[Any], lines: Lines, *keys: str) -> Any:

@@ -29,7 +29,6 @@ __all__ = [
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -37,6 +36,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pytest_lmgate.config import conflict_line
 from pytest_lmgate.errors import BaselineError
 from pytest_lmgate.metrics.noise.clusters import merged_rows
 from pytest_lmgate.metrics.noise.proportion import MOST_OUTCOMES, Outcomes
@@ -44,7 +44,6 @@ from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 
 _SCHEMA = 2  # 1 had neither outcomes nor content
-_CONFLICT = re.compile(r"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
 # A sum of the file's own numbers differs from the measured one by no more than the order of adding.
 _SAME = 1e-9
 
@@ -191,8 +190,7 @@ def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
             names the line or the gate and the key.
     """
     mend = "mend it, or restore it from version control"
-    if conflict := _CONFLICT.search(text):
-        line = text.count("\n", 0, conflict.start()) + 1
+    if line := conflict_line(text):
         raise BaselineError(f"{where}:{line}: an unresolved merge conflict; {mend}")
     try:
         file = msgspec.json.decode(text, type=_File)

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.config import FILE_NAME, WRONG_NAME
+from pytest_lmgate.config import FILE_NAME
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection.gated import gates_of, is_gated, is_measuring, mixed_up, refuse_late_gates
 from pytest_lmgate.plugin.collection.left_out import left_out
 from pytest_lmgate.plugin.collection.selection import are_all_in, asks_for_all, only_lists, passed, was_stopped
 from pytest_lmgate.plugin.collection.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.collection.typos import mistyped
-from pytest_lmgate.plugin.collection.yaml_items import GateFile, add_to_testpaths, gate_file, misnamed, placed
+from pytest_lmgate.plugin.collection.yaml_items import GateFile, add_to_testpaths, gate_file, placed, wrong_files
 from pytest_lmgate.plugin.session.closing import Closing, close, print_reports, show_summary
 from pytest_lmgate.plugin.session.ledger import EXTRAS, Ledger
 from pytest_lmgate.plugin.session.verifying import Verifications
@@ -82,16 +83,12 @@ class GateHooks:
     def pytest_collection(self) -> None:
         """Let the gates of lmgate.yaml be found, and those that pytest-testmon would pass over."""
         keep_files(self._config, [*MARKERS_HELP, *FIXTURES_HELP])
-        if self._config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
-            return
-        add_to_testpaths(self._config)
-        wrong = self._config.rootpath / WRONG_NAME
-        if not self._project_file.is_file() and wrong.is_file():
-            self._unread += misnamed(wrong)
+        if self._config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+            add_to_testpaths(self._config)
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> GateFile | None:
         """Collect the gates of lmgate.yaml."""
-        if file_path.name not in (self._project_file.name, WRONG_NAME):
+        if file_path.name != self._project_file.name:
             return None
         return gate_file(file_path, parent, self._unread)
 
@@ -99,6 +96,8 @@ class GateHooks:
         """Note which gates of lmgate.yaml are collected: pytest asks for files beside its arguments too."""
         if isinstance(collector, GateFile):
             self._gate_files.add(placed(collector.path))
+        elif isinstance(collector, pytest.Directory):
+            self._unread += wrong_files(collector)
 
     def _told(self) -> dict[str, Any]:
         """Return what the controller tells its workers."""
@@ -129,7 +128,10 @@ class GateHooks:
         ledger.deselected |= not are_all_in(found, items)
         gated, measuring = list(filter(is_gated, items)), list(filter(is_measuring, items))
         problems = [*self._unread, *mistyped(items, MARKERS_HELP), *mixed_up(gated, measuring)]
-        ledger.left_out = left_out(self._config, self._gate_files)
+        try:
+            ledger.left_out = left_out(self._config, self._gate_files)
+        except ConfigError as error:
+            problems.append(str(error))
         if ledger.left_out and options.flag(self._config, "require-all"):
             problems += [f"--lmgate-require-all: {sentence}" for sentence in ledger.left_out]
         if not (gated or measuring or problems or ledger.left_out or update(self._config)):

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from pytest_lmgate.config.file import known_top_level, parse_file
+from pytest_lmgate.config.file import decode, known_top_level, parse_file
 from pytest_lmgate.config.lines import Lines, line_of
 from pytest_lmgate.errors import ConfigError, LmgateError, nearest
 from pytest_lmgate.metrics.table import MARKERS
@@ -69,8 +69,9 @@ def read_gates(file: Path) -> tuple[list[YamlGate], list[str]]:
         ConfigError: The file cannot be read, or is not what it should be as a whole.
     """
     data, root = parse_file(file)
-    top = known_top_level(data, Lines(file, root))
+    top = known_top_level(data, lines := Lines(file, root))
     if "gates" not in top:
+        decode(data, lines)  # the list may stand below datasets:, by a blank too many
         return [], []
     assert isinstance(root, yaml.MappingNode)
     key, listed = next(pair for pair in reversed(root.value) if pair[0].value == "gates")

@@ -70,9 +70,21 @@ def test_what_a_file_leaves_out_has_defaults(tmp_path: Path) -> None:
     assert (dataset.text, dataset.join, dataset.limit, dataset.lines) == ("text", msgspec.UNSET, None, False)
 
 
-@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "models:\n", "defaults:\ndatasets: {}\n"])
-def test_a_file_that_says_nothing_names_nothing(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["models:\n", "defaults:\ndatasets: {}\n", "\ufeffmodels:", "--- {models: }"])
+def test_a_file_with_empty_keys_names_nothing(tmp_path: Path, text: str) -> None:
     assert _load(tmp_path, text).spec == ProjectSpec()
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "\ufeff", " # one\n--- # two\n\n...\n# three"])
+def test_a_file_with_nothing_in_it_is_an_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="expected models:, datasets: or gates:, got an empty file"):
+        _load(tmp_path, text)
+
+
+def test_a_merge_conflict_is_named_with_its_line(tmp_path: Path) -> None:
+    text = "models:\n  a: {path: x}\n<<<<<<< HEAD\n  b: {path: y}\n=======\n  b: {path: z}\n>>>>>>> theirs\n"
+    with pytest.raises(ConfigError, match=r"lmgate\.yaml:3: an unresolved merge conflict"):
+        _load(tmp_path, text)
 
 
 def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
@@ -95,10 +107,14 @@ def test_the_nearest_file_upward_counts(tmp_path: Path) -> None:
     assert (project.folder, list(project.spec.models)) == (tmp_path / "a", ["inner"])
 
 
-def test_a_folder_of_that_name_is_passed_over(tmp_path: Path) -> None:
+def test_a_folder_or_a_link_of_that_name_is_found_and_refused_rather_than_passed_over(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("models: {outer: {path: x}}")
     (tmp_path / "a" / FILE_NAME).mkdir(parents=True)
-    (tmp_path / FILE_NAME).write_text("")
-    assert find_project_file(tmp_path / "a") == tmp_path / FILE_NAME
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / FILE_NAME).symlink_to("gone.yaml")
+    for folder, kind in (("a", "a folder"), ("b", "a link to nothing")):
+        with pytest.raises(ConfigError, match=f"{folder}/lmgate.yaml: expected a file, got {kind}"):
+            load_project(tmp_path / folder)
 
 
 def test_without_a_file_nothing_is_named_and_the_message_says_where_it_was_looked_for(tmp_path: Path) -> None:
@@ -125,7 +141,7 @@ def test_an_explicit_file_that_is_not_there_is_an_error_that_names_the_option(tm
 
 
 def test_a_folder_given_as_the_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+    with pytest.raises(ConfigError, match="expected a file, got a folder"):
         load_project(tmp_path, tmp_path)
 
 

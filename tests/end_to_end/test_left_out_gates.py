@@ -91,12 +91,12 @@ def test_a_session_may_be_refused_that_leaves_gates_out(
     assert outcome.text.count(f"--lmgate-require-all: {PATHS}") == 1, outcome.text
 
 
-def test_a_broken_gate_counts_and_a_file_that_cannot_be_read_is_named(gated: Project) -> None:
+def test_a_broken_gate_counts_and_a_file_that_cannot_be_read_is_an_error(gated: Project) -> None:
     text = (gated.folder / "lmgate.yaml").read_text()
     (gated.folder / "lmgate.yaml").write_text(text.replace("ppl_max", "ppl_mx", 1))
     gated.run("tests").expect(0, passed=1).says(PATHS)
     (gated.folder / "lmgate.yaml").write_text("gates: [\n")
-    gated.run("tests").expect(0, passed=1).says("the gates of lmgate.yaml were not collected, and cannot be read: ")
+    gated.run("tests").expect(4).says("lmgate.yaml:2: not valid YAML")
 
 
 def test_no_gate_no_word(project: Project) -> None:

@@ -84,7 +84,7 @@ def test_stale_entries_are_named_and_pruned_in_the_file_that_holds_them(several:
     file = several.folder / "a" / "lmgate.yaml"
     with_gate = file.read_text() + NOT_WORSE
     file.write_text(with_gate)
-    (several.folder / "b" / "lmgate.yaml").write_text("")
+    (several.folder / "b" / "lmgate.yaml").write_text("models:\n")
     for test in (several.folder / "b" / "tests").iterdir():
         test.unlink()
     several.run("--lmgate-update").expect(0, passed=5)
@@ -128,7 +128,7 @@ def test_projects_with_a_rootdir_each_are_refused_where_ids_or_baselines_would_b
 
 def test_an_lmgate_yml_that_is_nearer_than_the_file_that_would_be_read_is_refused(several: Project) -> None:
     (several.folder / "lmgate.yaml").write_text((several.folder / "a" / "lmgate.yaml").read_text())
-    (several.folder / "b" / "lmgate.yaml").write_text("")
+    (several.folder / "b" / "lmgate.yaml").write_text("models:\n")
     (several.folder / "b" / "lmgate.yaml").rename(several.folder / "b" / "lmgate.yml")
     several.run("b/tests").expect(4).says(f"{several.folder}/b/lmgate.yml is not read", "rename it")
 

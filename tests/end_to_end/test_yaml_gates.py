@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -355,21 +357,66 @@ def test_one_gates_measurement_serves_another(project: Project) -> None:
     assert sorted(project.measured) == ["die", "sure"]
 
 
-@pytest.mark.parametrize("testpaths", ["tests", ".", ""])
-def test_gates_in_a_file_of_the_wrong_ending_are_refused(project: Project, testpaths: str) -> None:
-    with_tests(project, f"[pytest]\ntestpaths = {testpaths}\n")
-    (project.folder / "lmgate.yaml").rename(project.folder / "lmgate.yml")
-    outcome = project.run().expect(4).is_silent_on("Traceback", "INTERNALERROR")
-    outcome.says(f"{project.folder}/lmgate.yml: its gates are not read", "only a file named lmgate.yaml is")
-    project.run("--no-lmgate", "--lmgate-config", "lmgate.yml").expect(0, passed=1, skipped=3)
+@pytest.mark.parametrize("name", ["lmgate.yml", "Lmgate.yaml", "lmgate.YAML"])
+@pytest.mark.parametrize("options", [(), ("tests", "--lmgate-require-all"), ("tests/test_plain.py", "-n", "2")])
+def test_a_file_with_a_misspelt_name_is_refused(project: Project, name: str, options: tuple[str, ...]) -> None:
+    with_tests(project)
+    (project.folder / "lmgate.yaml").rename(project.folder / name)
+    outcome = project.run(*options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
+    outcome.says(f"{project.folder}/{name} is not read, since only a file named lmgate.yaml is: rename it")
+    project.run("tests", "--ignore", name).expect(0, passed=1)
+    project.run("--no-lmgate", "--lmgate-config", name).expect(0, passed=1, skipped=3)
 
 
-def test_a_file_of_the_wrong_ending_without_gates_stops_nobody_and_is_named_to_who_looks_for_names(
-    project: Project,
-) -> None:
-    (project.folder / "lmgate.yaml").rename(project.folder / "lmgate.yml")
-    project.write(test_plain="def test_plain(): pass").run().expect(0, passed=1)
-    project.write(test_gate=GATE).run().expect(4).says("no lmgate.yaml was found", "lmgate.yml is not read")
+def _empty(file: Path) -> None:
+    file.write_text("---\n# gates:\n#  - ppl_max: {}\n\n...\n")
+
+
+def _conflict(file: Path) -> None:
+    file.write_text("models:\n<<<<<<< HEAD\n  die: {path: x}\n=======\n  die: {path: y}\n>>>>>>> other\n")
+
+
+def _indented(above: str, indent: str) -> Callable[[Path], object]:
+    gate = f"{indent}gates:\n{indent}  - ppl_max: {{model: die, dataset: words, limit: 60}}\n"
+    return lambda file: file.write_text(f"{above}\n{gate}")
+
+
+# What stands in the place of lmgate.yaml, and what is said of it.
+NO_GATES = {
+    "an empty file": (Path.touch, "got an empty file; write them, or remove it"),
+    "a file of comments": (_empty, "got an empty file; write them, or remove it"),
+    "a link to nothing": (lambda file: file.symlink_to("gone.yaml"), "expected a file, got a link to nothing"),
+    "a folder": (Path.mkdir, "expected a file, got a folder"),
+    "a pipe": (os.mkfifo, "expected a file, got a pipe or a device"),
+    "a merge conflict": (_conflict, "lmgate.yaml:2: an unresolved merge conflict; mend it"),
+    "gates below models": (
+        _indented("models:\n  die: {path: x}", "  "),
+        "lmgate.yaml:3: models.gates: expected keys with values, got a list; ",
+    ),
+    "gates in a dataset": (
+        _indented("datasets:\n  words:\n    path: x.txt", "    "),
+        "lmgate.yaml:4: datasets.words.gates: unknown key",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NO_GATES)
+def test_a_project_file_whose_gates_would_silently_not_run_is_refused(project: Project, kind: str) -> None:
+    make, sentence = NO_GATES[kind]
+    with_tests(project, "[pytest]\n")
+    (project.folder / "lmgate.yaml").unlink()
+    make(project.folder / "lmgate.yaml")
+    ways = [(), ("tests", "--lmgate-require-all"), ("-n", "2"), ("--co",)]
+    for options in ways[: 4 if kind in ("a pipe", "gates below models") else 2]:
+        outcome = project.run(*options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
+        assert outcome.text.count(sentence) == 1, outcome.text
+    if kind.startswith("gates"):
+        outcome.says("; gates: goes at the start of a line")
+    project.write(pytest_ini=TESTPATHS).run().expect(4).says(sentence)
+    project.run("tests", "--ignore", "lmgate.yaml").expect(0, passed=1)
+    (project.folder / "below").mkdir()
+    (project.folder / "lmgate.yaml").rename(project.folder / "below" / "lmgate.yaml")
+    project.write(pytest_ini="[pytest]\n").run().expect(4).says(sentence, f"{project.folder}/below/lmgate.yaml")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])

@@ -21,6 +21,9 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
     """Say of each lmgate.yaml that the given paths go by how many gates were not collected, and why.
 
     Gates were collected of the files `collected`, as `placed` returns them.
+
+    Raises:
+        ConfigError: One of the files is not what it should be as a whole.
     """
     if config.getoption("no_lmgate"):
         return []
@@ -31,14 +34,10 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
 def _left_out(config: pytest.Config, file: Path) -> str:
     if _is_meant(config, file) or not mentions_gates(file):
         return ""
-    from pytest_lmgate.errors import LmgateError
     from pytest_lmgate.report.wording.counted import counted
     from pytest_lmgate.spec.yaml_gates import read_gates
 
-    try:
-        gates, problems = read_gates(file)
-    except LmgateError as error:
-        return f"the gates of {file.name} were not collected, and cannot be read: {error}"
+    gates, problems = read_gates(file)
     count = len(gates) + len(problems)
     if not count:
         return ""

@@ -14,8 +14,8 @@ __all__ = [
     "entry_of",
     "gate_file",
     "mentions_gates",
-    "misnamed",
     "placed",
+    "wrong_files",
 ]
 
 import os
@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.config import FILE_NAME, WRONG_NAME, find_project_file
+from pytest_lmgate.config import FILE_NAME, find_project_file, misspelt, read_project_file
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.plugin import options
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 # Wide enough for one line of flow style, and for `gate:`, `Gates:` and any other key at the beginning of a line that is
 # not one of the file's, such as `gatse:`; the parser refuses those. Compiled where there is such a file.
 _GATES = (
-    rb"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"
-    rb"|^(?![\"']?(?:defaults|models|datasets)[\"']?\s*:)[\"'\w][^:#\r\n]*:(?:\s|$)"
+    r"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"
+    r"|^(?![\"']?(?:defaults|models|datasets)[\"']?\s*:)[\"'\w][^:#\n]*:(?:\s|$)"
 )
 
 
@@ -99,8 +100,6 @@ class GateItem(pytest.Item):
 def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) -> GateFile | None:
     """Return the collector of a file, if it is one that may hold gates."""
     explicit = options.project_file(parent.config)
-    if file_path.name == WRONG_NAME and not explicit:
-        problems += misnamed(file_path)
     if file_path.name != (explicit.name if explicit else FILE_NAME) or (explicit and not _same(explicit, file_path)):
         return None
     if not mentions_gates(file_path):
@@ -110,9 +109,21 @@ def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) ->
     return node
 
 
-def misnamed(file: Path) -> list[str]:
-    """Return the message on a file that is not read, such as lmgate.yml; empty if it holds no gates."""
-    return [f"{file}: its gates are not read, since only a file named {FILE_NAME} is: rename it"] * mentions_gates(file)
+def wrong_files(folder: pytest.Directory) -> list[str]:
+    """Say what is wrong with a folder's lmgate.yaml, whether pytest asks for it or not, as for a link to nothing."""
+    if options.project_file(folder.config):
+        return []
+    problems = {
+        file: f"{file} is not read, since only a file named {FILE_NAME} is: rename it, or leave it out with --ignore"
+        for file in misspelt(folder.path)
+    }
+    if find_project_file(folder.path) == (file := folder.path / FILE_NAME):
+        try:
+            read_project_file(file)
+        except ConfigError as error:
+            problems[file] = str(error)
+    ignored = folder.ihook.pytest_ignore_collect
+    return [said for file, said in problems.items() if not ignored(collection_path=file, config=folder.config)]
 
 
 def add_to_testpaths(config: pytest.Config) -> None:
@@ -122,7 +133,7 @@ def add_to_testpaths(config: pytest.Config) -> None:
     called as the controller was, and decide for themselves.
     """
     for file in asked_files(config):
-        if not _inside(file, config.rootpath) or not mentions_gates(file):
+        if not file.is_file() or not _inside(file, config.rootpath) or not mentions_gates(file):
             continue
         if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
             config.args.append(str(file))
@@ -147,10 +158,10 @@ def entry_of(item: pytest.Item, mark: pytest.Mark) -> YamlGate | None:
 def mentions_gates(file: Path) -> bool:
     """Whether `gates`, or a key that may be meant so, stands in a file; it is not parsed."""
     try:
-        data = file.read_bytes()
-    except OSError:
+        text = read_project_file(file)
+    except ConfigError:
         return True  # reading it says why it cannot be
-    return b"\0" in data or bool(re.search(_GATES, data))  # UTF-16 has zeros, and the parser says what it wants
+    return "\0" in text or bool(re.search(_GATES, text))  # UTF-16 has zeros, and the parser says what it wants
 
 
 def placed(file: Path) -> Path:

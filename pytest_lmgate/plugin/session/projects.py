@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.config import BASELINE_NAME, FILE_NAME, WRONG_NAME, find_project_file
+from pytest_lmgate.config import BASELINE_NAME, FILE_NAME, find_project_file, misspelt
 from pytest_lmgate.config.file import Project, load_project
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import BaselineError, ConfigError
@@ -108,9 +108,9 @@ class Projects:
 
 
 def _refuse_misnamed(folder: Path, found: Path) -> None:
-    """Refuse an lmgate.yml that stands nearer than the file that would be read in its place."""
+    """Refuse an lmgate.yml, or other spelling, that stands nearer than the file that would be read in its place."""
     for each in (folder, *folder.parents):
         if each == found.parent:
             return
-        if (wrong := each / WRONG_NAME).is_file():
-            raise ConfigError(f"{wrong} is not read, since only a file named {FILE_NAME} is: rename it")
+        if wrong := misspelt(each):
+            raise ConfigError(f"{wrong[0]} is not read, since only a file named {FILE_NAME} is: rename it")
