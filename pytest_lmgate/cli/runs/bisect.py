@@ -18,6 +18,7 @@ from pytest_lmgate.errors import ConfigError, harmless_line
 if TYPE_CHECKING:
     from pytest_lmgate.cli.runs.bisection import Commit, Tried
 
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
 _KEPT = ("id", "verdict", "value", "interval", "limit")
 
 
@@ -39,8 +40,11 @@ def bisect(
     order = repository.order(first, last)
     tried: list[Tried] = []
     folder = root().cache(cache)
-    before = signal.signal(signal.SIGTERM, _end)
+    # A command that nohup started ignores SIGHUP, and goes on.
+    before = {number: signal.getsignal(number) for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN}
     try:
+        for number in before:
+            signal.signal(number, _end)
         with Tree(repository, link or ()) as tree:
 
             def judged(commit: Commit) -> str:
@@ -59,15 +63,18 @@ def bisect(
                 tree.tell(judged(repository.commit(tree.head())))
             found = [repository.commit(sha) for sha in candidates]
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     tried.sort(key=lambda each: order.index(each.commit.sha))
     show(_facts(first, last, found, tried), _report(found, tried), as_json=as_json)
     if len(found) > 1:
         raise typer.Exit(3)
 
 
-def _end(*_: object) -> None:
-    sys.exit(128 + signal.SIGTERM)
+def _end(number: int, _: object) -> None:
+    for each in _ENDING:  # a shell may send a second one, which must not interrupt the cleaning up
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _say(line: str) -> None:

@@ -170,7 +170,7 @@ def test_a_good_commit_that_fails_and_a_bad_one_that_passes_are_refused(tmp_path
     assert repo.state == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_an_interrupted_bisection_leaves_nothing(tmp_path: Path, number: int) -> None:
     repo, temporary = Repo(tmp_path / "repo", (6, 8)), tmp_path / "tmp"
     temporary.mkdir()
@@ -186,6 +186,9 @@ def test_an_interrupted_bisection_leaves_nothing(tmp_path: Path, number: int) ->
         time.sleep(0.05)
     assert list(temporary.glob("lmgate-bisect-*"))
     process.send_signal(number)
+    if number == signal.SIGHUP:  # the terminal sends one, and its shell another
+        time.sleep(0.1)
+        process.send_signal(number)
     process.communicate(timeout=300)
     assert process.returncode not in (0, None)
     assert repo.state == before
