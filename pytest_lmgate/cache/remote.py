@@ -24,6 +24,7 @@ from pytest_lmgate.errors import ConfigError, harmless
 
 T = TypeVar("T")
 _SECONDS, _ATTEMPTS, _PAUSE = 60.0, 3, 1.0
+_SHOWN = 300  # letters of what a store says
 
 
 class AddressError(OSError):
@@ -272,10 +273,14 @@ def _secrets_of(url: str) -> list[str]:
 
 
 def _without(secrets: Sequence[str], text: str) -> str:
-    """Return a text in one line without these secrets, and without those of other addresses that a store names."""
+    """Return a text's first line without these secrets, and without those of other addresses that a store names.
+
+    Many stores put the body of an answer behind it, a page of HTML or XML that may hold anything.
+    """
     for secret in secrets:
         text = text.replace(secret, "***")
-    return re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", harmless(" ".join(text.split())))
+    line = " ".join(next(iter(text.strip().splitlines()), "").split())
+    return re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", harmless(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."))
 
 
 def _name(path: str) -> str:

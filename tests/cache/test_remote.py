@@ -150,7 +150,8 @@ def raise_(error: Exception) -> None:
 def test_a_store_that_is_down_is_tried_three_times_said_once_and_left_alone(
     tmp_path: Path, failing: type[Failing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failing, "problem", lambda: raise_(ConnectionError("refused by https://me:secret@host/x?t=1")))
+    answer = "refused by https://me:secret@host/x?t=1\n<html>::error::\x1b[2J secret-of-the-body</html>"
+    monkeypatch.setattr(failing, "problem", lambda: raise_(ConnectionError(answer)))
     machine = Machine(tmp_path / "one", "failing://bucket")
     assert machine.store.get(FINGERPRINT) is None
     machine.store.put(FINGERPRINT, ENTRY)
