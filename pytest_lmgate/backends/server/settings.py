@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["ServerSettings"]
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,8 +102,12 @@ def _split(written: str, where: str) -> SplitResult:
     except ValueError:
         is_valid = False
     if not is_valid or address.query or address.fragment:
-        shown = written.rpartition("@")[2].partition("?")[0]
-        raise ConfigError(f"{where}.server: expected an address as in http://localhost:8000/v1, got {shown!r}")
+        # A query or fragment may be a secret; before an @ stand user name and password.
+        address_alone, *rest = re.split(r"[?#]", written, maxsplit=1)
+        shown = "***" if any("@" in each for each in rest) else address_alone.rpartition("@")[2]
+        raise ConfigError(
+            f"{where}.server: expected an address as in http://localhost:8000/v1, without ? and #, got {shown!r}"
+        )
     return address
 
 

@@ -138,7 +138,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tokenizer": "{files}"}, "model 'x': no tokenizer in"),
     ({"model": None}, "models.x.model: expected the server's name for the model, as GET {server}/models lists it"),
     ({"server": "localhost:8000"}, "models.x.server: expected an address as in http://localhost:8000/v1, got"),
-    ({"server": "http://a:b@h/v1?k=1"}, "expected an address as in http://localhost:8000/v1, got 'h/v1'"),
+    ({"server": "http://a:b@h/v1?k=1"}, "as in http://localhost:8000/v1, without ? and #, got 'h/v1'"),
+    ({"server": f"http://h/v1#{KEY}"}, "as in http://localhost:8000/v1, without ? and #, got 'http://h/v1'"),
+    ({"server": f"http://a:{KEY[:4]}#{KEY[4:]}@h/v1"}, "http://localhost:8000/v1, without ? and #, got '***'"),
+    ({"server": f"http://h/v1?k=@{KEY}"}, "http://localhost:8000/v1, without ? and #, got '***'"),
     ({"key": "NO_KEY"}, "models.x.key: the environment variable 'NO_KEY' is not set; set it to the server's key"),
     ({"key": "EMPTY"}, "models.x.key: the environment variable 'EMPTY' is empty"),
     ({"key": "BROKEN"}, "models.x.key: the environment variable 'BROKEN' holds white space"),
@@ -170,6 +173,8 @@ def test_a_wrong_entry_is_one_clear_sentence(project: Project) -> None:
     assert project.status == 1, said
     assert f"{len(WRONG)} errors" in said
     assert "Traceback" not in said
+    assert KEY not in said
+    assert KEY[4:] not in said
     for name, (_, message) in zip(models, WRONG, strict=True):
         assert message.replace(".x.", f".{name}.").replace("'x'", f"'{name}'").replace("s.x:", f"s.{name}:") in said
 
