@@ -75,6 +75,11 @@ def described(backend: Backend, entry: Entry) -> Model:
     if not isinstance(model, Model):
         kind = type(model).__name__
         raise ModelError(f"model {entry.name!r}: expected the engine {backend.name} to describe a Model, got {kind}")
+    if model.context is not None and not (type(model.context) is int and model.context > 0):
+        raise ModelError(
+            f"model {entry.name!r}: expected the engine {backend.name} to give a context of 1 token or more, or None "
+            f"for no limit; got {model.context!r}"
+        )
     if backend.name == _DEFAULT:
         return model
     return replace(model, runtime={**model.runtime, "backend": backend.name})  # two engines may describe one file alike

@@ -118,7 +118,8 @@ class Judge:
         score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
         reference = self._evaluator.evaluate(gate.reference.resolved(resolve))
         against = f"model {gate.reference.model_name!r}"
-        same = bool(score.content) and score.content == reference.content
+        # Two engines may compute different numbers from the same weights: a gate between them can fail.
+        same = bool(score.content) and (score.content, score.fingerprint) == (reference.content, reference.fingerprint)
         if same:
             self._say_same(gate.evaluation.model_name, gate.reference.model_name)
         samples = sample_of(score), sample_of(reference)
@@ -170,7 +171,7 @@ class Judge:
 
     def _say_same(self, model: str, other: str) -> None:
         both = f"{model!r} is compared with itself" if model == other else f"{model!r} and {other!r} are the same model"
-        self._evaluator.remark(f"{both}: such a gate passes whatever the model is worth")
+        self._evaluator.remark(f"{both}: this gate can never fail")
 
     def _judged(
         self, blank: Verdict, gate: NoRegression, score: Score, samples: _Samples, found: Comparison, resolve: Resolve

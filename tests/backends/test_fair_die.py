@@ -128,14 +128,43 @@ def test_it_gets_every_metric_that_it_offers_and_the_cache(dice: _Project) -> No
     assert dice.report["ppl"]["value"] == pytest.approx(7, rel=1e-6)
 
 
+TWIN = """
+    from dataclasses import replace
+    from fair_die import Dice, Die
+
+    class Twin(Dice):
+        name, suffixes = "twin", ()
+
+        def describe(self, entry):
+            return replace(super().describe(entry), open=lambda: Die(7))
+
+    def pytest_lmgate_backends(config):
+        return [Twin()]
+"""
+
+
 def test_a_worse_model_fails_no_regression_and_an_equal_one_passes(dice: _Project) -> None:
-    dice.gates("no_regression: {metric: ppl, model: eight, dataset: text, tolerance: 1%, against: six}")
+    gate = "no_regression: {metric: ppl, model: MODEL, dataset: text, tolerance: 1%, against: six}"
+    dice.gates(gate.replace("MODEL", "eight"))
     worse = dice.run()
     assert worse.returncode == 1
     assert "FAIL" in worse.stdout
 
-    dice.gates("no_regression: {metric: ppl, model: other, dataset: text, tolerance: 1%, against: six}")
-    assert dice.run().returncode == 0
+    dice.gates(gate.replace("MODEL", "other"))
+    equal = dice.run()
+    assert equal.returncode == 0
+    assert "'other' and 'six' are the same model: this gate can never fail" in equal.stdout
+
+    # Another engine on the same file computes something else.
+    dice.write("conftest.py", TWIN)
+    text = (dice.folder / "lmgate.yaml").read_text()
+    (dice.folder / "lmgate.yaml").write_text(
+        text.replace("models:\n", "models:\n  twin: {backend: twin, path: six.die}\n")
+    )
+    dice.gates(gate.replace("MODEL", "twin"))
+    twin = dice.run()
+    assert twin.returncode == 1
+    assert "can never fail" not in twin.stdout
 
 
 def test_an_interrupted_measurement_goes_on_where_it_was(dice: _Project) -> None:
@@ -189,7 +218,8 @@ BROKEN = """
         def describe(self, entry):
             if entry.name == "raises":
                 return 1 / 0
-            return None if entry.name == "nothing" else Model(entry.name, refuse, context=32)
+            context = -4 if entry.name == "negative" else 32
+            return None if entry.name == "nothing" else Model(entry.name, refuse, context=context)
 
     def refuse():
         raise RuntimeError("no chip")
@@ -201,7 +231,7 @@ BROKEN = """
 
 def test_an_engine_that_fails_is_one_sentence(dice: _Project) -> None:
     dice.write("conftest.py", BROKEN)
-    names = ("raises", "nothing", "refuses")
+    names = ("raises", "nothing", "refuses", "negative")
     text = (dice.folder / "lmgate.yaml").read_text()
     entries = "".join(f"  {name}: {{backend: broken}}\n" for name in names)
     (dice.folder / "lmgate.yaml").write_text(text.replace("models:\n", f"models:\n{entries}"))
@@ -212,7 +242,8 @@ def test_an_engine_that_fails_is_one_sentence(dice: _Project) -> None:
     for message in (
         "model 'raises': the engine broken cannot describe it: ZeroDivisionError: division by zero",
         "model 'nothing': expected the engine broken to describe a Model, got NoneType",
-        f"model 'refuses': its engine cannot load it: RuntimeError: no chip ({dice.folder / 'conftest.py'}:12)",
+        "model 'negative': expected the engine broken to give a context of 1 token or more, or None for no",
+        f"model 'refuses': its engine cannot load it: RuntimeError: no chip ({dice.folder / 'conftest.py'}:13)",
     ):
         assert message in " ".join(done.stdout.split())
 
