@@ -40,7 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in MARKERS_HELP.values():
         config.addinivalue_line("markers", line)
     hooks = GateHooks(config)
-    config.pluginmanager.register(hooks, GateHooks.NAME)
+    # None has a name, by which -p no:NAME could leave it out alone.
+    config.pluginmanager.register(hooks)
     config.pluginmanager.register(hooks.controller)
     if config.getoption("lmgate_plan"):
         config.pluginmanager.register(PlanHooks(config, hooks))

@@ -34,17 +34,17 @@ from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
 if TYPE_CHECKING:
     from pytest_lmgate.plugin.session.gate_session import GateSession
 
+_HOOKS = pytest.StashKey["GateHooks"]()
 _MEANT_NOT_TO_RUN = (pytest.skip.Exception, pytest.xfail.Exception)
 
 
 class GateHooks:
     """One per pytest process: the controller (or the only process), or a worker of xdist."""
 
-    NAME = "lmgate-hooks"
-
     def __init__(self, config: pytest.Config) -> None:
         """Hold on to the config; nothing is read yet."""
         self._config = config
+        config.stash[_HOOKS] = self
         self._ledger, self._verifications = Ledger(), Verifications()
         self._found: list[pytest.Item] = []
         self._broke = False  # controller: a worker had an internal error
@@ -59,12 +59,10 @@ class GateHooks:
         self.controller = Controller(self._ledger, self._verifications, self._told)
         """The hooks of xdist's controller."""
 
-    @classmethod
-    def of(cls, config: pytest.Config) -> GateHooks:
+    @staticmethod
+    def of(config: pytest.Config) -> GateHooks:
         """Return the hooks of a pytest process."""
-        found = config.pluginmanager.get_plugin(cls.NAME)
-        assert isinstance(found, cls)
-        return found
+        return config.stash[_HOOKS]
 
     @property
     def left_out(self) -> list[str]:

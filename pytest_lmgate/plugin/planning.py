@@ -11,18 +11,9 @@ from pytest_lmgate.plugin.hooks import GateHooks
 
 
 class PlanHooks:
-    """Registered where a plan is asked for. One process collects, whatever ``-n`` says, and `hooks` read the gates.
-
-    Raises:
-        pytest.UsageError: It is not asked for on the command line.
-    """
+    """Registered where a plan is asked for. One process collects, whatever ``-n`` says, and `hooks` read the gates."""
 
     def __init__(self, config: pytest.Config, hooks: GateHooks) -> None:
-        if "--lmgate-plan" not in config.invocation_params.args:
-            raise pytest.UsageError(
-                "--lmgate-plan: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, so no "
-                "session would run a test; remove it there"
-            )
         config.option.dist = "no"  # xdist then starts no workers
         self._hooks, self._lines = hooks, list[str]()
 

@@ -1,8 +1,8 @@
-"""The options that write the baseline file: on the command line only, and in CI only when forced."""
+"""The options for the command line only: those that write the baseline file, in CI only when forced, or run no gate."""
 
 from __future__ import annotations
 
-__all__ = ["CI_VARIABLES", "UPDATES", "update"]
+__all__ = ["CI_VARIABLES", "UPDATES", "require_command_line", "update"]
 
 import os
 
@@ -21,6 +21,29 @@ UPDATES = {
     "prune": "remove baselines that no gate uses, and give those of renamed gates the new name; judge by all others",
 }
 
+# And what each would do in every session.
+_COMMAND_LINE_ONLY = {
+    **{f"--lmgate-{name}": "every session would write the baseline" for name in UPDATES},
+    "--lmgate-plan": "no session would run a test",
+    "--no-lmgate": "no session would judge a gate",
+}
+
+
+def require_command_line(config: pytest.Config) -> None:
+    """Refuse options that the ini file's ``addopts`` or PYTEST_ADDOPTS ask for, where each session would have them.
+
+    Raises:
+        pytest.UsageError: An option for the command line only is not from there.
+    """
+    if hasattr(config, "workerinput"):  # which has the options of its controller
+        return
+    for option, effect in _COMMAND_LINE_ONLY.items():
+        if config.getoption(option) and option not in config.invocation_params.args:
+            raise pytest.UsageError(
+                f"{option}: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, so "
+                f"{effect}; remove it there"
+            )
+
 
 def update(config: pytest.Config) -> str:
     """Return what to write of the baseline: ``all``, ``new``, ``prune`` (names only), or nothing by an empty text.
@@ -28,7 +51,7 @@ def update(config: pytest.Config) -> str:
     Raises:
         pytest.UsageError: Two are asked for, or in CI one that measures, or not on the command line.
     """
-    _require_command_line(config)
+    require_command_line(config)
     every, new = config.getoption("--lmgate-update"), config.getoption("--lmgate-update-new-only")
     if every and new:
         raise pytest.UsageError("--lmgate-update and --lmgate-update-new-only: expected one of them, got both")
@@ -44,15 +67,3 @@ def update(config: pytest.Config) -> str:
             "add --lmgate-force-update"
         )
     return "all" if every else "new" if new else ""
-
-
-def _require_command_line(config: pytest.Config) -> None:
-    """Refuse an update that the ini file's ``addopts`` or PYTEST_ADDOPTS ask for: every session would be one."""
-    if hasattr(config, "workerinput"):  # which has the options of its controller
-        return
-    for name in UPDATES:
-        if config.getoption(f"--lmgate-{name}") and f"--lmgate-{name}" not in config.invocation_params.args:
-            raise pytest.UsageError(
-                f"--lmgate-{name}: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, "
-                "so every session would write the baseline; remove it there"
-            )

@@ -153,6 +153,19 @@ def test_no_lmgate_skips_what_needs_a_measurement_and_nothing_else(project: Proj
     project.run("--no-lmgate").expect(0, passed=1, skipped=2)
     project.run("--no-lmgate", "-n", "2").expect(0, passed=1, skipped=2)
     assert not project.cache.exists()
+    says = "--no-lmgate: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, so no session"
+    project.run(env={"PYTEST_ADDOPTS": "--no-lmgate", "LMGATE_REQUIRE_ALL": "1"}).expect(4).says(says)
+    project.write(pytest_ini="[pytest]\naddopts = --no-lmgate\n")
+    for workers in ((), ("-n", "2")):
+        project.run(*workers).expect(4).says(says)
+
+
+def test_the_plugin_can_be_left_out_as_a_whole_alone_and_not_where_the_project_requires_it(measured: Project) -> None:
+    measured.write(test_gate=BROKEN_GATE)
+    measured.run("-p", "no:lmgate-hooks").expect(1, failed=1)
+    measured.run("-p", "no:lmgate").expect(0, passed=1)
+    measured.write(pytest_ini="[pytest]\nrequired_plugins = pytest-lmgate\n")
+    measured.run("-p", "no:lmgate").expect(4).says("Missing required plugins: pytest-lmgate")
 
 
 def test_without_the_plugin_its_marks_are_unknown_and_strict_markers_says_so(measured: Project) -> None:
@@ -239,10 +252,11 @@ def test_options_come_from_the_command_line_then_the_ini_file_then_the_environme
     measured.write(
         conftest="""
             import pytest
+            from pytest_lmgate.plugin.hooks import GateHooks
 
             @pytest.hookimpl(trylast=True)
             def pytest_collection_finish(session):
-                options = session.config.pluginmanager.get_plugin("lmgate-hooks").session()._options
+                options = GateHooks.of(session.config).session()._options
                 print("cache", options.cache.name, "explain", options.explain_cache, "offline", options.offline)
         """
     )
