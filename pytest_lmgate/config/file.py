@@ -102,7 +102,7 @@ def known_top_level(data: object, lines: Lines) -> dict[Any, Any]:
 @functools.lru_cache(maxsize=8)  # the gates of a file are read first, and its models when all are collected
 def _parse(text: str, file: Path) -> tuple[object, yaml.Node | None]:
     try:
-        loader = _NoDuplicates(text)  # a SafeLoader
+        loader = _Loader(text)  # a SafeLoader
         node = loader.get_single_node()
         return (None if node is None else loader.construct_document(node)), node
     except yaml.MarkedYAMLError as error:
@@ -201,10 +201,12 @@ def _kind(data: object) -> str:
     return "a list" if isinstance(data, list) else "text" if isinstance(data, str) else type(data).__name__
 
 
-class _NoDuplicates(yaml.SafeLoader):
-    """A safe loader that refuses a key written twice, which YAML forbids and the library lets pass.
+class _Loader(yaml.SafeLoader):
+    """A safe loader that refuses what reads otherwise than it looks.
 
-    Looked at as written, before ``<<`` merges other mappings in: what a merge brings may be overridden.
+    A key that is written twice, which YAML forbids and the library lets pass; looked at as written, before ``<<``
+    merges other mappings in, since what a merge brings may be overridden. And numbers that only YAML 1.1 has:
+    ``1:30`` is 90, ``2_5`` is 25, ``010`` is 8.
     """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -219,3 +221,15 @@ class _NoDuplicates(yaml.SafeLoader):
                 )
             seen.add((key.tag, key.value))
         return node
+
+    def construct_plain_number(self, node: yaml.ScalarNode) -> int | float:
+        is_int = node.tag.endswith("int")
+        value = self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
+        if re.search(r"[_:]" + r"|^[-+]?0[\db]" * is_int, node.value):
+            text = f"{node.value} would be the number {value}; write a number in plain digits, or a text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+        return value
+
+
+for _kind_of_number in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind_of_number}", _Loader.construct_plain_number)

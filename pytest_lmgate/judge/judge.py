@@ -25,6 +25,7 @@ from pytest_lmgate.judge.baselines import Baselines
 from pytest_lmgate.judge.where import locate
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score, sample_of
+from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.spec.gates import Gate, NoRegression
 
 _ANEW = "; if this is intended, measure the baseline anew with --lmgate-update"
@@ -136,6 +137,7 @@ class Judge:
                     f"a tolerance in percent needs a baseline above 0, got {float(score):g}; "
                     "use a tolerance in the metric's unit"
                 )
+            _require_a_share(gate, score, "baseline")
             self.entries[blank.id] = baselines.entry(score)
             former = self._former(gate, score, baselines.read().get(blank.id))
             return replace(
@@ -232,7 +234,19 @@ def _compared(gate: NoRegression, samples: _Samples, against: str, *, same: bool
         found = compare(*samples, tolerance=gate.tolerance, confidence=gate.confidence, same=same)
     except ComparisonError as error:
         raise ComparisonError(f"cannot be compared with the {against}: {error}") from None
+    _require_a_share(gate, found.reference, against)
     return replace(found, against=against, clustered_by=samples[0].clustered_by)
+
+
+def _require_a_share(gate: NoRegression, reference: float, against: str) -> None:
+    """Refuse a number as tolerance that is more than the reference itself; of a KL divergence or TER it may be."""
+    row = METRICS.get(gate.evaluation.metric)
+    if gate.tolerance.relative or row is None or row.lowest <= 0 or not 0 < reference < gate.tolerance.size:
+        return
+    raise ComparisonError(
+        f"tolerance: expected at most 100% of the {against}, {reference:.6g}, got {gate.tolerance}: a number is in the "
+        'metric\'s own unit; write a percentage as "5%"'
+    )
 
 
 def _spread(score: Score, candidate: Sample, reference: Sample | None = None) -> Spread | None:

@@ -15,6 +15,11 @@ _MODEL = (
 )
 _TEXTS = "In place of model and dataset it takes predictions=[...], references=[[...], ...]."
 
+_TOLERANCE = (
+    "'5%' is 5% of the reference's value, which of an accuracy of 0.5 is 2.5 points; a number is in the metric's own "
+    "unit, as 1.5 of a perplexity, or 0.02 for 2 points of an accuracy."
+)
+
 
 def _markers() -> Iterator[tuple[str, str]]:
     for marker, row in MARKERS.items():
@@ -22,7 +27,7 @@ def _markers() -> Iterator[tuple[str, str]]:
         yield marker, f"{shown(marker, arguments_of(row, limit=True))}: limit on {row.description}; fails {side} it."
     call = f"{NO_REGRESSION}(metric, model, dataset, tolerance, *, against='baseline', confidence=0.95, ...)"
     judged = "fails if the metric is worse than in the committed baseline, or than another model's"
-    yield NO_REGRESSION, f"{call}: {judged}, by more than the tolerance."
+    yield NO_REGRESSION, f"{call}: {judged}, by more than the tolerance. {_TOLERANCE}"
 
 
 def _fixtures() -> Iterator[tuple[str, str]]:

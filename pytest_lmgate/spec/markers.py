@@ -45,6 +45,12 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         raise ConfigError.of(
             "limit", f"{marker} is on a scale from 0 to {row.scale}, got {limit!r}: nothing could reach it"
         )
+    if row.scale == 100 and 0.01 < limit < 1:  # as a share of 1; a tiny limit that anything passes is meant so
+        raise ConfigError.of(
+            "limit",
+            f"{marker} is on a scale from 0 to 100, got {limit!r}: write {100 * limit:g} if that is meant; for a model "
+            "that really is below 1 point use no_regression",
+        )
     what = _evaluation(row, arguments)
     if confidence is not None:
         _check_confidence(confidence, what)

@@ -343,6 +343,13 @@ def test_a_template_without_quotes_is_told_to_have_them(tmp_path: Path, text: st
         ("models:\n\t- a", ":2: not valid YAML: while scanning for the next token, found character '\\t'"),
         ("a: \x01", ": not valid YAML: unacceptable character #x0001"),
         ("models: 2024-13-45", ": not valid YAML: month must be in 1..12"),
+        (
+            "defaults: {batch_size: 2_5}",
+            ":1: not valid YAML: 2_5 would be the number 25; write a number in plain digits",
+        ),
+        ("models: {a: {revision: 1:30}}", ":1: not valid YAML: 1:30 would be the number 90; write a number in plain"),
+        ("models: {a: {revision: 010}}", ":1: not valid YAML: 010 would be the number 8; "),
+        ("gates: [-1_0.5]", ":1: not valid YAML: -1_0.5 would be the number -10.5; "),
         ("models: 0x_", ": not valid YAML: invalid literal for int() with base 16"),
         pytest.param("models: " + "[" * 3000, ": not valid YAML: maximum recursion depth", id="3000 brackets"),
     ],
@@ -390,3 +397,9 @@ def test_a_merge_from_a_deeper_entry_is_not_taken_for_a_key_written_twice(tmp_pa
     ).spec
     assert spec.models["a"].load["more"] == {"one": 2}
     assert spec.models["b"].load == {"one": 2}
+
+
+def test_plain_numbers_are_what_they_look_like(tmp_path: Path) -> None:
+    written = "{a: 0, b: 10, c: -1.5, d: 1.0e-3, e: 0x10, f: .5, g: 0.05, h: +3, i: '1:30', j: '2_5', k: -.inf}"
+    load = _load(tmp_path, f"models: {{m: {{path: x, load: {written}}}}}").spec.models["m"].load
+    assert list(load.values()) == [0, 10, -1.5, 0.001, 16, 0.5, 0.05, 3, "1:30", "2_5", float("-inf")]

@@ -100,6 +100,20 @@ def test_a_worse_model_fails_with_all_that_is_needed_to_believe_it(measured: Pro
     assert measured.report()["gates"][0]["limit"] == pytest.approx(60.6)
 
 
+def test_a_number_as_tolerance_is_shown_with_its_unit_and_share_and_refused_above_the_reference(
+    measured: Project,
+) -> None:
+    gates = [f"@pytest.mark.no_regression('ppl', 'sure', 'words', {size}, against='die')" for size in (6, 60, 61)]
+    gates += ["@pytest.mark.no_regression('ppl', 'die', 'words', 61)"]
+    tests = [f"{gate}\ndef test_{number}(): pass" for number, gate in enumerate(gates)]
+    measured.write(test_gate="\n\n".join(["import pytest", *tests]))
+    done = measured.run("--lmgate-update").expect(1, failed=2, error=2)
+    done.says("FAIL at a tolerance of 6 ppl (10%)", "FAIL at a tolerance of 60 ppl (100%)")
+    done.says("tolerance: expected at most 100% of the model 'die', 60, got 61: a number is in the metric's own unit; ")
+    done.says("tolerance: expected at most 100% of the baseline, 60, got 61: ")
+    assert not (measured.folder / "lmgate-baseline.json").exists()
+
+
 def test_a_better_model_passes(measured: Project) -> None:
     measured.write(
         test_gate="""
@@ -680,6 +694,7 @@ def test_the_second_run_imports_neither_torch_nor_scipy(measured: Project) -> No
         ('"ppl", "die", "words"', "missing a required argument: 'tolerance'"),
         ('"ppl", "die", "words", "1 percent"', "expected a percentage"),
         ('"ppl", "die", "words", -1', "expected a finite size"),
+        ('"ppl", "die", "words", "150%"', "tolerance: expected at most 100% of the reference, got '150%'"),
         ('"ppl", "die", "words", "1%", confidence=1', "confidence: expected a one-sided level"),
         ('"ppl", "die", "words", "1%", against=""', "against: expected"),
         ('"ppl", "die", "words", "1%", against="dye"', "did you mean 'die'"),

@@ -189,6 +189,7 @@ WRONG_MARKS = {
         'rouge_min("counter", "chains", 20)',
         "rouge_min is on a scale from 0 to 1, got 20: nothing could reach",
     ),
+    "share": ('bleu_min("counter", "chains", 0.35)', "on a scale from 0 to 100, got 0.35: write 35 if that is meant"),
     "scale_100": ('chrf_min("counter", "chains", 100.5)', "chrf_min is on a scale from 0 to 100, got 100.5"),
     "zero": ('bleu_min("counter", "chains", 0)', "limit: expected a positive finite number, got 0"),
     "percent": ('exact_min("counter", "chains", 95)', "exact_min is on a scale from 0 to 1, got 95"),

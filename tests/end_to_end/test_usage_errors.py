@@ -124,6 +124,10 @@ def test_a_wrong_mark_on_a_deselected_test_stops_nobody(measured: Project) -> No
         ("models:\n  die:\n    path: x\n    dtype: fp16", "lmgate.yaml:4: models.die.dtype: expected one of auto, "),
         ("models: {die: {path: x, dtype: fp16}}", "got 'fp16' (did you mean 'float16'?)"),
         ("datasets: {words: {path: x, prompt: {begin}}}", "put it in quotes: prompt: '{begin}'"),
+        (
+            "gates:\n  - ppl_max:\n      limit: 1:30",
+            "lmgate.yaml:3: not valid YAML: 1:30 would be the number 90; write a number in plain digits",
+        ),
     ],
 )
 def test_a_wrong_lmgate_yaml_is_named_with_file_and_key(project: Project, text: str, sentence: str) -> None:

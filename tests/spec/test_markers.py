@@ -192,11 +192,11 @@ def test_a_metric_is_a_name(metric: Any) -> None:
 def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
     names = ("m", "r", "d") if marker == "top1_min" else ("m", "d")
 
-    assert parse_marker(marker, (*names, 0.5), {}).confidence is None
-    gate = parse_marker(marker, (*names, 0.5), {"confidence": 0.95})
+    assert parse_marker(marker, (*names, 1.0), {}).confidence is None
+    gate = parse_marker(marker, (*names, 1.0), {"confidence": 0.95})
 
-    assert (gate.confidence, gate.limit) == (0.95, 0.5)
-    assert gate.evaluation == parse_marker(marker, (*names, 0.5), {}).evaluation
+    assert (gate.confidence, gate.limit) == (0.95, 1.0)
+    assert gate.evaluation == parse_marker(marker, (*names, 1.0), {}).evaluation
 
 
 @pytest.mark.parametrize("confidence", [95, 0.5, 1, 0, -0.95, "0.95", True, math.nan])

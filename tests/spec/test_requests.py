@@ -52,6 +52,14 @@ def test_a_limit_beyond_the_scale_is_refused(marker: str, limit: float, scale: i
     )
 
 
+@pytest.mark.parametrize("marker", ["bleu_min", "chrf_min"])
+def test_a_share_as_limit_on_a_scale_to_100_is_refused(marker: str) -> None:
+    with pytest.raises(ConfigError, match=r"from 0 to 100, got 0\.35: write 35 if that is meant"):
+        parse_marker(marker, ("m", "d", 0.35), {})
+    for limit in (0.001, 1, 35):
+        parse_marker(marker, ("m", "d", limit), {})
+
+
 @pytest.mark.parametrize(
     ("marker", "args", "kwargs", "label"),
     [

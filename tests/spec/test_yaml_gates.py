@@ -47,7 +47,7 @@ def test_gates_are_read_in_order_with_their_labels_keys_and_lines(tmp_path: Path
     assert gates[2].lines == {"model": 8, "dataset": 9, "limit": 11, "variant": 12}
 
 
-@pytest.mark.parametrize("text", ["", "models: {gates: {path: x}}", "# gates:\n"])
+@pytest.mark.parametrize("text", ["models: {gates: {path: x}}", "datasets: # gates:\n"])
 def test_a_file_without_gates_has_none(tmp_path: Path, text: str) -> None:
     assert _read(tmp_path, text) == ([], [])
 

@@ -36,7 +36,7 @@ class Tolerance:
         """Read what the user wrote: a text such as ``"1%"`` or ``"0.5 %"``, or a number.
 
         Raises:
-            ConfigError: It is neither, or negative, or not finite.
+            ConfigError: It is neither, or negative, not finite, or above 100%.
         """
         if isinstance(written, str):
             match = _PERCENT.fullmatch(written.strip())
@@ -49,6 +49,8 @@ class Tolerance:
             percent = float(match["number"])
             if not math.isfinite(percent):
                 raise ConfigError.of("tolerance", f"expected a finite percentage, got {len(written)} characters")
+            if percent > 100:
+                raise ConfigError.of("tolerance", f"expected at most 100% of the reference, got {written!r}")
             return cls(percent / 100, relative=True)
         if isinstance(written, bool) or not isinstance(written, int | float):
             raise ConfigError.of(
