@@ -47,7 +47,7 @@ class GateHooks:
         config.stash[_HOOKS] = self
         self._ledger, self._verifications = Ledger(), Verifications()
         self._found: list[pytest.Item] = []
-        self._broke = False  # controller: a worker had an internal error
+        self._broke = ""  # controller: what happened to workers
         self._session: GateSession | None = None
         self._worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         self._run = uuid.uuid4().hex if self._worker is None else str(self._worker["lmgate_run"])
@@ -227,7 +227,7 @@ class GateHooks:
 
     def pytest_internalerror(self) -> None:
         """Note that a worker crashed: xdist may still end with the status of the tests that other workers ran."""
-        self._broke = True
+        self._broke = "an xdist worker crashed"
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
@@ -240,7 +240,8 @@ class GateHooks:
             self._verifications.hand_over(self._config)
         if self._worker is not None or only_lists(self._config):
             return
-        self.controller.end()
+        if not self.controller.end():
+            self._broke = "the xdist workers ended before they had collected the tests, so no gate ran"
         ended, would_pass = session.exitstatus, passed(session)
         self._closing = close(self._ledger, self._verifications, session, run=self._run, broke=self._broke)
         problems = self._closing.problems

@@ -59,10 +59,12 @@ def test_a_worker_that_is_killed_fails_the_session_and_the_other_verdicts_are_ke
                     kill()
         """,
     )
-    outcome = measured.run("-n", "2")
-    assert outcome.code != 0, outcome.text
     if when == "fixture":
+        outcome = measured.run("-n", "2").expect(1)
         outcome.says("4 gates: 4 pass", "crashed while running 'test_killer.py::test_killed'")
+    else:  # for pytest that is a session without tests, whose exit code 5 some scripts let pass
+        outcome = measured.run("-n", "2", "--max-worker-restart=1").expect(3)
+        outcome.says("ERROR: the xdist workers ended before they had collected the tests, so no gate ran")
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,11 @@ class Closing:
         return any([self.verdicts, self.told, self.notes, self.problems])
 
 
-def close(ledger: Ledger, verifications: Verifications, session: pytest.Session, *, run: str, broke: bool) -> Closing:
+def close(ledger: Ledger, verifications: Verifications, session: pytest.Session, *, run: str, broke: str) -> Closing:
     """Find what was lost or broke, write the baseline and the reports. Sessions without gates import nothing."""
     config, closing = session.config, Closing(problems=list(verifications.problems))
     if broke and passed(session):
-        closing.problems.append("an xdist worker crashed: the session fails")
+        closing.problems.append(f"{broke}: the session fails")
     # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
     if (passed(session) or not was_stopped(session)) and not config.getoption("setuponly", False):
         closing.problems += [f"{discrepancy}: the session fails" for discrepancy in ledger.discrepancies()]

@@ -23,6 +23,7 @@ class Controller:
     def __init__(self, ledger: Ledger, verifications: Verifications, told: Callable[[], Mapping[str, Any]]) -> None:
         self._ledger, self._verifications, self._told = ledger, verifications, told
         self._handover: Path | None = None  # where workers write what they expect
+        self._collected = False
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -42,6 +43,7 @@ class Controller:
     def pytest_xdist_node_collection_finished(self) -> None:
         """Learn what a worker will gate, or that it could not read the markers."""
         assert self._handover is not None
+        self._collected = True
         self._ledger.take_over(self._handover)
         if self._ledger.problem:
             self._handover.unlink(missing_ok=True)
@@ -52,8 +54,10 @@ class Controller:
         """Learn what a worker verified."""
         self._verifications.take_over(node)
 
-    def end(self) -> None:
-        """Learn what workers still had to say, at the end of the session."""
-        if self._handover is not None:
-            self._ledger.take_over(self._handover)
-            self._handover.unlink(missing_ok=True)
+    def end(self) -> bool:
+        """Learn what workers still had to say, at the end of the session; return whether any that began collected."""
+        if self._handover is None:
+            return True
+        self._ledger.take_over(self._handover)
+        self._handover.unlink(missing_ok=True)
+        return self._collected
