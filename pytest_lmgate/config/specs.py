@@ -123,13 +123,14 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         prompt: Template with ``{column}`` fields that a text is generated from.
         source: Column in place of a template, for models that take the bare text.
         references: Columns that hold references, a text or a list of texts each.
-        chat: Put the prompt into the model's chat template.
+        chat: Put the prompt, or the question, into the model's chat template.
         system: Text of the chat's system message; without `chat`, text before everything.
-        examples: File of rows shown before each prompt with their first reference (few-shot).
+        examples: File of rows shown before each prompt with their first reference, or before each question with their
+            right choice (few-shot).
         question: Column or template that a choice follows.
         choices: A column that holds a list, or the columns that hold one choice each.
         answer: Column of the right choice, its index from 0 or its text.
-        delimiter: What stands between question and choice, a space unless said.
+        delimiter: What stands between question and choice; a space unless said, with `chat` nothing.
         cluster: Column that names what rows belong together, where they are not independent.
         tags: Columns such as a language or a length, by which a comparison says where it got worse.
     """
@@ -152,7 +153,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     question: str | None = None
     choices: str | list[str] | None = None
     answer: str | None = None
-    delimiter: str = " "
+    delimiter: str | msgspec.UnsetType = msgspec.UNSET
     cluster: str | None = None
     tags: str | list[str] | None = None
 
@@ -180,6 +181,13 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 )
         if self.hub is None and (self.name or self.revision):
             raise ConfigError("name, revision: only a hub id has them")
+
+    @property
+    def between(self) -> str:
+        """What stands between question and choice: in a chat the template has written it, unless `delimiter` is."""
+        if isinstance(self.delimiter, msgspec.UnsetType):
+            return "" if self.chat else " "
+        return self.delimiter
 
     @property
     def tag_columns(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
-from tests.end_to_end.writers import CONTEXT, write_rows, writing_project
+from tests.end_to_end.writers import CONTEXT, models_that_write, write_rows, writing_project
 
 # `counter` takes the word that is next: right three times of four. The last row's question is empty.
 QUIZ = [
@@ -21,15 +21,25 @@ TIES = [{"q": "one", "options": ["two", "thirteen", "류현진이"], "label": la
 
 
 @pytest.fixture
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models_that_write(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
 def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
     write_rows(made, "quiz", QUIZ)
     write_rows(made, "ties", TIES)
+    write_rows(made, "shots", [{"q": "six", "options": ["seven", "one"], "label": 0}])
     yaml = (made.folder / "lmgate.yaml").read_text()
     entries = {
         "quiz": "path: quiz.jsonl, question: q, choices: options, answer: label",
         "grouped": "path: quiz.jsonl, question: q, choices: options, answer: label, cluster: topic",
         "columns": 'path: quiz.jsonl, question: "seven {q}", choices: [a, b], answer: a',
+        "shown": "path: quiz.jsonl, question: q, choices: options, answer: label, examples: shots.jsonl",
+        "told": "path: quiz.jsonl, question: q, choices: options, answer: label, system: one",
+        "own": "path: quiz.jsonl, question: q, choices: options, answer: label, examples: ./quiz.jsonl",
+        "chat": "path: quiz.jsonl, question: q, choices: options, answer: label, chat: true",
         "ties": "path: ties.jsonl, question: q, choices: options, answer: label",
     }
     return made.write(
@@ -102,6 +112,37 @@ def test_accuracy_is_the_share_of_rows_whose_right_choice_is_the_most_likely(pro
     again.expect(1, passed=2, failed=1)
     assert again.out.count(": hit\n") == 6
     assert len(project.measured) == 5
+
+
+def test_examples_chat_and_system_text_are_read_before_each_question(project: Project, models: Path) -> None:
+    # `chatty` counts on from the last word that it reads, which is the template's.
+    chatty = project.model("chatty", models / "counter")
+    (chatty / "chat_template.jinja").write_text("{{ messages[-1].content }} one ")
+    project.write(
+        test_shown="""
+            import pytest
+
+            def test_shown(accuracy_of):
+                plain, others = accuracy_of("counter", "quiz"), []
+                for dataset in ("shown", "told"):
+                    score = accuracy_of("counter", dataset)
+                    assert score.fingerprint not in (plain.fingerprint, *others) and not score.cached
+                    assert score == 0.75, "it looks at one word only"
+                    others.append(score.fingerprint)
+                assert accuracy_of("./chatty", "quiz") == 0.75 and accuracy_of("./chatty", "chat") == 0.25
+
+            @pytest.mark.accuracy_min("counter", "chat", 0.1)
+            def test_no_template(): pass
+
+            @pytest.mark.accuracy_min("counter", "own", 0.1)
+            def test_own_answers(): pass
+        """
+    )
+    done = project.run().expect(1, passed=1, error=2)
+    done.says("model 'counter': chat: true, but its tokenizer has no chat template")
+    done.says(
+        "datasets.own.examples: ", "quiz.jsonl is the dataset's own file: each row would be shown with its answer"
+    )
 
 
 def test_columns_may_have_any_name_and_csv_any_answer(project: Project) -> None:

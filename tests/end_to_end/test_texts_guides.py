@@ -63,7 +63,7 @@ def make_chains(folder: Path) -> None:
     words = dict.fromkeys(["<unk>", "<s>", "</s>", "Busan", "Shanghai", *" ".join(CHAINS).split()])
     successors = dict.fromkeys(words, "</s>") | {a: b for chain in CHAINS for a, b in pairwise(chain.split())}
     make_writer(folder, list(words), successors)
-    (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}")
+    (folder / "chat_template.jinja").write_text("{{ messages[-1].content }} ")
 
 
 def count_tests(guide: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Prompt", "TextTask", "bare", "cell", "fill", "make_task"]
+__all__ = ["Chat", "Prompt", "TextTask", "bare", "cell", "fill", "make_task", "shown_after"]
 
 import string
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,8 @@ from typing import Any
 from pytest_lmgate.errors import DataError, nearest
 
 Row = Mapping[str, Any]
-Prompt = str | tuple[tuple[str, str], ...]
+Chat = tuple[tuple[str, str], ...]
+Prompt = str | Chat
 
 
 @dataclass(frozen=True)
@@ -69,23 +70,30 @@ def make_task(
     shots = [
         (ask(row, shown, index), _references(row, references, shown, index)[0]) for index, row in enumerate(examples)
     ]
-    prompts: list[Prompt] = []
-    for index, row in enumerate(rows):
-        prompt = ask(row, name, index)
-        if chat:
-            turns = [("system", system)] if system else []
-            for asked, answered in shots:
-                turns += [("user", asked), ("assistant", answered)]
-            prompts.append((*turns, ("user", prompt)))
-        else:
-            before = [system] if system else []
-            prompts.append("\n\n".join([*before, *(asked + answered for asked, answered in shots), prompt]))
+    prompts = [shown_after(shots, ask(row, name, index), chat=chat, system=system) for index, row in enumerate(rows)]
     return TextTask(
         name,
         tuple(prompts),
         tuple(_references(row, references, name, index) for index, row in enumerate(rows)),
         tuple(rows),
     )
+
+
+def shown_after(shots: Sequence[tuple[str, str]], prompt: str, *, chat: bool, system: str | None) -> Prompt:
+    """Put before a prompt what the model is shown first: the system text, and examples with their answers.
+
+    Args:
+        shots: What is asked in each example, and the answer: the assistant's in a chat, else right behind it.
+        prompt: What is asked now.
+        chat: See `make_task`.
+        system: Likewise.
+    """
+    if chat:
+        turns = [("system", system)] if system else []
+        for asked, answered in shots:
+            turns += [("user", asked), ("assistant", answered)]
+        return (*turns, ("user", prompt))
+    return "\n\n".join([*([system] if system else []), *(asked + answered for asked, answered in shots), prompt])
 
 
 def fill(template: str, row: Row, name: str, index: int, *, what: str = "prompt") -> str:

@@ -2,8 +2,10 @@
 
 Tokens are made as lm-evaluation-harness 0.4.13 makes them (``_encode_pair``): question and choice are encoded together,
 the choice is what follows the question's own tokens, and white space at the end of the question belongs to the choice.
-An empty question is the BOS token (else EOS). One thing differs: an EOS that a tokenizer puts behind every text is left
-out. The harness keeps it, so that the choice loses its first token and the EOS is scored in its place.
+An empty question is the BOS token (else EOS). Examples and chats are its ``fewshot_context``, each example a turn of
+user and assistant. Two things differ: an EOS that a tokenizer puts behind every text is left out (the harness keeps it,
+so that the choice loses its first token and the EOS is scored in its place), and so is a BOS that a chat template does
+not write (the harness has the tokenizer put it there).
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ __all__ = ["Question", "make_questions", "plan_choices"]
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.data.corpora.prompts import bare, cell, fill
+from pytest_lmgate.data.corpora.prompts import Prompt, bare, cell, fill, shown_after
 from pytest_lmgate.data.requests.repeats import repeats
 from pytest_lmgate.data.requests.windows import WindowPlan
 from pytest_lmgate.data.tokenization.framing import Framing
+from pytest_lmgate.data.tokenization.prompting import rendered_chat
 from pytest_lmgate.data.tokenization.tokens import Streams, TokenizerFacts
 from pytest_lmgate.errors import DataError, ModelError
 
@@ -31,20 +35,29 @@ class Question:
     """One row.
 
     Attributes:
-        text: What is asked, as the model reads it.
+        text: What is asked, as the model reads it, or a chat for the model's template.
         choices: Two or more continuations, without the delimiter before them.
         answer: Index of the right one.
     """
 
-    text: str
+    text: Prompt
     choices: tuple[str, ...]
     answer: int
 
 
 def make_questions(
-    rows: Sequence[Row], *, name: str, question: str, choices: Sequence[str], answer: str
+    rows: Sequence[Row],
+    *,
+    name: str,
+    question: str,
+    choices: Sequence[str],
+    answer: str,
+    examples: Sequence[Row] = (),
+    delimiter: str = " ",
+    chat: bool = False,
+    system: str | None = None,
 ) -> tuple[Question, ...]:
-    """Read questions from rows.
+    """Read questions from rows, and show examples with their right choice before each.
 
     Args:
         rows: The dataset.
@@ -54,16 +67,34 @@ def make_questions(
         answer: Column of the right choice. A number is its index from 0. A text is that of the choice or, as CSV has no
             numbers, its index; where it could be either, it is what the other texts of the column are that could not.
 
+        examples: Rows that are shown: few-shot.
+        delimiter: What stands between an example's question and its choice, but in a chat, where each has its turn.
+        chat: Make messages for the model's chat template rather than text.
+        system: Text of the system message of a chat; otherwise text before the examples.
+
     Raises:
         DataError: A column is missing, there are fewer than two choices or two equal ones, or the answer is none of
             them, or one of two by how it is read.
     """
+    read = partial(_read, question=question, choices=choices, answer=answer)
+    shots = [
+        (asked, offered[right] if chat else delimiter + offered[right])
+        for asked, offered, right in read(examples, f"{name} (examples)")
+    ]
+    return tuple(
+        Question(shown_after(shots, asked, chat=chat, system=system), offered, right)
+        for asked, offered, right in read(rows, name)
+    )
+
+
+def _read(
+    rows: Sequence[Row], name: str, *, question: str, choices: Sequence[str], answer: str
+) -> list[tuple[str, tuple[str, ...], int]]:
+    """What each row asks, its choices, and the index of the right one."""
     offered = [_choices(row, index, name, choices) for index, row in enumerate(rows)]
     given = [cell(row, answer, name, index, what="answer") for index, row in enumerate(rows)]
-    right = _answers(given, offered, name)
-    return tuple(
-        Question(_asked(row, index, name, question), offered[index], right[index]) for index, row in enumerate(rows)
-    )
+    asked = [_asked(row, index, name, question) for index, row in enumerate(rows)]
+    return list(zip(asked, offered, _answers(given, offered, name), strict=True))
 
 
 def _asked(row: Row, index: int, name: str, question: str) -> str:
@@ -133,20 +164,21 @@ def plan_choices(
     Args:
         questions: Rows.
         tokenizer: Of the model; its special tokens are kept, as a question begins a text.
-        delimiter: What stands between question and choice.
+        delimiter: What stands between question and choice, or between a chat and the assistant's answer.
         max_length: Tokens that the model can read; the question's beginning is left out where it does not fit.
         name: Name of the dataset, for messages.
         model: Name of the model, for messages.
 
     Raises:
         DataError: A choice has no token of its own, has the tokens of another, or does not fit by itself.
-        ModelError: A question is empty and the tokenizer has no token to begin with.
+        ModelError: A question is empty and the tokenizer has no token to begin with, or it is a chat and the tokenizer
+            has no template for it.
     """
     pair = _PairEncoder(tokenizer, Framing.of(tokenizer.encode), model)
     streams, first = [], []
     for index, row in enumerate(questions):
-        for choice in row.choices:
-            asked, answered = pair.encode(row.text, delimiter + choice)
+        whole = pair.encode(row.text, [delimiter + choice for choice in row.choices])
+        for choice, (asked, answered) in zip(row.choices, whole, strict=True):
             if not answered:
                 raise DataError(f"dataset {name!r}: row {index}: the choice {choice!r} has no token of its own")
             if max_length is not None and len(answered) > max_length:
@@ -179,14 +211,25 @@ class _PairEncoder:
     framing: Framing
     model: str
 
-    def encode(self, text: str, choice: str) -> tuple[list[int], list[int]]:
-        """Return the tokens of the question and of the choice."""
+    def encode(self, prompt: Prompt, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Return the tokens of the question and of each choice."""
+        if isinstance(prompt, str):
+            text, begun = prompt, self._begun
+        else:  # the template writes the special tokens itself
+            text, begun = rendered_chat(prompt, self.tokenizer, model=self.model), self._bare
         stripped = text.rstrip()
-        choice, text = text[len(stripped) :] + choice, stripped
-        asked = self._begun(text) if text else []
-        if asked:
-            return asked, self._begun(text + choice)[len(asked) :]
-        answered = list(self.tokenizer.encode(choice, False))
+        asked = begun(stripped) if stripped else []
+        found = []
+        for choice in choices:
+            following = text[len(stripped) :] + choice
+            if asked:
+                found.append((asked, begun(stripped + following)[len(asked) :]))
+            else:
+                found.append(self._begin(self._bare(following)))
+        return found
+
+    def _begin(self, answered: list[int]) -> tuple[list[int], list[int]]:
+        """Put the token that begins a text before a choice without a question, where the choice lacks it."""
         prefix = self.tokenizer.bos if self.tokenizer.bos is not None else self.tokenizer.eos
         if answered and answered[0] == prefix:
             return answered[:1], answered[1:]
@@ -195,6 +238,9 @@ class _PairEncoder:
                 f"a question is empty, and the tokenizer of {self.model!r} has no BOS or EOS to begin with"
             )
         return [prefix], answered
+
+    def _bare(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, False))
 
     def _begun(self, text: str) -> list[int]:
         """Tokens of a text with the special tokens before it, BOS once where the text itself begins with it."""

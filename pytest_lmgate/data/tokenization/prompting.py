@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["PromptEncoder", "PromptIds"]
+__all__ = ["PromptEncoder", "PromptIds", "rendered_chat"]
 
 import functools
 from dataclasses import dataclass
 
-from pytest_lmgate.data.corpora.prompts import Prompt
+from pytest_lmgate.data.corpora.prompts import Chat, Prompt
 from pytest_lmgate.data.tokenization.framing import Framing
 from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import DataError, ModelError
@@ -85,18 +85,26 @@ class PromptEncoder:
     def _framing(self) -> Framing:
         return Framing.of(self.tokenizer.encode)
 
-    def _chat(self, turns: tuple[tuple[str, str], ...]) -> list[int]:
-        if self.tokenizer.chat is None:
-            raise ModelError(
-                f"model {self.model!r}: chat: true, but its tokenizer has no chat template; add chat_template.jinja to "
-                "its folder, or leave out chat:"
-            )
-        try:
-            text = self.tokenizer.chat([{"role": role, "content": content} for role, content in turns])
-        except Exception as error:  # whatever a template raises, as where it knows no system message
-            roles = ", ".join(role for role, _ in turns)
-            raise ModelError(
-                f"model {self.model!r}: its chat template refuses a chat of {roles}: {type(error).__name__}: {error}"
-            ) from error
+    def _chat(self, turns: Chat) -> list[int]:
         # The template writes the special tokens itself.
-        return list(self.tokenizer.encode(text, False))
+        return list(self.tokenizer.encode(rendered_chat(turns, self.tokenizer, model=self.model), False))
+
+
+def rendered_chat(turns: Chat, tokenizer: TokenizerFacts, *, model: str) -> str:
+    """Return a chat as the model's template writes it, up to where the assistant answers.
+
+    Raises:
+        ModelError: The tokenizer of the model of this name has no template, or one that refuses the chat.
+    """
+    if tokenizer.chat is None:
+        raise ModelError(
+            f"model {model!r}: chat: true, but its tokenizer has no chat template; add chat_template.jinja to "
+            "its folder, or leave out chat:"
+        )
+    try:
+        return tokenizer.chat([{"role": role, "content": content} for role, content in turns])
+    except Exception as error:  # whatever a template raises, as where it knows no system message
+        roles = ", ".join(role for role, _ in turns)
+        raise ModelError(
+            f"model {model!r}: its chat template refuses a chat of {roles}: {type(error).__name__}: {error}"
+        ) from error

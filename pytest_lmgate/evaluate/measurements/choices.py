@@ -42,7 +42,9 @@ class ChoiceLikelihoods(Measurement[list[float]]):
     @property
     def fingerprint(self) -> Fingerprint:
         """Address of the log-likelihoods, which do not depend on the answers."""
-        how = {"delimiter": self.data.spec.delimiter, "max_length": str(self._max_length)}
+        how = {"delimiter": self.data.spec.between, "max_length": str(self._max_length)}
+        if self.data.spec.chat:
+            how |= self.model.writing()  # which has the chat template of a model in memory
         return addressed(_KIND, self.model, questions=digest_of_text(self._asked_text), **how)
 
     @cached_property
@@ -56,11 +58,14 @@ class ChoiceLikelihoods(Measurement[list[float]]):
     @property
     def signature(self) -> Signature:
         """Which accuracy, and what a choice is read after."""
+        spec, shown = self.data.spec, len(self.data.examples)
         return Signature(
             [
                 ("variant", self.asked.variant),
                 ("max_length", str(self._max_length)),
-                ("delimiter", repr(self.data.spec.delimiter)),
+                *([("examples", str(shown))] if shown else []),
+                *([("chat", None)] if spec.chat else []),
+                ("delimiter", repr(spec.between)),
                 ("version", __version__),
             ]
         )
@@ -83,7 +88,7 @@ class ChoiceLikelihoods(Measurement[list[float]]):
         return plan_choices(
             self.data.questions,
             tokenizer,
-            delimiter=self.data.spec.delimiter,
+            delimiter=self.data.spec.between,
             max_length=self._max_length,
             name=self.data.name,
             model=self.model.name,

@@ -74,7 +74,17 @@ class DatasetRows:
                 "holds a list, or a list of columns) and answer: (the column of the right one)"
             )
         choices = [spec.choices] if isinstance(spec.choices, str) else spec.choices
-        return make_questions(self.rows, name=self.name, question=spec.question, choices=choices, answer=spec.answer)
+        return make_questions(
+            self.rows,
+            name=self.name,
+            question=spec.question,
+            choices=choices,
+            answer=spec.answer,
+            examples=self.examples,
+            delimiter=spec.between,
+            chat=spec.chat,
+            system=spec.system,
+        )
 
 
 def mappings(rows: Iterable[Any], name: str) -> tuple[Mapping[str, Any], ...]:

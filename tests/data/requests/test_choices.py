@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_lmgate.data.corpora.prompts import Prompt
 from pytest_lmgate.data.requests.choices import Question, make_questions, plan_choices
 from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import DataError, ModelError
@@ -30,7 +31,11 @@ def words(prefix: tuple[int, ...] = (), suffix: tuple[int, ...] = (), **facts: A
 
 
 def planned(
-    text: str, *choices: str, tokenizer: TokenizerFacts | None = None, max_length: int | None = 99, delimiter: str = " "
+    text: Prompt,
+    *choices: str,
+    tokenizer: TokenizerFacts | None = None,
+    max_length: int | None = 99,
+    delimiter: str = " ",
 ) -> list[tuple[list[int], list[int]]]:
     """What is read before each choice's own tokens, and these."""
     question = Question(text, choices, 0)
@@ -125,14 +130,39 @@ def test_a_choice_without_a_token_of_its_own_is_an_error() -> None:
         planned("a", "b", delimiter="")
 
 
+@pytest.mark.parametrize("delimiter", ["", " "])
+def test_a_choice_is_the_assistants_answer_behind_what_the_chat_template_writes(delimiter: str) -> None:
+    def chat(messages: Any) -> str:
+        return "".join(f"{each['role'][0]}{each['content']}" for each in messages) + "a\n"
+
+    # The template writes what special tokens there are, whatever the tokenizer puts before other texts.
+    asked = (("system", "S"), ("user", "Q"), ("assistant", "A"), ("user", "q"))
+    found = planned(asked, "x", "y", tokenizer=words((BOS,), chat=chat), delimiter=delimiter)
+    assert found == [(of("sSuQaAuqa"), of(f"\n{delimiter}{choice}")) for choice in "xy"]
+    with pytest.raises(ModelError, match="model 'm': chat: true, but its tokenizer has no chat template"):
+        planned(asked, "x", "y")
+
+
 def test_choices_that_are_the_same_tokens_are_an_error() -> None:
     lower = TokenizerFacts(lambda text, _: of(text.lower()), BOS, EOS, False, chr)
     with pytest.raises(DataError, match="row 0: the choices 'X' and 'x' are the same tokens to the model 'm', which"):
         planned("q", "X", "y", "x", tokenizer=lower)
 
 
-def questions(rows: Any, question: str = "q", choices: Any = ("c",), answer: str = "a") -> tuple[Question, ...]:
-    return make_questions(rows, name="quiz", question=question, choices=choices, answer=answer)
+def questions(
+    rows: Any, question: str = "q", choices: Any = ("c",), answer: str = "a", **shown: Any
+) -> tuple[Question, ...]:
+    return make_questions(rows, name="quiz", question=question, choices=choices, answer=answer, **shown)
+
+
+def test_examples_are_shown_with_their_right_choice() -> None:
+    row, shots = {"q": "?", "c": ["x", "y"], "a": 1}, [{"q": "1?", "c": ["v", "w"], "a": "w"}, {**NUMBERS, "a": 0}]
+    shown = {"examples": shots, "system": "Say.", "delimiter": ": "}
+    assert questions([row], **shown)[0].text == "Say.\n\n1?: w\n\n?: 1\n\n?"
+    turns = (("user", "1?"), ("assistant", "w"), ("user", "?"), ("assistant", "1"), ("user", "?"))
+    assert questions([row], **shown, chat=True)[0].text == (("system", "Say."), *turns)
+    with pytest.raises(DataError, match=r"dataset 'quiz \(examples\)': row 0: answer: expected an index .* got 2"):
+        questions([row], examples=[{**row, "a": 2}])
 
 
 def test_choices_are_a_list_in_one_column_or_one_in_each() -> None:

@@ -21,7 +21,9 @@ from pytest_lmgate.spec.markers import parse_fixture_call
 from tests.conftest import SHARED
 from tests.end_to_end.projects import environment as plain_environment
 from tests.engine.measuring import measure_nll
+from tests.evaluate.conftest import ALPHABET, make_model
 from tests.evaluate.entries import entry, write_rows
+from tests.models.tiny import word_level
 from tests.warm import warm_python
 
 QUIZ = [
@@ -44,11 +46,26 @@ HARD = [
     {"q": "the dog. " * 70, "c": ["ran, and the cat lay on a", "a"], "a": 0},
 ]
 
+# Two examples before each question, whose answers are the second and the first choice.
+SHOTS = [
+    {"q": "the mat lay ", "c": ["a dog", "on a log"], "a": 1},
+    {"q": "a dog ate", "c": ["a log", "the mat"], "a": 0},
+]
+SYSTEM = "name the beast that did it."
+# It ends with white space, which the harness counts to the choice.
+TEMPLATE = """{{ bos_token }}{% for each in messages %}{{ each.role }}, {{ each.content }}
+{% endfor %}{% if add_generation_prompt %}assistant,
+{% endif %}"""
+
 _TASK = """
 task: quiz
 dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
+dataset_kwargs: {{data_files: {{test: {data}/quiz.jsonl, shots: {data}/shots.jsonl}}}}
 test_split: test
+fewshot_split: shots
+fewshot_config: {{sampler: first_n}}
+num_fewshot: {shots}
+description: {description}
 output_type: multiple_choice
 doc_to_text: q
 doc_to_choice: c
@@ -65,11 +82,12 @@ from lm_eval.tasks import TaskManager
 evaluator.add_env_info = lambda results: None  # asks pip, for seconds
 torch.set_num_threads(1)
 found = {}
-for tasks, *models in json.loads(sys.argv[1]):
+for tasks, chat, *models in json.loads(sys.argv[1]):
     for model in models:
         done = evaluator.simple_evaluate(
             model="hf", model_args=f"pretrained={model},dtype=float32", tasks=["quiz"], batch_size=4, device="cpu",
             task_manager=TaskManager(include_path=tasks, include_defaults=False), log_samples=True, bootstrap_iters=0,
+            apply_chat_template=chat,
         )
         samples = sorted(done["samples"]["quiz"], key=lambda sample: sample["doc_id"])
         found[f"{tasks} {model}"] = {
@@ -82,19 +100,36 @@ TRAINED = ("stories260K-hf", "llama2xs-279K-hf")
 
 
 @pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Callable[[str, Path], dict[str, Any]]:
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a model that reads more, with a chat template, and a tokenizer that begins every text with a BOS."""
+    folder = tmp_path_factory.mktemp("chatty")
+    make_model(max_position_embeddings=256).save_pretrained(folder)
+    framed = {"template": "<s> $A", "framed_by": {"<s>": 0}}
+    word_level(["<s>", *ALPHABET], letters=True, **framed, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def harness(
+    tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, chatty: Path
+) -> Callable[[str, Path], dict[str, Any]]:
     """What lm-evaluation-harness finds on a local task, by task and model: all of it in one process."""
     base = tmp_path_factory.mktemp("harness")
     models = [SHARED / "models" / name for name in TRAINED] if SHARED.is_dir() else []
-    asked = {"hard": (HARD, [checkpoint, *models])}
+    asked = {"hard": (HARD, [checkpoint, *models]), "shown": (HARD, [chatty]), "chat": (HARD, [chatty])}
     if models:
         asked["cloze"] = (_cloze_rows(), models)
+    # Without a chat the harness puts nothing behind a task's description.
+    described = {"shown": json.dumps(f"{SYSTEM}\n\n"), "chat": SYSTEM}
     for task, (rows, _) in asked.items():
         (base / task).mkdir()
-        (base / task / "quiz.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (base / task / "quiz.yaml").write_text(_TASK.format(data=base / task / "quiz.jsonl"))
+        for file, some in (("quiz", rows), ("shots", SHOTS)):
+            (base / task / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+        shots, description = len(SHOTS) * (task in described), described.get(task, "null")
+        (base / task / "quiz.yaml").write_text(_TASK.format(data=base / task, shots=shots, description=description))
     environment = os.environ | {"HF_HOME": str(base / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    runs = [[str(base / task), *map(str, several)] for task, (_, several) in asked.items()]
+    runs = [[str(base / task), task == "chat", *map(str, several)] for task, (_, several) in asked.items()]
     done = subprocess.run(
         [warm_python(plain_environment(), "torch"), "-c", _RUN, json.dumps(runs)],
         capture_output=True,
@@ -152,6 +187,18 @@ def test_every_log_likelihood_and_accuracy_is_the_harnesss(quiz: Any, checkpoint
     assert found == pytest.approx(theirs["accuracy"], abs=1e-12)
 
 
+@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+def test_with_examples_and_a_system_text_they_are_too(quiz: Any, chatty: Path, harness: Any, chat: bool) -> None:
+    theirs = harness("chat" if chat else "shown", chatty)
+    entry(quiz, "hard", examples=write_rows(quiz, "shots", SHOTS), system=SYSTEM, chat=chat)
+    session, asked = quiz.session(), parse_fixture_call("accuracy_of", (chatty, "hard"), {})
+    score = session.evaluator.evaluate(asked)
+    _, found = session.evaluator.known(asked)
+    np.testing.assert_allclose(found, theirs["log_likelihood"], rtol=1e-5)
+    assert {name: score.details[name] for name in theirs["accuracy"]} == pytest.approx(theirs["accuracy"], abs=1e-12)
+    assert f"|examples:2|{'chat|' * chat}delimiter:{'' if chat else ' '!r}|" in score.signature
+
+
 @pytest.mark.shared
 def test_every_log_likelihood_of_a_trained_model_is_the_harnesss(shared_data: Path, harness: Any) -> None:
     for name in TRAINED:
@@ -190,7 +237,14 @@ def test_another_question_choice_delimiter_or_length_is_measured_anew(quiz: Any,
         assert not _accuracy(quiz.session()).cached
     data.write_text(before)
     assert _accuracy(quiz.session()).cached
-    entry(quiz, "quiz", delimiter="\n")
+    shots = write_rows(quiz, "shots", SHOTS)
+    before = _accuracy(quiz.session())
+    for keys in ({"delimiter": "\n"}, {"system": SYSTEM}, {"examples": shots}):
+        entry(quiz, "quiz", **keys)
+        score = _accuracy(quiz.session())
+        assert not score.cached
+        assert score.sample.identity["data"] != before.sample.identity["data"] or "delimiter" in keys
+    write_rows(quiz, "shots", SHOTS[:1])
     assert not _accuracy(quiz.session()).cached
 
 
