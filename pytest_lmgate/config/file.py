@@ -151,7 +151,11 @@ def _mapping(data: object, lines: Lines, *keys: str) -> dict[Any, Any]:
         return {}
     if not isinstance(data, dict):
         where = lines.at(keys, "" if keys else "top level")
-        raise ConfigError(f"{where}: expected keys with values, got {_kind(data)}{_outdent(*keys)}")
+        hint = _outdent(*keys)
+        if isinstance(data, str) and len(keys) == 2:  # an entry of models: or datasets:
+            key = "hub" if data.startswith("hub:") else "path"
+            hint = f"; say {keys[-1]}: {{{key}: {data.removeprefix('hub:')}}}"
+        raise ConfigError(f"{where}: expected keys with values, got {_kind(data)}{hint}")
     return data
 
 

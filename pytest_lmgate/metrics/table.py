@@ -7,15 +7,17 @@ first asked to score.
 
 from __future__ import annotations
 
-__all__ = ["MARKERS", "METRICS", "RESERVED", "USERS_METRIC", "Metric", "Statistics", "metric_called"]
+__all__ = ["MARKERS", "METRICS", "RESERVED", "USERS_METRIC", "Metric", "Statistics", "metric_called", "metric_hint"]
 
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_lmgate.errors import nearest
 
 if TYPE_CHECKING:
     from pytest_lmgate.metrics.score import Direction, Score
@@ -156,3 +158,17 @@ def metric_called(name: str) -> str | None:
     letters = re.sub(r"[^a-z]", "", name.lower())
     rows = (*METRICS.values(), USERS_METRIC)
     return next((row.name for row in rows if letters in (row.name, *row.also_called)), None)
+
+
+def metric_hint(name: str, users: Iterable[str] = ()) -> str:
+    """Return what to write for the name of no metric, as ``" (say metric: rouge, variant: rouge2)"``, if it is close.
+
+    Args:
+        name: What was written.
+        users: Names of the metrics that users registered.
+    """
+    meant = metric_called(name)
+    option, usual = (METRICS[meant].usual if meant and meant in METRICS else None) or ("", "")
+    if option == "variant" and name != usual:
+        return f" (say metric: {meant}, variant: {name})"
+    return f" (did you mean {meant!r}?)" if meant else nearest(name, [*users, *METRICS])

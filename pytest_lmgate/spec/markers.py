@@ -14,15 +14,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_lmgate.config.arguments.generation import GenerationSettings
-from pytest_lmgate.config.arguments.tolerance import Tolerance
+from pytest_lmgate.config.arguments.tolerance import Tolerance, decimal_hint
 from pytest_lmgate.errors import ConfigError, nearest
-from pytest_lmgate.metrics.table import MARKERS, METRICS, RESERVED, USERS_METRIC, Metric, Statistics
+from pytest_lmgate.metrics.table import MARKERS, METRICS, RESERVED, USERS_METRIC, Metric, Statistics, metric_hint
 from pytest_lmgate.spec.arguments import GENERATION, NO_REGRESSION, TEXTS, arguments_of, arguments_of_no_regression
 from pytest_lmgate.spec.gates import EvaluationSpec, Gate, How, NoRegression
 from pytest_lmgate.spec.protocol import Protocol
 from pytest_lmgate.spec.requests import ChoiceRequest, DivergenceRequest, MaskedRequest, TextRequest, is_no_name
 
 _BASELINE, _CONFIDENCE = "baseline", 0.95
+_LIMIT = ("limit", "tolerance")
+_MEANT: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("limit", "tolerance", "max", "min", "maximum", "minimum", "threshold", "bound"), _LIMIT),
+    "against": ("reference",),
+    **dict.fromkeys(("reference", "baseline", "base", "ref"), ("reference", "against")),
+    **dict.fromkeys(("candidate", "checkpoint"), ("model",)),
+    "data": ("dataset",),
+    "max_tokens": ("max_new_tokens",),
+    **dict.fromkeys(("window", "context", "context_length"), ("max_length",)),
+}
+"""What people write for an argument, and those that they may mean: the first that a marker has."""
 
 
 def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Gate | NoRegression:
@@ -37,7 +48,7 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     arguments = _bound(marker, arguments_of(row, limit=True), args, kwargs)
     limit, confidence = arguments.pop("limit"), arguments.pop("confidence", None)
     if isinstance(limit, bool) or not isinstance(limit, int | float):
-        raise ConfigError.of("limit", f"expected a number, got {limit!r}")
+        raise ConfigError.of("limit", f"expected a number, got {limit!r}{decimal_hint(limit)}")
     if not row.lowest <= limit <= sys.float_info.max:
         which = "a positive finite number" if row.lowest > 0 else "a finite number" + " from 0" * (row.lowest == 0)
         raise ConfigError.of("limit", f"expected {which}, got {limit!r}: nothing could be judged by it")
@@ -79,6 +90,7 @@ def _no_regression(args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoRegressi
     hint = ""
     if metric and metric not in RESERVED:
         hint = f"; {metric!r} is not a metric of pytest-lmgate, so it is taken for a registered metric"
+        hint += metric_hint(metric)
     arguments = _bound(NO_REGRESSION, parameters, args, kwargs, hint)
     tolerance = Tolerance.parse(arguments.pop("tolerance"))
     against, confidence = arguments.pop("against", _BASELINE), arguments.pop("confidence", _CONFIDENCE)
@@ -115,7 +127,8 @@ def _bound(
         expected = f"expected {name}({', '.join(names)}){hint}"
         # A wrong name is told before what is missing, for which it may stand.
         if unknown := next((key for key in kwargs if key not in signature.parameters), None):
-            near = nearest(unknown, signature.parameters)
+            meant = [name for name in _MEANT.get(unknown.lower(), ()) if name in signature.parameters]
+            near = nearest(unknown, signature.parameters, {unknown.lower(): name for name in meant[:1]})
             raise ConfigError.of(unknown, f"unknown argument{near}; {expected}") from None
         raise ConfigError(f"{error}; {expected}") from None
 

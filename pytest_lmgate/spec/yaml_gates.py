@@ -106,7 +106,10 @@ def _gate(entry: object, node: yaml.Node, file: Path, key: str) -> YamlGate:
     if not isinstance(arguments, dict):
         raise ConfigError(f"{where}: expected arguments by name, as in {_EXAMPLE}; got {_kind(arguments)}")
     if unnamed := [name for name in arguments if not isinstance(name, str)]:
-        raise ConfigError(f"{where}: expected names of arguments, got {unnamed[0]!r}")
+        before = list(arguments.items())[list(arguments).index(unnamed[0]) - 1]
+        is_decimal = isinstance(unnamed[0], int) and arguments[unnamed[0]] is None and isinstance(before[1], int)
+        hint = f"; a decimal has a dot: {before[0]}: {before[1]}.{unnamed[0]}" if is_decimal else ""
+        raise ConfigError(f"{where}: expected names of arguments, got {unnamed[0]!r}{hint}")
     lines = {name.value: line_of(name) for name, _ in arguments_node.value}  # what is merged in comes first
     found = YamlGate(marker, arguments, file, f"{key}.{marker}", line_of(marker_node), lines)
     try:

@@ -168,7 +168,8 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
         ("datasets: ''", ": datasets: expected keys with values, got text"),
         ("models: {no: {path: x}}", ": models: expected names that are text, got False; put it in quotes"),
         ("datasets: {2: {path: x}}", ": datasets: expected names that are text, got 2; put it in quotes"),
-        ("models: {a: models/a}", ": models.a: expected keys with values, got text"),
+        ("models: {a: models/a}", ": models.a: expected keys with values, got text; say a: {path: models/a}"),
+        ("datasets: {a: hub:org/a}", ": datasets.a: expected keys with values, got text; say a: {hub: org/a}"),
         ("models: {a: }", ": models.a: expected exactly one of path:, hub: and server:, got none of them"),
         ("models: {a: {path: ''}}", ": models.a: expected exactly one of path:, hub: and server:, got none of them"),
         (

@@ -195,6 +195,11 @@ CASES = {
     "beyond": ({"answer": 2}, "row 1: answer: expected an index from 0 to 1 or the text of a choice, got 2"),
     "negative": ({"answer": -1}, "row 1: answer: expected an index from 0 to 1 or the text of a choice, got -1"),
     "other": ({"answer": "four"}, "row 1: answer: expected an index from 0 to 1 or the text of a choice, got 'four'"),
+    "letter": (
+        {"answer": "b"},
+        "got 'b'; letters are not counted: for b write 1, the index from 0, or the text 'three'",
+    ),
+    "no_letter": ({"answer": "C"}, "row 1: answer: expected an index from 0 to 1 or the text of a choice, got 'C'\n"),
     "true": ({"answer": True}, "row 1: answer: expected an index from 0 to 1 or the text of a choice, got True"),
     "long": (
         {"choices": ["two", "two " * CONTEXT + "two"]},

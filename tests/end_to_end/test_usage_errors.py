@@ -66,6 +66,24 @@ WRONG_MARKS = """
 
     @pytest.mark.ppl_max(lmgate.fixture("no_such_fixture"), "words", 60)
     def test_fixture(): pass
+
+    @pytest.fixture
+    def pair(): return "die"
+
+    @pytest.mark.ppl_max("pair", "words", 60)
+    def test_name_of_a_fixture(): pass
+
+    @pytest.mark.no_regression("ppl", "die", "words", "1%", against="pair")
+    def test_name_of_a_fixture_as_reference(): pass
+
+    @pytest.mark.no_regression("rouge2", "die", "words", "1%")
+    def test_variant_as_metric(): pass
+
+    @pytest.mark.ppl_max("die", "words", "10,5")
+    def test_comma(): pass
+
+    @pytest.mark.ppl_max("die", "words", threshold=60)
+    def test_threshold(): pass
 """
 SENTENCES = {
     "test_model": "model 'dye' is not known (did you mean 'die'?)",
@@ -87,6 +105,11 @@ SENTENCES = {
     "test_stride_zero": "stride: expected a whole number of tokens, 1 or more; got 0",
     "test_stride_above_window": "stride: at most max_length=8",
     "test_fixture": "no fixture 'no_such_fixture'",
+    "test_name_of_a_fixture": "; 'pair' is a fixture: lmgate.fixture('pair') stands for its value",
+    "test_name_of_a_fixture_as_reference": "; 'pair' is a fixture: lmgate.fixture('pair') stands for its value",
+    "test_variant_as_metric": "expected a registered metric, got 'rouge2' (say metric: rouge, variant: rouge2); ",
+    "test_comma": "limit: expected a number, got '10,5'; a decimal has a dot: 10.5",
+    "test_threshold": "threshold: unknown argument (did you mean 'limit'?)",
 }
 
 

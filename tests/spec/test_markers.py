@@ -178,7 +178,7 @@ def test_an_argument_that_a_registered_metric_does_not_take_may_be_of_a_metric_t
         parse_marker("no_regression", (metric, "m", "d", "1%"), {"stride": 8})
     assert str(raised.value).startswith("stride: unknown argument; expected no_regression(metric, ")
     assert str(raised.value).endswith(
-        f"; {metric!r} is not a metric of pytest-lmgate, so it is taken for a registered metric"
+        f"; {metric!r} is not a metric of pytest-lmgate, so it is taken for a registered metric (did you mean 'ppl'?)"
     )
 
 

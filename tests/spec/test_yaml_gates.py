@@ -127,6 +127,22 @@ COMMON = "model: int8, dataset: wikitext2"
             f"bpb_max: {{{COMMON}, limit: 1e-3}}",
             "limit: expected a number, got '1e-3'; YAML takes an exponent only with a dot and a sign, as in 1.0e-3",
         ),
+        (
+            f"ppl_max: {{{COMMON}, limit: 10,5}}",
+            ": expected names of arguments, got 5; a decimal has a dot: limit: 10.5",
+        ),
+        (f"no_regression: {{metric: ppl, {COMMON}, tolerance: '0,5%'}}", "; a decimal has a dot: 0.5%"),
+        (f"ppl_max: {{{COMMON}, max: 9}}", "gates[1].ppl_max.max: unknown argument (did you mean 'limit'?)"),
+        (f"ppl_max: {{{COMMON}, threshold: 9}}", "unknown argument (did you mean 'limit'?)"),
+        (f"kl_max: {{{COMMON}, against: fp16, limit: 1}}", ".against: unknown argument (did you mean 'reference'?)"),
+        (
+            f"no_regression: {{metric: ppl, {COMMON}, reference: fp16, tolerance: 1%}}",
+            ".reference: unknown argument (did you mean 'against'?)",
+        ),
+        (
+            f"no_regression: {{metric: perplexity, {COMMON}, tolerance: 1%, stride: 8}}",
+            "so it is taken for a registered metric (did you mean 'ppl'?)",
+        ),
         (f"ppl_max: {{{COMMON}, limit: 9, stride: 0}}", "4: gates[1].ppl_max.stride: expected a whole number of "),
         (f"ppl_max: {{{COMMON}, limit: 9, protocol: slidng}}", " got 'slidng' (did you mean 'sliding'?)"),
         (

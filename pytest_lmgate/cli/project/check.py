@@ -25,10 +25,12 @@ def check(
     """Read models, datasets and gates of lmgate.yaml, and name each error with its line; exit code 1 for any."""
     found = {str(file): _checked(file) for file in files or [_nearest()]}
     lines = []
-    for counts, problems in found.values():
-        lines += problems or [counts]
-    problems = [problem for _, said in found.values() for problem in said]
-    facts = {name: {"ok": not said, "problems": said} for name, (_, said) in found.items()}
+    for counts, problems, warnings in found.values():
+        lines += [*(problems or [counts]), *(f"warning: {said}" for said in warnings)]
+    problems = [problem for _, said, _ in found.values() for problem in said]
+    facts = {
+        name: {"ok": not said, "problems": said, "warnings": warnings} for name, (_, said, warnings) in found.items()
+    }
     show({"ok": not problems, "files": facts}, "\n".join(lines), as_json=as_json)
     if problems:
         raise typer.Exit(1)
@@ -44,21 +46,25 @@ def _nearest() -> Path:
     return file
 
 
-def _checked(file: Path) -> tuple[str, list[str]]:
-    """Return what is in a file, in words, and what is wrong with it: a message for each error."""
+def _checked(file: Path) -> tuple[str, list[str], list[str]]:
+    """Return what is in a file, in words, and messages: what is wrong with it, and what may be."""
     from pytest_lmgate.cli.measurements.measuring import measuring
     from pytest_lmgate.config.file import load_project
-    from pytest_lmgate.metrics.table import METRICS
+    from pytest_lmgate.metrics.table import METRICS, metric_hint
     from pytest_lmgate.spec.yaml_gates import read_gates
 
     try:
         project = load_project(file.parent, file)
         gates, problems = read_gates(file)
     except LmgateError as error:
-        return "", [str(error)]
+        return "", [str(error)], []
+    warnings = []
     with measuring(project=project) as bench:
         for entry in gates:
-            if entry.gate.evaluation.metric not in METRICS:  # a user's own, which only pytest knows
+            if (metric := entry.gate.evaluation.metric) not in METRICS:  # a user's own, which only pytest knows
+                if hint := metric_hint(metric):
+                    own = f"{metric!r} is no metric of lmgate{hint}, and has to be registered by a conftest.py"
+                    warnings.append(entry.problem(ConfigError.of("metric", own)))
                 continue
             try:
                 bench.evaluator.check(entry.gate)
@@ -66,4 +72,4 @@ def _checked(file: Path) -> tuple[str, list[str]]:
                 problems.append(entry.problem(error))
     spec = project.spec
     counts = {"model": len(spec.models), "dataset": len(spec.datasets), "gate": len(gates)}
-    return f"{file}: {', '.join(counted(number, what) for what, number in counts.items())}", problems
+    return f"{file}: {', '.join(counted(number, what) for what, number in counts.items())}", problems, warnings

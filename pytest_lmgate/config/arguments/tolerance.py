@@ -6,7 +6,7 @@ from above and an accuracy from below.
 
 from __future__ import annotations
 
-__all__ = ["Tolerance"]
+__all__ = ["Tolerance", "decimal_hint"]
 
 import math
 import re
@@ -44,7 +44,7 @@ class Tolerance:
                 raise ConfigError.of(
                     "tolerance",
                     'expected a percentage of the reference such as "1%", or a number without quotes in '
-                    f"the metric's own unit, got {written!r}",
+                    f"the metric's own unit, got {written!r}{decimal_hint(written)}",
                 )
             percent = float(match["number"])
             if not math.isfinite(percent):
@@ -88,3 +88,10 @@ class Tolerance:
 
     def __str__(self) -> str:
         return f"{100 * self.size:.12g}%" if self.relative else f"{self.size:.12g}"
+
+
+def decimal_hint(written: object) -> str:
+    """Say how to write a number that has a comma, as in ``10,5``; empty for anything else."""
+    if not isinstance(written, str) or not re.fullmatch(r"\s*[-+]?\d+,\d+\s*%?\s*", written):
+        return ""
+    return f"; a decimal has a dot: {written.strip().replace(',', '.')}"

@@ -67,9 +67,16 @@ def lines_of_text(path: Path, name: str) -> Iterator[str]:
 
 def _jsonl_rows(path: Path, name: str) -> Iterator[Any]:
     with _opened(path, name, _TABLE, "\n") as file:
+        is_first = True
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
+            if is_first and line.lstrip().startswith("["):
+                raise DataError(
+                    f"dataset {name!r}: {path}:{number}: expected one row a line, got a JSON array; write its rows as "
+                    f"lines, for example with jq -c '.[]' {path.name}"
+                )
+            is_first = False
             try:
                 yield msgspec.json.decode(line.removesuffix("\n"))
             except msgspec.DecodeError as error:

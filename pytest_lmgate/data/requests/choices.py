@@ -129,6 +129,7 @@ def _answers(given: Sequence[Any], offered: Sequence[tuple[str, ...]], name: str
         if text is None and index is None:
             raise DataError(
                 f"{where}: expected an index from 0 to {len(choices) - 1} or the text of a choice, got {right!r}"
+                f"{_letter_hint(right, choices)}"
             )
         if text is not None and index is not None and text != index and len(kinds) != 1:
             others = "other rows are of both kinds" if kinds else "no other row decides"
@@ -139,6 +140,14 @@ def _answers(given: Sequence[Any], offered: Sequence[tuple[str, ...]], name: str
         by_text = index is None or (text is not None and kinds == {"text"})
         found.append(int(text if by_text else index))  # type: ignore[arg-type]
     return found
+
+
+def _letter_hint(right: object, choices: tuple[str, ...]) -> str:
+    """Say what to write for an answer such as ``B``, a letter that counts the choices."""
+    index = ord(right.upper()) - ord("A") if isinstance(right, str) and len(right) == 1 else -1
+    if not 0 <= index < len(choices):
+        return ""
+    return f"; letters are not counted: for {right} write {index}, the index from 0, or the text {choices[index]!r}"
 
 
 def _readings(right: Any, choices: tuple[str, ...]) -> tuple[int | None, int | None]:

@@ -6,8 +6,8 @@ __all__ = ["collected_metrics", "found_metric"]
 
 from collections.abc import Iterable, Mapping
 
-from pytest_lmgate.errors import ConfigError, nearest
-from pytest_lmgate.metrics.table import METRICS, RESERVED, metric_called
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.metrics.table import METRICS, RESERVED, metric_hint
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
 
 
@@ -48,10 +48,8 @@ def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
         raise ConfigError(f"{name!r} is a metric of pytest-lmgate: use its own markers and fixture")
     known = ", ".join(sorted(metrics)) or "none (the hook pytest_lmgate_metrics registers them)"
     own = sorted(row.name for row in METRICS.values() if row.is_number)
-    close = metric_called(name)
-    near = f" (did you mean {close!r}?)" if close else nearest(name, [*metrics, *own])
     raise ConfigError.of(
         "metric",
-        f"expected a registered metric, got {name!r}{near}; registered are {known}; those of pytest-lmgate are "
-        f"{', '.join(own)}",
+        f"expected a registered metric, got {name!r}{metric_hint(name, metrics)}; registered are {known}; those of "
+        f"pytest-lmgate are {', '.join(own)}",
     )

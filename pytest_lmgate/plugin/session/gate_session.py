@@ -16,7 +16,7 @@ from unittest import SkipTest
 import pytest
 
 from pytest_lmgate.config.file import Project
-from pytest_lmgate.errors import BaselineError, CacheWarning, LmgateError
+from pytest_lmgate.errors import BaselineError, CacheWarning, ConfigError, LmgateError
 from pytest_lmgate.evaluate.evaluator import Evaluator
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.judge.judge import Resolve
@@ -29,7 +29,7 @@ from pytest_lmgate.plugin.collection.yaml_items import GateItem, entry_of
 from pytest_lmgate.plugin.session.ledger import PROPERTY
 from pytest_lmgate.plugin.session.progress import progress_line
 from pytest_lmgate.plugin.session.projects import ProjectGates, Projects
-from pytest_lmgate.plugin.session.references import ask_for_fixtures, value_of
+from pytest_lmgate.plugin.session.references import ask_for_fixtures, naming_fixture, value_of
 from pytest_lmgate.plugin.session.users_own import users_backends, users_metrics
 from pytest_lmgate.report.formats.junit import properties
 from pytest_lmgate.report.measured import Measured
@@ -184,7 +184,10 @@ class GateSession:
         self, item: pytest.Item, mark: pytest.Mark, entry: YamlGate | None, project: ProjectGates
     ) -> Gate | NoRegression:
         gate = entry.gate if entry else parse_marker(mark.name, mark.args, mark.kwargs)
-        project.evaluator.check(gate)
+        try:
+            project.evaluator.check(gate)
+        except ConfigError as error:
+            raise naming_fixture(item, gate, error) from None
         if gate.uses_baseline:
             project.read_baseline()
         ask_for_fixtures(item, gate)

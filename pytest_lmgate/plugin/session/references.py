@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ask_for_fixtures", "value_of"]
+__all__ = ["ask_for_fixtures", "naming_fixture", "value_of"]
 
 from typing import Any
 
@@ -23,6 +23,17 @@ def ask_for_fixtures(item: pytest.Item, gate: Gate | NoRegression) -> None:
     for given in [*gate.evaluation.given, *against]:
         if isinstance(given, FixtureReference):
             _ask_for(given.name, item)
+
+
+def naming_fixture(item: pytest.Item, gate: Gate | NoRegression, error: ConfigError) -> ConfigError:
+    """Return the error of an unknown name, with a hint where a fixture of the test has that name."""
+    given = [*gate.evaluation.given, *([gate.against] if isinstance(gate, NoRegression) else [])]
+    for name in given:
+        is_it = isinstance(name, str) and f"{name!r} is not known" in str(error) and hasattr(item, "fixturenames")
+        if is_it and item.session._fixturemanager.getfixturedefs(name, item):
+            hint = f"; {name!r} is a fixture: lmgate.fixture({name!r}) stands for its value"
+            return ConfigError(f"{error}{hint}")
+    return error
 
 
 def value_of(given: Any, item: pytest.Item) -> Any:

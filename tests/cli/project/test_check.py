@@ -45,7 +45,10 @@ def lmgate(*arguments: object) -> Result:
 def test_a_sound_file_needs_neither_models_nor_data(file: Path) -> None:
     done = lmgate()
     assert (done.exit_code, done.stdout) == (0, f"{file}: 2 models, 1 dataset, 4 gates\n")
-    assert json.loads(lmgate("--json").stdout) == {"ok": True, "files": {str(file): {"ok": True, "problems": []}}}
+    assert json.loads(lmgate("--json").stdout) == {
+        "ok": True,
+        "files": {str(file): {"ok": True, "problems": [], "warnings": []}},
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,22 @@ def test_an_error_has_its_line_and_its_key(file: Path, old: str, new: str, line:
     (said,) = done.stdout.splitlines()
     assert said.startswith(f"{file}:{line}: "), said
     assert words in said
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [("acuracy", "did you mean 'accuracy'?"), ("acc_norm", "say metric: accuracy, variant: acc_norm")],
+)
+def test_a_metric_that_looks_like_one_of_ours_is_a_warning(file: Path, metric: str, hint: str) -> None:
+    file.write_text(SOUND.replace("our-own", metric))
+    done = lmgate(file)
+    assert done.exit_code == 0
+    counts, said = done.stdout.splitlines()
+    assert counts.endswith("4 gates")
+    assert said.startswith(
+        f"warning: {file}:10: gates[3].metric_min.metric: {metric!r} is no metric of lmgate ({hint})"
+    )
+    assert len(json.loads(lmgate("--json").stdout)["files"][str(file)]["warnings"]) == 1
 
 
 def test_all_errors_of_all_files_are_named(file: Path) -> None:

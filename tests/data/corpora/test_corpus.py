@@ -183,6 +183,14 @@ def test_a_broken_line_of_jsonl_is_an_error_that_names_it(tmp_path: Path) -> Non
         read(tmp_path / "a.jsonl")
 
 
+@pytest.mark.parametrize("text", ['[{"text": "x"}, {"text": "y"}]', '\n[\n  {"text": "x"}\n]\n'])
+def test_jsonl_that_is_one_array_is_an_error_with_the_command_that_makes_lines(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+
+    with pytest.raises(DataError, match=r"expected one row a line, got a JSON array; .* jq -c '\.\[\]' a\.jsonl"):
+        read(tmp_path / "a.jsonl")
+
+
 def test_a_line_of_jsonl_that_is_no_row_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n[1, 2]\n')
 
