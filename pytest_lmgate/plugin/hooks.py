@@ -17,7 +17,7 @@ from pytest_lmgate.config import FILE_NAME
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection.gated import gates_of, is_gated, is_measuring, mixed_up, refuse_late_gates
-from pytest_lmgate.plugin.collection.left_out import left_out
+from pytest_lmgate.plugin.collection.left_out import hidden, left_out
 from pytest_lmgate.plugin.collection.selection import are_all_in, asks_for_all, only_lists, passed, was_stopped
 from pytest_lmgate.plugin.collection.testmon import keep_files, keep_tests
 from pytest_lmgate.plugin.collection.typos import mistyped
@@ -130,8 +130,11 @@ class GateHooks:
             ledger.left_out = left_out(self._config, self._gate_files)
         except ConfigError as error:
             problems.append(str(error))
-        if ledger.left_out and options.flag(self._config, "require-all"):
-            problems += [f"--lmgate-require-all: {sentence}" for sentence in ledger.left_out]
+        missing = [*ledger.left_out, *hidden(self._config)]
+        if missing and options.flag(self._config, "require-all"):
+            problems += [f"--lmgate-require-all: {sentence}" for sentence in missing]
+        if gated or measuring or ledger.left_out:
+            problems += options.unknown_variables()
         if not (gated or measuring or problems or ledger.left_out or update(self._config)):
             return
         try:

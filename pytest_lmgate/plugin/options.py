@@ -14,6 +14,7 @@ __all__ = [
     "reports",
     "session_options",
     "text",
+    "unknown_variables",
     "verify",
     "workers",
 ]
@@ -127,6 +128,20 @@ def text(config: pytest.Config, name: str) -> str | None:
         if value:
             return str(value)
     return None
+
+
+def unknown_variables() -> list[str]:
+    """Say of each environment variable that begins as ours do and is none of them which one may be meant."""
+    prefix, known = "LMGATE_", {name.replace("-", "_").upper() for name in (*_TEXTS, *_FLAGS, "report", "cache-key")}
+    problems = []
+    for name in sorted(each.removeprefix(prefix) for each in os.environ if each.startswith(prefix)):
+        if name not in known:
+            hint = nearest(name, known).replace("'", f"'{prefix}", 1)
+            problems.append(
+                f"the environment variable {prefix}{name} is none of this plugin's{hint}: correct it or unset it; one "
+                f"of your own needs a name that does not begin with {prefix}"
+            )
+    return problems
 
 
 def arguments(config: pytest.Config) -> tuple[str, ...]:

@@ -91,6 +91,31 @@ def test_a_session_may_be_refused_that_leaves_gates_out(
     assert outcome.text.count(f"--lmgate-require-all: {PATHS}") == 1, outcome.text
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_variable_that_is_mistyped_is_an_error_where_there_are_gates_alone(
+    gated: Project, workers: tuple[str, ...]
+) -> None:
+    mistyped = {"LMGATE_REQURE_ALL": "1", "LMGATE_CACHE_KEY": 16 * "k", "LMGATE_TEAM": "blue"}
+    outcome = gated.run("tests", *workers, env=mistyped).expect(4).is_silent_on("LMGATE_CACHE_KEY", "Traceback")
+    outcome.says("LMGATE_REQURE_ALL is none of this plugin's (did you mean 'LMGATE_REQUIRE_ALL'?): correct it or")
+    assert outcome.text.count("LMGATE_TEAM is none of this plugin's: correct it or unset it; one of your own") == 1
+    (gated.folder / "lmgate.yaml").unlink()
+    gated.run("tests", *workers, env=mistyped).expect(0, passed=1).is_silent_on("LMGATE")
+
+
+def test_a_variable_that_hides_the_gates_of_the_project_is_named_where_all_are_required(gated: Project) -> None:
+    (gated.folder / "other.yaml").write_text("models: {}\n")
+    hiding = {"LMGATE_CONFIG": "other.yaml"}
+    says = (
+        f"--lmgate-require-all: the environment variable LMGATE_CONFIG=other.yaml hides the gates of {gated.folder}/lm"
+    )
+    for paths in ((), ("tests",), ("tests", "-n", "2")):
+        gated.run(*paths, "--lmgate-require-all", env=hiding).expect(4).says(says)
+    gated.run(env=hiding).expect(0, passed=1)
+    gated.run("--lmgate-require-all", "--lmgate-config=other.yaml", env=hiding).expect(0, passed=1)
+    gated.run("--lmgate-require-all", env={"LMGATE_CONFIG": "lmgate.yaml"}).expect(1, passed=2, failed=1)
+
+
 def test_a_broken_gate_counts_and_a_file_that_cannot_be_read_is_an_error(gated: Project) -> None:
     text = (gated.folder / "lmgate.yaml").read_text()
     (gated.folder / "lmgate.yaml").write_text(text.replace("ppl_max", "ppl_mx", 1))

@@ -6,7 +6,7 @@ Gates that the user leaves out on purpose are not named: ``-k``, ``-m`` and ``--
 
 from __future__ import annotations
 
-__all__ = ["left_out"]
+__all__ = ["hidden", "left_out"]
 
 import os
 from collections.abc import Collection
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.plugin.collection.yaml_items import asked_files, mentions_gates, placed
+from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.collection.yaml_items import asked_files, mentions_gates, nearest_files, placed
 
 
 def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
@@ -29,6 +30,19 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
         return []
     files = [file for file in asked_files(config) if placed(file) not in collected]
     return [told for file in files if (told := _left_out(config, file))]
+
+
+def hidden(config: pytest.Config) -> list[str]:
+    """Say of each lmgate.yaml with gates that the variable LMGATE_CONFIG hides which one that is."""
+    given = os.environ.get("LMGATE_CONFIG")
+    if not given or config.getoption("--lmgate-config") or config.getini("lmgate_config"):
+        return []
+    named = options.project_file(config)
+    return [
+        f"the environment variable LMGATE_CONFIG={given} hides the gates of {file}: unset it, or say --lmgate-config"
+        for file in nearest_files(config)
+        if file.exists() and named and not file.samefile(named) and mentions_gates(file)
+    ]
 
 
 def _left_out(config: pytest.Config, file: Path) -> str:

@@ -141,8 +141,12 @@ def add_to_testpaths(config: pytest.Config) -> None:
 
 def asked_files(config: pytest.Config) -> list[Path]:
     """Return the lmgate.yaml that is nearest to each path that pytest was given, or the one that was named."""
-    if named := options.project_file(config):
-        return [named]
+    named = options.project_file(config)
+    return [named] if named else nearest_files(config)
+
+
+def nearest_files(config: pytest.Config) -> list[Path]:
+    """Return the lmgate.yaml that is nearest to each path that pytest was given."""
     here = config.invocation_params.dir
     # Not resolved, since a link is where it is.
     paths = [Path(os.path.abspath(here / argument.partition("::")[0])) for argument in config.args]  # noqa: PTH100
