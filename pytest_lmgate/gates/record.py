@@ -87,8 +87,9 @@ class GateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def outcome(self) -> str:
-        """The verdict in capitals; an inconclusive one that fails the build has a mark."""
-        return self.verdict.upper() + "!" * (self.verdict == "inconclusive" and self.blocking)
+        """The verdict in capitals; an inconclusive one that fails the build has a mark, as has one marked xfail."""
+        is_marked = self.verdict == "inconclusive" and self.blocking
+        return self.verdict.upper() + (" (xfail)" if self.xfail else "!" * is_marked)
 
 
 class RunRecord(msgspec.Struct, frozen=True):

@@ -74,6 +74,10 @@ class Results:
     history: Mapping[str, Sequence[PastRun]] = field(default_factory=dict)
     run: Run = field(default_factory=Run)
 
+    def outcome(self, verdict: Verdict) -> str:
+        """Return what a verdict counts as: itself, or ``xfail`` where it failed and its test is marked so."""
+        return "xfail" if verdict.failed and not self.fails(verdict) else verdict.verdict
+
     def fails(self, verdict: Verdict) -> bool:
         """Return whether the build fails by a verdict."""
         return verdict.failed and verdict.id not in self.expected_to_fail

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.end_to_end.commands import lmgate
 from tests.end_to_end.projects import GATE, Project
 
 KEYS = {
@@ -158,7 +161,7 @@ def test_a_report_goes_where_its_user_is_at_home(measured: Project) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_gate_that_cannot_be_measured_is_xfailed_by_pytests_rule_and_an_error_in_the_report(
+def test_a_gate_that_cannot_be_measured_counts_as_xfail_in_every_report_where_its_test_is_marked_so(
     measured: Project, strict: bool
 ) -> None:
     measured.write(
@@ -167,8 +170,20 @@ def test_a_gate_that_cannot_be_measured_is_xfailed_by_pytests_rule_and_an_error_
 
             @pytest.mark.xfail(strict={strict})
             @pytest.mark.ppl_max("./no_such_folder", "words", 60.5)
+            @pytest.mark.ppl_max("die", "words", 59.5)
             def test_gate(): pass
         """
     )
-    measured.run("--lmgate-report", "json:report.json").expect(0, xfailed=1).says("1 gate: 1 error")
-    assert measured.report()["gates"][0]["verdict"] == "error"
+    kinds = ("json", "markdown", "html", "openmetrics", "github")
+    outcome = measured.run(*(f"--lmgate-report={kind}:report.{kind}" for kind in kinds), "--lmgate-history=runs")
+    outcome.expect(0, xfailed=1).says("\nERROR (xfail)  ppl_max[", "\n2 gates: 2 xfail\n")
+    found = [(gate["verdict"], gate["xfail"]) for gate in measured.report()["gates"]]
+    assert found == [("error", True), ("fail", True)]
+    text = {kind: (measured.folder / f"report.{kind}").read_text(encoding="utf-8") for kind in kinds}
+    assert "**2 gates: 2 xfail**" in text["markdown"]
+    assert "| ⚠️ ERROR (xfail) |" in text["markdown"]
+    assert "2 gates: 2 xfail" in text["html"]
+    assert re.findall(r'lmgate_verdict="(\w+)"} 1', text["openmetrics"]) == ["xfail", "xfail"]
+    assert text["github"] == ""
+    for command in (["report", "report.json", "--markdown", "-"], ["history", "runs"]):
+        lmgate(measured.folder, *command).says("FAIL (xfail)")

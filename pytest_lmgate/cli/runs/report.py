@@ -44,4 +44,4 @@ def report(
     elif printed:
         typer.echo("".join(printed), nl=False)  # for a machine that reads commands, or made harmless already
     else:
-        show(None, "\n".join([*written, counts(results.verdicts)]), as_json=False)
+        show(None, "\n".join([*written, counts(results)]), as_json=False)

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from pytest_lmgate.report.results import Run
     from pytest_lmgate.report.runs.past import PastRun
 
-_COLOURS = {"pass": {"green": True}, "fail": {"red": True}, "error": {"red": True}, "inconclusive": {"yellow": True}}
+_COLOURS = {
+    "pass": {"green": True},
+    "fail": {"red": True},
+    "error": {"red": True},
+    "inconclusive": {"yellow": True},
+    "xfail": {"yellow": True},
+}
 
 
 @dataclass
@@ -41,6 +47,7 @@ class Closing:
         notes: What else there is to say.
         problems: What fails the session although every test passed.
         printed: Reports for stdout.
+        expected_to_fail: Ids of gates of tests that are marked xfail.
     """
 
     verdicts: Sequence[Verdict] = ()
@@ -49,6 +56,7 @@ class Closing:
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
+    expected_to_fail: frozenset[str] = frozenset()
 
     @property
     def is_shown(self) -> bool:
@@ -59,6 +67,7 @@ class Closing:
 def close(ledger: Ledger, verifications: Verifications, session: pytest.Session, *, run: str, broke: str) -> Closing:
     """Find what was lost or broke, write the baseline and the reports. Sessions without gates import nothing."""
     config, closing = session.config, Closing(problems=list(verifications.problems))
+    closing.expected_to_fail = frozenset(ledger.expected_to_fail)
     if broke and passed(session):
         closing.problems.append(f"{broke}: the session fails")
     # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
@@ -73,7 +82,7 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
             from pytest_lmgate.judge.family import corrected
 
             closing.verdicts, notes, blocked = corrected(
-                closing.verdicts, strict=options.flag(config, "strict"), expected_to_fail=ledger.expected_to_fail
+                closing.verdicts, strict=options.flag(config, "strict"), expected_to_fail=closing.expected_to_fail
             )
             closing.notes += notes
             closing.problems += blocked
@@ -96,7 +105,7 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
         from pytest_lmgate.report.formats.table import write_reports
         from pytest_lmgate.report.results import Results
 
-        expected, here = frozenset(ledger.expected_to_fail), config.invocation_params.dir
+        expected, here = closing.expected_to_fail, config.invocation_params.dir
         this = _this_run(config, closing.verdicts)
         results = Results(closing.verdicts, tuple(closing.problems), expected, here, closing.measured, past, this)
         write_reports(results, reports, closing.printed, closing.problems)
@@ -114,7 +123,7 @@ def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
         from pytest_lmgate.report.terminal.summary import summary_lines, title
 
         heading = title(closing.verdicts, closing.measured)
-        lines += summary_lines(closing.verdicts) if closing.verdicts else []
+        lines += summary_lines(closing.verdicts, closing.expected_to_fail) if closing.verdicts else []
         lines += [("", f"cache {verdict.id}: {verdict.cache}") for verdict in closing.verdicts if verdict.cache]
         lines += [("", measured_line(found)) for found in closing.told]
         lines += replaced_lines(closing.verdicts)
@@ -183,7 +192,7 @@ def _keep_history(
             rootdir=config.rootpath,
             stopped=was_stopped(session),
             problems=tuple(closing.problems),
-            expected_to_fail=ledger.expected_to_fail,
+            expected_to_fail=closing.expected_to_fail,
         )
     except OSError as error:
         closing.problems.append(f"--lmgate-history {history}: cannot be written: {error}")

@@ -74,9 +74,7 @@ class Ledger:
             return
         if "expected_to_fail" in extras:
             self._expected_to_fail.add(report.nodeid)
-        if report.outcome == "failed" and not hasattr(
-            report, "wasxfail"
-        ):  # as pytest counts; a rerun is another outcome
+        if report.outcome == "failed" and not hasattr(report, "wasxfail"):  # as pytest counts: a rerun is no failure
             self._failed.add(report.nodeid)
 
     def _take_verdicts(self, report: pytest.TestReport) -> None:

@@ -23,7 +23,7 @@ from pytest_lmgate.report.wording.rows import Row, counts, names, run_facts
 _SIZE = 450_000
 """Bytes of all rows, and of all explanations: GitHub refuses a step summary above 1 MiB, a comment above 64 KiB."""
 _NAME, _LINE = 300, 2000
-_SIGNS = {"pass": "✅", "fail": "❌", "error": "❌", "inconclusive": "⚠️"}
+_SIGNS = {"pass": "✅", "fail": "❌", "error": "❌", "inconclusive": "⚠️", "xfail": "⚠️"}
 _HEADER = (
     "| verdict | gate | value | limit or reference | change | scored | seconds |\n|---|---|---:|---:|---:|---:|---:|"
 )
@@ -34,7 +34,7 @@ def markdown_report(results: Results) -> str:
     name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
     ordered = results.worst_first()
     to_explain = [verdict for verdict in ordered if verdict.verdict != "pass"]
-    parts = [f"**{counts(results.verdicts)}**"]
+    parts = [f"**{counts(results)}**"]
     facts = [f"{key} {code(text, _LINE)}" for key, text in run_facts(results.run).items()]
     parts += [" · ".join(facts)] * bool(facts)
     parts += ["\n".join(f"- ❌ {code(problem, _LINE)}" for problem in results.problems)] * bool(results.problems)
@@ -52,11 +52,10 @@ def markdown_section(results: Results) -> str:
 
 
 def _row(results: Results, verdict: Verdict, name: str) -> str:
-    row, found = Row.of(verdict), verdict.comparison
+    row, found = Row.of(verdict, results.outcome(verdict)), verdict.comparison
     against = "" if found is None else code(found.against, _NAME)
-    expected = " (xfail)" if verdict.failed and not results.fails(verdict) else ""
     cells = (
-        f"{_SIGNS[verdict.verdict]} {row.outcome}{expected}",
+        f"{_SIGNS[results.outcome(verdict)]} {row.outcome}",
         code(name, _NAME),
         f"{row.value} {row.interval}".strip(),
         f"{row.limit} {against}".strip(),

@@ -16,7 +16,7 @@ from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.results import Results
 from pytest_lmgate.report.wording.excerpt import printable
 
-_OUTCOMES = ("pass", "fail", "inconclusive", "error")
+_OUTCOMES = ("pass", "fail", "inconclusive", "error", "xfail")
 _NAME = 500
 Reads = Callable[[Verdict], float | None]
 
@@ -53,7 +53,7 @@ def openmetrics_report(results: Results) -> str:
         ]
     lines += ["# TYPE lmgate_verdict stateset", "# HELP lmgate_verdict Verdict of a gate."]
     lines += [
-        f'lmgate_verdict{{{labels},lmgate_verdict="{outcome}"}} {int(verdict.verdict == outcome)}'
+        f'lmgate_verdict{{{labels},lmgate_verdict="{outcome}"}} {int(results.outcome(verdict) == outcome)}'
         for labels, verdict in series.items()
         for outcome in _OUTCOMES
     ]

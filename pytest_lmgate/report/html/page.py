@@ -82,7 +82,7 @@ def html_report(results: Results) -> str:
     name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
     found = Counter("fail" if results.fails(verdict) else verdict.verdict for verdict in results.verdicts)
     text: str = environment.get_template("page.html").render(
-        counts=counts(results.verdicts),
+        counts=counts(results),
         fails=sum(map(results.fails, results.verdicts)),
         outcomes=[(name, sum(each.verdict == name for each in results.verdicts)) for name in _OUTCOMES],
         problems=[shortened(printable(problem), _LINE) for problem in results.problems],

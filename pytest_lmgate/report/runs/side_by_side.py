@@ -238,7 +238,7 @@ def _notes(found: SideBySide) -> list[str]:
 
 
 def _still_fails(pair: Pair) -> bool:
-    return pair.after.outcome.startswith(("FAIL", "ERROR"))
+    return pair.after.fails and pair.after.verdict != "inconclusive"
 
 
 def _sign(pair: Pair) -> str:

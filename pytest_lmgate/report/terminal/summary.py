@@ -6,7 +6,7 @@ __all__ = ["not_kept_note", "summary_lines", "title"]
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.measured import Measured
@@ -24,30 +24,38 @@ _FOLDS_OF_COMPARED = ("seconds", "scored", "reference", "value")
 _FOLDS_OF_LIMITED = ("seconds", "scored", "95 % interval")
 
 
-def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
-    """Return lines with the outcome each is coloured by; each table begins with its header, the last has the counts."""
-    verdicts = Results(verdicts).worst_first()
+def summary_lines(verdicts: Sequence[Verdict], expected_to_fail: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Return lines with the outcome each is coloured by; each table begins with its header, the last has the counts.
+
+    Args:
+        verdicts: In the order of the tests.
+        expected_to_fail: Ids of the gates whose tests are marked xfail.
+    """
+    results = Results(verdicts, expected_to_fail=frozenset(expected_to_fail))
+    verdicts = results.worst_first()
     pairs = list(zip(verdicts, names(verdicts), strict=True))
     tables = [
         (header, folds, [pair for pair in pairs if (pair[0].comparison is not None) == is_compared])
         for header, folds, is_compared in ((_LIMITED, _FOLDS_OF_LIMITED, False), (_COMPARED, _FOLDS_OF_COMPARED, True))
     ]
     lines: list[tuple[str, str]] = []
-    for header, folds, group in sorted(tables, key=lambda table: not any(verdict.failed for verdict, _ in table[2])):
-        rows = [_cells(Row.of(verdict), name, header is _COMPARED) for verdict, name in group]
+    for header, folds, group in sorted(
+        tables, key=lambda table: not any(results.fails(verdict) for verdict, _ in table[2])
+    ):
+        rows = [_cells(Row.of(verdict, results.outcome(verdict)), name, header is _COMPARED) for verdict, name in group]
         if not rows:
             continue
         first, *others = fitted(header, rows, shutil.get_terminal_size().columns, folds)
         lines += [("", "")] * bool(lines) + [("", first)]
-        lines += [(_colour(verdict), line) for (verdict, _), line in zip(group, others, strict=True)]
+        lines += [(_colour(verdict, results), line) for (verdict, _), line in zip(group, others, strict=True)]
     lines += [
-        (_colour(verdict), f"{name}: {why}")  # which may not have failed its test
+        (_colour(verdict, results), f"{name}: {why}")  # which may not have failed its test
         for verdict, name in pairs
         if verdict.verdict == "inconclusive" and (why := conclusion(verdict))
     ]
     lines += [("inconclusive", text) for text in _few(verdicts)]
     lines += [("", text) for text in _elsewhere(verdicts)]
-    return [*lines, ("", counts(verdicts))]
+    return [*lines, ("", counts(results))]
 
 
 def not_kept_note(reasons: Mapping[str, str]) -> str:
@@ -60,8 +68,8 @@ def not_kept_note(reasons: Mapping[str, str]) -> str:
     )
 
 
-def _colour(verdict: Verdict) -> str:
-    return "fail" if verdict.blocking else verdict.verdict
+def _colour(verdict: Verdict, results: Results) -> str:
+    return "fail" if verdict.blocking and results.fails(verdict) else results.outcome(verdict)
 
 
 def _cells(row: Row, name: str, is_compared: bool) -> list[str]:

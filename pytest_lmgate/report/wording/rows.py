@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.metrics.score import distinct
-from pytest_lmgate.report.results import Run
+from pytest_lmgate.report.results import Results, Run
 from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.numbers import degradation, interval, number, tolerance
 
@@ -22,7 +22,8 @@ class Row:
     """A verdict's texts; empty where there is nothing to say.
 
     Attributes:
-        outcome: In capitals; an inconclusive verdict that fails the build has a mark, which the eye finds.
+        outcome: In capitals; an inconclusive verdict that fails the build has a mark, which the eye finds, and a
+            failure of a test that is marked xfail says so.
         value: With ``>=`` before a lower bound.
         interval: At 95 %.
         limit: The limit; of a comparison the reference's value.
@@ -42,8 +43,8 @@ class Row:
     seconds: str
 
     @classmethod
-    def of(cls, verdict: Verdict) -> Row:
-        """Return a verdict's row."""
+    def of(cls, verdict: Verdict, outcome: str = "") -> Row:
+        """Return a verdict's row; `outcome` is what it counts as."""
         found = verdict.comparison
         bound = verdict.limit if found is None else found.reference
         value, limit = ("" if each is None else number(each) for each in (verdict.value, bound))
@@ -53,8 +54,9 @@ class Row:
             value, limit = distinct(verdict.value, bound)
         if verdict.marker == "no_regression" and verdict.verdict == "pass" and found is None:  # it was not judged
             limit = _NEW_BASELINE
+        is_marked = verdict.verdict == "inconclusive" and verdict.blocking
         return cls(
-            outcome=verdict.verdict.upper() + "!" * (verdict.verdict == "inconclusive" and verdict.blocking),
+            outcome=verdict.verdict.upper() + (" (xfail)" if outcome == "xfail" else "!" * is_marked),
             value=f">= {value}" if verdict.at_least else value,
             interval="" if verdict.interval is None else interval(*verdict.interval),
             limit=limit,
@@ -87,11 +89,12 @@ def names(verdicts: Sequence[Verdict]) -> list[str]:
     return [verdict.label if labels[verdict.label] == 1 else verdict.id for verdict in verdicts]
 
 
-def counts(verdicts: Sequence[Verdict]) -> str:
+def counts(results: Results) -> str:
     """Return how many gates have which verdict, as in ``3 gates: 2 pass, 1 fail``."""
-    found: Counter[str] = Counter(verdict.verdict for verdict in verdicts)
-    outcomes = ("pass", "fail", "inconclusive", "error")
+    verdicts = results.verdicts
+    found = Counter(map(results.outcome, verdicts))
+    outcomes = ("pass", "fail", "inconclusive", "error", "xfail")
     text = ", ".join(f"{found[outcome]} {outcome}" for outcome in outcomes if found[outcome])
-    if blocking := sum(verdict.blocking and verdict.verdict == "inconclusive" for verdict in verdicts):
+    if blocking := sum(results.fails(verdict) and verdict.verdict == "inconclusive" for verdict in verdicts):
         text = text.replace(" inconclusive", f" inconclusive ({blocking} fail{'s' * (blocking == 1)} the build)")
     return f"{counted(len(verdicts), 'gate')}: {text}" if verdicts else "0 gates"

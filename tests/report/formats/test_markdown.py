@@ -76,7 +76,7 @@ def test_inconclusive_gates_stand_between_failures_and_passes_and_are_explained(
 def test_a_gate_that_is_expected_to_fail_does_not_come_first(passed: Verdict, failed: Verdict) -> None:
     known = replace(failed, id="t.py::test_known", test="t.py::test_known")
     text = markdown_report(Results([known, passed, failed], expected_to_fail=frozenset({known.id})))
-    assert [row[0].content for row in _cells(_read(text))] == ["❌ FAIL", "❌ FAIL (xfail)", "✅ PASS"]
+    assert [row[0].content for row in _cells(_read(text))] == ["❌ FAIL", "⚠️ FAIL (xfail)", "✅ PASS"]
 
 
 def test_what_fails_the_session_beside_gates_is_said(passed: Verdict) -> None:

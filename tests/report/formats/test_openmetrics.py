@@ -65,9 +65,9 @@ def test_every_number_of_a_gate_is_a_series_in_all_its_digits(failed: Verdict, c
     assert _values(found, "lmgate_tolerance") == [0.01]
 
 
-def test_a_verdict_is_one_of_four_states(passed: Verdict, unmeasured: Verdict) -> None:
+def test_a_verdict_is_one_of_five_states(passed: Verdict, unmeasured: Verdict) -> None:
     found = _read(openmetrics_report(Results([passed, unmeasured], problems=("x",))))
-    assert _values(found, "lmgate_verdict") == [1, 0, 0, 0, 0, 0, 0, 1]
+    assert _values(found, "lmgate_verdict") == [1, 0, 0, 0, 0, 0, 0, 0, 1, 0]
     assert len(found["lmgate_value"]) == 1
     assert _values(found, "lmgate_problems") == [1]
 
