@@ -107,7 +107,7 @@ def with_ids_swapped(tokenizer: Any, *tokens: str) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named)
 
 
-def write_float_model(folder: Path) -> tuple[Any, Any]:
+def write_float_model(folder: Path, **config: Any) -> tuple[Any, Any]:
     """Write a model with heads of 32 numbers, and its tokenizer, as `save_pretrained` does; return both."""
     from tests.models.zoo import build
 
@@ -121,6 +121,7 @@ def write_float_model(folder: Path) -> tuple[Any, Any]:
         num_attention_heads=2,
         num_key_value_heads=1,
         intermediate_size=64,
+        **config,
     )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -87,7 +87,12 @@ class LlamaCpp(Backend):
             name,
             open_,
             context=facts.context,
-            content={**content, "load": json.dumps(options.changing_numbers)},
+            content={
+                **content,
+                "load": json.dumps(options.changing_numbers),
+                # Earlier versions read every row with the factors of the longest.
+                **({"factors": "of each row's length"} if facts.is_longrope else {}),
+            },
             runtime={"device": device_class(device), "llama.cpp": built_with(name), **versions(libraries)},
             offers=self.offers,
             device=device,
@@ -112,6 +117,7 @@ class _Facts(NamedTuple):
     architecture: str
     context: int | None
     dtype: str
+    is_longrope: bool
 
 
 def _facts(name: str, file: Path) -> _Facts:
@@ -131,8 +137,11 @@ def _facts(name: str, file: Path) -> _Facts:
                 "likelihoods of causal models only: use the checkpoint that it was converted from"
             )
         length = weights.metadata(f"{architecture}.context_length")
+        trained = weights.metadata(f"{architecture}.rope.scaling.original_context_length")
+        # Converters name the kind of scaling for some architectures only.
+        is_longrope = trained is not None and weights.metadata(f"{architecture}.rope.scaling.type") != "yarn"
         dtype = _DTYPES.get(int(llama.llama_model_ftype(model)), "bfloat16")
-        return _Facts(architecture, int(length) if length else None, dtype)
+        return _Facts(architecture, int(length) if length else None, dtype, is_longrope)
     finally:
         weights.close()
 

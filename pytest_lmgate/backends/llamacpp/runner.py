@@ -1,4 +1,9 @@
-"""A GGUF that is loaded. A number depends on no other row: rows share a batch only where that changes no bit."""
+"""A GGUF that is loaded. A number depends on no other row: rows share a batch or a context only if no bit changes.
+
+llama.cpp chooses the long or the short factors of ``longrope`` by the size of the context, not by the row's length.
+So a few tokens are read in a context for the longest row and in one for the shortest. Unless all numbers are the same
+bits, each row is read in a context of its own size, which is what transformers computes.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 _TOKENS, _COMPARED_LOGITS = 2048, 2**24
 # Positions whose exponentials a thread makes at a time.
 _ROWS = 8
+# Tokens of the trial of two contexts, and of which llama.cpp makes contexts whole multiples.
+_TRIED, _STEP = 8, 256
 
 
 class LlamaCppRunner(Runner):
@@ -40,6 +47,7 @@ class LlamaCppRunner(Runner):
         self._pool = ThreadPoolExecutor(options.batch_threads)
         self._context: Context | None = None
         self._together = Together(0, 1)
+        self._longest, self._writes, self._is_own_size = 1, False, False
         self.tokenizer = tokens.facts
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
@@ -51,17 +59,18 @@ class LlamaCppRunner(Runner):
         """
         size = self._weights.vocabulary_size
         check_ids(requests.highest, size, self._weights.name)
-        longest = int(requests.lengths.max(initial=1))
+        lengths, order = requests.lengths[requests.order], requests.order
         batch = self._options.batch(batch_tokens(self._weights))
-        self._together = Together(0, 1) if compare else planned(requests.lengths[requests.order], batch)
+        self._together = Together(0, 1) if compare else planned(lengths, batch)
+        longest, ends = requests.make(int(order[0])).ids, (int(lengths[-1]), int(lengths[0]))
         try:
-            self._make_room(longest, sequences=self._together.rows)
+            remark = self._make_room(longest, *ends)
         except OutOfMemory:
             self._together = Together(0, 1)
-            self._make_room(longest)
+            remark = self._make_room(longest, *ends)
         if compare:
-            return Batching(max(1, min(_TOKENS, _COMPARED_LOGITS // size)))
-        return Batching(self._together.budget(_TOKENS), reads_once=True)
+            return Batching(max(1, min(_TOKENS, _COMPARED_LOGITS // size)), remark=remark)
+        return Batching(self._together.budget(_TOKENS), remark=remark, reads_once=True)
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
         """Return the NLLs of the requests' targets."""
@@ -90,8 +99,9 @@ class LlamaCppRunner(Runner):
             OutOfMemory: The longest prompt does not fit.
         """
         refuse_beams(settings, "llama.cpp")
-        self._make_room(max((len(prompt.ids) for prompt in prompts), default=1) + settings.max_new_tokens, writes=True)
-        return Batching(_TOKENS)
+        self._together = Together(0, 1)
+        most = len(prompts[0].ids) + settings.max_new_tokens
+        return Batching(_TOKENS, remark=self._make_room(prompts[0].ids, len(prompts[-1].ids), most, writes=True))
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
         """Write one text for each prompt, one after the other.
@@ -108,21 +118,57 @@ class LlamaCppRunner(Runner):
         self._pool.shutdown()
         self._weights.close()
 
-    def _make_room(self, tokens: int, *, sequences: int = 1, writes: bool = False) -> None:
-        """Make a context of this length; a longer one could compute otherwise, as models with long positions do."""
-        if self._context is not None and self._context.shape != (tokens, sequences, writes):
+    def _make_room(self, ids: Sequence[int] | Ints, shortest: int, longest: int, *, writes: bool = False) -> str:
+        """Make a context for the longest row, unless rows of other lengths have other numbers there.
+
+        Args:
+            ids: Tokens for the trial.
+            shortest: Tokens of the shortest row.
+            longest: Tokens of the longest row.
+            writes: Whether texts are to be written.
+
+        Returns:
+            A remark where each row gets a context of its own size; else an empty text.
+        """
+        self._writes, self._longest, self._is_own_size = writes, longest, True
+        alone = None if _rounded(shortest) == _rounded(longest) else self._tried(ids[:_TRIED], shortest)
+        self._is_own_size = False
+        if alone is None or np.array_equal(alone, self._tried(ids[:_TRIED], longest), equal_nan=True):
+            self._fitting(longest)
+            return ""
+        self._is_own_size, self._together = True, Together(0, 1)
+        self._fitting(longest)
+        return (
+            f"model {self._weights.name!r}: its numbers depend on the size of llama.cpp's context (as with longrope), "
+            "so each row is read in a context of its own size"
+        )
+
+    def _tried(self, ids: Sequence[int] | Ints, tokens: int) -> NDArray[np.float32]:
+        """Return the logits after some tokens in a context for so many tokens, shape ``[vocabulary]``."""
+        context = self._fitting(tokens)
+        context.forget()
+        *_, logits = context.read(ids, np.array([len(ids) - 1]))
+        found: NDArray[np.float32] = logits[0].copy()
+        return found
+
+    def _fitting(self, tokens: int) -> Context:
+        """Return the context of a row of so many tokens, which has read nothing if the one before was another."""
+        shape = _rounded(tokens) if self._is_own_size else self._longest, self._together.rows, self._writes
+        if self._context is not None and self._context.shape != shape:
             self._context.close()
             self._context = None
         if self._context is None:
-            self._context = Context(self._weights, tokens, self._options, sequences=sequences, writes=writes)
+            room, sequences, writes = shape
+            self._context = Context(self._weights, room, self._options, sequences=sequences, writes=writes)
+        return self._context
 
     def _read(self, request: Request) -> Iterator[tuple[Ints, Ints, NDArray[np.float32]]]:
         """Yield logits, part by part, with the numbers of the targets that they predict and the row of each target."""
-        assert self._context is not None
-        self._context.forget()
+        context = self._fitting(len(request.ids))
+        context.forget()
         positions, row_of = np.unique(request.at, return_inverse=True)
         begin = 0
-        for logits in self._context.read(request.ids[: positions[-1] + 1], positions):
+        for logits in context.read(request.ids[: positions[-1] + 1], positions):
             end = begin + len(logits)
             targets = np.flatnonzero((row_of >= begin) & (row_of < end))
             yield targets, row_of[targets] - begin, logits
@@ -135,9 +181,9 @@ class LlamaCppRunner(Runner):
         return nll
 
     def _nll_together(self, requests: Sequence[Request]) -> list[Floats]:
-        assert self._context is not None
+        context = self._fitting(self._together.tokens)
         at, row_of = zip(*(np.unique(request.at, return_inverse=True) for request in requests), strict=True)
-        logits = self._context.read_together([r.ids[: p[-1] + 1] for r, p in zip(requests, at, strict=True)], at)
+        logits = context.read_together([r.ids[: p[-1] + 1] for r, p in zip(requests, at, strict=True)], at)
         sums, begin, found = self._log_sums(logits), 0, []
         for request, positions, own in zip(requests, at, row_of, strict=True):
             rows = begin + own
@@ -151,16 +197,24 @@ class LlamaCppRunner(Runner):
         return np.concatenate([*self._pool.map(_log_sums, parts)])
 
     def _write(self, prompt: PromptIds, settings: GenerationSettings) -> tuple[str, int]:
-        assert self._context is not None
-        context = self._context
+        context = self._fitting(len(prompt.ids))
         context.forget()
+        so_far: list[int] = []
 
         def read(ids: Sequence[int]) -> NDArray[np.float32]:
+            nonlocal context
+            so_far.extend(ids)
+            if (fitting := self._fitting(len(so_far))) is not context:  # read again by what is now its length
+                context, ids = fitting, so_far
             *_, logits = context.read(ids, np.array([len(ids) - 1]))
             return logits[0]  # type: ignore[no-any-return]
 
         text, ends = self._tokens.text, self._tokens.ends
         return written(read, prompt, settings, text=text, ends=ends, model=self._weights.name)
+
+
+def _rounded(tokens: int) -> int:
+    return -(-tokens // _STEP) * _STEP
 
 
 def _log_sums(logits: NDArray[np.float32]) -> Floats:

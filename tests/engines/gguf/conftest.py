@@ -9,6 +9,17 @@ import pytest
 from tests.engines.projects import Project, trained_tokenizer, with_ids_swapped, write_float_model
 from tests.models.tiny import made_once
 
+# Rows of up to 512 tokens have the short factors, longer ones the long ones.
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 512,
+    "short_factor": [1.0 + pair / 16 for pair in range(16)],
+    "long_factor": [1.0 + pair for pair in range(16)],
+    "factor": 1.25,
+    "attention_factor": 1.0,
+}
+
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,6 +33,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         trained_tokenizer(bos=False).save_pretrained(folder / "no-bos")
         for dtype in ("f32", "f16", "q8_0"):
             write_gguf(folder / f"{dtype}.gguf", model, tokenizer, dtype=dtype)
+        write_gguf(folder / "longrope.gguf", *write_float_model(folder / "longrope", rope_parameters=LONGROPE))
         write_gguf(folder / "parts.gguf", model, tokenizer, parts_of=8)
         write_gguf(folder / "encoder.gguf", model, tokenizer, attention__causal=False)
         write_gguf(folder / "swapped.gguf", model, with_ids_swapped(tokenizer, "a", "e"))

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
-from tests.engines.projects import OPTIONS, Project, interrupted, ppl, watched
+from tests.engines.projects import OPTIONS, Project, interrupted, ppl, text_of, watched
 
 WATCHED = watched(
     "pytest_lmgate.backends.llamacpp.runner:LlamaCppRunner",
@@ -49,6 +49,27 @@ def test_every_metric_of_a_gguf_is_that_of_the_float_model_and_is_kept(project: 
     )
     said = project.run(both)
     assert project.status == 0, said
+
+
+def test_short_rows_of_a_longrope_model_have_the_numbers_of_transformers_beside_a_long_row(project: Project) -> None:
+    long = text_of(190, 8)  # 553 tokens
+    project.write("text.jsonl", [{"text": text} for text in (long, *(text_of(40, seed) for seed in range(6)))])
+    questions = [{"q": text_of(9, row), "options": [text_of(4, 9 * row + k) for k in range(4)]} for row in range(40)]
+    project.write("quiz.jsonl", [{**each, "label": 0} for each in (*questions, {**questions[0], "q": long})])
+    prompts = [long, *(text_of(9, row) for row in range(8))]
+    project.write("news.jsonl", [{"article": prompt, "summary": "the cat"} for prompt in prompts])
+    gates = []
+    for model in ("lr", "lr-gguf"):
+        gates += [
+            ppl(model, "protocol: document"),
+            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0.001}}",
+            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24}}",
+        ]
+    said = project.run(gates, {"lr": "{path: {files}/longrope}", "lr-gguf": "{path: {files}/longrope.gguf}"})
+    assert project.status == 0, said
+    values = [*project.values.values()]
+    assert values[3:] == pytest.approx(values[:3], rel=1e-5)
+    assert "its numbers depend on the size of llama.cpp's context (as with longrope)" in said
 
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pytest_lmgate.data.corpora.corpus import Corpus
 from pytest_lmgate.data.requests.windows import WindowPlan, window_requests
@@ -20,7 +21,7 @@ from pytest_lmgate.backends.base import COLUMNS
 from pytest_lmgate.engine.comparing import ModelPair, compare
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import score
-from tests.engines.numbers import JOB, PROTOCOLS, nll_of, requests_of, texts_of
+from tests.engines.numbers import CORPUS, JOB, PROTOCOLS, nll_of, requests_of, texts_of
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,41 @@ def test_a_row_has_the_same_number_in_any_batch(opened: Callable[..., Any]) -> N
     together = score(runner, requests, JOB).nll
     alone = score(runner, requests, Job(model="m", dataset="d", batch_size=1)).nll
     assert np.array_equal(together, alone)
+
+
+def test_the_factors_of_longrope_go_by_the_length_of_a_row_and_of_no_other(opened: Callable[..., Any]) -> None:
+    reference, runner = opened("longrope"), opened("longrope.gguf")
+    rows, protocol = (text_of(185), *CORPUS.rows), Protocol("document")
+    assert len(runner.tokenizer.encode(rows[0], True)) > 512 > len(runner.tokenizer.encode(rows[1], True))
+    said: list[str] = []
+    requests = requests_of(runner, protocol, Corpus("d", rows))
+    together = score(runner, requests, Job(model="m", dataset="d", remark=said.append)).nll
+    alone = [score(runner, requests_of(runner, protocol, Corpus("d", (row,))), JOB).nll for row in rows]
+    assert np.array_equal(together, np.concatenate(alone))
+    assert np.abs(together - score(reference, requests, JOB).nll).max() < 1e-3
+    assert said == [
+        "model 'longrope.gguf': its numbers depend on the size of llama.cpp's context (as with longrope), so each row "
+        "is read in a context of its own size"
+    ]
+    pair = ModelPair(("p", "q"), lambda: reference, lambda: runner)
+    assert 0 <= compare(pair, requests, JOB)[:, COLUMNS.index("kl")].mean() < 1e-8
+
+    prompts = [rows[0], text_of(9), text_of(30, 3)]
+    how = {"max_new_tokens": 9, "truncate": "left"}
+    expected = [texts_of(reference, [prompt], **how)[0] for prompt in prompts]
+    assert texts_of(runner, prompts, **how) == expected
+
+
+def test_a_text_that_outgrows_the_short_factors_of_longrope_is_read_again(opened: Callable[..., Any]) -> None:
+    reference, runner = opened("longrope"), opened("longrope.gguf")
+    ids = list(reference.tokenizer.encode(text_of(190, 2), True))[:508]
+    prompt = reference.loaded.tokenizer.decode(ids[1:])
+    assert list(runner.tokenizer.encode(prompt, True)) == ids
+    for _ in range(10):
+        logits = reference.loaded.model(torch.tensor([ids]), use_cache=False).logits
+        ids.append(int(logits[0, -1].argmax()))
+    expected = reference.loaded.tokenizer.decode(ids[508:])
+    assert texts_of(runner, [text_of(9), prompt], max_new_tokens=10)[1] == expected
 
 
 def test_a_question_is_read_once_for_all_choices_of_one_token(
