@@ -262,8 +262,11 @@ class Evaluator:
         """Say that rows were joined, where nothing was said of how to read them and they seem to be documents."""
         protocol = asked.protocol if isinstance(asked, DivergenceRequest) else asked
         if protocol.name == Protocol.name and protocol.stride is None and looks_like_documents(corpus):
-            rows = f"{corpus.name}: {len(corpus.rows):,} rows were read as one text"
-            self.remark(f'{rows}; protocol="document" reads them one by one')
+            remark = f'{corpus.name}: {len(corpus.rows):,} rows were read as one text; protocol="document" reads them '
+            remark += "one by one"
+            if corpus.name in self.project.spec.datasets:
+                remark += r'; if they are one text, say so by join: "\n\n" in the entry of the dataset'
+            self.remark(remark)
 
     def _with_hint(self, score: Score, data: str) -> Score:
         if hint := score.details.get("hint"):

@@ -72,6 +72,7 @@ class Verdict:
         spread: Of a comparison or a divergence, how its change or distance is spread over rows or blocks; None where
             these are not known.
         arguments: Arguments of the command line that decide what is measured.
+        layers: Command that says which layers cost what, where a gate fails whose two models can be mixed.
         direction: ``lower`` if smaller values are better, else ``higher``; empty where nothing was measured.
         device: Where the model ran, as in ``cuda``; empty for texts and functions.
         identity: Digests of what was measured on, and the protocol: values of one identity can be compared.
@@ -108,6 +109,7 @@ class Verdict:
     where: Where | None = None
     spread: Spread | None = None
     arguments: tuple[str, ...] = ()
+    layers: str = ""
     direction: str = ""
     device: str = ""
     identity: tuple[tuple[str, str], ...] = ()

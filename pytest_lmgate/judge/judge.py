@@ -4,13 +4,18 @@ from __future__ import annotations
 
 __all__ = ["Judge", "Resolve"]
 
+import contextlib
 import math
+import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.backends.hf.models.device import device_class
+from pytest_lmgate.config import find_project_file
 from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, harmless
 from pytest_lmgate.evaluate.evaluator import Evaluator
@@ -27,6 +32,8 @@ from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score, sample_of
 from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.spec.gates import Gate, NoRegression
+from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.spec.requests import DivergenceRequest
 
 _ANEW = "; if this is intended, measure the baseline anew with --lmgate-update"
 Resolve = Callable[[Any], Any]
@@ -84,6 +91,8 @@ class Judge:
         except Exception as error:
             message = harmless(f"{type(error).__name__}: {error}")
             return replace(blank, message=message, seconds=time.monotonic() - started), error
+        with contextlib.suppress(Exception):  # of an engine of the user's: the verdict stands without the hint
+            verdict = replace(verdict, layers=self._layers(gate) if verdict.failed else "")
         return replace(verdict, cache=self._explained(looked_up)), None
 
     def _by_limit(self, blank: Verdict, gate: Gate, resolve: Resolve) -> Verdict:
@@ -196,6 +205,25 @@ class Judge:
             where=where,
             spread=_spread(score, *samples),
         )
+
+    def _layers(self, gate: Gate | NoRegression) -> str:
+        """Return the command that says which layers cost what; empty where `lmgate why` would refuse the models."""
+        what, how = gate.evaluation, gate.evaluation.how
+        reference = what.reference or (gate.against if isinstance(gate, NoRegression) else None)
+        names = (what.model, what.dataset, reference)
+        if not isinstance(how, Protocol | DivergenceRequest) or not all(isinstance(name, str) for name in names):
+            return ""
+        ours, theirs = (self._evaluator.resolver.model(name) for name in (what.model, reference))
+        if any(model.kind != "causal" or "backend" in model.runtime for model in (ours, theirs)):
+            return ""  # of another engine, or of two architectures
+        if (ours.device, ours.dtype, ours.architecture) != (theirs.device, theirs.dtype, theirs.architecture):
+            return ""
+        command = ["lmgate", "why", what.model, what.dataset, "--against", reference]
+        protocol = how.protocol if isinstance(how, DivergenceRequest) else how
+        command += ["--max-length", str(protocol.max_length)] if protocol.max_length else []
+        if (file := self._evaluator.project.file) != find_project_file(Path.cwd()) and file is not None:
+            command += ["--config", os.path.relpath(file)]
+        return shlex.join(command)
 
     def _explained(self, begin: int) -> str:
         """Return what the cache said of the lookups since `begin`."""

@@ -59,10 +59,10 @@ def plot_of(verdict: Verdict) -> Plot | None:
         numbers = (found.degradation, found.tolerance.size)
         labels, fails_above = (row.change, f"tolerance {row.tolerance}"), True
     elif verdict.value is not None and verdict.limit is not None:
-        title = "value with its interval at 95 %"
+        title = "value with its interval at 95%"
         bounds = verdict.interval or (None, None)
         if verdict.bounded is not None and verdict.bounded.lower is not None:
-            title = f"value with its one-sided bounds at {100 * verdict.bounded.confidence:g} %"
+            title = f"value with its one-sided bounds at {100 * verdict.bounded.confidence:g}%"
             bounds = (verdict.bounded.lower, verdict.bounded.upper)
         numbers = (verdict.value, verdict.limit)
         labels, fails_above = (row.value, f"limit {row.limit}"), verdict.marker.endswith("_max")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,13 +73,17 @@ def test_every_bad_input_is_one_clear_error_and_fails_the_build(project: Project
             ]
         ),
     )
-    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=len(CASES))
+    options = ("--lmgate-report", "json:report.json", "-W", "error")
+    outcome = project.run(*options, env={"CI": "true"}).expect(1, error=len(CASES))  # pytest shows whole lines there
     outcome.is_silent_on("Traceback", "INTERNALERROR", "/pytest_lmgate/")
     sections = dict(part.split(" ", 1) for part in outcome.out.split("ERROR at setup of test_")[1:])
     for name, (_, sentence) in CASES.items():
         said = sections[name]
         assert sentence in said, f"{name}: expected {sentence!r} in\n{said}"
         assert "could not be measured" in said
+        shown = re.search(rf"^ERROR test_bad.py::test_{name} - Failed: ppl_max: (.*)$", outcome.out, re.MULTILINE)
+        assert shown is not None
+        assert sentence.partition("\n")[0] in shown[1]
     assert {gate["verdict"] for gate in project.report()["gates"]} == {"error"}
     assert not project.entries, "what could not be measured must not be kept"
 
@@ -104,7 +109,7 @@ def test_a_device_that_is_not_there_is_one_sentence(project: Project, device: st
         pytest.skip("this machine has that device")
     project.write(test_gate=GATE, test_fixture="def test_score(ppl_of): assert ppl_of('die', 'words') < 61")
     outcome = project.run("--lmgate-device", device).expect(1, error=1, failed=1)
-    assert outcome.text.count(f"model 'die': the device {device!r} cannot be used on this machine: ") == 3
+    assert outcome.text.count(f"model 'die': the device {device!r} cannot be used on this machine: ") == 4
     outcome.says("; say device: cpu, or --lmgate-device cpu").is_silent_on("/torch/", "pytest_lmgate/")
     assert len(outcome.out.splitlines()) < 50
 

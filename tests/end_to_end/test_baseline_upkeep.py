@@ -136,6 +136,8 @@ def test_prune_judges_a_renamed_gate_by_its_old_entry(kept: Project) -> None:
     other_model(kept)
     outcome = kept.run("--lmgate-prune").expect(1, failed=2)
     outcome.says("worse than 60 of the baseline", f"{GATE_ID}: renamed to {NEW_ID}")
+    outcome.says("accept     pytest test_gate.py::test_new_name --lmgate-update, and commit the baseline\n")
+    outcome.is_silent_on("lmgate why")
 
 
 def test_prune_moves_no_entry_of_another_protocol_and_then_removes_nothing(kept: Project) -> None:

@@ -27,16 +27,16 @@ def test_a_perplexity_passes_fails_or_stays_open_by_its_bounds(measured: Project
     lower, value, upper = bounds(measured)
     assert lower < value < upper
     cases = {
-        upper * 1.001: ("pass", 0, "PASS: the value is within the limit, and so is its bound"),
+        upper * 1.001: ("pass", 0, "the value is within the limit with 95% confidence"),
         (value + upper) / 2: ("inconclusive", 0, "the build goes on"),
         (value + lower) / 2: ("inconclusive", 1, "the build fails"),
-        lower * 0.999: ("fail", 1, "FAIL: the value is beyond the limit, and so is its bound"),
+        lower * 0.999: ("fail", 1, "the value is beyond the limit with 95% confidence"),
     }
     for limit, (verdict, code, says) in cases.items():
         done = measured.write(test_gate=GATE.replace("LIMIT", repr(limit))).run("--lmgate-report", "json:report.json")
         done.expect(code).says(f"1 gate: 1 {verdict}")
         if verdict != "pass":
-            done.says(says, "20 blocks)").is_silent_on("few rows")
+            done.says(says, "20 blocks of text, by ").is_silent_on("few rows")
         assert measured.report()["gates"][0]["verdict"] == verdict
         measured.run("--lmgate-strict").expect(0 if verdict == "pass" else 1)
 
@@ -65,4 +65,4 @@ def test_a_confidence_that_is_none_is_a_usage_error(measured: Project) -> None:
 def test_fail_fast_measures_the_whole_text_where_bounds_are_judged(project: Project) -> None:
     project.write(test_gate=GATE.replace("LIMIT", "2"))
     done = project.run("--lmgate-fail-fast").expect(1, failed=1)
-    done.says("399 tokens", "one-sided 95 % bounds").is_silent_on("at least", "stopped early")
+    done.says("399 tokens", "with 95% confidence").is_silent_on("at least", "stopped early")

@@ -82,9 +82,10 @@ def test_the_failure_says_all_that_is_needed_to_believe_it(measured: Project, op
         "is above the limit 59.5",
         "protocol:sliding|max_length:32|stride:16|",
         "399 tokens, standard error",
-        "interval at 95 %",
+        "interval at 95%",
         "earlier, from the cache (fingerprint",
-        "pytest test_gate.py::test_gate --lmgate-refresh",
+        "reproduce  pytest test_gate.py::test_gate\n",
+        "accept     set another limit in test_gate.py:3\n",
     )
     found = re.search(r"perplexity (\S+) \[(\S+), (\S+)\].*\n\s+by\s+\+(\S+) \(\+(\S+)%\)", outcome.out)
     assert found is not None, outcome.out

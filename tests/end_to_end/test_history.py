@@ -226,10 +226,10 @@ def test_a_paired_gate_shows_its_own_verdict_in_comparisons_and_histories(noisy:
         yaml.write_text(written.replace("models:\n", f"models:\n  new: {{path: {name}}}\n"), encoding="utf-8")
         noisy.run(f"--lmgate-report=json:{name}.json").expect(code)
     compared = lmgate(noisy.folder, "compare", "warm.json", "worse.json", code=1)
-    compared.says("PASS -> FAIL", "65.033 -> 67.3436  +3.55 % [+2.96, +4.12]  fails now, beyond the tolerance of 0.5%")
+    compared.says("PASS -> FAIL", "65.033 -> 67.3436  +3.55% [+2.96, +4.12]  fails now, beyond the tolerance of 0.5%")
     comment = lmgate(noisy.folder, "compare", "warm.json", "worse.json", "--markdown", code=1)
-    comment.says("| +3.55 % [+2.96, +4.12] | fails now, beyond the tolerance of 0.5% |")
-    said = "FAIL at +3.55 % [+2.96, +4.12] against the model 'warm', tolerance 0.5%"
+    comment.says("| +3.55% [+2.96, +4.12] | fails now, beyond the tolerance of 0.5% |")
+    said = "FAIL at +3.55% [+2.96, +4.12] against the model 'warm', tolerance 0.5%"
     lmgate(noisy.folder, "history", "runs").says("degraded [one-sided]", f": worse, {said}")
     for done in (compared, comment):
         done.is_silent_on("within noise")

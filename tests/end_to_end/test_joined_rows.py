@@ -24,7 +24,10 @@ GATES = """
     @pytest.mark.ppl_max("die", "words", 1e6)
     def test_text_file(): pass
 """
-NOTE = 'rows: 12 rows were read as one text; protocol="document" reads them one by one'
+NOTE = (
+    'rows: 12 rows were read as one text; protocol="document" reads them one by one; if they are one text, say so by '
+    r'join: "\n\n" in the entry of the dataset'
+)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
@@ -36,3 +39,9 @@ def test_joined_rows_are_told_once(project: Project, workers: tuple[str, ...]) -
     assert outcome.text.count(NOTE) == 1, outcome.text
     outcome = project.run("-k", "document or running or file", *workers).expect(0, passed=3)
     outcome.is_silent_on("rows were read as one text")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("rows.jsonl}", r'rows.jsonl, join: "\n\n"}'), encoding="utf-8"
+    )
+    outcome = project.run("--lmgate-report=json:report.json", *workers).expect(0, passed=5)
+    outcome.is_silent_on("rows were read as one text")
+    assert all(gate["cached"] for gate in project.report()["gates"])

@@ -86,14 +86,18 @@ def test_a_worse_model_fails_with_all_that_is_needed_to_believe_it(measured: Pro
         "no_regression: perplexity",
         "of 'sure' on 'words' is",
         "% worse than 60 of the model 'die': FAIL at a tolerance of 1%",
-        "the lower bound is beyond the tolerance, at 99 %",
-        "the smallest change this gate can see is",
+        "the change is beyond the tolerance with 99% confidence",
+        "noise      from ",
         "protocol:sliding|max_length:32|stride:16|average:token|unit:token",
         "399 tokens",
-        "pytest test_gate.py::test_gate --lmgate-refresh",
+        "reproduce  pytest test_gate.py::test_gate\n",
+        "accept     set another tolerance in test_gate.py:3\n",
+        "layers     lmgate why sure words --against die\n",
+        'help       "My build is red: what now?" (docs/howto/red_build.md of pytest-lmgate)\n',
         "degraded [one-sided]",
         "1 gate: 1 fail",
-    ).is_silent_on("the body must not run")
+    ).is_silent_on("the body must not run", "the smallest change this gate can see")
+    assert measured.report()["gates"][0]["layers"] == "lmgate why sure words --against die"
     comparison = measured.report()["gates"][0]["comparison"]
     assert comparison["lower"] > comparison["size"] == 0.01
     assert comparison["against"] == "model 'die'"
@@ -245,7 +249,7 @@ def test_inconclusive_passes_within_the_tolerance_fails_beyond_it_and_always_fai
 
     noisy.write(test_gate=NOISY.replace("TOLERANCE", f"{100 * within}%"))
     done = noisy.run("--lmgate-report", "json:report.json").expect(0, passed=1)
-    done.says("INCONCLUSIVE", "the data cannot tell", "the build goes on", "would settle it", "1 gate: 1 inconclusive")
+    done.says("INCONCLUSIVE", "inconclusive at 95%: the build goes on", "would settle it", "1 gate: 1 inconclusive")
     assert noisy.report()["gates"][0]["verdict"] == "inconclusive"
     assert noisy.report()["gates"][0]["comparison"]["needed"] > 80
     done = noisy.run("--lmgate-strict").expect(1, failed=1).says("INCONCLUSIVE", "--lmgate-strict fails the build")
@@ -254,7 +258,7 @@ def test_inconclusive_passes_within_the_tolerance_fails_beyond_it_and_always_fai
 
     noisy.write(test_gate=NOISY.replace("TOLERANCE", f"{100 * beyond}%"))
     done = noisy.run().expect(1, failed=1)
-    done.says("INCONCLUSIVE at a tolerance", "the build fails, as the measured change is beyond the tolerance")
+    done.says("INCONCLUSIVE at a tolerance", "the build fails, because the measured change is beyond the tolerance")
 
 
 def test_holm_turns_a_pass_into_inconclusive_and_the_summary_says_so(noisy: Project) -> None:
@@ -301,7 +305,7 @@ def test_a_gate_without_a_baseline_fails_with_the_command_that_makes_one(measure
     command = re.search(r"pytest (test_gate\S+) (--lmgate-update-new-only)", done.text)
     assert command is not None
     measured.run(*command.groups()).expect(0, passed=1).says("baseline lmgate-baseline.json: 1 new; commit it")
-    measured.run().expect(0, passed=1).says("PASS", "+0 % [+0, +0]")
+    measured.run().expect(0, passed=1).says("PASS", "+0% [+0, +0]")
 
 
 BY_A_LIMIT = """
@@ -346,7 +350,7 @@ def test_commands_that_are_shown_name_what_the_session_was_told(measured: Projec
     assert command is not None
     measured.run(*shlex.split(command.group(1))).expect(0, passed=1).says("baseline main.json: 1 new")
     measured.write(test_gate=BY_A_LIMIT).run(*told).expect(1).says(
-        f"reproduce  pytest test_gate.py::test_gate --lmgate-refresh {shown}\n"
+        f"reproduce  pytest test_gate.py::test_gate {shown}\n"
     )
 
 
@@ -508,7 +512,7 @@ def test_a_file_behind_a_link_or_of_an_editor_on_windows_is_the_same_file(measur
     with_baseline(measured)
     assert baseline(measured).is_symlink()
     real.write_bytes(b"\xef\xbb\xbf" + real.read_bytes().replace(b"\n", b"\r\n"))
-    measured.run().expect(0, passed=1).says("PASS", "+0 % [+0, +0]")
+    measured.run().expect(0, passed=1).says("PASS", "+0% [+0, +0]")
     measured.run("--lmgate-update").expect(0, passed=1).says("1 unchanged")
 
 

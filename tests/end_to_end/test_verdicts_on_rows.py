@@ -56,7 +56,7 @@ def test_two_models_with_equal_answers_on_20_rows_are_inconclusive_and_52_rows_s
     assert (verdict, found["bounds"], found["clustered_by"], found["needed"]) == ("inconclusive", "tango", "rows", 52)
     assert (found["degradation"], found["upper"]) == (0, pytest.approx(z2 / (20 + z2)))
     done = project.run("--lmgate-strict", "-n", "2").expect(1, failed=1)
-    done.says(settles, "bounds     tango, 20 rows", "--lmgate-strict fails the build")
+    done.says(settles, "noise      from 20 rows, by Tango's test", "--lmgate-strict fails the build")
 
     project.write(test_gate=regression("many", "even"))
     done = project.run("--lmgate-strict", "--lmgate-report", "json:report.json").expect(0, passed=1)
@@ -141,11 +141,11 @@ def test_an_accuracy_passes_by_its_lower_bound_and_fails_by_its_upper_one(
     done = project.run("--lmgate-report", "json:report.json", *workers).expect(1, passed=2, failed=2)
     done.says(
         "4 gates: 1 pass, 1 fail, 2 inconclusive",
-        "INCONCLUSIVE: the limit lies between the one-sided 95 % bounds",
+        "inconclusive at 95%: the limit lies within the noise",
         "the build goes on",
         "the build fails",
         "accuracy_min: accuracy 0 [0, 0.161125] of 'counter' on 'wrong' is below the limit 0.12",
-        "(wilson, 20 rows)",
+        "(from 20 rows, by Wilson's interval)",
         "few rows: 4 gates rest on fewer than 30 (the fewest: 20)",
     )
     gates = {gate["test"].rpartition("::")[2]: gate for gate in project.report()["gates"]}

@@ -73,7 +73,8 @@ def test_every_gate_is_a_test_whose_id_is_the_gates(measured: Project, options: 
     assert ran(outcome) == {DIE: "PASSED", SURE: "PASSED", BROKEN: "FAILED"}
     outcome.says(
         "ppl_max: perplexity 60 [60, 60] of 'die' on 'words' is above the limit 59.5",
-        f"reproduce  pytest '{BROKEN}' --lmgate-refresh",
+        f"reproduce  pytest '{BROKEN}'\n",
+        "accept     set another limit in lmgate.yaml:",
         "FAILED lmgate.yaml::ppl_max[die-words#2] - GateFailed: ppl_max: ",
         "\nPASS     ppl_max[die-words]  ",
         "\nFAIL     ppl_max[die-words#2]  ",

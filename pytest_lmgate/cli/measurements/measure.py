@@ -95,7 +95,7 @@ def _values(key: str, text: str) -> list[Any]:
 def _single(found: Measured) -> str:
     from pytest_lmgate.report.wording.numbers import interval, number
 
-    noise = f" {interval(*found.interval)}, at 95 %" if found.interval else ""
+    noise = f" {interval(*found.interval)}, at 95%" if found.interval else ""
     lines = [
         f"{found.metric} {number(found.value)}{noise}",
         f"  of {found.model} on {found.dataset}, {found.n:,} {found.unit}s",
@@ -115,7 +115,7 @@ def _figure(value: object) -> str:
 def _sweep(metric: str, swept: Sequence[str], found: Sequence[tuple[dict[str, Any], Measured]]) -> str:
     from pytest_lmgate.report.wording.numbers import interval, number
 
-    header = (*swept, metric, "95 % interval", "scored", "seconds", "")
+    header = (*swept, metric, "95% interval", "scored", "seconds", "")
     ends = [each.interval or (each.value, each.value) for _, each in found]
     low, high = min(min(pair) for pair in ends), max(max(pair) for pair in ends)
     rows = [

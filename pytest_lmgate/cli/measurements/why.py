@@ -100,4 +100,4 @@ def _number(value: float, stderr: float | None) -> str:
 
 
 def _change(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.2f} %"
+    return f"{100 * (ratio - 1):+.2f}%"

@@ -71,7 +71,7 @@ def diff(
     rows = [
         (
             *("-" if each[side] is None else f"{each[side]:.6g}" for side in ("old", "new")),
-            "-" if each["change"] is None else f"{each['change']:+.2f} %",
+            "-" if each["change"] is None else f"{each['change']:+.2f}%",
             each["is"],
             each["gate"],
         )

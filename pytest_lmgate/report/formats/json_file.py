@@ -19,7 +19,7 @@ _KEYS = (
     "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
     "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line", "direction", "device",
 )  # fmt: skip
-_OF_SOME_GATES = ("message", "at_least", "iid", "arguments")
+_OF_SOME_GATES = ("message", "at_least", "iid", "arguments", "layers")
 _OF_A_COMPARISON = (
     "against", "decision", "reference", "degradation", "tolerance", "size", "relative", "confidence", "clusters",
     "lower", "upper", "p_pass", "p_fail", "p_value", "detectable", "needed", "reason", "notes", "corrected", "bounds",

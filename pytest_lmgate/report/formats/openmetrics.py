@@ -28,8 +28,8 @@ def _compared(key: str) -> Reads:
 _FAMILIES: Mapping[str, tuple[str, Reads]] = {
     "value": ("Measured value, in the unit of the metric.", lambda verdict: verdict.value),
     "stderr": ("Standard error of the value.", lambda verdict: verdict.stderr),
-    "lower": ("Lower end of the interval at 95 %.", lambda verdict: verdict.interval and verdict.interval[0]),
-    "upper": ("Upper end of the interval at 95 %.", lambda verdict: verdict.interval and verdict.interval[1]),
+    "lower": ("Lower end of the interval at 95%.", lambda verdict: verdict.interval and verdict.interval[0]),
+    "upper": ("Upper end of the interval at 95%.", lambda verdict: verdict.interval and verdict.interval[1]),
     "limit": ("Limit of the value; of a comparison the worst value within the tolerance.", lambda each: each.limit),
     "reference": ("Value of the reference, where a gate has one.", _compared("reference")),
     "degradation": ("How much worse than the reference, as a fraction or in the unit.", _compared("degradation")),

@@ -22,7 +22,7 @@ from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.excerpt import excerpt, printable
 from pytest_lmgate.report.wording.numbers import degradation, interval, number
 
-_NOISE = {False: "95 % interval", True: "degraded [one-sided]"}
+_NOISE = {False: "95% interval", True: "degraded [one-sided]"}
 """Title of the column with the noise: of values, and of gates that are compared with a reference of their own."""
 _PLOT, _NAME = 28, 300
 

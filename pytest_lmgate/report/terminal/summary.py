@@ -17,11 +17,11 @@ from pytest_lmgate.report.wording.explanation import conclusion
 from pytest_lmgate.report.wording.rows import Row, counts, names
 
 _FEW = 30
-_LIMITED = ("verdict", "gate", "value", "95 % interval", "limit", "scored", "seconds")
+_LIMITED = ("verdict", "gate", "value", "95% interval", "limit", "scored", "seconds")
 _COMPARED = ("verdict", "gate", "degraded [one-sided]", "tolerance", "value", "reference", "scored", "seconds")
 # Columns that go first where the terminal is narrow; failures and reports have all of it.
 _FOLDS_OF_COMPARED = ("seconds", "scored", "reference", "value")
-_FOLDS_OF_LIMITED = ("seconds", "scored", "95 % interval")
+_FOLDS_OF_LIMITED = ("seconds", "scored", "95% interval")
 
 
 def summary_lines(verdicts: Sequence[Verdict], expected_to_fail: Collection[str] = ()) -> list[tuple[str, str]]:

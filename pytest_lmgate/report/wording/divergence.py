@@ -35,4 +35,4 @@ def _finite(value: object) -> float | None:
 def _number(value: float | None, percent: bool) -> str:
     if value is None:
         return "not finite"
-    return f"{100 * value:.4g} %" if percent else f"{value:.5g}"
+    return f"{100 * value:.4g}%" if percent else f"{value:.5g}"

@@ -6,9 +6,12 @@ __all__ = ["conclusion", "explain"]
 
 import shlex
 import shutil
+from collections.abc import Mapping
+from pathlib import Path
 
 from pytest_lmgate.gates.comparisons.comparison import Comparison
 from pytest_lmgate.gates.verdict import Bounded, Verdict
+from pytest_lmgate.metrics.noise.means import Rule
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.metrics.table import METRICS
 from pytest_lmgate.report.wording.counted import counted
@@ -16,6 +19,16 @@ from pytest_lmgate.report.wording.divergence import divergence_lines
 from pytest_lmgate.report.wording.excerpt import excerpt, printable
 from pytest_lmgate.report.wording.numbers import degradation, interval, number, size, tolerance
 from pytest_lmgate.report.wording.where import where_lines
+
+_HELP = '"My build is red: what now?" (docs/howto/red_build.md of pytest-lmgate)'
+_RULES: Mapping[Rule, str] = {
+    "student": "by Student's t",
+    "hall": "by Hall's method",
+    "tango": "by Tango's test",
+    "wilson": "by Wilson's interval",
+    "bootstrap": "by a paired bootstrap",
+    "unchanged": "of which none changed",
+}
 
 
 def explain(verdict: Verdict) -> str:
@@ -27,15 +40,15 @@ def _lines(verdict: Verdict) -> list[str]:
     name = METRICS[verdict.metric].title if verdict.metric in METRICS else verdict.metric
     if verdict.value is None:
         done = "judged" if verdict.marker == "no_regression" else "measured"
-        return [
-            f"{verdict.marker}: {name} of {verdict.model!r} on {verdict.dataset!r} could not be {done}",
-            f"  {verdict.message}",
+        return [  # the cause first: CI services and pytest's own summary show one line
+            f"{verdict.marker}: {verdict.message}",
+            f"  {name} of {verdict.model!r} on {verdict.dataset!r} could not be {done}",
         ]
     if verdict.comparison is not None:
         return _compared(verdict, verdict.comparison, name)
     if verdict.limit is None:
         begin = f"{verdict.marker}: {name} {number(verdict.value)} of {verdict.model!r} on {verdict.dataset!r}"
-        return [f"{begin}: {verdict.message}", *_facts(*_how_measured(verdict))]
+        return [f"{begin}: {verdict.message}", *_facts(*_how_measured(verdict)), *_next(verdict)]
     value, limit = distinct(verdict.value, verdict.limit)
     at_least = "at least " if verdict.at_least else ""
     noise = "" if verdict.interval is None else f" {interval(*verdict.interval)}"
@@ -58,6 +71,7 @@ def _lines(verdict: Verdict) -> list[str]:
             ("note", stopped if verdict.at_least else ""),
         ),
         *_worst(verdict),
+        *_next(verdict),
     ]
 
 
@@ -66,10 +80,9 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
     value, reference = distinct(verdict.value, found.reference)
     worse = f"{size(found, abs(found.degradation))} {'worse' if found.degradation > 0 else 'better'}"
     relation = "the same as" if found.degradation == 0 else f"{worse} than"
-    bounds = f"{found.bounds}, {_judged_between(found.clusters, found.clustered_by)}"
     p_value = "" if found.p_value is None else f"p = {found.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"
     power = ""
-    if found.detectable is not None:
+    if found.detectable is not None and found.detectable > found.tolerance.size and verdict.verdict != "fail":
         power = f"the smallest change this gate can see is {size(found, found.detectable)}"
     return [
         f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
@@ -78,7 +91,7 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
         *_facts(
             ("degraded", f"{degradation(found)}{_level(found)}"),
             ("verdict", conclusion(verdict)),
-            ("bounds", bounds if found.bounds else ""),
+            ("noise", _noise(found.clusters, found.clustered_by, found.bounds)),
             ("note", found.note),
             ("power", power),
             ("bootstrap", p_value),
@@ -87,6 +100,7 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
         ),
         *([] if verdict.where is None else where_lines(found, verdict.where)),
         *_worst(verdict),
+        *_next(verdict),
     ]
 
 
@@ -98,38 +112,44 @@ def conclusion(verdict: Verdict) -> str:
 
 
 def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
-    level = f"{100 * bounded.confidence:.15g} %"
+    level = f"{100 * bounded.confidence:.15g}%"
     if bounded.lower is None or bounded.upper is None:
-        return f"INCONCLUSIVE: there is no interval with {_judged_between(bounded.clusters, bounded.clustered_by)}"
-    between = _judged_between(bounded.clusters, bounded.clustered_by)
-    bounds = f"one-sided {level} bounds {interval(bounded.lower, bounded.upper)} ({bounded.bounds}, {between})"
+        return f"inconclusive: there is no interval with {_counted(bounded.clusters, bounded.clustered_by)}"
+    noise = _noise(bounded.clusters, bounded.clustered_by, bounded.bounds)
+    bounds = f"{interval(bounded.lower, bounded.upper)} ({noise})"
     if verdict.verdict in ("pass", "fail"):
         side = "within" if verdict.verdict == "pass" else "beyond"
-        return f"{verdict.verdict.upper()}: the value is {side} the limit, and so is its bound; {bounds}"
+        return f"the value is {side} the limit with {level} confidence: {bounds}"
     build = "the build fails" if verdict.blocking else "the build goes on"
-    text = f"INCONCLUSIVE: the limit lies between the {bounds}; {build}"
+    text = f"inconclusive at {level}: the limit lies within the noise {bounds}; {build}"
     return f"{text}; about {bounded.needed:,} {verdict.unit}s would settle it" if bounded.needed else text
 
 
-def _judged_between(clusters: int, clustered_by: str) -> str:
-    return counted(clusters, clustered_by.removesuffix("s"))
+def _counted(clusters: int, clustered_by: str) -> str:
+    return counted(clusters, clustered_by.removesuffix("s")) + " of text" * (clustered_by == "blocks")
+
+
+def _noise(clusters: int, clustered_by: str, rule: Rule | None) -> str:
+    return "" if rule is None else f"from {_counted(clusters, clustered_by)}, {_RULES[rule]}"
 
 
 def _level(found: Comparison) -> str:
-    return "" if found.bounds is None else f", one-sided {100 * found.confidence:.15g} % bounds"
+    return "" if found.bounds is None else f", each end at {100 * found.confidence:.15g}%"
 
 
 def _of_comparison(verdict: Verdict, found: Comparison) -> str:
-    level = f"{100 * found.confidence:.15g} %"
+    level = f"{100 * found.confidence:.15g}%"
     if verdict.verdict == "pass":
-        return found.reason or f"the upper bound is within the tolerance, at {level}"
+        return found.reason or f"the change is within the tolerance with {level} confidence"
     if verdict.verdict == "fail":
-        return f"the lower bound is beyond the tolerance, at {level}"
-    build = "the build fails" if verdict.blocking else "the build goes on"
-    side = "beyond" if found.degradation > found.tolerance.size else "within"
-    text = f"the data cannot tell, at {level}; {build}, as the measured change is {side} the tolerance"
-    if found.degradation <= found.tolerance.size and verdict.blocking:
-        text = f"the data cannot tell, at {level}; --lmgate-strict fails the build"
+        return f"the change is beyond the tolerance with {level} confidence"
+    is_beyond = found.degradation > found.tolerance.size
+    if verdict.blocking and not is_beyond:
+        build = "--lmgate-strict fails the build"
+    else:
+        build = f"the build {'fails' if verdict.blocking else 'goes on'}, because the measured change is "
+        build += f"{'beyond' if is_beyond else 'within'} the tolerance"
+    text = f"inconclusive at {level}: {build}"
     if verdict.is_corrected:
         text += f"; it is {found.decision.upper()} alone, before Holm's correction"
     if found.needed is not None and found.degradation == 0 and found.bounds in ("tango", "unchanged"):
@@ -143,10 +163,28 @@ def _of_comparison(verdict: Verdict, found: Comparison) -> str:
 def _how_measured(verdict: Verdict) -> list[tuple[str, str]]:
     return [
         ("signature", verdict.signature),
-        ("targets", _targets(verdict)),
+        ("scored", _scored(verdict)),
         ("measured", _provenance(verdict)),
-        ("reproduce", shlex.join(["pytest", verdict.test, "--lmgate-refresh", *verdict.arguments])),
     ]
+
+
+def _next(verdict: Verdict) -> list[str]:
+    """Return what to do next."""
+    again = ["pytest", verdict.test, *verdict.arguments]
+    if not verdict.failed:
+        return _facts(("reproduce", shlex.join(again)))
+    file = Path(verdict.file)
+    file = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    place = f" in {file}:{verdict.line}" if verdict.file else ""
+    accept = f"set another {'limit' if verdict.comparison is None else 'tolerance'}{place}"
+    if verdict.comparison is not None and verdict.comparison.against.startswith("baseline"):
+        accept = f"{shlex.join([*again, '--lmgate-update'])}, and commit the baseline"
+    return _facts(
+        ("reproduce", shlex.join(again)),
+        ("accept", accept),
+        ("layers", verdict.layers),
+        ("help", _HELP),
+    )
 
 
 def _worst(verdict: Verdict) -> list[str]:
@@ -169,16 +207,16 @@ def _facts(*pairs: tuple[str, str]) -> list[str]:
     return [f"  {key:<10} {text}" for key, text in pairs if text]
 
 
-def _targets(verdict: Verdict) -> str:
+def _scored(verdict: Verdict) -> str:
     count = f"{verdict.n:,} {verdict.unit}s" if verdict.n is not None else "unknown"
     if verdict.at_least:
         return count
     if (statistic := dict(verdict.details).get("statistic", "mean")) != "mean":
         return f"{count}; no interval: {statistic} is no mean"
     if verdict.stderr is None:
-        rows, text = "all rows are one cluster", "the text is a single cluster (one window or document)"
-        return f"{count}; no interval: {rows if verdict.unit == 'row' else text}"
-    return f"{count}, standard error {verdict.stderr:.3g}, interval at 95 %"
+        few = "too few independent rows" if verdict.unit == "row" else "too little text"
+        return f"{count}; no interval: {few} to estimate the noise"
+    return f"{count}, standard error {verdict.stderr:.3g}, interval at 95%"
 
 
 def _provenance(verdict: Verdict) -> str:
@@ -186,5 +224,5 @@ def _provenance(verdict: Verdict) -> str:
         return f"now, in {verdict.seconds:.1f} s; nothing is kept of a function, which has no content to hash"
     where = f"fingerprint {verdict.fingerprint[:12]}"
     if verdict.cached:
-        return f"earlier, from the cache ({where})"
+        return f"earlier, from the cache ({where}); --lmgate-refresh measures again"
     return f"now, in {verdict.seconds:.1f} s ({where})"

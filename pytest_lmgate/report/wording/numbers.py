@@ -24,18 +24,19 @@ def interval(low: float, high: float) -> str:
 
 def size(found: Comparison | ComparedRecord, value: float, form: str = ".4g") -> str:
     """Return a change in the unit of the tolerance: in percent, or in the metric's own."""
-    return f"{100 * value:{form}} %" if found.tolerance.relative else f"{value:{form}}"
+    return f"{100 * value:{form}}%" if found.tolerance.relative else f"{value:{form}}"
 
 
-def tolerance(found: Comparison, metric: str) -> str:
+def tolerance(found: Comparison | ComparedRecord, metric: str) -> str:
     """Return a tolerance as it was written and what it comes to: ``5% (2.5 points)``, ``1.5 ppl (41%)``.
 
     A percentage is one of the reference's value, which for a share is not a number of points.
     """
     row, written, amount = METRICS.get(metric, USERS_METRIC), str(found.tolerance), found.tolerance.size
-    share = "" if found.tolerance.relative or not found.reference else f"{_short(100 * amount / abs(found.reference))}%"
+    reference = abs(found.reference or 0.0)
+    share = "" if found.tolerance.relative or not reference else f"{_short(100 * amount / reference)}%"
     if found.tolerance.relative:
-        amount *= abs(found.reference)
+        amount *= reference
     points = _short(amount * (100 if row.scale == 1 else 1))
     in_points = f"{points} point{'s' * (points != '1')}" if row.unit == "points" else ""
     if not (found.tolerance.relative or row.scale == 1):
@@ -50,10 +51,10 @@ def _short(value: float) -> str:
 
 
 def degradation(found: Comparison | ComparedRecord) -> str:
-    """Return the change with its one-sided bounds, as in ``+0.65 % [+0.52, +0.78]``; plus is worse."""
+    """Return the change with its one-sided bounds, as in ``+0.65% [+0.52, +0.78]``; plus is worse."""
     if found.lower is None or found.upper is None:
         return f"{size(found, found.degradation, '+.4g')} (no bounds)"
-    scale, unit = (100, " %") if found.tolerance.relative else (1, "")
+    scale, unit = (100, "%") if found.tolerance.relative else (1, "")
     shown = [scale * value for value in (found.degradation, found.lower, found.upper)]
     decimals = _decimals(shown, scale * found.tolerance.size)
     measured, lower, upper = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["changed", "position_words", "slope_words", "tag_name", "where_lines"]
+__all__ = ["changed", "passage_words", "position_words", "slope_words", "tag_name", "where_lines"]
 
 import shutil
 from dataclasses import replace
@@ -13,25 +13,31 @@ from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.excerpt import ending, excerpt
 from pytest_lmgate.report.wording.numbers import degradation
 
-_TOKENS, _TAGS, _NAME = 2, 5, 40
-"""Tokens of a document and tags that a terminal shows; the page and the JSON report have all."""
+_PASSAGES, _TOKENS, _TAGS, _NAME = 3, 2, 5, 40
+"""Passages, tokens of each, and tags that a failure shows; the page and the JSON report have all."""
 
 
 def where_lines(found: Comparison, where: Where) -> list[str]:
     """Return the lines."""
     lines = []
     if where.passages:
-        asked = " and the tokens that rose most" if any(passage.tokens for passage in where.passages) else ""
-        lines.append(f"  where      parts of the text that cost most, their rise in nats per {where.per}{asked}")
-        for passage in where.passages:
-            lines += _passage(passage)
+        tokens = ", and at which tokens" if any(passage.tokens for passage in where.passages) else ""
+        lines.append(f"  where      parts of the text that cost most: by how much the loss rose{tokens}")
+        for passage in where.passages[:_PASSAGES]:
+            lines += _passage(passage, where.per)
     if words := slope_words(where):
         lines.append(f"  positions  {words}")
     return lines + _tags(found, where) + [f"  note       {excerpt(note, 300)}" for note in where.notes]
 
 
-def _passage(passage: Passage) -> list[str]:
-    begin = f"    {passage.place}: {passage.rise / passage.count:+.3g} over {passage.count:,}"
+def passage_words(passage: Passage, per: str) -> str:
+    """Return by how much a passage's loss rose: in all, by which passages are sorted, and for each unit."""
+    each = f"{passage.rise / passage.count:+.2g} each"
+    return f"{passage.rise:+.3g} nats over {counted(passage.count, per)} ({each})"
+
+
+def _passage(passage: Passage, per: str) -> list[str]:
+    begin = f"    {passage.place}: {passage_words(passage, per)}"
     if passage.begins:
         begin += "  "
         begin += excerpt(passage.begins, max(20, shutil.get_terminal_size().columns - len(begin)))

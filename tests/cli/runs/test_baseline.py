@@ -87,8 +87,8 @@ def test_diff_says_old_and_new_and_whether_it_is_worse(file: Path) -> None:
     file.write_text(format_baseline({"t.py::test_a": worse, "t.py::test_b": lower, "t.py::test_c": ENTRY}))
     rows = [line.split() for line in lmgate("diff").stdout.splitlines()]
     assert rows[1:-1] == [
-        ["2", "2.2", "+10.00", "%", "worse", "t.py::test_a"],
-        ["40", "30", "-25.00", "%", "worse", "t.py::test_b"],
+        ["2", "2.2", "+10.00%", "worse", "t.py::test_a"],
+        ["40", "30", "-25.00%", "worse", "t.py::test_b"],
         ["-", "2", "-", "new", "t.py::test_c"],
     ]
     file.write_text(format_baseline({"t.py::test_a": better}))

@@ -152,7 +152,7 @@ def test_a_gate_with_a_reference_of_its_own_is_judged_by_its_verdict_alone(
         (line,) = (line for line in done.stdout.splitlines() if line.startswith(f"{verdicts} ") and words in line)
         assert "%" in line
     assert "PASS -> FAIL" in done.stdout.splitlines()[1]
-    assert "+5.00 % [+4.90, +5.10]" in done.stdout
+    assert "+5.00% [+4.90, +5.10]" in done.stdout
     assert "not compared" not in done.stdout
     assert lmgate(after, before).exit_code == 1
     assert lmgate(after, after).exit_code == 0
@@ -163,7 +163,7 @@ def test_a_gate_with_a_reference_of_its_own_is_judged_by_its_verdict_alone(
 
 def test_bounds_of_a_comparison_that_are_infinite_are_shown_as_such(tmp_path: Path) -> None:
     wide = report(tmp_path / "a.json", gate("a", 9.0, "inconclusive", comparison=compared(0.05, None)))
-    assert "+5 % [-inf, +inf]" in lmgate(wide, wide).stdout
+    assert "+5% [-inf, +inf]" in lmgate(wide, wide).stdout
 
 
 def test_many_gates_share_the_chance_of_a_false_alarm(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_counts_come_first_then_a_table_with_failures_first_then_explanations(
 |---|---|---:|---:|---:|---:|---:|
 | ❌ FAIL | `ppl_max[int8-wikitext2]` | 18.15 [17.25, 19.0625] | 16.5 |  | 283,287 tokens | 12.3 |
 | ❌ ERROR | `bpb_max[gone-wikitext2]` |  | 16.5 |  |  | 0.0 |
-| ❌ FAIL | `no_regression[int8-x]` | 18.15 [17.25, 19.0625] | 16.5 `model 'fp16'` | +10.0 % [+9.0, +11.0], \
+| ❌ FAIL | `no_regression[int8-x]` | 18.15 [17.25, 19.0625] | 16.5 `model 'fp16'` | +10.0% [+9.0, +11.0], \
 tolerance 1% | 283,287 tokens | 12.3 |
 | ✅ PASS | `ppl_max[int8-x]` | 16 [15.5, 16.5] | 16.5 |  | 283,287 tokens | cached |"""
     )

@@ -23,7 +23,7 @@ def test_a_line_per_gate_between_header_and_counts(
     assert (
         "\n".join(line for _, line in lines)
         == """\
-verdict  gate                     value     95 % interval  limit          scored  seconds
+verdict  gate                     value      95% interval  limit          scored  seconds
 FAIL     ppl_max[int4-wikitext2]  18.15  [17.25, 19.0625]   16.5  283,287 tokens     12.3
 FAIL     ppl_max[int3-wikitext2]  >= 20                 -   16.5  283,287 tokens     12.3
 ERROR    bpb_max[gone-wikitext2]      -                 -   16.5               -      0.0

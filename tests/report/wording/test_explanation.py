@@ -25,9 +25,11 @@ def test_a_failure_says_all_there_is_to_know(failed: Verdict) -> None:
 ppl_max: perplexity 18.15 [17.25, 19.0625] of 'int8' on 'wikitext2' is above the limit 16.5
   by         +1.65 (+10.00%)
   signature  protocol:sliding|max_length:1024|stride:512|average:token|unit:token|version:0.1.0
-  targets    283,287 tokens, standard error 0.457, interval at 95 %
+  scored     283,287 tokens, standard error 0.457, interval at 95%
   measured   now, in 12.3 s (fingerprint 0123456789ab)
-  reproduce  pytest tests/test_quality.py::test_quality --lmgate-refresh"""
+  reproduce  pytest tests/test_quality.py::test_quality
+  accept     set another limit
+  help       "My build is red: what now?" (docs/howto/red_build.md of pytest-lmgate)"""
     )
 
 
@@ -38,9 +40,9 @@ def test_a_pass_from_the_cache_says_so(passed: Verdict) -> None:
 ppl_max: perplexity 16 [15.5, 16.5] of 'int8' on 'wikitext2' is within the limit 16.5
   by         -0.5 (-3.03%)
   signature  protocol:sliding|max_length:1024|stride:512|average:token|unit:token|version:0.1.0
-  targets    283,287 tokens, standard error 0.457, interval at 95 %
-  measured   earlier, from the cache (fingerprint 0123456789ab)
-  reproduce  pytest tests/test_quality.py::test_quality --lmgate-refresh"""
+  scored     283,287 tokens, standard error 0.457, interval at 95%
+  measured   earlier, from the cache (fingerprint 0123456789ab); --lmgate-refresh measures again
+  reproduce  pytest tests/test_quality.py::test_quality"""
     )
 
 
@@ -51,10 +53,12 @@ def test_a_measurement_stopped_early_is_a_lower_bound(stopped: Verdict) -> None:
 ppl_max: perplexity at least 20 of 'int8' on 'wikitext2' is above the limit 16.5
   by         at least +3.5 (+21.21%)
   signature  protocol:sliding|max_length:1024|stride:512|average:token|unit:token|version:0.1.0
-  targets    283,287 tokens
+  scored     283,287 tokens
   measured   now, in 12.3 s (fingerprint 0123456789ab)
-  reproduce  pytest tests/test_quality.py::test_quality --lmgate-refresh
-  note       stopped early by --lmgate-fail-fast: the sum so far already proves it"""
+  note       stopped early by --lmgate-fail-fast: the sum so far already proves it
+  reproduce  pytest tests/test_quality.py::test_quality
+  accept     set another limit
+  help       "My build is red: what now?" (docs/howto/red_build.md of pytest-lmgate)"""
     )
 
 
@@ -62,15 +66,15 @@ def test_what_could_not_be_measured_says_why(unmeasured: Verdict) -> None:
     assert (
         explain(unmeasured)
         == """\
-bpb_max: bits per byte of 'gone' on 'wikitext2' could not be measured
-  model 'gone': no such folder: models/gone; check models.gone.path"""
+bpb_max: model 'gone': no such folder: models/gone; check models.gone.path
+  bits per byte of 'gone' on 'wikitext2' could not be measured"""
     )
 
 
 def test_without_an_interval_the_reason_is_given(failed: Verdict) -> None:
     alone = replace(failed, stderr=None, interval=None)
     assert "perplexity 18.15 of 'int8'" in explain(alone)
-    assert "283,287 tokens; no interval: the text is a single cluster (one window or document)" in explain(alone)
+    assert "283,287 tokens; no interval: too little text to estimate the noise" in explain(alone)
 
 
 def test_the_excess_has_no_percentage_of_a_limit_of_zero_and_one_with_its_own_sign_of_a_negative_one(
@@ -82,7 +86,7 @@ def test_the_excess_has_no_percentage_of_a_limit_of_zero_and_one_with_its_own_si
 
 def test_rows_without_an_interval_are_one_cluster(failed: Verdict) -> None:
     alone = explain(replace(failed, stderr=None, interval=None, n=7, unit="row"))
-    assert "7 rows; no interval: all rows are one cluster\n" in alone
+    assert "7 rows; no interval: too few independent rows to estimate the noise\n" in alone
 
 
 def test_an_interval_may_have_no_upper_end(failed: Verdict) -> None:
@@ -90,7 +94,7 @@ def test_an_interval_may_have_no_upper_end(failed: Verdict) -> None:
 
 
 def test_a_test_id_can_be_pasted_into_a_shell(failed: Verdict) -> None:
-    assert "reproduce  pytest 'tests/test_a.py::test_a[x y]' --lmgate-refresh" in explain(
+    assert "reproduce  pytest 'tests/test_a.py::test_a[x y]'" in explain(
         replace(failed, test="tests/test_a.py::test_a[x y]")
     )
 
@@ -136,14 +140,14 @@ def _change(degradation: float, lower: float | None, upper: float | None, size: 
 @pytest.mark.parametrize(
     ("change", "shown"),
     [
-        (_change(0.00647, 0.00518, 0.00777, 0.01, relative=True), "+0.65 % [+0.52, +0.78]"),
+        (_change(0.00647, 0.00518, 0.00777, 0.01, relative=True), "+0.65% [+0.52, +0.78]"),
         (_change(0.00647, 0.00518, 0.00777, 0.01, relative=False), "+0.0065 [+0.0052, +0.0078]"),
-        (_change(-0.5, -0.7, -0.3, 0.01, relative=True), "-50 % [-70, -30]"),
-        (_change(0.0, 0.0, 0.0, 0.01, relative=True), "+0 % [+0, +0]"),
+        (_change(-0.5, -0.7, -0.3, 0.01, relative=True), "-50% [-70, -30]"),
+        (_change(0.0, 0.0, 0.0, 0.01, relative=True), "+0% [+0, +0]"),
         (_change(-0.0, -0.0, 0.0, 0.01, relative=False), "+0 [+0, +0]"),
-        (_change(0.00999, 0.0098, 0.010004, 0.01, relative=True), "+0.9990 % [+0.9800, +1.0004]"),
-        (_change(1e9, 1e8, math.inf, 0.01, relative=True), "+1e+11 % [+1e+10, +inf]"),
-        (_change(0.012345, None, None, 0.01, relative=True), "+1.234 % (no bounds)"),
+        (_change(0.00999, 0.0098, 0.010004, 0.01, relative=True), "+0.9990% [+0.9800, +1.0004]"),
+        (_change(1e9, 1e8, math.inf, 0.01, relative=True), "+1e+11% [+1e+10, +inf]"),
+        (_change(0.012345, None, None, 0.01, relative=True), "+1.234% (no bounds)"),
     ],
 )
 def test_a_degradation_shows_two_digits_of_its_noise_and_more_where_the_tolerance_is_near(
@@ -170,26 +174,26 @@ def test_a_bound_is_never_shown_on_the_other_side_of_the_tolerance(numbers: list
         (
             "pass",
             False,
-            "PASS: the value is within the limit, and so is its bound; "
-            "one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks)",
+            "the value is within the limit with 95% confidence: [17.5, 18.5] "
+            "(from 20 blocks of text, by Hall's method)",
         ),
         (
             "fail",
             False,
-            "FAIL: the value is beyond the limit, and so is its bound; "
-            "one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks)",
+            "the value is beyond the limit with 95% confidence: [17.5, 18.5] "
+            "(from 20 blocks of text, by Hall's method)",
         ),
         (
             "inconclusive",
             False,
-            "INCONCLUSIVE: the limit lies between the one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks); "
-            "the build goes on; about 400,000 tokens would settle it",
+            "inconclusive at 95%: the limit lies within the noise [17.5, 18.5] (from 20 blocks of text, by "
+            "Hall's method); the build goes on; about 400,000 tokens would settle it",
         ),
         (
             "inconclusive",
             True,
-            "INCONCLUSIVE: the limit lies between the one-sided 95 % bounds [17.5, 18.5] (hall, 20 blocks); "
-            "the build fails; about 400,000 tokens would settle it",
+            "inconclusive at 95%: the limit lies within the noise [17.5, 18.5] (from 20 blocks of text, by "
+            "Hall's method); the build fails; about 400,000 tokens would settle it",
         ),
     ],
 )
@@ -203,7 +207,7 @@ def test_a_limit_gate_with_a_confidence_says_by_which_bounds_it_was_judged(
 
 def test_a_limit_gate_without_an_interval_says_what_there_is(failed: Verdict) -> None:
     text = explain(replace(failed, verdict="inconclusive", bounded=Bounded(0.95, clusters=1, clustered_by="rows")))
-    assert "INCONCLUSIVE: there is no interval with 1 row" in text
+    assert "inconclusive: there is no interval with 1 row" in text
 
 
 def test_two_models_that_agree_in_every_row_need_so_many_rows(failed: Verdict) -> None:
@@ -211,14 +215,26 @@ def test_two_models_that_agree_in_every_row_need_so_many_rows(failed: Verdict) -
     verdict = replace(failed, verdict="inconclusive", value=16.0, unit="row", n=20, comparison=change)
     text = explain(verdict)
     assert "it needs 52 rows without a change to show less than 0.05" in text
-    assert "\n  bounds     tango, 20 rows\n" in text
+    assert "\n  noise      from 20 rows, by Tango's test\n" in text
     assert "would settle it" not in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "detectable", "is_said"),
+    [("inconclusive", 0.06, True), ("inconclusive", 0.04, False), ("fail", 0.06, False)],
+)
+def test_what_a_gate_can_see_is_said_where_it_is_more_than_the_tolerance(
+    failed: Verdict, verdict: str, detectable: float, is_said: bool
+) -> None:
+    change = replace(_change(0.1, 0.0, 0.2, 0.05, relative=True), bounds="hall", detectable=detectable)
+    text = explain(replace(failed, verdict=verdict, comparison=change))
+    assert ("power      the smallest change this gate can see is 6%" in text) == is_said
 
 
 def test_the_same_measurement_twice_says_so(failed: Verdict) -> None:
     change = replace(_change(0.0, 0.0, 0.0, 0.0, relative=True), reason="the same measurement twice")
     text = explain(replace(failed, verdict="pass", value=16.0, comparison=change))
-    assert "\n  degraded   +0 % [+0, +0]\n  verdict    the same measurement twice\n" in text
+    assert "\n  degraded   +0% [+0, +0]\n  verdict    the same measurement twice\n" in text
 
 
 _FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -253,7 +269,7 @@ def test_a_score_that_should_be_higher_is_below_its_limit_and_its_worst_rows_are
     first, *rest = explain(verdict).split("\n")
     assert first == "bleu_min: BLEU 20.5 of 'int8' on 'wikitext2' is below the limit 25"
     assert rest[0] == "  by         -4.5 (-18.00%)"
-    assert rest[-7:] == [
+    assert rest[-10:-3] == [
         "  worst rows row (from 0), score, prompt, reference, output",
         "    1,203         0  say it",
         "                     the whole...",
