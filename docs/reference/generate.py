@@ -19,7 +19,7 @@ from pytest_lmgate.backends.base import Backend, Kind, Offer
 from pytest_lmgate.backends.table import BACKENDS
 from pytest_lmgate.metrics.table import METRICS, Statistics
 from pytest_lmgate.plugin.options import add_options
-from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP
+from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP, arguments_help
 from pytest_lmgate.spec.json_schema import json_schema
 
 HERE = Path(__file__).parent
@@ -46,13 +46,18 @@ def pages() -> dict[str, str]:
 
 def _markers() -> Iterator[str]:
     yield "# Markers and fixtures\n"
-    yield "As `lmgate markers` prints them. What the arguments of a protocol mean: [protocols](../protocols.md);"
-    yield "those of generated texts: [texts](../texts.md).\n"
+    yield "As `lmgate markers` prints them, and `lmgate markers NAME` with the arguments of one."
+    yield "[Protocols](../protocols.md) and [texts](../texts.md) say more of theirs.\n"
     for title, table in (("Markers", MARKERS_HELP), ("Fixtures", FIXTURES_HELP)):
         yield f"## {title}\n"
         for name, words in table.items():
             call, said = _call_and_words(words)
             yield f"### `{name}`\n\n```python\n{call}\n```\n\n{said[:1].upper()}{said[1:]}\n"
+            yield "| argument | default | meaning |"
+            yield "|---|---|---|"
+            for each, (default, meaning) in arguments_help(name).items():
+                yield f"| `{each}` | {f'`{default}`' if default else ''} | {_cell(meaning)} |"
+            yield ""
 
 
 def _call_and_words(words: str) -> tuple[str, str]:

@@ -87,7 +87,7 @@ class Metric:
         Raises:
             LmgateError: The statistics cannot be scored.
         """
-        made: Score = self._scorer()(statistics, **how)
+        made: Score = self.scorer()(statistics, **how)
         return made
 
     def text_metric(self, options: Mapping[str, Any]) -> TextMetric:
@@ -96,10 +96,11 @@ class Metric:
         Raises:
             ConfigError: An option is not what it should be.
         """
-        made: TextMetric = self._scorer()(**options)
+        made: TextMetric = self.scorer()(**options)
         return made
 
-    def _scorer(self) -> Any:
+    def scorer(self) -> Any:
+        """Import the function that `scored_by` names."""
         module, _, function = self.scored_by.partition(":")
         return getattr(import_module(f"pytest_lmgate.metrics.{module}"), function)
 

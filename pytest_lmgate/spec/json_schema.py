@@ -8,8 +8,7 @@ from __future__ import annotations
 
 __all__ = ["json_schema"]
 
-import re
-from inspect import Parameter, cleandoc
+from inspect import Parameter
 from typing import Any
 
 import msgspec
@@ -17,9 +16,8 @@ import msgspec
 from pytest_lmgate.config.specs import DEVICES, DTYPES, ProjectSpec
 from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC
 from pytest_lmgate.spec.arguments import NO_REGRESSION, OF_NO_REGRESSION, arguments_of, arguments_of_no_regression
-from pytest_lmgate.spec.catalogue import MARKERS_HELP
+from pytest_lmgate.spec.catalogue import MARKERS_HELP, documented
 
-_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
 # A model needs one of these; that it has only one is said where the file is read.
 _SOURCES = {"ModelSpec": ("path", "hub", "server", "backend"), "DatasetSpec": ("path", "hub")}
 _NUMBER = {"type": "number"}
@@ -42,7 +40,7 @@ def json_schema() -> dict[str, Any]:
     """Return the schema, draft 2020-12."""
     (_, definitions) = msgspec.json.schema_components([ProjectSpec], ref_template="#/$defs/{name}")
     for name, definition in definitions.items():
-        words, described = _documented(definition.get("description", ""))
+        words, described = documented(definition.get("description", ""))
         definition["description"] = words
         for key, entry in definition["properties"].items():
             if key in _SAID:
@@ -86,11 +84,3 @@ def _marker(name: str, arguments: list[Parameter]) -> dict[str, Any]:
         "required": [each.name for each in arguments if each.default is Parameter.empty],
         "additionalProperties": False,
     }
-
-
-def _documented(docstring: str) -> tuple[str, dict[str, str]]:
-    """Return the first paragraph of a class's docstring, and what it says of each attribute."""
-    text = cleandoc(docstring)
-    words, _, attributes = text.partition("\n\nAttributes:\n")
-    found = {key: " ".join(said.split()) for key, said in _ATTRIBUTE.findall(attributes)}
-    return " ".join(words.split()), found

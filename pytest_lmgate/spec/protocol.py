@@ -25,13 +25,15 @@ class Protocol:
     """A protocol as asked for in a marker, a fixture or lmgate.yaml.
 
     Attributes:
-        name: One of the table of protocols.
-        max_length: Window in tokens; None is the convention's own, else the model's context.
+        name: Which windows of a text are read and which of their tokens are scored: a name of docs/protocols.md.
+        max_length: Window in tokens; None is the protocol's own, else the model's context.
         stride: Step in tokens, where the protocol has one; None is half the window.
-        unit: One of `UNITS`: what the perplexity is per.
-        average: ``token`` pools all targets; ``window`` is the unweighted mean of the windows' means.
+        unit: What the perplexity is per: ``token``, ``word``, ``byte``, ``char`` or ``bits_per_byte``.
+        average: ``token`` pools all targets; ``window`` is the unweighted mean of the windows' means; None is the
+            protocol's own.
         allow_beyond_context: Permit a window longer than the model's context, for people who measure that.
-        add_bos_token: See `Windowing`.
+        add_bos_token: Of ``lm-eval``, the special tokens of each row: False for none, True for a BOS, None for those
+            that the tokenizer adds.
 
     Raises:
         ProtocolError: An unknown name, a number out of range, or an argument that the protocol does not have.

@@ -21,6 +21,8 @@ class TextRequest:
 
     Attributes:
         options: The metric's own, those that were said.
+        predictions: Texts to score in place of a model's, one a row.
+        references: Of `predictions`, a list of texts for each row.
     """
 
     metric: str
@@ -35,7 +37,8 @@ class ChoiceRequest:
     """Multiple choice by likelihood.
 
     Attributes:
-        variant: ``acc``, ``acc_norm`` (per character) or ``acc_bytes`` (per byte): what decides.
+        variant: The choice with the highest log-likelihood is the model's: of the whole (``acc``), per character
+            (``acc_norm``) or per byte (``acc_bytes``).
         max_length: Tokens read at most; None is the model's context.
 
     Raises:
@@ -70,7 +73,10 @@ class MaskedRequest:
 
 @dataclass(frozen=True)
 class DivergenceRequest:
-    """A model beside its reference, given as models are, on the same tokens; the statistic is one of `KL_STATISTICS`.
+    """A model beside its reference, given as models are, on the same tokens.
+
+    Attributes:
+        statistic: Of the tokens' divergences: ``mean``, ``median``, ``p90``, ``p95``, ``p99``, ``p99.9`` or ``max``.
 
     Raises:
         ConfigError: No reference, or an unknown statistic.

@@ -22,8 +22,8 @@ class GenerationSettings:
         stop: A text ends before the first of these strings.
         seed: Makes sampling repeatable; sampling needs it, and nothing else may have it.
         temperature: Sampling temperature; with `seed` only.
-        top_p: Nucleus; with `seed` only.
-        top_k: Likewise.
+        top_p: Draw from the most likely tokens that have this share of the probability; with `seed` only.
+        top_k: Draw from so many of the most likely tokens; with `seed` only.
         truncate: ``left`` cuts the beginning of a prompt that does not fit; None makes that an error.
 
     Raises:
