@@ -14,6 +14,7 @@ import msgspec
 from pytest_lmgate.gates.comparisons.comparison import Comparison, needed
 from pytest_lmgate.gates.spread import Spread
 from pytest_lmgate.gates.where import Where
+from pytest_lmgate.metrics.noise.means import Rule
 from pytest_lmgate.metrics.noise.student import normal_quantile
 from pytest_lmgate.metrics.score import Score
 
@@ -27,7 +28,7 @@ class Bounded:
     confidence: float
     lower: float | None = None
     upper: float | None = None
-    bounds: str | None = None
+    bounds: Rule | None = None
     clusters: int = 0
     clustered_by: str = "rows"
     needed: int | None = None
