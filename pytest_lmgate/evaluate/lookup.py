@@ -19,7 +19,7 @@ from pytest_lmgate.engine.pool import FilesChanged, ModelPool
 from pytest_lmgate.errors import CacheError, LmgateError, ModelError
 from pytest_lmgate.evaluate.measurements.measurement import AtLeast, Bench, Measurement
 from pytest_lmgate.evaluate.verification import Verification
-from pytest_lmgate.identity.patches import patches
+from pytest_lmgate.identity.code import find_patched_libraries
 
 T = TypeVar("T")
 _UNKEPT = "not kept "  # begins the key of a model in the pool whose measurements are not kept
@@ -192,7 +192,7 @@ class Measurements:
 
     def was_patched(self, measurement: Measurement[T]) -> bool:
         """Whether a library was patched while it was loaded: the address does not tell of it."""
-        found = patches()
+        found = find_patched_libraries()
         if not found or any("patches" in model.ingredients for model in measurement.models):
             return False
         for model in measurement.models:

@@ -26,8 +26,8 @@ from pathlib import Path
 LIBRARIES = frozenset({"accelerate", "bitsandbytes", "numpy", "peft", "tokenizers", "torch", "torchao", "transformers"})
 # The kernels of quantized models come from one of these.
 QUANTIZERS = ("accelerate", "bitsandbytes", "torchao", "gptqmodel", "autoawq", "compressed-tensors", "optimum", "hqq")
-# These packages decorate functions of the libraries and compute nothing.
-_BENEATH = frozenset({"huggingface_hub", "typing_extensions"})
+# The libraries use functions of these packages, which compute nothing.
+_BENEATH = frozenset({"huggingface_hub", "safetensors", "tqdm", "typing_extensions"})
 _PACKAGES = LIBRARIES | _BENEATH | sys.stdlib_module_names
 STANDARD_LIBRARY = "the standard library"
 

@@ -207,12 +207,12 @@ def _forged(model: Any) -> None:
         (_method, "the model has its method forward replaced"),
         (_wrapped_method, "model.norm has its method forward replaced"),
         (_library_function_as_method, "model.norm has its method forward replaced"),
-        (_own_object, "model.settings.lock is "),
-        (_own_activation, "model.layers.0.mlp.act_fn is of the class "),
-        (_function_in_an_attribute, "model.layers.0.mlp.act_fn is the function "),
-        (_config_of_ones_own, "the model.config is of the class "),
-        (_own_tensor, "model.extra is of the class "),
-        (_forged, "model.norm is of the class transformers.models.llama.modeling_llama.LlamaRMSNorm, "),
+        (_own_object, "model.settings is a types.SimpleNamespace, whose content"),
+        (_own_activation, "model.layers.0.mlp.act_fn is tests."),
+        (_function_in_an_attribute, "model.layers.0.mlp.act_fn is tests."),
+        (_config_of_ones_own, "the model.config is tests."),
+        (_own_tensor, "model.extra is tests."),
+        (_forged, "model.norm is transformers.models.llama.modeling_llama.LlamaRMSNorm, "),
         (lambda model: setattr(model.model, "x", torch.zeros(3, device="meta")), "model.x is a tensor without content"),
         (lambda model: setattr(model.model, "x", torch.Generator()), "model.x is a torch._C.Generator, whose content"),
         (lambda model: setattr(model.model, "x", io.BytesIO(b"a")), "model.x is a _io.BytesIO, whose content"),
@@ -480,7 +480,7 @@ class Bytes:
 
 def test_a_tokenizer_of_the_users_own_is_named() -> None:
     (reason,) = unknown(build("gpt2"), Bytes(0))
-    assert reason.startswith("the tokenizer is of the class ")
+    assert reason.startswith("the tokenizer is tests.")
     assert reason.endswith("Bytes, which no installed library defines")
 
 

@@ -59,13 +59,10 @@ def test_code_that_imports_an_installed_package_counts_by_all_that_is_installed(
         ("from kit.ops import scale\n", "modeling.py imports kit, which is not an installed package"),
         ("def forward(self):\n    import lone\n", "modeling.py imports lone, which is not an installed package"),
         ("class A:\n    def b(self):\n        if 1:\n            from kit import ops\n", "modeling.py imports kit, "),
-        ("import no_such_module\n", "modeling.py imports no_such_module, which is not installed"),
-        ("try:\n    import no_such_module\nfinally:\n    pass\n", "modeling.py imports no_such_module, "),
-        ("try:\n    pass\nexcept ImportError:\n    import no_such_module\n", "modeling.py imports no_such_module, "),
         ("try:\n    import kit\nexcept ImportError:\n    pass\n", "modeling.py imports kit, "),
         ("import importlib\nimportlib.import_module('ki' + 't')\n", "modeling.py imports by import_module, "),
         ("__import__('kit')\n", "modeling.py imports by __import__, "),
-        ("exec('import kit')\n", "modeling.py imports by __import__, "),
+        ("exec('import kit')\n", "modeling.py imports by exec, "),
         ("this is no Python\n", "modeling.py cannot be read as Python: "),
     ],
 )
@@ -84,7 +81,7 @@ def test_code_that_imports_a_module_made_by_the_session_is_unknown(
     )
 
 
-def test_a_package_that_the_code_does_without_may_be_absent(folder: Path) -> None:
+def test_a_package_that_is_absent_cannot_run(folder: Path) -> None:
     assert _found(folder, "try:\n    import no_such_module\nexcept ImportError:\n    pass\n").unknown == ""
 
 

@@ -101,7 +101,7 @@ def find_what_is_found_once() -> None:
     for module in pkgutil.walk_packages(pytest_lmgate.__path__, "pytest_lmgate."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    assert importlib.import_module("pytest_lmgate.identity.patches").patches() == ()
+    assert importlib.import_module("pytest_lmgate.identity.code").find_patched_libraries() == ()
     importlib.import_module("pytest_lmgate.identity.libraries").versions(("tokenizers", "torch", "transformers"))
     with contextlib.suppress(ModuleNotFoundError):  # transformers 5
         # Which transformers builds when it loads its first model.

@@ -17,7 +17,7 @@ from pytest_lmgate.backends.hf.models.device import device_class, require_device
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
 from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, tokenizer_beside
 from pytest_lmgate.errors import ModelError
-from pytest_lmgate.identity.code import several
+from pytest_lmgate.identity.code import summarize
 from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, versions
 
 # The address of every model from files holds these versions.
@@ -131,7 +131,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
         batch_size=batch_size,
         architecture=architecture.architecture,
         in_memory=True,
-        not_kept=several(unknown),
+        not_kept=summarize(unknown),
         writing=writing,
         tokenizer=lambda: tokenizer_facts(loaded.tokenizer),
     )

@@ -21,8 +21,7 @@ from pytest_lmgate.engine.cluster.runner import Scattered
 from pytest_lmgate.engine.cluster.tasks import Recipe
 from pytest_lmgate.engine.cluster.worker import Worker
 from pytest_lmgate.errors import EngineError, ModelError
-from pytest_lmgate.identity.code import several
-from pytest_lmgate.identity.patches import patches
+from pytest_lmgate.identity.code import find_patched_libraries, summarize
 
 # Workers that may be lost over one batch before the batch is taken for the reason.
 _TRIES = 3
@@ -58,9 +57,9 @@ class Cluster:
         """
 
         def open_() -> Scattered:
-            if patched := patches():
+            if patched := find_patched_libraries():
                 raise ModelError(
-                    f"model {model.name!r}: this session patched {several(patched)}, and the workers of Ray would "
+                    f"model {model.name!r}: this session patched {summarize(patched)}, and the workers of Ray would "
                     "measure without the patch: leave out --lmgate-executor"
                 )
             self._start()

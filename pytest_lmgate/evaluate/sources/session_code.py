@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_lmgate.backends.base import Model
-from pytest_lmgate.identity.code import several
-from pytest_lmgate.identity.patches import patches
+from pytest_lmgate.identity.code import find_patched_libraries, summarize
 
 
 class SessionCode:
@@ -37,7 +36,7 @@ class SessionCode:
             key: Identifies the model as long as measurements are shared; of a model without content, in all sessions.
             held: Kept as long, so that no other object gets its id, which may be in `key`.
         """
-        patched = self._patches if self._marks is not None and self._patches is not None else patches()
+        patched = self._patches if self._marks is not None and self._patches is not None else find_patched_libraries()
         self._patches = patched
         reason = model.not_kept
         if model.content is None and not reason:
@@ -53,6 +52,6 @@ class SessionCode:
         mark = uuid.uuid4().hex
         if self._marks is not None:
             mark, _ = self._marks.setdefault(key, (mark, held))
-        reason = reason or f"this session patched {several(patched)}"
+        reason = reason or f"this session patched {summarize(patched)}"
         content = None if model.content is None else {**model.content, **added}
         return replace(model, content=content, runtime={**model.runtime, "session": mark}, not_kept=reason)
