@@ -22,7 +22,7 @@ from pytest_lmgate.data.requests.windows import WindowPlan, plan_windows, window
 from pytest_lmgate.data.tokenization.long_texts import TextSizes
 from pytest_lmgate.data.tokenization.tokens import Streams, TokenizerFacts, tokenize
 from pytest_lmgate.engine.scoring import score
-from pytest_lmgate.errors import DataError, ProtocolError
+from pytest_lmgate.errors import DataError, ModelError, ProtocolError
 from pytest_lmgate.evaluate.measurements.likelihoods import (
     TokenLikelihoods,
     counted,
@@ -283,7 +283,11 @@ def planned_windows(
     plan = plan_windows(windowing, streams.lengths, adds_bos=tokenizer.adds_bos)
     windows = zip(plan.document, plan.first, plan.end, strict=True)
     scored = (np.unique(streams.ids[document][first:end]) for document, first, end in windows)
-    if not any(tokenizer.decode(token).strip() for ids in scored for token in ids.tolist()):
+    try:
+        is_blank = not any(tokenizer.decode(token).strip() for ids in scored for token in ids.tolist())
+    except ModelError:  # a tokenizer of the user's that does not decode; texts without a letter were refused before
+        is_blank = False
+    if is_blank:
         raise DataError(
             f"dataset {corpus.name!r}: no target to score under {windowing.signature} that is not white space: "
             "expected at least one row of two tokens or more"
