@@ -128,6 +128,7 @@ def test_no_bound_is_asked_of_what_is_not_finite(value: float) -> None:
 _FLOATS = st.floats(allow_nan=False)
 _TEXTS = st.text(max_size=20)
 _PERHAPS = st.none() | _FLOATS
+_RULES = st.none() | st.sampled_from(["hall", "tango", "bootstrap"])
 _COMPARISONS = st.builds(
     Comparison,
     decision=st.sampled_from(["pass", "fail", "inconclusive"]),
@@ -143,7 +144,7 @@ _COMPARISONS = st.builds(
     p_pass=_PERHAPS,
     needed=st.none() | st.integers(0),
     reason=_TEXTS,
-    bounds=st.none() | st.sampled_from(["hall", "tango", "bootstrap"]),
+    bounds=_RULES,
     against=_TEXTS,
     notes=st.lists(_TEXTS, max_size=2).map(tuple),
 )
@@ -175,7 +176,7 @@ _VERDICTS = st.builds(
     comparison=st.none() | _COMPARISONS,
     bounded=st.none()
     | st.builds(
-        Bounded, confidence=_FLOATS, lower=st.none() | _FLOATS, bounds=_TEXTS, needed=st.none() | st.integers(0)
+        Bounded, confidence=_FLOATS, lower=st.none() | _FLOATS, bounds=_RULES, needed=st.none() | st.integers(0)
     ),
 )
 
