@@ -64,7 +64,8 @@ class Passage:
         rise: By how much the sum of its losses rose, nats.
         begins: How its text begins, cut; empty where the text is not known.
         tokens: The tokens whose loss rose most, the worst first; empty where only sums are known.
-        spelled: The text around the worst of them, with the rise of each part in nats; None for what was not scored.
+        spelled: The text around the worst of them, with the rise of each part in nats; None for a part that was not
+            scored, and at the ends for the rest of a word with the dots of a cut.
     """
 
     place: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["locate"]
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,8 +36,8 @@ from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.spec.gates import EvaluationSpec
 
-_BEGINS, _BEFORE, _AFTER, _TOKEN, _NEAR = 120, 60, 30, 40, 24
-"""Characters of a document's beginning, before and behind a token and of a token; tokens on each side of the worst."""
+_BEGINS, _BESIDE, _TOKEN, _NEAR = 120, 60, 40, 24
+"""Characters of a document's beginning, on each side of a token and of a token; tokens on each side of the worst."""
 
 
 def locate(
@@ -231,15 +232,18 @@ class _Text:
             begin += spelling.text[begin:end].index(word)
             end = begin + len(word)
         return TokenChange(
-            before=spelling.text[max(0, begin - _BEFORE) : begin],
+            before=spelling.text[max(0, begin - _BESIDE) : begin],
             token=self._own(target, spelling, begin, end),
-            after=spelling.text[end : end + _AFTER],
+            after=spelling.text[end : end + _BESIDE],
             loss=loss,
             reference=loss - rise,
         )
 
     def _around(self, targets: Ints, worst: int, rises: Floats) -> tuple[tuple[str, float | None], ...]:
-        """Return the text around a target, in parts that one or several tokens make up, with the rise of each."""
+        """Return the text around a target, in parts that one or several tokens make up, with the rise of each.
+
+        Words at both ends are whole; dots stand for the text beyond them.
+        """
         spelling, token = self.spelling(worst), self.places.token
         at = int(np.flatnonzero(targets == worst)[0])
         near = targets[max(0, at - _NEAR) : at + _NEAR + 1]
@@ -252,7 +256,10 @@ class _Text:
                 parts.append((spelling.text[end:begin][:_TOKEN], None))
             end = int(spelling.ends[token[same]].max())
             parts.append((self._own(int(same[0]), spelling, begin, end), round(float(rises[same].sum()), 4)))
-        return tuple(parts)
+        before, after = spelling.text[: int(begins.min())], spelling.text[max(end, 0) :]
+        head = before if len(before) <= _TOKEN else "..." + re.findall(r"\S*$", before[-_TOKEN:])[0]
+        tail = after if len(after) <= _TOKEN else re.findall(r"^\S*", after[:_TOKEN])[0] + "..."
+        return tuple((text, rise) for text, rise in ((head, None), *parts, (tail, None)) if text)
 
     def _own(self, target: int, spelling: Spelling, begin: int, end: int) -> str:
         """Return a token's own text, cut; of a special token around the text its name."""

@@ -172,7 +172,7 @@ def test_reports_have_the_runs_of_each_gate_with_this_one_last(measured: Project
     assert gate["history"][1]["value"] == gate["value"]
     assert gate["history"][1]["words"].startswith("60 -> ")
     page = (measured.folder / "report.html").read_text(encoding="utf-8")
-    assert '<figure class="past">' in page
+    assert '<figure class="past drawn">' in page
     lmgate(measured.folder, "report", "report.json", "--html", "again.html")
     assert (measured.folder / "again.html").read_text(encoding="utf-8") == page
     next((measured.folder / "runs").iterdir()).write_text("{")

@@ -128,7 +128,12 @@ def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_
         for token in passage["tokens"]:
             assert token["loss"] - token["reference"] == pytest.approx(4 - 0.0165, abs=1e-3)
             assert f"{token['before']}{RARE}{token['after']}" in text_of(tagged, row)
-        spelled = [(text.strip(), rise > 0) for text, rise in passage["spelled"]]
+        # The first word is not scored. Where the text goes on, dots say so.
+        shown = "".join(text for text, _ in passage["spelled"])
+        assert shown.startswith(words[0])
+        assert text_of(tagged, row).startswith(shown.removesuffix("..."))
+        assert shown.endswith("...") == (shown != text_of(tagged, row))
+        spelled = [(text.strip(), rise > 0) for text, rise in passage["spelled"] if rise is not None]
         assert spelled == [(word, word == RARE) for word in words[1 : 1 + len(spelled)]]
         assert len(spelled) >= 25
     assert [(tag["column"], tag["value"], tag["rows"]) for tag in where["tags"]] == [

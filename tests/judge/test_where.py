@@ -219,7 +219,13 @@ def test_what_was_not_scored_stands_in_the_spelled_text_without_a_rise(found: Ca
     verdict = found(["abcdefgz" * 4, "abcdefgh" * 20]).against_good("ppl", protocol="gptq", max_length=8)
     passage = where(verdict).passages[0]
     # A window's first token is not scored.
-    assert passage.spelled[:9] == (*((each, 0.0) for each in "bcdefg"), ("z", 4.0), ("a", None), ("b", 0.0))
+    assert passage.spelled[:10] == (
+        ("a", None),
+        *((each, 0.0) for each in "bcdefg"),
+        ("z", 4.0),
+        ("a", None),
+        ("b", 0.0),
+    )
 
 
 def test_a_special_token_is_called_by_its_name(found: Callable[..., Found]) -> None:

@@ -123,7 +123,7 @@ def test_a_hostile_document_adds_no_line_to_the_annotation_of_github(compared: V
 
 def test_the_end_of_a_text_is_cut_from_the_left() -> None:
     assert ending("the cat sat", 20) == "the cat sat"
-    assert ending("the cat sat", 8) == "...t sat"
+    assert ending("the cat sat", 8) == "...sat"
     assert ending("a\nb", 4) == "a\\nb"
 
 
@@ -163,7 +163,7 @@ def test_the_page_shows_it_in_a_browser(
         colour = "getComputedStyle(document.querySelector('.up5')).backgroundColor"
         assert page.run(colour) not in ("rgba(0, 0, 0, 0)", "transparent")
         assert page.run("document.querySelectorAll('.bars tr.tells').length") >= 8
-        assert page.run("document.querySelectorAll('.where').length") == len(gates)
+        assert page.run("document.querySelectorAll('.gate').length") == len(gates)
         assert not page.console
         assert page.requests == [file.as_uri()]
 

@@ -11,30 +11,27 @@ __all__ = ["html_report"]
 import base64
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any
 
 import jinja2
 
 from pytest_lmgate.gates.verdict import Verdict
 from pytest_lmgate.report.html.past_view import PastView, past_view
 from pytest_lmgate.report.html.spread_view import SpreadView, spread_view
-from pytest_lmgate.report.html.where_view import WhereView, view_of
+from pytest_lmgate.report.html.where_view import Bars, WhereView, percentiles, view_of
 from pytest_lmgate.report.plot import Plot, plot_of
 from pytest_lmgate.report.results import Results
 from pytest_lmgate.report.wording.excerpt import excerpt, printable, shortened
 from pytest_lmgate.report.wording.explanation import explain
-from pytest_lmgate.report.wording.rows import Row, counts, names
+from pytest_lmgate.report.wording.numbers import rounded
+from pytest_lmgate.report.wording.rows import Row, counts, names, run_facts
 
 _NAME, _LINE = 300, 2000
-_OUTCOMES = ("fail", "error", "inconclusive", "pass")
+_OUTCOMES = ("fail", "error", "inconclusive", "xfail", "pass")
 _MANY, _RUNS, _RUNS_OF_MANY = 300, 31, 7
-"""With so many gates and more, those that pass show fewer runs, so that the page stays small."""
-_OPEN = 3
-"""Failures whose explanation is open from the beginning."""
+"""With so many gates and more, those that pass show fewer runs and one plot less, so that the page stays small."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +42,15 @@ class _Gate:
     words: str
     verdict: Verdict
     row: Row
+    value: str
+    bound: str
+    outcome: str
     fails: bool
-    against: str
-    explanation: str
+    is_detailed: bool
+    headline: str
+    facts: Sequence[str]
     plot: Plot | None
-    percentiles: Sequence[tuple[str, str, float]]
+    percentiles: Bars | None
     worst: Sequence[tuple[int, str, list[str]]]
     where: WhereView | None
     spread: SpreadView | None
@@ -80,14 +81,13 @@ def html_report(results: Results) -> str:
         loader=jinja2.DictLoader(parts),
     )
     name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
-    found = Counter("fail" if results.fails(verdict) else verdict.verdict for verdict in results.verdicts)
     text: str = environment.get_template("page.html").render(
         counts=counts(results),
+        run={key: shortened(printable(text), _LINE) for key, text in run_facts(results.run).items()},
         fails=sum(map(results.fails, results.verdicts)),
-        outcomes=[(name, sum(each.verdict == name for each in results.verdicts)) for name in _OUTCOMES],
+        outcomes=[(name, sum(results.outcome(each) == name for each in results.verdicts)) for name in _OUTCOMES],
         problems=[shortened(printable(problem), _LINE) for problem in results.problems],
         gates=[_gate(results, verdict, name_of[verdict.id]) for verdict in results.worst_first()],
-        to_open=_OPEN if found["fail"] <= _OPEN else 0,
         css=parts["page.css"],
         js=parts["page.js"],
         css_digest=_digest(parts["page.css"]),
@@ -97,47 +97,36 @@ def html_report(results: Results) -> str:
 
 
 def _gate(results: Results, verdict: Verdict, name: str) -> _Gate:
-    fails = results.fails(verdict)
+    outcome, found = results.outcome(verdict), verdict.comparison
+    row = Row.of(verdict, outcome)
     # Worst rows, and where it got worse, stand in tables and plots of their own, whole.
-    text, found = explain(replace(verdict, where=None, worst=())), verdict.comparison
+    headline, *facts = shortened(explain(replace(verdict, where=None, worst=())), _LINE).split("\n")
+    is_detailed = verdict.verdict != "pass" or len(results.verdicts) < _MANY
+    is_limit = found is None and verdict.limit is not None
+    value = "-" if verdict.value is None else rounded(verdict.value, verdict.limit if is_limit else None)
+    sign = "≤ " if verdict.marker.endswith("_max") else "≥ "
     return _Gate(
         name=excerpt(name, _NAME),
         words=" ".join(excerpt(text, _NAME) for text in (verdict.test, verdict.model, verdict.dataset)),
         verdict=verdict,
-        row=Row.of(verdict),
-        fails=fails,
-        against="" if found is None else excerpt(found.against, _NAME),
-        explanation=shortened(text, _LINE),
+        row=row,
+        value=f">= {value}" if verdict.at_least else value,
+        bound=row.tolerance or (f"{sign}{row.limit}" if is_limit else row.limit),
+        outcome=outcome,
+        fails=results.fails(verdict),
+        is_detailed=is_detailed,
+        headline=headline,
+        facts=[line.removeprefix("  ") for line in facts],
         plot=plot_of(verdict),
-        percentiles=_percentiles(dict(verdict.details)),
+        percentiles=percentiles(dict(verdict.details)),
         worst=[
-            (row, f"{score:.4g}", [shortened(printable(text), _LINE) for text in texts])
+            (row, f"{score:.3g}", [shortened(printable(text), _LINE) for text in texts])
             for row, score, *texts in verdict.worst
         ],
         where=None if found is None or verdict.where is None else view_of(found, verdict.where),
         spread=None if verdict.spread is None else spread_view(verdict.spread),
-        past=past_view(
-            results.history.get(verdict.id, ()), _RUNS if fails or len(results.verdicts) < _MANY else _RUNS_OF_MANY
-        ),
+        past=past_view(results.history.get(verdict.id, ()), _RUNS if is_detailed else _RUNS_OF_MANY),
     )
-
-
-def _percentiles(details: dict[str, Any]) -> list[tuple[str, str, float]]:
-    """Return name, number and length in percent of each percentile of the KL divergence, on a logarithmic scale."""
-    found = [(name, float(value)) for name, value in details.items() if _is_percentile(name, value)]
-    positive = [math.log10(value) for _, value in found if value > 0]
-    if len(found) < 2 or not positive:
-        return []
-    low, high = min(positive) - 0.5, max(positive)
-    return [
-        (name, f"{value:.5g}", round(100 * (math.log10(value) - low) / (high - low), 1) if value > 0 else 0.0)
-        for name, value in sorted(found, key=lambda pair: -pair[1])
-    ]
-
-
-def _is_percentile(name: str, value: object) -> bool:
-    is_name = name.endswith("% KLD") or name in ("Maximum KLD", "Median KLD", "Minimum KLD")
-    return is_name and isinstance(value, int | float) and math.isfinite(value)
 
 
 def _digest(text: str) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 __all__ = ["PastView", "past_view"]
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pytest_lmgate.report.plot import Axis
 from pytest_lmgate.report.runs.history import when
 from pytest_lmgate.report.runs.past import PastRun
 from pytest_lmgate.report.wording.excerpt import excerpt
-from pytest_lmgate.report.wording.numbers import number
 
 HEIGHT = 60
 _LINE = 300
@@ -26,7 +25,7 @@ class PastView:
         noise: The intervals.
         changes: Where a value changed beyond noise.
         dots: Class and path of the runs that did not pass, and of this one.
-        labels: The number at the top and that at the bottom.
+        axis: Of the values, from the bottom; None where they are too far apart.
         ends: Date and commit of the first run and of the last.
         notes: A sentence for each change.
     """
@@ -38,7 +37,7 @@ class PastView:
     limits: str
     changes: str
     dots: Sequence[tuple[str, str]]
-    labels: tuple[str, str]
+    axis: Axis | None
     ends: tuple[str, str]
     notes: Sequence[str]
 
@@ -50,12 +49,12 @@ def past_view(past: Sequence[PastRun], most: int) -> PastView | None:
     if len(valued) < 2:
         return None
     numbers = [each for run in runs for each in (run.value, run.limit, *(run.interval or ())) if each is not None]
-    low, high = min(numbers), max(numbers)
+    axis = Axis.over(numbers, most=4)
 
     def y(value: float | None, end: int) -> int:
         if value is None:
             return end
-        return round(HEIGHT * (1 - (value - low) / (high - low))) if 0 < high - low < math.inf else HEIGHT // 2
+        return HEIGHT // 2 if axis is None else round(HEIGHT * (1 - axis.place(value) / 100))
 
     noise = [
         f"M{at} {y(run.interval[1], 0)}V{y(run.interval[0], HEIGHT)}"
@@ -67,14 +66,14 @@ def past_view(past: Sequence[PastRun], most: int) -> PastView | None:
         if run.verdict != "pass" or run is runs[-1]:
             dots[run.verdict] += f"M{at} {y(value, 0)}h0"
     return PastView(
-        words=f"the last {len(runs)} runs, with intervals at 95 %",
+        words=f"the last {len(runs)} runs, with 95% intervals; the dashed line is the limit",
         runs=len(runs),
         noise="".join(noise),
         values="M" + " ".join(f"{at} {y(value, 0)}" for at, _, value in valued),
         limits=_steps([None if run.limit is None else y(run.limit, 0) for run in runs]),
         changes="".join(f"M{at} 0V{HEIGHT}" for at, run in enumerate(runs) if _is_change(run)),
         dots=[(verdict, path) for verdict, path in dots.items() if path],
-        labels=(number(high), number(low) if low < high else ""),
+        axis=axis,
         ends=(_end(runs[0]), _end(runs[-1])),
         notes=[excerpt(_note(run), _LINE) for run in runs if _is_change(run) or (run.kind == "first" and run.words)],
     )

@@ -9,27 +9,30 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from pytest_lmgate.gates.spread import Spread
+from pytest_lmgate.report.plot import Axis
 from pytest_lmgate.report.wording.excerpt import excerpt
 
-HEIGHT = 40
+HEIGHT = 60
 _LINE = 100
 
 
 @dataclass(frozen=True)
 class SpreadView:
-    """A histogram, ``[bins, 40]`` units large.
+    """A histogram, ``[bins, 60]`` units large.
 
     Attributes:
         words: What the numbers say together.
         bins: How many there are; 0 where nothing is drawn.
         paths: Class and path of those that are better, worse, or apart from the reference; none for an empty one.
-        ends: What stands at the left end and at the right end.
+        x: Axis of the changes.
+        y: Axis of the counts.
     """
 
     words: str
     bins: int = 0
     paths: Sequence[tuple[str, str]] = ()
-    ends: tuple[str, str] = ("", "")
+    x: Axis | None = None
+    y: Axis | None = None
 
 
 def spread_view(spread: Spread) -> SpreadView:
@@ -46,21 +49,25 @@ def spread_view(spread: Spread) -> SpreadView:
     if not bins:
         return SpreadView(words)
     sign = "" if is_distance else "+"
+
+    def words_of(value: float) -> str:
+        return f"{value:{sign}.3g}" if value else "0"
+
     most = [(90, spread.p90), (99, spread.p99)]
-    parts = [f"median {spread.median:{sign}.3g}"]
-    parts += [f"{share} % at most {value:{sign}.3g}" for share, value in most if value is not None]
-    words += f"; {', '.join(parts)}, from {spread.lowest:{sign}.3g} to {spread.highest:{sign}.3g}"
+    parts = [f"median {words_of(spread.median)}"]
+    parts += [f"{share}% at most {words_of(value)}" for share, value in most if value is not None]
+    words += f"; {', '.join(parts)}, from {words_of(spread.lowest)} to {words_of(spread.highest)}"
     first, last = spread.begin, spread.begin + len(bins) * width
-    # The first and the last bin hold what lies beyond them too.
-    low = f"≤ {first + width:{sign}.2g}" if spread.lowest < first else f"{first:{sign}.2g}"
-    high = f"≥ {last - width:{sign}.2g}" if spread.highest > last else f"{last:{sign}.2g}"
+    ends = [name for name, is_open in (("first", spread.lowest < first), ("last", spread.highest > last)) if is_open]
+    words += f"; the {' and the '.join(ends)} bin is open" * bool(ends)
     at = round(-spread.begin / width)
     sides = [("better", bins[:at], 0), ("apart" if is_distance else "worse", bins[at:], at)]
     return SpreadView(
         words=words,
         bins=len(bins),
         paths=[(name, path) for name, side, begin in sides if (path := _path(side, begin, max(bins)))],
-        ends=(low, high),
+        x=Axis.between(first, last, form=sign),
+        y=Axis.between(0, max(bins), most=3),
     )
 
 

@@ -30,9 +30,13 @@ def excerpt(text: str, width: int) -> str:
 
 
 def ending(text: str, width: int) -> str:
-    """Return the end of a text, in one line of so many cells at most, beginning with ``...`` where it is cut."""
+    """Return the end of a text, in one line of so many cells at most, beginning with ``...`` where it is cut.
+
+    It is cut between words where there are any near its begin.
+    """
     shown, is_whole = _fitting(reversed(text), width)
-    return ("" if is_whole else _END) + "".join(reversed(shown))
+    text = "".join(reversed(shown))
+    return text if is_whole else _END + _between_words(text[::-1])[::-1]
 
 
 def printable(text: str) -> str:

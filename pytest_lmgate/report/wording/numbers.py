@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["degradation", "interval", "number", "size", "tolerance"]
+__all__ = ["degradation", "interval", "number", "rounded", "size", "tolerance"]
 
 import math
 from collections.abc import Sequence
@@ -15,6 +15,16 @@ from pytest_lmgate.metrics.table import METRICS, USERS_METRIC
 def number(value: float) -> str:
     """Six significant digits."""
     return f"{value:.6g}"
+
+
+def rounded(value: float, limit: float | None = None) -> str:
+    """Return a value in three digits, or in as many more as it takes to stand on its side of the limit."""
+    for digits in range(3, 18):
+        text = f"{value:#.{digits}g}"
+        sides = [(each > limit, each < limit) for each in (value, float(text))] if limit is not None else [0, 0]
+        if sides[0] == sides[1]:
+            break
+    return f"{float(text):,.15g}" if 1e3 <= abs(value) < 1e6 else text.rstrip(".")
 
 
 def interval(low: float, high: float) -> str:

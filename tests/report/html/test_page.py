@@ -16,10 +16,11 @@ from pytest_lmgate.gates.verdict import Bounded, Verdict
 from pytest_lmgate.report.html.page import html_report
 from pytest_lmgate.report.html.past_view import past_view
 from pytest_lmgate.report.html.spread_view import spread_view
-from pytest_lmgate.report.plot import plot_of
-from pytest_lmgate.report.results import Results
+from pytest_lmgate.report.plot import Axis, plot_of
+from pytest_lmgate.report.results import Results, Run
 from pytest_lmgate.report.runs.past import PastRun
 from tests.report.browser import CHROMIUM, Page, chromium
+from tests.report.conftest import INFINITE
 from tests.report.hostile import HOSTILE
 
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -38,6 +39,7 @@ def results(
     spread: Spread,
     distances: Spread,
     past: list[PastRun],
+    run: Run,
 ) -> Results:
     def named(verdict: Verdict, name: str) -> Verdict:
         return replace(verdict, id=f"t.py::test_{name}::{name}", test=f"t.py::test_{name}")
@@ -54,6 +56,7 @@ def results(
             named(replace(failed, details=KL, marker="kl_max", metric="kl", spread=distances), "divergent"),
         ],
         history={"t.py::test_compared::compared": past, "t.py::test_gate_9::gate_9": past[:2]},
+        run=run,
     )
 
 
@@ -81,13 +84,36 @@ def test_the_marks_of_a_plot_stand_in_the_order_of_their_numbers(failed: Verdict
     assert plot is not None
     assert plot.limit.at < plot.low < plot.value.at < plot.high
     assert (plot.fails_from, plot.fails_to, plot.reference) == (plot.limit.at, 100, None)
+    assert [mark.label for mark in plot.axis.ticks] == ["16.5", "17.0", "17.5", "18.0", "18.5", "19.0"]
+    assert plot.axis.ticks[0].at == plot.limit.at
     lower = plot_of(replace(failed, marker="bleu_min", value=10.0, interval=None))
     assert lower is not None
     assert lower.low == lower.value.at == lower.high < lower.limit.at == lower.fails_to
     change = plot_of(compared)
     assert change is not None
     assert change.reference is not None
-    assert change.reference.at < change.limit.at < change.low < change.value.at < change.high
+    assert 0 < change.reference < change.limit.at < change.low < change.value.at < change.high
+    assert [mark.label for mark in change.axis.ticks] == ["0", "+2%", "+4%", "+6%", "+8%", "+10%"]
+    assert change.axis.ticks[0].at == change.reference
+
+
+@pytest.mark.parametrize(
+    ("numbers", "labels"),
+    [
+        ((0.84588, 0.965175, 0.95), ["0.84", "0.86", "0.88", "0.90", "0.92", "0.94", "0.96"]),
+        ((0.9, 1.0), ["0.90", "0.92", "0.94", "0.96", "0.98", "1.00"]),
+        ((0.0, 0.0), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        ((1e-9, 5e-9), ["1e-09", "2e-09", "3e-09", "4e-09", "5e-09"]),
+        ((1200.0, 5431.5), ["1,000", "2,000", "3,000", "4,000", "5,000"]),
+        ((-3.0, None, 4.0, INFINITE), ["-2", "0", "2", "4"]),
+    ],
+)
+def test_the_ticks_of_an_axis_are_numbers_that_people_choose(numbers: tuple[float, ...], labels: list[str]) -> None:
+    axis = Axis.over(numbers)
+    assert axis is not None
+    assert [mark.label for mark in axis.ticks] == labels
+    assert all(0 <= mark.at <= 100 for mark in axis.ticks)
+    assert Axis.over([-1e308, 1e308]) is None
 
 
 @pytest.mark.parametrize("value", [16.5, 1e308, -1e308, float("inf")])
@@ -100,11 +126,14 @@ def test_a_histogram_has_its_better_rows_at_the_left_and_says_what_they_are(spre
     view = spread_view(spread)
     assert view.words == (
         "change of 300 rows in nats per token, the right is worse: 190 worse, 100 better, 10 the same; "
-        "median +0.01, from -0.2 to +5"
+        "median +0.01, from -0.2 to +5; the last bin is open"
     )
-    paths = [("better", "M0 40V22h1V13h1V40z"), ("worse", "M2 40V0h1V13h1V22h1V40z")]
+    paths = [("better", "M0 60V33h1V20h1V60z"), ("worse", "M2 60V0h1V20h1V33h1V60z")]
     assert (view.bins, view.paths) == (5, paths)
-    assert view.ends == ("-0.2", "≥ +0.2")
+    assert view.x is not None
+    assert view.y is not None
+    assert [(mark.at, mark.label) for mark in view.x.ticks][2::2] == [(40.0, "0"), (80.0, "+0.2")]
+    assert [mark.label for mark in view.y.ticks] == ["0", "50"]
     assert spread_view(replace(spread, worse=0, better=0, same=3, bins=(), width=0.0)).bins == 0
 
 
@@ -112,20 +141,21 @@ def test_a_histogram_of_distances_has_no_better_side_and_says_percentiles(distan
     view = spread_view(distances)
     assert view.words == (
         "distance of 200 rows from the reference in nats per token: 198 above 0; "
-        "median 0.004, 90 % at most 0.011, 99 % at most 0.032, from 0 to 0.25"
+        "median 0.004, 90% at most 0.011, 99% at most 0.032, from 0 to 0.25; the last bin is open"
     )
-    assert (view.paths, view.ends) == ([("apart", "M0 40V0h1V20h1V36h1V38h1V40z")], ("0", "≥ 0.03"))
+    assert view.paths == [("apart", "M0 60V0h1V30h1V54h1V57h1V60z")]
 
 
 def test_runs_are_drawn_in_their_order_with_a_dot_where_one_did_not_pass(past: list[PastRun]) -> None:
     view = past_view([*past[22:24], replace(past[24], value=None, interval=None), past[25]], 31)
     assert view is not None
-    # From 15.6 to 18 in 60 units, downward.
-    assert view.values == "M0 50 1 50 3 10"
-    assert view.noise == "M0 40V60M1 40V60M3 0V20"
+    # From 15.408 to 18.192 in 60 units, downward.
+    assert view.values == "M0 47 1 47 3 13"
+    assert view.noise == "M0 39V56M1 39V56M3 4V21"
     assert view.limits == "M-0.5 30h4"
-    assert (view.dots, view.changes) == ([("fail", "M3 10h0")], "M2 0V60")
-    assert view.labels == ("18", "15.6")
+    assert (view.dots, view.changes) == ([("fail", "M3 13h0")], "M2 0V60")
+    assert view.axis is not None
+    assert [mark.label for mark in view.axis.ticks] == ["16", "17", "18"]
     assert view.ends == ("2026-03-23 22c0ffe", "2026-03-26 25c0ffe")
     assert view.notes == [f"2026-03-25 18:00 24c0ffee1c0f: worse: {past[24].words}"]
     assert past_view([replace(past[0], value=None), past[1]], 31) is None
@@ -144,10 +174,10 @@ def test_values_too_far_apart_for_a_plot_are_drawn_in_its_middle(past: list[Past
 def test_an_interval_without_an_end_reaches_to_the_edge(past: list[PastRun]) -> None:
     view = past_view([past[0], replace(past[1], interval=(15.6, None))], 31)
     assert view is not None
-    assert view.noise.endswith("M1 0V60")
+    assert view.noise.endswith("M1 0V56")
 
 
-def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_mb(
+def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_5_mb(
     compared: Verdict, spread: Spread, past: list[PastRun]
 ) -> None:
     assert compared.comparison is not None
@@ -167,8 +197,36 @@ def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_mb(
         for at in range(1000)
     ]
     page = html_report(Results(verdicts, history={verdict.id: past for verdict in verdicts}))
-    assert page.count('class="spread"') == page.count('class="past"') == 1000
-    assert len(page.encode()) < 3_000_000
+    assert page.count('class="spread drawn"') == page.count('class="past drawn"') == 1000
+    assert len(page.encode()) < 3_500_000
+
+
+def test_a_row_has_three_digits_the_tolerance_and_a_picture(
+    passed: Verdict, failed: Verdict, compared: Verdict
+) -> None:
+    assert compared.comparison is not None
+    close = replace(passed, value=16.50004, limit=16.5, verdict="fail", id="a")
+    far = replace(passed, value=283287.4, limit=16.5, marker="bleu_min", id="b")
+    page = html_report(Results([failed, close, far, replace(compared, id="c")]))
+    rows = [re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", row)) for row in re.findall("(?s)<summary>.*?</summary>", page)]
+    assert " 18.1 ≤ 16.5 12.3 " in rows[0]
+    assert " 16.50004 ≤ 16.5 cached " in rows[1]
+    assert " 283,000 ≥ 16.5 cached " in rows[3]
+    assert " 18.1 +10.0% 1% " in rows[2]
+    assert page.count('<svg class="mini"') == 4
+
+
+def test_the_run_stands_first(passed: Verdict, run: Run) -> None:
+    parsed = html5lib.parse(html_report(Results([passed], run=run)), namespaceHTMLElements=False)
+    header = parsed.find("body/header")
+    assert [each.text for each in header.findall("dl/div/dt")] == [
+        "project", "commit", "date", "device", "versions", "command",
+    ]  # fmt: skip
+    assert [each.text for each in header.findall("dl/div/dd")] == [
+        "owner/model", "0c0ffee1c0f0+ on main", "2026-03-31 18:00 UTC", "cuda (an accelerator)",
+        "Python 3.11.7, torch 2.13.0", "pytest -k quality",
+    ]  # fmt: skip
+    assert parsed.find("head/title").text == "lmgate: 1 gate: 1 pass, owner/model"
 
 
 def test_a_page_without_gates_says_so() -> None:
@@ -189,7 +247,7 @@ def test_a_hostile_text_makes_no_element(failed: Verdict, compared: Verdict, tex
         parser = HTMLParser()
         parser.handle_starttag = lambda tag, attrs: found.append(tag)  # type: ignore[method-assign]
         parser.feed(html_report(_hostile(failed, compared, text)))
-        return found
+        return [tag for tag in found if tag != "span"]  # each line of an explanation is one
 
     assert tags(text) == tags("plain")
     report = html_report(_hostile(failed, compared, text))
@@ -205,9 +263,9 @@ def _hostile(failed: Verdict, compared: Verdict, text: str) -> Results:
     other = replace(compared, id=f"{test}::b", test=test, comparison=found)
     spread = Spread("rows", text, 1, 1, 1, 0.0, -1.0, 1.0, -1.0, 1.0, (1, 1))
     runs = [PastRun(text, text, text, "fail", value, (1.0, 3.0), 2.0, "worse", text) for value in (1.5, 2.5)]
-    return Results(
-        [replace(one, spread=spread), other], problems=(text,), history={verdict.id: runs for verdict in (one, other)}
-    )
+    history = {verdict.id: runs for verdict in (one, other)}
+    run = Run(*[text or "none"] * 3, "2026-03-31", *[text or "none"] * 3)
+    return Results([replace(one, spread=spread), other], problems=(text,), history=history, run=run)
 
 
 @in_a_browser
@@ -242,13 +300,17 @@ def test_gates_open_sort_and_filter(page: Page, results: Results, tmp_path: Path
     page.requests.clear()
     page.open(file)
     assert _names(page) == ["failed", "compared", "unmeasured", "divergent", "open", "gate_10", "gate_9"]
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 1
+    page.click("#all")
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 7
+    page.click("#all")
     assert page.run("document.querySelectorAll('.gate[open]').length") == 0
 
     page.click(".gate summary")
     opened = page.run("document.querySelector('.gate[open]').innerText")
     assert "is above the limit 16.5" in opened
     assert "what was asked" in opened
-    assert page.run("document.querySelector('.gate[open] circle').getBoundingClientRect().width") >= 10
+    assert page.run("document.querySelector('.gate[open] figure .beyond').getBoundingClientRect().width") > 800
     page.click("details:nth-child(2) summary")
     assert page.run("document.querySelector('details:nth-child(2) .spread .worse').getBoundingClientRect().width") > 100
     assert "190 worse, 100 better" in page.run("document.querySelector('.gate[open] .spread').innerText")
@@ -256,7 +318,7 @@ def test_gates_open_sort_and_filter(page: Page, results: Results, tmp_path: Path
     assert page.run(f"({last}).x + ({last}).width") == 30
     assert "16 -> 17.6 (+10.00%)" in page.run("document.querySelector('.gate[open] .past').innerText")
     page.click("details:nth-child(4) summary")
-    assert page.run("document.querySelectorAll('.gate[open] .percentiles tr').length") == 3
+    assert page.run("document.querySelectorAll('.gate[open] .bars th').length") == 3
 
     page.click("[data-key=name]")
     assert _names(page) == ["compared", "divergent", "failed", "gate_9", "gate_10", "open", "unmeasured"]
@@ -293,7 +355,8 @@ def test_nothing_is_wider_than_a_phone_and_every_text_can_be_read(
         ".fail .verdict",
         ".pass .verdict",
         ".inconclusive .verdict",
-        ".number small",
+        ".seconds",
+        "#run dt",
         "figcaption",
     ):
         colour = page.run(f"getComputedStyle(document.querySelector('{selector}')).color")
@@ -308,7 +371,7 @@ def test_what_failed_is_printed_with_its_explanation(page: Page, results: Result
     assert page.run("document.querySelectorAll('.gate[open]').length") == 5
     assert len(page.send("Page.printToPDF")["data"]) > 10_000
     page.run("dispatchEvent(new Event('afterprint'))")
-    assert page.run("document.querySelectorAll('.gate[open]').length") == 0
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 1
 
 
 def _contrast(one: str, other: str) -> float:

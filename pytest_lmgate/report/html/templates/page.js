@@ -28,9 +28,9 @@ function number(text) {
 
 function sort(button) {
   const key = button.dataset.key;
-  const downward = button.getAttribute("aria-sort") === "ascending";
-  for (const other of buttons) other.removeAttribute("aria-sort");
-  button.setAttribute("aria-sort", downward ? "descending" : "ascending");
+  const downward = button.ariaPressed === "true" && !button.classList.contains("down");
+  for (const other of buttons) other.ariaPressed = other === button;
+  for (const other of buttons) other.classList.toggle("down", other === button && downward);
   const sign = downward ? -1 : 1;
   const compare = key === "name"
     ? (a, b) => sign * a.dataset.name.localeCompare(b.dataset.name, "en", {numeric: true})
@@ -46,6 +46,7 @@ filter.addEventListener("input", show);
 for (const box of boxes) box.addEventListener("change", show);
 for (const button of buttons) {
   button.disabled = false;
+  button.ariaPressed = button === buttons[0];
   button.addEventListener("click", () => sort(button));
 }
 const controls = document.getElementById("controls");
@@ -53,6 +54,12 @@ controls.addEventListener("submit", event => event.preventDefault());
 controls.hidden = false;
 boxes.forEach(box => { box.checked = true; });
 filter.value = "";
+const all = document.getElementById("all");
+all.addEventListener("click", () => {
+  const open = all.textContent === "Open all";
+  for (const gate of gates) gate.open = open && !gate.hidden;
+  all.textContent = open ? "Close all" : "Open all";
+});
 const opened = [];
 addEventListener("beforeprint", () => {
   for (const gate of gates) {
