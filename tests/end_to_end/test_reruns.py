@@ -113,3 +113,24 @@ def test_a_rerun_hides_no_failure_unless_it_passes(dice: DiceProject, plugin: st
     assert not {"passed", "failed", "error"} & outcome.counts.keys(), outcome.text  # so that pytest alone is content
     for test in re.findall(r"def (test_\w+)", hidden):
         outcome.says(f"test_hidden.py::{test} did not fail although a gate of it did")
+
+
+def test_a_rerun_that_is_skipped_after_a_worker_died_hides_no_lost_gate(dice: DiceProject) -> None:
+    if importlib.util.find_spec("pytest_rerunfailures") is None:
+        pytest.skip("pytest_rerunfailures is not installed: make install has it")
+    dice.models(die={"kills_after": 0}).write(
+        test_gate="""
+            import pathlib
+            import pytest
+
+            @pytest.fixture
+            def skipped_later():
+                if pathlib.Path(__file__).with_name("killed.txt").exists():
+                    pytest.skip("enough")
+
+            @pytest.mark.ppl_max("die", "one", 6.1)
+            def test_killed(skipped_later): pass
+        """
+    )
+    outcome = dice.run("-p", "rerunfailures", "--reruns=1", "-n", "1").expect(1, skipped=1, rerun=1)
+    outcome.says("ERROR: the verdict of test_gate.py::test_killed never arrived: the session fails")

@@ -54,6 +54,7 @@ class Ledger:
         self._ended_otherwise: set[str] = set()
         self._failed: set[str] = set()  # tests of which pytest counted a failure
         self._expected_to_fail: set[str] = set()
+        self._died: set[str] = set()  # tests in which a worker died
 
     def receive(self, report: pytest.TestReport) -> None:
         """Note a report; a gate keeps its verdict until a later attempt of its test has another."""
@@ -72,6 +73,8 @@ class Ledger:
             self._ended_otherwise.add(report.nodeid)
         if is_part:
             return
+        if report.when == "???":  # as xdist says it
+            self._died.add(report.nodeid)
         if "expected_to_fail" in extras:
             self._expected_to_fail.add(report.nodeid)
         if report.outcome == "failed" and not hasattr(report, "wasxfail"):  # as pytest counts: a rerun is no failure
@@ -103,11 +106,15 @@ class Ledger:
         return test in self._failed
 
     def discrepancies(self) -> list[str]:
-        """Say which verdicts never came although nothing else failed or skipped their test, and which did not count."""
+        """Say which verdicts never came although nothing else failed or skipped their test, and which did not count.
+
+        A skip excuses no test that was run again because its worker died: there was something to be measured.
+        """
+        excused = self._ended_otherwise - (self._died - self._failed)
         without_verdict = [
             test
             for test, count in self.expected.items()
-            if len(self._verdicts.get(test, ())) < count and test not in self._ended_otherwise
+            if len(self._verdicts.get(test, ())) < count and test not in excused
         ]
         heard = {*without_verdict, *self._ended, *self._ended_otherwise}
         lost = [f"the verdict of {test} never arrived" for test in without_verdict]
