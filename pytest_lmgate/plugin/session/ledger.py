@@ -73,7 +73,7 @@ class Ledger:
             self._ended_otherwise.add(report.nodeid)
         if is_part:
             return
-        if report.when == "???":  # as xdist says it
+        if str(report.when) == "???":  # as xdist says it
             self._died.add(report.nodeid)
         if "expected_to_fail" in extras:
             self._expected_to_fail.add(report.nodeid)
