@@ -216,7 +216,7 @@ def test_all_formats_of_a_run_agree_to_the_digit(noisy: Project) -> None:
             assert markdown[name][4].strip().startswith(f"{page[name][3]} [")
             assert markdown[name][4].strip().endswith(f"], tolerance {page[name][4]}")
             assert page[name][4].startswith(found["tolerance"])
-            assert float(page[name][3].split()[0]) == pytest.approx(100 * found["degradation"], rel=0.05)
+            assert float(page[name][3].rstrip("%")) == pytest.approx(100 * found["degradation"], rel=0.05)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
