@@ -1,7 +1,7 @@
 """The baseline file: what each gate measured when its model was accepted, with enough to pair later runs with it.
 
     {
-      "schema": 1,
+      "schema": 2,
       "gates": {
         "tests/test_quality.py::test_int8::no_regression:ppl[int8-wikitext2]": {
           "metric": "ppl",
@@ -43,7 +43,7 @@ from pytest_lmgate.metrics.noise.proportion import MOST_OUTCOMES, Outcomes
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.score import Score
 
-_SCHEMA = 2  # 1 had neither outcomes nor content
+_SCHEMA = 2
 # A sum of the file's own numbers differs from the measured one by no more than the order of adding.
 _SAME = 1e-9
 
@@ -64,9 +64,9 @@ class BaselineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         identity: Digests of the data and the targets, and the protocol: what must be the same to compare.
         clusters: Of each cluster its count and its sums.
-        content: Digest of the model, wherever it runs; empty for functions, and in entries of schema 1.
+        content: Digest of the model, wherever it runs; empty for functions.
         outcomes: Where rows are right or wrong, a bit for each row in hexadecimal, the first row first; empty for other
-            metrics, more than 100,000 rows, and in entries of schema 1.
+            metrics and for more than 100,000 rows.
     """
 
     metric: str
@@ -127,7 +127,7 @@ def _bits(outcomes: Outcomes | None) -> str:
 
 def _outcomes(entry: BaselineEntry, candidate: Sample) -> Outcomes | None:
     """Return which rows were right; bits that do not fit the rows or the clusters are an error."""
-    if candidate.outcomes is None or not entry.outcomes:
+    if candidate.outcomes is None or candidate.outcomes.n > MOST_OUTCOMES:
         return None
     try:
         bits = np.unpackbits(np.frombuffer(bytes.fromhex(entry.outcomes), dtype=np.uint8))
@@ -201,10 +201,10 @@ def parse_baseline(text: str, where: str) -> dict[str, BaselineEntry]:
         raise BaselineError(f"{where}: {_readable(error, 'top level')}; {mend}") from None
     except msgspec.DecodeError as error:
         raise BaselineError(f"{where}: not whole JSON: {str(error).rstrip('.')}; {mend}") from None
-    if file.schema not in (1, _SCHEMA):
+    if file.schema != _SCHEMA:
         raise BaselineError(
-            f"{where}: expected schema 1 or {_SCHEMA}, got {file.schema}: it was written by another version of "
-            "pytest-lmgate"
+            f"{where}: expected schema {_SCHEMA}, got {file.schema}: another version of pytest-lmgate wrote it; delete "
+            "the file and measure it anew with --lmgate-update"
         )
     entries = {}
     for identity, raw in file.gates.items():

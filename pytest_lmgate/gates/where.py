@@ -28,7 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.metrics.noise.means import clustered_mean
+from pytest_lmgate.metrics.noise.clusters import MIN_BLOCKS
+from pytest_lmgate.metrics.noise.means import COSINES, cosine_variance, noisy_mean
 from pytest_lmgate.metrics.noise.student import t_quantile
 
 DOCUMENTS, TOKENS = 5, 5
@@ -78,7 +79,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class PositionChange:
-    """Mean change of the loss at some positions, nats; bounds are None with fewer than two clusters."""
+    """Mean change of the loss at some positions, nats; bounds are None with too few clusters."""
 
     first: int
     last: int
@@ -165,7 +166,9 @@ def worst_targets(rises: Floats, targets: Ints) -> list[int]:
     return [int(target) for target in order if rises[target] > 0]
 
 
-def by_position(rises: Floats, positions: Ints, clusters: Ints, *, confidence: float) -> tuple[PositionChange, ...]:
+def by_position(
+    rises: Floats, positions: Ints, clusters: Ints, *, confidence: float, rows: bool = True
+) -> tuple[PositionChange, ...]:
     """Return the mean change in up to 8 ranges of positions, of about as many targets each.
 
     Args:
@@ -173,35 +176,39 @@ def by_position(rises: Floats, positions: Ints, clusters: Ints, *, confidence: f
         positions: Position of each target in what the model reads at once.
         clusters: Cluster of each target, between which noise is judged.
         confidence: Level at which all bounds on one side hold together.
+        rows: Whether clusters are rows; else they are blocks of a text, in its order.
     """
     ordered = np.sort(positions)
     edges = np.unique(ordered[[len(ordered) * part // _BINS for part in range(_BINS)]])
     bins = np.searchsorted(edges, positions, side="right") - 1
     level = 1 - (1 - confidence) / len(edges)
     return tuple(
-        _at(rises[bins == each], positions[bins == each], clusters[bins == each], level) for each in np.unique(bins)
+        _at(rises[bins == each], positions[bins == each], clusters[bins == each], level, rows=rows)
+        for each in np.unique(bins)
     )
 
 
-def _at(rises: Floats, positions: Ints, clusters: Ints, level: float) -> PositionChange:
-    noise = clustered_mean(np.bincount(clusters, weights=rises).astype(np.float64), np.bincount(clusters))
+def _at(rises: Floats, positions: Ints, clusters: Ints, level: float, *, rows: bool) -> PositionChange:
+    noise = noisy_mean(np.bincount(clusters, weights=rises).astype(np.float64), np.bincount(clusters), rows=rows)
     bounds = noise.bounds(level)
     lower, upper = (None, None) if bounds is None else (bounds.lower, bounds.upper)
     return PositionChange(int(positions.min()), int(positions.max()), len(rises), noise.mean, lower, upper)
 
 
-def slope_of(rises: Floats, positions: Ints, clusters: Ints, *, confidence: float) -> Slope | None:
+def slope_of(rises: Floats, positions: Ints, clusters: Ints, *, confidence: float, rows: bool = True) -> Slope | None:
     """Return the least-squares slope of the change over positions, by the jackknife over clusters.
 
     Each cluster is left out once: ``se^2 = (C - 1) / C sum_c (b_(c) - b)^2``, with Student's t of C - 1 degrees of
     freedom (Efron and Tibshirani 1993, An Introduction to the Bootstrap, eq. 11.5). A cluster that alone has the early
-    positions, as the first window of a sliding one, makes the noise large rather than small. Both bounds hold together
-    at `confidence`. None where it cannot be told: fewer than three clusters, or positions that do not vary without one.
+    positions, as the first window of a sliding one, makes the noise large rather than small. Blocks of a text without
+    rows depend on their neighbours, so their ``b_(c) - b`` are added up as `cosine_variance` does. Both bounds hold
+    together at `confidence`. None where it cannot be told: fewer than three rows or 8 blocks, or positions that do not
+    vary without one of them.
     """
     reach = int(positions.max()) - int(positions.min())
     used = np.unique(clusters, return_inverse=True)[1].reshape(-1)
     count = int(used.max()) + 1
-    if count < 3 or reach == 0:
+    if count < (3 if rows else MIN_BLOCKS) or reach == 0:
         return None
     x = (positions - positions.min()) / reach
     sums = np.stack([np.bincount(used, weights=each) for each in (np.ones_like(x), x, rises, x * x, x * rises)])
@@ -209,8 +216,10 @@ def slope_of(rises: Floats, positions: Ints, clusters: Ints, *, confidence: floa
     if not np.isfinite(slopes).all():
         return None
     slope, without = float(slopes[0]), slopes[1:]
-    stderr = math.sqrt((count - 1) / count * float(((without - slope) ** 2).sum()))
-    reached = t_quantile(1 - (1 - confidence) / 2, count - 1) * stderr
+    left = without - slope
+    variance = float((left**2).sum()) if rows else cosine_variance(left, sums[0])
+    stderr = math.sqrt((count - 1) / count * variance)
+    reached = t_quantile(1 - (1 - confidence) / 2, count - 1 if rows else COSINES) * stderr
     return Slope(slope, slope - reached, slope + reached)
 
 

@@ -263,7 +263,7 @@ def _compared(gate: NoRegression, samples: _Samples, against: str, *, same: bool
     except ComparisonError as error:
         raise ComparisonError(f"cannot be compared with the {against}: {error}") from None
     _require_a_share(gate, found.reference, against)
-    return replace(found, against=against, clustered_by=samples[0].clustered_by)
+    return replace(found, against=against)
 
 
 def _require_a_share(gate: NoRegression, reference: float, against: str) -> None:

@@ -132,8 +132,8 @@ def _of_likelihoods(
     clusters = layout.clusters_of()
     return Where(
         passages=tuple(passages),
-        positions=by_position(rises, places.position, clusters, confidence=confidence),
-        slope=slope_of(rises, places.position, clusters, confidence=confidence),
+        positions=by_position(rises, places.position, clusters, confidence=confidence, rows=layout.has_rows),
+        slope=slope_of(rises, places.position, clusters, confidence=confidence, rows=layout.has_rows),
     )
 
 
@@ -152,8 +152,6 @@ def _by_sums(here: Targets, candidate: Sample, reference: Sample, *, unit: str) 
                 for row, rise in worst_groups(rises)
             ),
         )
-    if not np.array_equal(candidate.counts, reference.counts):  # an entry of an earlier version
-        return Where()
     rises, counts = (candidate.sums - reference.sums)[:, 0], candidate.counts
     if (named := _rows_of_clusters(layout, candidate)) is not None:
         worst = [(group, rise, [here.rows[row] for row in named[group]]) for group, rise in worst_groups(rises)]

@@ -21,7 +21,6 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.by_row import ByRow
-from pytest_lmgate.metrics.noise.means import clustered_mean
 from pytest_lmgate.metrics.noise.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
@@ -77,7 +76,7 @@ def accuracy(
     by_row = ByRow(right[:, None], np.ones(len(right), dtype=np.int64), groups)
     outcomes = Outcomes(right.astype(bool), groups)
     sample = Sample(sums[:, None], sizes, scale, outcomes=outcomes, by_row=by_row).merged()
-    noise = clustered_mean(sample.sums[:, 0], sample.counts)
+    noise = sample.noise()
     return Score(
         noise.mean,
         metric="accuracy",

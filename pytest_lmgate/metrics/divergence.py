@@ -19,7 +19,6 @@ import numpy as np
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise.means import clustered_mean
 from pytest_lmgate.metrics.sample import Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
@@ -67,7 +66,7 @@ class Figure:
 
     Attributes:
         value: The number.
-        stderr: Its standard error between clusters; None where it has none, or with fewer than two clusters.
+        stderr: Its standard error between clusters; None where it has none, or with too few clusters.
         iid_stderr: The same as if tokens were independent, by llama.cpp's formula; None where it prints none.
     """
 
@@ -183,7 +182,7 @@ def _mean_score(
     iid: bool,
 ) -> Score:
     sample = statistics.sample(values, scale)
-    noise = clustered_mean(sample.sums[:, 0], sample.counts)
+    noise = sample.noise()
     return Score(
         noise.mean,
         metric=metric,

@@ -19,7 +19,6 @@ from pytest_lmgate.arrays import Ints
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.by_row import ByRow
-from pytest_lmgate.metrics.noise.means import clustered_mean
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
@@ -85,12 +84,12 @@ def perplexity(
     )
     per_target = 1 / math.log(2) if bits else 1.0
     sample = statistics.sample(statistics.nll, replace(scale, factor=per_unit * per_target), by_window=by_window)
-    noise, window_sums = clustered_mean(sample.sums[:, 0], sample.counts), statistics.window_sums(statistics.nll)
-    if sizes is not None and not statistics.running_text:
+    noise, window_sums = sample.noise(), statistics.window_sums(statistics.nll)
+    if sizes is not None and not statistics.running_text and sample.rows:
         # Documents counted in words or bytes pair by document, whatever the tokens are.
         sums = np.bincount(statistics.window_document, weights=window_sums, minlength=len(sizes)).astype(np.float64)
         by_row = ByRow(sums[:, None], sizes, np.arange(len(sizes)))
-        by_document = Sample(sums[:, None], sizes, replace(scale, factor=per_target), rows=sample.rows, by_row=by_row)
+        by_document = Sample(sums[:, None], sizes, replace(scale, factor=per_target), by_row=by_row)
         sample = by_document.merged()
     elif sizes is not None:
         sample = replace(sample, by_row=None)  # how many words or bytes a row has was not measured

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Sample", "Scale"]
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.metrics.by_row import ByRow, Flags
 from pytest_lmgate.metrics.noise.clusters import MAX_CLUSTERS, merged_rows
-from pytest_lmgate.metrics.noise.means import Bounds, clustered_mean
+from pytest_lmgate.metrics.noise.means import Bounds, ClusteredMean, noisy_mean
 from pytest_lmgate.metrics.noise.proportion import Outcomes, wilson_bounds
 from pytest_lmgate.metrics.score import Direction
 
@@ -78,7 +78,6 @@ class Sample:
             comparable where every part is the same.
         outcomes: Of a metric whose rows are right or wrong, which rows are right.
         rows: Whether the clusters are rows, or clusters of rows that the data names; else blocks of a text.
-        former: Makes the same sample in the clusters that baselines of earlier versions kept, where those differ.
         by_row: The same statistics row by row; None where no row's share of them is known.
     """
 
@@ -89,7 +88,6 @@ class Sample:
     identity: Mapping[str, str] = field(default_factory=dict)
     outcomes: Outcomes | None = None
     rows: bool = True
-    former: Callable[[], Sample] | None = None
     by_row: ByRow | None = None
 
     @property
@@ -127,8 +125,12 @@ class Sample:
             return self.scale.value(float(total[0]) / int(self.counts.sum()))
         return float(self._rule.value(total))
 
+    def noise(self) -> ClusteredMean:
+        """Return the mean over targets or rows of a metric with a scale, and its noise."""
+        return noisy_mean(self.sums[:, 0], self.counts, rows=self.rows)
+
     def bounds(self, confidence: float) -> Bounds | None:
-        """Return one-sided bounds of the value, each at `confidence`; None with fewer than two clusters.
+        """Return one-sided bounds of the value, each at `confidence`; None where there are too few clusters.
 
         Right-or-wrong rows have Wilson's, a mean or the exponential of one the wider of Student's and Hall's, every
         other metric those of its resamples.
@@ -143,23 +145,18 @@ class Sample:
                 return None
             found = resampled_value(self.metric, self.sums)
             return found.bounds(confidence, self.metric.lowest, self.metric.highest)
-        bounds = clustered_mean(self.sums[:, 0], self.counts).bounds(confidence)
+        bounds = self.noise().bounds(confidence)
         return None if bounds is None else self.scale.within(bounds)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The two-sided 95 % interval of the value; None with fewer than two clusters."""
+        """The two-sided 95 % interval of the value; None where there are too few clusters."""
         bounds = self.bounds(0.975)
         return None if bounds is None else (bounds.lower, bounds.upper)
 
     def identified(self, *, signature: Signature, **parts: str) -> Sample:
         """Return the sample with what its score was measured on and by; versions of programs are left out."""
-        former = self.former
-        return replace(
-            self,
-            identity={**self.identity, **parts, "protocol": signature.compared},
-            former=None if former is None else lambda: former().identified(signature=signature, **parts),
-        )
+        return replace(self, identity={**self.identity, **parts, "protocol": signature.compared})
 
     def of_rows(self, kept: Flags) -> Sample | None:
         """Return the sample of some rows, without its identity; None where no target of theirs is known.
@@ -172,7 +169,7 @@ class Sample:
         part = self.by_row.of_rows(kept)
         sums, counts = part.by_cluster()
         outcomes = None if self.outcomes is None else Outcomes(self.outcomes.right[kept], part.clusters)
-        found = replace(self, sums=sums, counts=counts, outcomes=outcomes, identity={}, former=None, by_row=part)
+        found = replace(self, sums=sums, counts=counts, outcomes=outcomes, identity={}, by_row=part)
         return found if self.scale is None else found.merged()
 
     def merged(self) -> Sample:

@@ -31,7 +31,7 @@ class Score(float):
         unit: What one unit of `n` is counted per: ``token``, ``word``, ``byte``, ``char``, ``row``.
         direction: ``lower`` if smaller values are better, else ``higher``.
         n: How many targets (or rows) the value is a mean over.
-        stderr: Standard error in the value's own unit, or None where fewer than two clusters tell.
+        stderr: Standard error in the value's own unit, or None where there are too few clusters.
         interval: Two-sided 95 % interval ``(low, high)`` in the value's own unit, or None likewise.
         signature: Everything needed to reproduce the number from a paper, in one line.
         iid: Whether the protocol's own program prints an error that takes tokens as independent.

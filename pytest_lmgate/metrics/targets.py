@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["TargetLayout"]
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.metrics.by_row import ByRow
-from pytest_lmgate.metrics.noise.clusters import former_clusters, merged_rows, window_blocks
-from pytest_lmgate.metrics.noise.means import ClusteredMean, clustered_mean
+from pytest_lmgate.metrics.noise.clusters import merged_rows, window_blocks
+from pytest_lmgate.metrics.noise.means import ClusteredMean, noisy_mean
 from pytest_lmgate.metrics.sample import Sample, Scale
 
 _AT_ONCE = 2**20  # targets that are copied at a time
@@ -50,7 +50,7 @@ class TargetLayout:
 
     def mean(self, values: Floats) -> ClusteredMean:
         """Return the mean of a number per target, and its noise between clusters."""
-        return clustered_mean(*self.of_targets(values))
+        return noisy_mean(*self.of_targets(values), rows=self.has_rows)
 
     def sample(self, values: NDArray[np.floating], scale: Scale, *, by_window: bool = False) -> Sample:
         """Return the sums by cluster of a number per target, or of its mean in each window.
@@ -60,20 +60,11 @@ class TargetLayout:
             scale: Makes the metric's value of their mean.
             by_window: Whether the metric is a mean over windows.
         """
-        sums, counts = self.window_sums(values), self.window_targets
-        if by_window:
-            sums, counts = sums / counts, np.ones_like(counts)
-        by_row = self._by_row(sums if by_window else values, by_window=by_window)
-
-        def former() -> Sample:
-            clusters = former_clusters(self.window_document, self.window_targets, running_text=self.running_text)
-            return made(*_grouped(sums, counts, clusters))
-
-        def made(sums: Floats, sizes: Ints) -> Sample:
-            return Sample(sums[:, None], sizes, scale, identity={"targets": self.targets}, rows=by_row is not None)
-
-        found = made(*(self.of_windows(sums) if by_window else self.of_targets(values)))
-        return replace(found, former=former, by_row=by_row)
+        per_window = self.window_sums(values) / self.window_targets if by_window else None
+        sums, counts = self.of_targets(values) if per_window is None else self.of_windows(per_window)
+        by_row = self._by_row(values if per_window is None else per_window, by_window=by_window)
+        identity = {"targets": self.targets}
+        return Sample(sums[:, None], counts, scale, identity=identity, rows=by_row is not None, by_row=by_row)
 
     def rows_of(self) -> Ints | None:
         """Return the row of each target, shape ``[targets]``; None where the text has no rows."""
@@ -81,14 +72,10 @@ class TargetLayout:
             return None
         return np.repeat(np.arange(len(self.row_targets), dtype=np.int64), self.row_targets)
 
-    def blocks_of(self) -> Ints:
-        """Return the block of each target, as a text without rows is cut into them, shape ``[targets]``."""
-        return np.repeat(window_blocks(self.window_targets), self.window_targets)
-
     def clusters_of(self) -> Ints:
         """Return the cluster of each target, between which the noise of a mean over targets is judged."""
         if (rows := self.rows_of()) is None:
-            return self.blocks_of()
+            return np.repeat(window_blocks(self.window_targets), self.window_targets)
         assert self.row_targets is not None
         clusters = np.zeros(len(self.row_targets), dtype=np.int64)
         clusters[self.row_targets > 0] = merged_rows(self.row_targets[self.row_targets > 0])

@@ -18,7 +18,7 @@ def bounds(project: Project) -> tuple[float, float, float]:
     """Bounds of the perplexity of `sure`, with its value between them."""
     project.write(test_gate=GATE.replace("LIMIT", "1e300")).run("--lmgate-report", "json:report.json").expect(0)
     (gate,) = project.report()["gates"]
-    assert gate["bounded"]["clusters"] == 20
+    assert gate["bounded"]["clusters"] == 24
     assert gate["bounded"]["clustered_by"] == "blocks"
     return gate["bounded"]["lower"], gate["value"], gate["bounded"]["upper"]
 
@@ -36,7 +36,7 @@ def test_a_perplexity_passes_fails_or_stays_open_by_its_bounds(measured: Project
         done = measured.write(test_gate=GATE.replace("LIMIT", repr(limit))).run("--lmgate-report", "json:report.json")
         done.expect(code).says(f"1 gate: 1 {verdict}")
         if verdict != "pass":
-            done.says(says, "20 blocks of text, by ").is_silent_on("few rows")
+            done.says(says, "24 blocks of text, by ").is_silent_on("few rows")
         assert measured.report()["gates"][0]["verdict"] == verdict
         measured.run("--lmgate-strict").expect(0 if verdict == "pass" else 1)
 

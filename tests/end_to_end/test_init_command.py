@@ -319,7 +319,7 @@ def test_a_text_of_one_cluster_has_no_known_noise_and_still_gates(start: Start, 
     project = start("die")
     (project.folder / "one.jsonl").write_text('{"text": "w1 w2 w3 w4"}\n')
     lmgate(project.folder, "init", "--yes", "--dataset=one.jsonl").says(
-        "noise: not known, the text is a single cluster"
+        "noise: not known; it needs at least two rows, or 8 windows of a text without rows"
     )
     project.run().expect(0, passed=2)
     damage(project, "die", models)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise.means import clustered_mean
+from pytest_lmgate.metrics.noise.means import noisy_mean
 from pytest_lmgate.metrics.noise.student import t_quantile
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
@@ -58,40 +58,61 @@ def test_the_window_average_weighs_windows_equally() -> None:
     assert score(average="window") == pytest.approx(math.exp((3 / 2 + 3 / 1 + 6 / 3) / 3), rel=1e-12)
 
 
-def bounds_by_hand(sums: list[float], counts: list[int]) -> tuple[float, float]:
+def bounds_by_hand(sums: list[float], counts: list[int], *, rows: bool = True) -> tuple[float, float]:
     """Two-sided 95 % interval of a mean: on each side the wider of Student's and Hall's, H as docs/noise.md has it."""
-    noise = clustered_mean(np.array(sums), np.array(counts))
+    noise = noisy_mean(np.array(sums), np.array(counts), rows=rows)
     t, k = t_quantile(0.975, noise.df), noise.skewness
     below, above = (t, t) if k == 0 else (sign * 3 / k * (np.cbrt(1 + k * (sign * t - k / 6)) - 1) for sign in (1, -1))
     return noise.mean - max(t, below) * noise.stderr, noise.mean + max(t, above) * noise.stderr
 
 
 @pytest.mark.parametrize(
-    ("rows", "sums", "counts"),
+    ("text", "rows", "sums", "counts"),
     [
-        # Of a text without rows each of the three windows is a block; rows are clusters wherever windows end.
-        (None, [3.0, 3.0, 6.0], [2, 1, 3]),
-        (np.array([1, 3, 0, 2]), [1.0, 5.5, 5.5], [1, 3, 2]),
+        # Rows are clusters wherever windows end; of a text without rows each of the twelve windows is a block.
+        (statistics(row_targets=np.array([1, 3, 0, 2])), True, [1.0, 5.5, 5.5], [1, 3, 2]),
+        (
+            statistics(
+                np.tile(NLL, 4),
+                window_targets=np.tile([2, 1, 3], 4),
+                window_document=np.zeros(12, dtype=np.int64),
+                running_text=True,
+            ),
+            False,
+            [3.0, 3.0, 6.0] * 4,
+            [2, 1, 3] * 4,
+        ),
     ],
 )
 def test_the_noise_is_that_of_the_clusters_carried_to_the_unit(
-    rows: np.ndarray | None, sums: list[float], counts: list[int]
+    text: LikelihoodStatistics, rows: bool, sums: list[float], counts: list[int]
 ) -> None:
-    noise = clustered_mean(np.array(sums), np.array(counts))
-    low, high = bounds_by_hand(sums, counts)
+    noise = noisy_mean(np.array(sums), np.array(counts), rows=rows)
+    low, high = bounds_by_hand(sums, counts, rows=rows)
+    per_byte = sum(counts) / 24
 
-    token, byte, bits = (
-        perplexity(statistics(row_targets=rows), signature="s", unit=unit)
-        for unit in ("token", "byte", "bits_per_byte")
-    )
+    token, byte, bits = (perplexity(text, signature="s", unit=unit) for unit in ("token", "byte", "bits_per_byte"))
 
     # No text has a perplexity below 1.
     assert token.interval == pytest.approx((max(1, math.exp(low)), math.exp(high)))
     assert token.stderr == pytest.approx(token * noise.stderr)
-    assert byte.interval == pytest.approx((max(1, math.exp(low * 6 / 24)), math.exp(high * 6 / 24)))
-    assert bits.interval == pytest.approx((max(0, low * 6 / 24 / math.log(2)), high * 6 / 24 / math.log(2)))
-    assert bits.stderr == pytest.approx(noise.stderr * 6 / 24 / math.log(2))
-    assert (token.details["clusters"], token.details["df"]) == (3, noise.df)
+    assert byte.interval == pytest.approx((max(1, math.exp(low * per_byte)), math.exp(high * per_byte)))
+    assert bits.interval == pytest.approx((max(0, low * per_byte / math.log(2)), high * per_byte / math.log(2)))
+    assert bits.stderr == pytest.approx(noise.stderr * per_byte / math.log(2))
+    assert (token.details["clusters"], token.details["df"]) == (len(counts), noise.df)
+
+
+def test_bytes_of_a_single_document_are_judged_between_its_blocks_as_its_tokens_are() -> None:
+    one = {"words": np.array([5]), "chars": np.array([20]), "utf8_bytes": np.array([24])}
+    text = statistics(
+        np.tile(NLL, 4), window_targets=np.tile([2, 1, 3], 4), window_document=np.zeros(12, dtype=np.int64), **one
+    )
+
+    found = perplexity(text, signature="s", unit="bits_per_byte")
+
+    assert found.sample is not None
+    assert (found.sample.clusters, found.sample.clustered_by, found.sample.value()) == (12, "blocks", found)
+    assert found.sample.interval == pytest.approx(found.interval)
 
 
 def test_averaged_windows_are_clustered_by_the_rows_that_they_begin_in() -> None:
@@ -101,20 +122,6 @@ def test_averaged_windows_are_clustered_by_the_rows_that_they_begin_in() -> None
 
     assert found.interval == pytest.approx((max(1, math.exp(low)), math.exp(high)))
     assert found.details["clusters"] == 2
-
-
-@pytest.mark.parametrize(("unit", "factor"), [("token", 1.0), ("byte", 6 / 24)])
-def test_a_sample_can_be_made_in_the_clusters_that_earlier_versions_kept(unit: str, factor: float) -> None:
-    text = statistics(row_targets=np.array([1, 5]), running_text=True)
-
-    sample = perplexity(text, signature="s", unit=unit).sample
-
-    assert sample.counts.tolist() == [1, 5]
-    assert (sample.clustered_by, sample.scale.factor) == ("rows", factor)
-    former = sample.former()
-    assert (former.sums[:, 0].tolist(), former.counts.tolist()) == ([3, 3, 6], [2, 1, 3])
-    assert former.value() == pytest.approx(sample.value())
-    assert former.identity == sample.identity
 
 
 def test_one_cluster_has_a_value_and_no_interval() -> None:
@@ -162,7 +169,8 @@ def test_a_fair_die_has_as_many_faces_as_its_perplexity(faces: int, windows: lis
     found = perplexity(die, signature="s", average=average)
 
     assert found == pytest.approx(faces, rel=1e-12)
-    assert found.stderr == (None if len(windows) == 1 else pytest.approx(0, abs=1e-9 * faces))
+    blocks = found.details["clusters"]
+    assert found.stderr == (None if blocks < 8 else pytest.approx(0, abs=1e-9 * faces))
 
 
 def test_likelihoods_in_single_precision_are_summed_in_double() -> None:

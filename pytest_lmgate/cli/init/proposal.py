@@ -11,6 +11,7 @@ from typing import Any
 from pytest_lmgate.cli.measurements.measuring import Measuring
 from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import EngineError, ModelError
+from pytest_lmgate.metrics.noise.clusters import INTERVAL_NEEDS
 from pytest_lmgate.metrics.noise.student import t_quantile
 from pytest_lmgate.metrics.score import Score, sample_of
 
@@ -134,7 +135,7 @@ def _proposal(score: Score, model: str, dataset: str, margin: float) -> Proposal
 
 def _noise(score: Score) -> str:
     if score.interval is None or score.stderr is None:
-        return "noise: not known, the text is a single cluster; a longer text would show smaller changes"
+        return f"noise: not known; it needs {INTERVAL_NEEDS}"
     low, high = score.interval
     # As Comparison.detectable, but of one value: what shows without pairing.
     df = float(score.details.get("df", math.inf))

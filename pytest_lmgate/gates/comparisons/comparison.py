@@ -8,7 +8,7 @@ right.
 
 from __future__ import annotations
 
-__all__ = ["POWER", "Comparison", "Decision", "Tested", "blank_comparison", "decide", "judged", "needed"]
+__all__ = ["POWER", "Comparison", "Decision", "Tested", "blank_comparison", "decide", "judged", "needed", "no_interval"]
 
 import math
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.metrics.noise.clusters import MIN_BLOCKS
 from pytest_lmgate.metrics.noise.means import Bounds, Rule
 from pytest_lmgate.metrics.noise.student import t_quantile
 from pytest_lmgate.metrics.score import Direction
@@ -56,7 +57,6 @@ class Comparison:
         reason: Why there is no interval; empty where there is one.
         bounds: The rule that made the bound which decides; ``unchanged`` where two different models have the same score
             in every row.
-        note: What to know of the rule.
         against: The reference in words, as in ``model 'fp16'`` or ``baseline of 2026-01-31``.
         clustered_by: What a cluster is: ``rows``, or ``blocks`` of a text without rows.
         notes: What else differs between then and now, such as hardware and versions.
@@ -81,7 +81,6 @@ class Comparison:
     needed: int | None = None
     reason: str = ""
     bounds: Rule | None = None
-    note: str = ""
     against: str = ""
     clustered_by: str = "rows"
     notes: tuple[str, ...] = ()
@@ -115,6 +114,7 @@ def blank_comparison(
     confidence: float,
     n: int,
     clusters: int,
+    clustered_by: str = "rows",
 ) -> Comparison:
     """Return the comparison of `values`, the candidate's and the reference's, before it is judged.
 
@@ -138,7 +138,20 @@ def blank_comparison(
         confidence=confidence,
         n=n,
         clusters=clusters,
-        reason="" if clusters > 1 else f"{clusters} cluster: noise is judged between clusters and needs at least two",
+        reason=no_interval(clusters, clustered_by),
+        clustered_by=clustered_by,
+    )
+
+
+def no_interval(clusters: int, clustered_by: str) -> str:
+    """Return why there is no interval; empty where there is one."""
+    if clustered_by == "rows":
+        return "" if clusters > 1 else f"{clusters} cluster: noise is judged between rows and needs at least two"
+    if clusters >= MIN_BLOCKS:
+        return ""
+    return (
+        f"{clusters} block{'s' * (clusters != 1)} of windows: the noise of a text without rows is judged between at "
+        f"least {MIN_BLOCKS}: take more text or a smaller max_length"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = ["compare_means"]
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.gates.comparisons.comparison import Comparison, Tested, blank_comparison, judged
-from pytest_lmgate.metrics.noise.means import ClusteredMean, clustered_mean, student_or_hall, tail
+from pytest_lmgate.metrics.noise.means import ClusteredMean, noisy_mean, student_or_hall, tail
 from pytest_lmgate.metrics.noise.student import t_quantile
 from pytest_lmgate.metrics.sample import Scale
 
@@ -30,7 +31,7 @@ def compare_means(
     scale: Scale,
     tolerance: Tolerance,
     confidence: float = 0.95,
-    skewed: bool = True,
+    rows: bool = True,
 ) -> Comparison:
     """Judge whether the candidate is worse than the reference by more than the tolerance.
 
@@ -39,7 +40,7 @@ def compare_means(
     other two, a relative change of a mean and an absolute change of a perplexity, depend on the reference's own level
     too: their noise is that of the linearized difference (delta method).
 
-    With fewer than two clusters there is no interval: INCONCLUSIVE.
+    With too few clusters there is no interval: INCONCLUSIVE.
 
     Args:
         candidate: ``s_c``, sum over the targets of each cluster, as of NLL in nats; shape ``[clusters]``.
@@ -48,7 +49,7 @@ def compare_means(
         scale: Of the metric.
         tolerance: Largest degradation let pass.
         confidence: One-sided level, above 0.5 and below 1.
-        skewed: Whether to take Hall's bounds where they are wider; False is the rule of earlier versions, Student's.
+        rows: Whether the clusters are rows; else they are blocks of a text, in its order.
 
     Raises:
         MetricInputError: The clusters are not the same, there is no target, a sum or a value is NaN or infinite, or a
@@ -65,45 +66,59 @@ def compare_means(
             f"a change needs finite values, got {values[0]:g} (candidate) and {values[1]:g} (reference): "
             "compare bits per byte (metric 'bpb'), which do not overflow"
         )
-    tested, noise = _tested(candidate, reference, counts, values, scale, tolerance)
+
+    def noise_of(sums: Floats) -> ClusteredMean:
+        return noisy_mean(sums, counts, rows=rows)
+
+    tested, noise = _tested(candidate, reference, values, scale, tolerance, noise_of)
     # As it was computed for the bounds, which is exact where the two values differ by little.
     degradation = tested.outward(tested.measured)
     found = replace(
         blank_comparison(
-            values, scale.direction, tolerance=tolerance, confidence=confidence, n=noise.n, clusters=noise.clusters
+            values,
+            scale.direction,
+            tolerance=tolerance,
+            confidence=confidence,
+            n=noise.n,
+            clusters=noise.clusters,
+            clustered_by="rows" if rows else "blocks",
         ),
         change=degradation if scale.direction == "lower" else 0.0 - degradation,
         degradation=degradation,
     )
     if noise.stderr is None or noise.df is None:
         return found
-    skewness = noise.skewness if skewed else 0.0
-    bounds = student_or_hall(tested.measured, noise.stderr, t_quantile(confidence, noise.df), skewness)
+    bounds = student_or_hall(tested.measured, noise.stderr, t_quantile(confidence, noise.df), noise.skewness)
     beyond = tested.measured - tested.limit
     if noise.stderr == 0:
         p_values = (0.0, 1.0) if beyond <= 0 else (1.0, 0.0)
     else:
         x = beyond / noise.stderr
-        p_values = tail(x, noise.df, skewness), tail(-x, noise.df, -skewness)
+        p_values = tail(x, noise.df, noise.skewness), tail(-x, noise.df, -noise.skewness)
     return judged(found, tested, bounds, noise.df, p_values)
 
 
 def _tested(
-    candidate: Floats, reference: Floats, counts: Ints, values: tuple[float, float], scale: Scale, tolerance: Tolerance
+    candidate: Floats,
+    reference: Floats,
+    values: tuple[float, float],
+    scale: Scale,
+    tolerance: Tolerance,
+    noise_of: Callable[[Floats], ClusteredMean],
 ) -> tuple[Tested, ClusteredMean]:
     if scale.exponential and tolerance.relative:
-        noise = clustered_mean(scale.factor * (candidate - reference), counts)
+        noise = noise_of(scale.factor * (candidate - reference))
         return Tested(noise.mean, math.log1p(tolerance.size), _expm1), noise
     sign = scale.factor if scale.direction == "lower" else -scale.factor
     if not scale.exponential and not tolerance.relative:
-        noise = clustered_mean(sign * (candidate - reference), counts)
+        noise = noise_of(sign * (candidate - reference))
         return Tested(noise.mean, tolerance.size), noise
     if scale.exponential:
-        noise = clustered_mean(sign * (values[0] * candidate - values[1] * reference), counts)
+        noise = noise_of(sign * (values[0] * candidate - values[1] * reference))
         return Tested(values[0] - values[1], tolerance.size), noise
     level = values[1] if values[1] > 0 else math.nan  # which `blank_comparison` refuses
     ratio = values[0] / level
-    noise = clustered_mean(sign / level * (candidate - ratio * reference), counts)
+    noise = noise_of(sign / level * (candidate - ratio * reference))
     if int(((candidate != 0) | (reference != 0)).sum()) < 2:  # of which the ratio is, without any noise to be seen
         noise = replace(noise, clusters=1, stderr=None, df=None)
     # A product with a negative sign would show no change as -0.

@@ -21,16 +21,9 @@ from pytest_lmgate.errors import ComparisonError, MetricInputError
 from pytest_lmgate.gates.comparisons.comparison import Comparison, Tested, blank_comparison, judged
 from pytest_lmgate.gates.comparisons.means import compare_means
 from pytest_lmgate.gates.comparisons.rows import compare_outcomes, compare_unchanged
-from pytest_lmgate.metrics.noise.proportion import MOST_OUTCOMES
 from pytest_lmgate.metrics.sample import Sample
 from pytest_lmgate.metrics.texts.bootstrap import Resamples, paired_bootstrap
 from pytest_lmgate.metrics.texts.text_metric import TextMetric
-
-OLD_RULE = (
-    "an earlier version wrote the baseline and kept less: it is judged by Student's bounds, as it was then; "
-    "--lmgate-update measures it anew"
-)
-"""What to say of a baseline that is judged by the rule of its own time."""
 
 _PARTS = {
     "data": "the data differs: other rows, prompts, references or clusters",
@@ -38,7 +31,8 @@ _PARTS = {
     "metric": "the metric differs, by its signature",
     "reference": "the reference of the divergence differs: another model, or loaded with other options",
     "targets": "the tokens differ: the text was tokenized differently, so likelihoods per token cannot be compared; "
-    "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are)",
+    "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are, if "
+    "there are at least two)",
 }
 
 
@@ -61,12 +55,11 @@ def compare(
     """
     if found := differences(candidate.identity, reference.identity):
         raise ComparisonError("; ".join(found))
-    old = False
-    if not _same_clusters(candidate, reference):
-        former = candidate.former() if candidate.former is not None else candidate
-        if not _same_clusters(former, reference):
-            raise ComparisonError("expected the same clusters of targets or rows on both sides, got different ones")
-        candidate, old = former, True
+    if not np.array_equal(candidate.counts, reference.counts):
+        raise ComparisonError(
+            f"expected the same {candidate.clustered_by} on both sides, got {len(candidate.counts)} and "
+            f"{len(reference.counts)} that do not hold the same targets"
+        )
     for name, sample in (("candidate", candidate), ("reference", reference)):
         if bad := int((~np.isfinite(sample.sums)).sum()):
             raise MetricInputError(f"{name}: expected finite sums, got {bad} NaN or infinite")
@@ -77,6 +70,7 @@ def compare(
         confidence=confidence,
         n=int(candidate.counts.sum()),
         clusters=candidate.clusters,
+        clustered_by=candidate.clustered_by,
     )
     if bool((candidate.sums == reference.sums).all()) and _same_outcomes(candidate, reference):
         if same:
@@ -86,23 +80,17 @@ def compare(
     if candidate.outcomes is not None and reference.outcomes is not None:
         return compare_outcomes(candidate.outcomes, reference.outcomes, tolerance=tolerance, confidence=confidence)
     if candidate.scale is not None:
-        old |= candidate.outcomes is not None and candidate.outcomes.n <= MOST_OUTCOMES
-        by_mean = compare_means(
+        return compare_means(
             candidate.sums[:, 0],
             reference.sums[:, 0],
             candidate.counts,
             scale=candidate.scale,
             tolerance=tolerance,
             confidence=confidence,
-            skewed=not old,
+            rows=candidate.rows,
         )
-        return replace(by_mean, note=OLD_RULE) if old else by_mean
     assert candidate.metric is not None
     return _bootstrapped(candidate.metric, candidate, reference, blank)
-
-
-def _same_clusters(candidate: Sample, reference: Sample) -> bool:
-    return np.array_equal(candidate.counts, reference.counts)
 
 
 def _same_outcomes(candidate: Sample, reference: Sample) -> bool:

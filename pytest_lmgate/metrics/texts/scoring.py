@@ -20,7 +20,6 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.by_row import ByRow
-from pytest_lmgate.metrics.noise.means import clustered_mean
 from pytest_lmgate.metrics.noise.proportion import Outcomes
 from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
@@ -112,7 +111,7 @@ _Noise = tuple[float | None, tuple[float, float] | None, dict[str, Any]]
 
 def _noise_of_mean(sample: Sample) -> _Noise:
     """CR2 standard error, the interval by the metric's rule, and details; at most 512 clusters."""
-    noise = clustered_mean(sample.sums[:, 0], sample.counts)
+    noise = sample.noise()
     return noise.stderr, sample.interval, {"clusters": noise.clusters, "df": noise.df}
 
 

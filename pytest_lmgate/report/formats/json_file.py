@@ -23,7 +23,7 @@ _OF_SOME_GATES = ("message", "at_least", "iid", "arguments", "layers")
 _OF_A_COMPARISON = (
     "against", "decision", "reference", "degradation", "tolerance", "size", "relative", "confidence", "clusters",
     "lower", "upper", "p_pass", "p_fail", "p_value", "detectable", "needed", "reason", "notes", "corrected", "bounds",
-    "clustered_by", "note",
+    "clustered_by",
 )  # fmt: skip
 OF_A_ROW = ("row", "score", "prompt", "reference", "output")
 

@@ -102,10 +102,8 @@ def _few(verdicts: Sequence[Verdict]) -> list[str]:
 def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
     """Say how hardware and versions differ from the baseline's, once for all gates with the same difference."""
     compared = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
-    old = Counter(found.note for found in compared if found.note)
     moved = Counter(found.notes for found in compared if found.notes)
-    lines = [f"{counted(count, 'gate')}: {note}" for note, count in old.items()]
-    return lines + [
+    return [
         f"baseline of {counted(count, 'gate')} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
     ]
 

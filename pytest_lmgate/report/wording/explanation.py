@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_lmgate.gates.comparisons.comparison import Comparison
+from pytest_lmgate.gates.comparisons.comparison import Comparison, no_interval
 from pytest_lmgate.gates.verdict import Bounded, Verdict
 from pytest_lmgate.metrics.noise.means import Rule
 from pytest_lmgate.metrics.score import distinct
@@ -92,7 +92,6 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
             ("degraded", f"{degradation(found)}{_level(found)}"),
             ("verdict", conclusion(verdict)),
             ("noise", _noise(found.clusters, found.clustered_by, found.bounds)),
-            ("note", found.note),
             ("power", power),
             ("bootstrap", p_value),
             *(("note", note) for note in found.notes),
@@ -114,7 +113,7 @@ def conclusion(verdict: Verdict) -> str:
 def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
     level = f"{100 * bounded.confidence:.15g}%"
     if bounded.lower is None or bounded.upper is None:
-        return f"inconclusive: there is no interval with {_counted(bounded.clusters, bounded.clustered_by)}"
+        return f"inconclusive: {no_interval(bounded.clusters, bounded.clustered_by)}"
     noise = _noise(bounded.clusters, bounded.clustered_by, bounded.bounds)
     bounds = f"{interval(bounded.lower, bounded.upper)} ({noise})"
     if verdict.verdict in ("pass", "fail"):

@@ -57,7 +57,7 @@ def test_models_that_cut_the_text_into_other_tokens_keep_the_least_tolerance() -
 def test_a_pair_on_a_single_window_keeps_the_least_tolerance() -> None:
     found = proposals(session(a=("causal", [1.0], "t"), b=("causal", [1.1], "t")), ["a", "b"], "words", 0.05)
     assert [str(each.tolerance) for each in found] == ["1%", "1%"]
-    assert all("the text is a single cluster" in each.reasons[1] for each in found)
+    assert all("it needs at least two rows, or 8 windows" in each.reasons[1] for each in found)
 
 
 def test_a_model_whose_perplexity_is_infinite_has_no_limit() -> None:

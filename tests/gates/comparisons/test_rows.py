@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_lmgate.config.arguments.tolerance import Tolerance
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.gates.comparisons.comparison import Comparison
-from pytest_lmgate.gates.comparisons.paired import OLD_RULE, compare
+from pytest_lmgate.gates.comparisons.paired import compare
 from pytest_lmgate.gates.comparisons.rows import compare_outcomes
 from pytest_lmgate.gates.comparisons.tango import Changes, tango_bounds
 from pytest_lmgate.metrics.noise.proportion import Outcomes
@@ -216,19 +216,3 @@ def test_one_model_measured_twice_passes_with_a_change_of_exactly_0(
     assert (found.decision, found.reason) == ("pass", "the same measurement twice")
     assert repr((found.change, found.degradation, found.lower, found.upper)) == "(0.0, 0.0, 0.0, 0.0)"
     assert not found.fails_build(strict=True)
-
-
-def test_a_reference_without_outcomes_is_judged_by_the_rule_of_its_time_and_says_so() -> None:
-    candidate, reference = of_counts(40, 4, 0, 30)
-    kept = sample(reference)
-    old = Sample(kept.sums, kept.counts, kept.scale, identity=kept.identity)
-
-    found = compare(sample(candidate), old, tolerance=FIVE_POINTS)
-
-    # Student's paired t-test on the rows.
-    by_scipy = scipy.stats.ttest_1samp(
-        np.array(reference, dtype=float) - np.array(candidate, dtype=float), 0.05, alternative="less"
-    )
-    assert found.p_pass == pytest.approx(by_scipy.pvalue)
-    assert found.upper == pytest.approx(by_scipy.confidence_interval(0.95).high)
-    assert (found.bounds, found.note) == ("student", OLD_RULE)

@@ -1,4 +1,4 @@
-"""Which targets are one cluster: whole rows wherever rows are known, else 20 blocks of windows."""
+"""Which targets are one cluster: whole rows wherever rows are known, else 64 blocks of windows."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_row_that_holds_nearly_everything_is_not_cut() -> None:
     assert counts.tolist() == [980, 10, 10]
 
 
-@pytest.mark.parametrize("rows", [None, [1000], [0, 1000, 0]])
-def test_a_text_without_rows_is_cut_into_20_blocks_of_even_targets(rows: list[int] | None) -> None:
-    sums, counts = layout([10] * 100, rows).of_targets(np.arange(1000.0))
+@pytest.mark.parametrize("rows", [None, [1280], [0, 1280, 0]])
+def test_a_text_without_rows_is_cut_into_64_blocks_of_even_targets(rows: list[int] | None) -> None:
+    sums, counts = layout([10] * 128, rows).of_targets(np.arange(1280.0))
 
-    assert counts.tolist() == [50] * 20
-    assert sums.tolist() == [sum(range(begin, begin + 50)) for begin in range(0, 1000, 50)]
+    assert counts.tolist() == [20] * 64
+    assert sums.tolist() == [sum(range(begin, begin + 20)) for begin in range(0, 1280, 20)]
 
 
 @settings(max_examples=200)
@@ -66,8 +66,8 @@ def test_blocks_are_whole_windows_in_order_as_even_as_windows_allow(targets: lis
         assert held.min() >= sum(targets) / BLOCKS - max(targets)
 
 
-@pytest.mark.parametrize("windows", range(1, 21))
-def test_up_to_20_even_windows_are_a_block_each(windows: int) -> None:
+@pytest.mark.parametrize("windows", range(1, 65))
+def test_up_to_64_even_windows_are_a_block_each(windows: int) -> None:
     assert window_blocks(np.full(windows, 7)).tolist() == list(range(windows))
 
 
@@ -79,11 +79,11 @@ def test_averaged_windows_belong_to_the_row_that_their_first_target_belongs_to()
     assert counts.tolist() == [2, 1, 1]
 
 
-def test_averaged_windows_of_a_text_without_rows_are_cut_into_20_blocks() -> None:
-    sums, counts = layout([9] * 40, None).of_windows(np.arange(40.0))
+def test_averaged_windows_of_a_text_without_rows_are_cut_into_64_blocks() -> None:
+    sums, counts = layout([9] * 128, None).of_windows(np.arange(128.0))
 
-    assert counts.tolist() == [2] * 20
-    assert sums.tolist() == [4 * block + 1 for block in range(20)]
+    assert counts.tolist() == [2] * 64
+    assert sums.tolist() == [4 * block + 1 for block in range(64)]
 
 
 def test_averaged_windows_that_all_begin_in_one_row_are_blocks() -> None:

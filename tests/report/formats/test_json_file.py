@@ -88,7 +88,6 @@ def test_a_comparison_has_the_keys_that_others_read(compared: Verdict) -> None:
         "corrected": False,
         "bounds": "hall",
         "clustered_by": "rows",
-        "note": "",
     }
     assert _read(replace(compared, verdict="inconclusive"))["gates"][0]["comparison"]["corrected"] is True
 

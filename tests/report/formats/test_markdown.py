@@ -100,7 +100,7 @@ def test_hostile_names_are_shown_and_take_no_effect(failed: Verdict, compared: V
     assert compared.comparison is not None
     test = f"t.py::test_x[{text}]"
     one = replace(failed, id=f"{test}::ppl_max[{text}]", test=test, model=text, dataset=text, signature=text)
-    found = replace(compared.comparison, against=f"model {text!r} {text}", note=text)
+    found = replace(compared.comparison, against=f"model {text!r} {text}", notes=(text,))
     two = replace(compared, id=f"{test}::{text}", test=test, comparison=found, worst=((0, 0.5, text, text, text),))
     run = Run(text, text, text, "2026-03-31", text, text, text)
     report = markdown_report(Results([one, two], problems=(text,), run=run))

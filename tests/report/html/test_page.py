@@ -259,7 +259,7 @@ def _hostile(failed: Verdict, compared: Verdict, text: str) -> Results:
     assert compared.comparison is not None
     test = f"t.py::test_x[{text}]"
     one = replace(failed, id=f"{test}::a", test=test, model=text, dataset=text, worst=((0, 0.5, text, text, text),))
-    found = replace(compared.comparison, against=text, note=f"note {text}")
+    found = replace(compared.comparison, against=text, notes=(f"note {text}",))
     other = replace(compared, id=f"{test}::b", test=test, comparison=found)
     spread = Spread("rows", text, 1, 1, 1, 0.0, -1.0, 1.0, -1.0, 1.0, (1, 1))
     runs = [PastRun(text, text, text, "fail", value, (1.0, 3.0), 2.0, "worse", text) for value in (1.5, 2.5)]

@@ -128,9 +128,3 @@ def test_verdicts_on_fewer_than_30_targets_are_counted_in_one_line(passed: Verdi
 def test_blocks_of_a_text_and_the_same_measurement_twice_are_not_few_rows(passed: Verdict) -> None:
     twice = _compared(passed, 3, bounds=None, reason="the same measurement twice")
     assert _few(_compared(passed, 20, clustered_by="blocks"), twice, passed) == []
-
-
-def test_what_is_to_be_known_of_old_baselines_is_said_once(passed: Verdict) -> None:
-    lines = [line for _, line in summary_lines([_compared(passed, 40, note="judged as then")] * 3)]
-    assert lines.count("3 gates: judged as then") == 1
-    assert sum("judged as then" in line for line in lines) == 1
