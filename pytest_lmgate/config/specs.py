@@ -105,7 +105,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if self.backend is None or self.path or self.hub or self.server:
             _exactly_one(path=self.path, hub=self.hub, server=self.server)
         for key, instead in _BESIDE_LOAD.items():
-            if self.backend is None and key in self.load:
+            if self.backend in (None, "transformers") and key in self.load:
                 raise ConfigError.of(f"load.{key}", f"say {instead}: beside load:, not inside it")
         _check_running(self.dtype, self.device, self.batch_size)
 
@@ -163,8 +163,6 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ConfigError(
                 "prompt, source: expected one of them, got both; source: column is short for prompt: {column}"
             )
-        if self.choices is not None and (self.question is None or self.answer is None):
-            raise ConfigError.of("choices", "a multiple-choice dataset needs question: and answer: beside choices:")
         if isinstance(self.choices, list) and (twice := _repeated(self.choices)):
             raise ConfigError.of("choices", f"the column {twice!r} is listed twice: no model could tell them apart")
         if self.limit is not None and self.limit < 1:
@@ -172,15 +170,43 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         if self.lines and (self.path is None or not self.path.endswith(TEXT_SUFFIXES)):
             raise ConfigError.of("lines", "only a text file is read by lines; the other formats have rows of their own")
         if self.path is not None and self.path.endswith(TEXT_SUFFIXES):
-            for key, given in (("tags", self.tags), ("cluster", self.cluster)):
-                if given is not None:
+            for key, given in (("tags", self.tags), ("cluster", self.cluster), ("text", self.text != "text")):
+                if given:
                     raise ConfigError.of(key, "a text file has no columns; use .jsonl, .csv, .tsv or .parquet")
+            if self.join is not msgspec.UNSET and not self.lines:
+                raise ConfigError.of("join", "it stands between rows, but a text file is one text; say lines: true")
             if self.limit is not None and not self.lines:
                 raise ConfigError.of(
                     "limit", "it counts rows, but a text file is one text; say lines: true, or shorten it"
                 )
         if self.hub is None and (self.name or self.revision):
             raise ConfigError("name, revision: only a hub id has them")
+        if self.split is not None and self.path is not None and self.path.endswith(DATA_SUFFIXES):
+            raise ConfigError.of("split", "only a hub id has splits, or a folder saved by datasets")
+        self._require_use()
+
+    def _require_use(self) -> None:
+        """Refuse keys that no gate on the dataset could use, given the others."""
+        writes = self.prompt is not None or self.source is not None
+        if writes != (self.references is not None):
+            asked = "prompt" if self.prompt is not None else "source"
+            key, instead = (asked, "references:") if writes else ("references", "prompt: or source:")
+            raise ConfigError.of(key, f"texts to write and to compare need {instead} beside {key}:")
+        answers = {key: getattr(self, key) for key in ("question", "choices", "answer")}
+        lacking = " and ".join(f"{key}:" for key, value in answers.items() if value is None)
+        given = [key for key, value in answers.items() if value is not None]
+        if lacking and given:
+            beside = " and ".join(f"{key}:" for key in given)
+            raise ConfigError.of(given[0], f"a multiple-choice dataset needs {lacking} beside {beside}")
+        if self.delimiter is not msgspec.UNSET and not given:
+            raise ConfigError.of("delimiter", "only multiple choice has it: question:, choices: and answer:")
+        for key in ("chat", "system", "examples", "cluster"):
+            if getattr(self, key) and not writes and not given:
+                raise ConfigError.of(
+                    key,
+                    "only texts (prompt: or source:, and references:) and multiple choice (question:, choices: and "
+                    "answer:) use it; a perplexity reads the rows as they are",
+                )
 
     @property
     def between(self) -> str:

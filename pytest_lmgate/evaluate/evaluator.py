@@ -225,9 +225,8 @@ class Evaluator:
             if isinstance(named, str | Path):
                 with about(argument):
                     self.resolver.names.model_spec(named)
-        if isinstance(what.dataset, str | Path):
-            with about("dataset"):
-                self.resolver.names.dataset_spec(what.dataset)
+        with about("dataset"):
+            self._require_rows(what)
         if isinstance(what.how, TextRequest):
             metric = text_metric(what.how, self.users_metrics)
             if direction is not None and metric.direction != direction:
@@ -236,8 +235,19 @@ class Evaluator:
                     f"{'min' if metric.direction == 'higher' else 'max'}"
                 )
 
+    def _require_rows(self, what: EvaluationSpec) -> None:
+        """Refuse a dataset that is unknown, or whose rows belong together where the metric judges each by itself."""
+        if isinstance(what.dataset, str | Path):
+            name, spec = self.resolver.names.dataset_spec(what.dataset)
+            if spec.cluster is not None and not isinstance(what.how, TextRequest | ChoiceRequest):
+                raise ConfigError(
+                    f"dataset {name!r}: cluster: texts and multiple choice use it, but {what.metric} is judged between "
+                    "rows; name the dataset a second time without cluster:, where each row is independent of the others"
+                )
+
     def _measurement(self, what: EvaluationSpec) -> Measurement[Any]:
         how, metric, find = what.how, what.metric, self.resolver
+        self._require_rows(what)
         model = find.model(what.model)
         if isinstance(how, TextRequest):
             return GeneratedTexts(metric, model, find.rows(what.dataset), how, text_metric(how, self.users_metrics))

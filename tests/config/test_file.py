@@ -30,7 +30,8 @@ def test_a_whole_file_becomes_frozen_specs(tmp_path: Path) -> None:
           far: {hub: org/name, revision: v1.0, tokenizer: org/other, adapter: adapters/a, trust_remote_code: true}
           old: {path: models/old, pickle_weights: true, dtype: bfloat16, device: "cuda:1"}
         datasets:
-          wikitext2: {path: data/wiki.test.raw, text: text, join: "\\n\\n"}
+          wikitext2: {path: data/wiki.test.raw, text: text}
+          rows: {path: data/rows.jsonl, text: body, join: "\\n"}
           lines: {path: data/lines.txt, lines: true, limit: 100}
           far: {hub: org/data, name: plain, split: test, revision: main, text: body}
         """,
@@ -50,7 +51,8 @@ def test_a_whole_file_becomes_frozen_specs(tmp_path: Path) -> None:
             "old": ModelSpec(path="models/old", pickle_weights=True, dtype="bfloat16", device="cuda:1"),
         },
         datasets={
-            "wikitext2": DatasetSpec(path="data/wiki.test.raw", join="\n\n"),
+            "wikitext2": DatasetSpec(path="data/wiki.test.raw"),
+            "rows": DatasetSpec(path="data/rows.jsonl", text="body", join="\n"),
             "lines": DatasetSpec(path="data/lines.txt", lines=True, limit=100),
             "far": DatasetSpec(hub="org/data", name="plain", split="test", revision="main", text="body"),
         },
@@ -210,6 +212,39 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
             "datasets: {a: {path: x.txt, lines: true, cluster: kind}}",
             ": datasets.a.cluster: a text file has no columns; use .jsonl, .csv, .tsv or .parquet",
         ),
+        ("datasets: {a: {path: x.md, text: body}}", ": datasets.a.text: a text file has no columns; use .jsonl, .csv"),
+        (
+            "datasets: {a: {path: x.txt, join: ''}}",
+            ": datasets.a.join: it stands between rows, but a text file is one text; say lines: true",
+        ),
+        (
+            "datasets: {a: {path: x.csv, split: test}}",
+            ": datasets.a.split: only a hub id has splits, or a folder saved by datasets",
+        ),
+        (
+            "datasets: {a: {path: x.csv, prompt: '{q}'}}",
+            ": datasets.a.prompt: texts to write and to compare need references: beside prompt:",
+        ),
+        (
+            "datasets: {a: {path: x.csv, references: a}}",
+            ": datasets.a.references: texts to write and to compare need prompt: or source: beside references:",
+        ),
+        (
+            "datasets: {a: {path: x.csv, question: q, answer: a}}",
+            ": datasets.a.question: a multiple-choice dataset needs choices: beside question: and answer:",
+        ),
+        (
+            "datasets: {a: {path: x.csv, prompt: '{q}', references: a, delimiter: ' '}}",
+            ": datasets.a.delimiter: only multiple choice has it: question:, choices: and answer:",
+        ),
+        *(
+            (
+                f"datasets: {{a: {{path: x.csv, {key}}}}}",
+                f": datasets.a.{key.partition(':')[0]}: only texts (prompt: or",
+            )
+            for key in ("chat: true", "system: s", "examples: e.csv", "cluster: c")
+        ),
+        ("models: {a: {backend: transformers, path: x, load: {subfolder: y}}}", ": models.a.load.subfolder: say path:"),
         ("datasets: {a: {path: x, revision: main}}", ": datasets.a: name, revision: only a hub id has them"),
         (
             "models: {a: {path: x, load: {torch_dtype: float16}}}",

@@ -14,8 +14,7 @@ BOTH = 'prompt: "{start}", references: rest'
 
 # Test by test: the model, the dataset's entry in lmgate.yaml, more arguments of the gate, what its error must say.
 CASES = {
-    "no_references": ("counter", f'{PATH}, prompt: "{{start}}"', "", "'no_references': say references: COLUMN"),
-    "no_prompt": ("counter", f"{PATH}, references: rest", "", "'no_prompt': say prompt: TEMPLATE"),
+    "no_references": ("counter", PATH, "", "'no_references': say references: COLUMN"),
     "reference_column": (
         "counter",
         f"{PATH}, source: start, references: [rest, rst]",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.end_to_end.projects import GATE, Project
+from tests.end_to_end.projects import GATE, Outcome, Project
 
 WRONG_MARKS = """
     import pytest
@@ -342,3 +342,22 @@ def test_a_cluster_and_workers_of_xdist_are_not_asked_for_together(project: Proj
     project.write(test_gate=GATE)
     done = project.run("-n", "2", "--lmgate-executor=ray").expect(4)
     done.says("--lmgate-executor: its workers share the reading already: leave out -n")
+
+
+def test_a_key_of_a_dataset_that_no_gate_uses_is_an_error(project: Project) -> None:
+    plain = (project.folder / "lmgate.yaml").read_text()
+    project.write(rows_jsonl='{"text": "w1 w2 w3", "own": "w2", "kind": "a"}\n' * 2)
+
+    def ending(dataset: str) -> Outcome:
+        project.write(test_gate=GATE.replace("'words'", "'rows'"))
+        (project.folder / "lmgate.yaml").write_text(f"{plain}  rows: {{path: rows.jsonl, {dataset}}}\n")
+        return project.run().is_silent_on("Traceback", "INTERNALERROR")
+
+    ending("text: text").expect(0, passed=1)
+    for key in ("chat: true", "examples: rows.jsonl", "system: Say.", "cluster: kind"):
+        ending(key).expect(4).says(f"datasets.rows.{key.partition(':')[0]}: only texts (prompt: or source:, and ")
+    ending("source: text, references: own, chat: true").expect(0, passed=1)
+    ending("source: text, references: own, cluster: kind").expect(4).says(
+        "test_gate: @pytest.mark.ppl_max: dataset 'rows': cluster: texts and multiple choice use it, but ppl "
+    )
+    ending("tags: knid").expect(1, error=1).says("row 0: tags: no column 'knid' (did you mean 'kind'?)")

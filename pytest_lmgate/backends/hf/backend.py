@@ -16,7 +16,7 @@ from pytest_lmgate.backends.hf.models.contents import contents_of
 from pytest_lmgate.backends.hf.models.device import device_class, require_device, resolve_device, share_processors
 from pytest_lmgate.backends.hf.models.hub import fetch_checkpoint
 from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, tokenizer_beside
-from pytest_lmgate.errors import ModelError
+from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.identity.code import summarize
 from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, versions
 
@@ -38,6 +38,8 @@ class Transformers(Backend):
             ModelError: Its files are not what they should be.
         """
         spec, name = entry.spec, entry.name
+        if spec.path is None and spec.hub is None:
+            raise ConfigError(f"models.{name}: the engine transformers expects path: or hub:")
         folder = _fetched(entry) if spec.path is None else entry.path(spec.path)
         checkpoint = open_checkpoint(folder, name=name)
         checkpoint.require_safe_weights(pickle_weights=spec.pickle_weights)

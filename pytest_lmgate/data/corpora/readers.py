@@ -168,6 +168,8 @@ def hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
 def _split(found: Any, spec: DatasetSpec, name: str) -> Iterable[Any]:
     """Pick the split; a dataset with several needs to be told which."""
     if not hasattr(found, "keys"):
+        if spec.hub is None and spec.split not in (None, str(found.split)):
+            raise DataError(f"dataset {name!r}: split: expected none, as {spec.path} is one split, got {spec.split!r}")
         return found  # type: ignore[no-any-return]
     splits = list(found.keys())
     chosen = splits[0] if spec.split is None and len(splits) == 1 else spec.split

@@ -44,10 +44,9 @@ class DatasetRows:
         spec = self.spec
         if spec.references is None:
             raise ConfigError(
-                f"dataset {self.name!r}: say references: COLUMN (or a list of them) to compare texts with"
+                f"dataset {self.name!r}: say references: COLUMN (or a list of them) to compare texts with, and prompt: "
+                "TEMPLATE with {column} fields, or source: COLUMN"
             )
-        if spec.prompt is None and spec.source is None:
-            raise ConfigError(f"dataset {self.name!r}: say prompt: TEMPLATE with {{column}} fields, or source: COLUMN")
         return make_task(
             self.rows,
             name=self.name,

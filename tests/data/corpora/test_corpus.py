@@ -236,6 +236,9 @@ def test_a_saved_folder_with_splits_needs_to_be_told_which(tmp_path: Path) -> No
 
     assert read(tmp_path / "both", split="test").rows == ("test",)
     assert read(tmp_path / "one").rows == ("test",)
+    splits["test"].save_to_disk(str(tmp_path / "alone"))
+    with pytest.raises(DataError, match=r"split: expected none, as .*alone is one split, got 'test'"):
+        read(tmp_path / "alone", split="test")
     with pytest.raises(DataError, match="say split: one of train, test; got None"):
         read(tmp_path / "both")
     with pytest.raises(DataError, match="say split: one of train, test; got 'dev'"):
