@@ -77,7 +77,11 @@ class Onnx(Backend):
             name,
             open_,
             context=checkpoint.context,
-            content={**content, "load": json.dumps(options.changing_numbers, sort_keys=True, default=str)},
+            content={
+                **content,
+                "load": json.dumps(options.changing_numbers, sort_keys=True, default=str),
+                "windows": "read whole",  # earlier versions left the last token out
+            },
             runtime={
                 "device": device_class(device),
                 "onnxruntime": f"{runtime.__version__}, {runtime.get_build_info()}",

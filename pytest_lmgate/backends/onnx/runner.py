@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = ["OnnxRunner"]
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +19,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Batching
+from pytest_lmgate.backends.divergence import Logits
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, decoded
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.onnx.session import Session, State
 from pytest_lmgate.backends.writing import refuse_beams, written
 from pytest_lmgate.config.arguments.generation import GenerationSettings
+from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptIds
 
 
@@ -41,6 +45,23 @@ class OnnxRunner(TransformersRunner):
     def __init__(self, name: str, session: Session, tokenizer: Any, ends: Collection[int], context: int | None) -> None:
         super().__init__(_Loaded(name, OnnxModel(session), tokenizer, torch.device("cpu")), context)
         self._ends = ends
+
+    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
+        """Prepare as for transformers; windows that differ in their last token alone do not read the same here."""
+        batching = super().prepare(requests, compare=compare)
+        is_whole = requests.make(int(requests.order[0])).follows is not None
+        return replace(batching, reads_once=batching.reads_once and not is_whole)
+
+    def begin(self, requests: Sequence[Request]) -> Callable[[], list[Floats]]:
+        """Score requests, with the last token of each window read as the protocol's own program does.
+
+        It predicts nothing, but the int8 activations of all tokens that are read at once share a scale.
+        """
+        return super().begin([_whole(request) for request in requests])
+
+    def distributions(self, requests: Sequence[Request]) -> Logits:
+        """Return the logits that predict the requests' targets, the windows read whole; see `begin`."""
+        return super().distributions([_whole(request) for request in requests])
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
         """Refuse what this engine does not do.
@@ -63,6 +84,10 @@ class OnnxRunner(TransformersRunner):
             written(_reader(session), prompt, settings, text=text, ends=self._ends.__contains__, model=self.loaded.name)
             for prompt in prompts
         ]
+
+
+def _whole(request: Request) -> Request:
+    return request if request.follows is None else replace(request, ids=np.append(request.ids, request.follows))
 
 
 class OnnxModel(nn.Module):

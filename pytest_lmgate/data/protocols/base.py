@@ -143,6 +143,7 @@ class Convention:
         least_length: The shortest window that scores a token.
         averages: The averages that are defined; the first is the convention's own.
         iid: Whether its program prints the standard error that takes tokens as independent.
+        reads_last: Whether its program reads the last token of a window too, which predicts nothing there.
     """
 
     name: str
@@ -160,3 +161,4 @@ class Convention:
     least_length: int = 2
     averages: tuple[str, ...] = ("token",)
     iid: bool = False
+    reads_last: bool = True

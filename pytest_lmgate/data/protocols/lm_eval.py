@@ -65,4 +65,5 @@ LM_EVAL = Convention(
     tokens_needed=lambda *_: 1,
     has_add_bos_token=True,
     by_document=True,
+    reads_last=False,
 )

@@ -25,12 +25,15 @@ class Request:
             there is the one after the source and the ids before that position.
         targets: Token ids, shape ``[targets]``.
         source: What an encoder reads, shape ``[source tokens]``; None without an encoder.
+        follows: The last target, where the protocol's own program reads it too. It changes a number only in models
+            whose tokens share a scale, as those with int8 activations.
     """
 
     ids: Ints
     at: Ints
     targets: Ints
     source: Ints | None = None
+    follows: int | None = None
 
 
 def by_request(values: Floats, requests: Sequence[Request]) -> list[Floats]:

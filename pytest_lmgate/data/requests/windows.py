@@ -33,6 +33,7 @@ class WindowPlan:
         end: One past the last token scored.
         first: First token scored.
         prefix: Whether a prefix token (BOS) is read before `begin`.
+        reads_last: Whether the protocol's own program reads the last target too; see `Request.follows`.
     """
 
     document: Ints
@@ -40,6 +41,7 @@ class WindowPlan:
     end: Ints
     first: Ints
     prefix: NDArray[np.bool_]
+    reads_last: bool = False
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -71,7 +73,8 @@ def plan_windows(windowing: Windowing, lengths: Sequence[int], *, adds_bos: bool
     document = np.repeat(np.arange(len(parts), dtype=np.int64), [len(part.begin) for part in parts])
     begin, end, first, prefix = (np.concatenate([part[i] for part in parts] or [NO_WINDOWS]) for i in range(4))
     kept = end > first
-    return WindowPlan(document[kept], begin[kept], end[kept], first[kept], prefix[kept].astype(bool))
+    reads_last = windowing.convention.reads_last
+    return WindowPlan(document[kept], begin[kept], end[kept], first[kept], prefix[kept].astype(bool), reads_last)
 
 
 def window_requests(streams: Streams, plan: WindowPlan, dataset: str) -> Requests:
@@ -97,7 +100,9 @@ def window_requests(streams: Streams, plan: WindowPlan, dataset: str) -> Request
 
     def make(window: int) -> Request:
         # The last target needs no state of its own, and the state at a position predicts the next token.
-        return Request(read(window), np.arange(lengths[window] - counts[window], lengths[window]), targets(window))
+        at = np.arange(lengths[window] - counts[window], lengths[window])
+        scored = targets(window)
+        return Request(read(window), at, scored, follows=int(scored[-1]) if plan.reads_last else None)
 
     def key(window: int) -> tuple[Hashable, Hashable]:
         return _digest(read(window)), _digest(targets(window))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is NOT installed; make test-onnx runs these tests")
@@ -57,6 +59,50 @@ def test_every_metric_of_an_export_is_that_of_the_float_model_and_is_kept(projec
     )
     said = project.run(gates)
     assert project.status == 0, said
+
+
+def nll_of_a_loop(file: Path, ids: list[int], targets: list[int]) -> list[float]:
+    """Return the NLLs of the first targets after each token, read by onnxruntime in one call."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file)
+    fed = {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "position_ids": [range(len(ids))]}
+    fed = {name: np.array(values, dtype=np.int64) for name, values in fed.items()}
+    for each in session.get_inputs():
+        if each.name not in fed:
+            fed[each.name] = np.zeros((1, each.shape[1], 0, each.shape[3]), dtype=np.float32)
+    logits = session.run(["logits"], fed)[0][0].astype(np.float64)
+    logprobs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    return [-float(logprobs[at, target]) for at, target in enumerate(targets)]
+
+
+def test_windows_of_an_int8_model_are_read_as_far_as_the_protocols_program_reads_them(project: Project) -> None:
+    import transformers
+
+    said = project.run(
+        [ppl("int8", "max_length: 128, protocol: disjoint").replace("text", "long"), ppl("int8", OPTIONS[3])]
+    )
+    assert project.status == 0, said
+    windows, rows = project.values.values()
+    file = project.files / "int8" / "model_quantized.onnx"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent)
+
+    def tokens(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
+
+    ids = tokens((project.folder / "long.txt").read_text(encoding="utf-8"))
+    some = [ids[begin : begin + 128] for begin in range(0, len(ids), 128)]
+    whole, short = (
+        np.exp(np.mean([nll for each in some for nll in nll_of_a_loop(file, each[:end], each[1:])]))
+        for end in (128, -1)
+    )
+    assert windows == pytest.approx(whole, rel=1e-6)
+    assert abs(whole / short - 1) > 1e-5, "the last token changes the scale"
+
+    # The harness leaves the last token out.
+    texts = [tokens(json.loads(line)["text"]) for line in (project.folder / "text.jsonl").read_text().splitlines()]
+    of_rows = [nll for row in texts for nll in nll_of_a_loop(file, [tokenizer.bos_token_id, *row[:-1]], row)]
+    assert rows == pytest.approx(np.exp(np.mean(of_rows)), rel=1e-6)
 
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
