@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pytest_lmgate.gates.comparisons.comparison import Comparison
 from pytest_lmgate.gates.where import Passage, Where
 from pytest_lmgate.report.plot import Axis, Mark
-from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.excerpt import ending, excerpt, printable, shortened
-from pytest_lmgate.report.wording.where import changed, position_words, slope_words, tag_name
+from pytest_lmgate.report.wording.where import changed, passage_words, position_words, slope_words, tag_name
 
 _SHADES = 5
 _LINE = 300
@@ -124,8 +123,7 @@ def _shaded(passage: Passage, per: str, largest: float) -> Shaded:
     # As many decimals for all as show three digits of the largest.
     decimals = max(0, min(6, 2 - math.floor(math.log10(max(map(abs, rises), default=0.0) or 1.0))))
     return Shaded(
-        title=f"{printable(passage.place)}: {passage.rise / passage.count:+.3g} nats per {per}, "
-        f"{counted(passage.count, per)}",
+        title=f"{printable(passage.place)}: {passage_words(passage, per)}",
         parts=[
             (printable(text), _shade(rise, largest), "" if rise is None else f"{rise:+.3g} nats")
             for text, rise in passage.spelled
