@@ -15,7 +15,7 @@ from pytest_lmgate.gates.comparisons.comparison import Comparison, needed
 from pytest_lmgate.gates.spread import Spread
 from pytest_lmgate.gates.where import Where
 from pytest_lmgate.metrics.noise.means import Rule
-from pytest_lmgate.metrics.noise.student import normal_quantile
+from pytest_lmgate.metrics.noise.student import score_quantile
 from pytest_lmgate.metrics.score import Score
 
 Outcome = Literal["pass", "fail", "inconclusive", "error"]
@@ -172,6 +172,7 @@ def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome
     if judge_limit(Score(side, direction=score.direction), limit) == measured:
         return measured, found
     # A power of 80 % takes the distance of a normal bound 1.5 times at 95 %.
-    more = 1 + normal_quantile(0.8) / normal_quantile(confidence)
+    df = sample.noise().df if sample.scale is not None and sample.outcomes is None else None
+    more = 1 + score_quantile(0.8, df) / score_quantile(confidence, df)
     distance = abs(float(score) - limit)
     return "inconclusive", replace(found, needed=needed(score.n, more * abs(side - float(score)), distance))

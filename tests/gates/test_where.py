@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.gates.where import by_position, slope_of, worst_groups, worst_targets
-from pytest_lmgate.metrics.noise.means import clustered_mean
+from pytest_lmgate.metrics.noise.means import clustered_mean, mean_of_blocks
 
 
 def test_groups_come_by_the_sum_of_their_rise_and_none_that_did_not_rise() -> None:
@@ -74,3 +74,35 @@ def test_where_nothing_depends_on_the_position_a_slope_is_named_once_in_twenty(c
         assert found is not None
         named += not found.lower <= 0 <= found.upper
     assert named <= 400 * 0.05 + 3 * (400 * 0.05 * 0.95) ** 0.5
+
+
+def test_blocks_of_a_text_have_the_noise_of_blocks_in_each_range_of_positions() -> None:
+    positions, blocks = np.tile(np.arange(1, 17), 20), np.repeat(np.arange(20), 16)
+    rises = np.random.default_rng(1).normal(size=320)
+
+    found = by_position(rises, positions, blocks, confidence=0.95, rows=False)
+
+    sums = rises.reshape(20, 16)[:, :2].sum(axis=1)
+    bounds = mean_of_blocks(sums, np.full(20, 2)).bounds(1 - 0.05 / 8)
+    assert bounds is not None
+    assert (found[0].lower, found[0].upper) == pytest.approx((bounds.lower, bounds.upper))
+    assert by_position(rises[:112], positions[:112], blocks[:112], confidence=0.95, rows=False)[0].lower is None
+    assert slope_of(rises[:112], positions[:112], blocks[:112], confidence=0.95, rows=False) is None
+
+
+def test_a_slope_that_lasts_over_neighbouring_blocks_is_no_surer_than_its_hidden_documents() -> None:
+    """Each hidden document of about three blocks has a slope of its own, and none on average."""
+    draw, named, as_rows = np.random.default_rng(3), 0, 0
+    positions, blocks = np.tile(np.arange(16), 64), np.repeat(np.arange(64), 16)
+    for _ in range(400):
+        begin = draw.integers(3)
+        slopes = np.repeat(draw.normal(size=23), 3)[begin : begin + 64]
+        rises = slopes[blocks] * (positions - 7.5) + draw.normal(size=len(positions))
+        for rows in (False, True):
+            found = slope_of(rises, positions, blocks, confidence=0.95, rows=rows)
+            assert found is not None
+            wrong = not found.lower <= 0 <= found.upper
+            named, as_rows = named + (wrong and not rows), as_rows + (wrong and rows)
+
+    assert named <= 400 * 0.06 + 3 * (400 * 0.06 * 0.94) ** 0.5
+    assert as_rows >= 400 * 0.15
