@@ -126,7 +126,7 @@ _HEAD = f"""# Real models: random halves of a text
 
 Written by `python benchmarks/decisions.py --only real --docs docs/figures`: candidates of example_project against its
 `{REFERENCE}`, perplexity on `{DATASET}`, each bulletin on its own, {HALVES} random halves, seed {SEED}. What is
-expected, and why: [no_regression.md](../no_regression.md#on-real-models).
+expected, and why: [decisions.md](../decisions.md#on-real-models).
 """
 
 
