@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Baselines", "read_baseline"]
 
 import os
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher
@@ -56,13 +57,22 @@ class Baselines:
         """Return whether the session writes a gate's entry rather than judge by it."""
         return self._update == "all" or (self._update == "new" and identity not in self.read())
 
-    def may_have_moved(self, identity: str) -> bool:
-        """Return whether to look for a gate's entry under a former name, for which the gate's score is needed."""
-        is_missing = self._update == "prune" and identity not in self.read()
-        return is_missing and self.has_all_gates and bool(self._unused())
+    def former_names(self, identity: str, arguments: str) -> list[str]:
+        """Return the entries that may be a gate's own under a former name; which one is, the gate's score tells.
 
-    def move(self, identity: str, score: Score) -> None:
-        """Give a gate the entry that no gate uses and that is of the same metric, model, dataset and protocol.
+        Earlier versions left `arguments` such as ``-stride:512`` out of a gate's id, and wrote ``#2`` behind its
+        bracket. With ``prune``, the gate may also have been renamed: then these are all entries that no gate uses.
+        """
+        parts = re.fullmatch(rf"(.*?){re.escape(arguments)}(#\d+|)\]", identity, re.DOTALL)
+        if parts is None or identity in self.read():
+            return []
+        if self._update == "prune" and self.has_all_gates:
+            return list(self._unused())
+        former = re.compile(re.escape(parts[1]) + (r"(\]|#\d+\]|\]#\d+)" if arguments else rf"\]{parts[2]}"))
+        return [name for name in self._unused() if former.fullmatch(name)]
+
+    def move(self, identity: str, score: Score, names: Sequence[str]) -> None:
+        """Give a gate the one of the entries `names` that is of the same metric, model, dataset and protocol, if any.
 
         Raises:
             BaselineError: There are several, and they differ.
@@ -70,17 +80,20 @@ class Baselines:
         known = score.sample.merged().identity if score.sample is not None else {}
         former = {
             name: entry
-            for name, entry in self._unused().items()
-            if (entry.metric, entry.model, entry.dataset) == (score.metric, score.model, score.dataset)
+            for name, entry in self.read().items()
+            if name in names
+            and (entry.metric, entry.model, entry.dataset) == (score.metric, score.model, score.dataset)
             and entry.identity == known
         }
         if len({(entry.value, entry.content) for entry in former.values()}) > 1:
+            if self._update == "all":
+                return
             raise BaselineError(
                 f"no baseline: {self.path} has no entry for this gate. If the gate was renamed, its entry is one of "
                 f"several that no gate uses: {', '.join(former)}; rename that entry in the file to "
                 f"{identity.removeprefix(self._prefix)}"
             )
-        for name, entry in list(former.items())[:1]:
+        for name, entry in sorted(former.items(), key=lambda each: each[0] in self.renamed.values())[:1]:
             self.renamed[identity] = name
             self._entries = {**self.read(), identity: entry}
 

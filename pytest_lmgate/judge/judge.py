@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,10 @@ from pytest_lmgate.spec.requests import DivergenceRequest
 _ANEW = "; if this is intended, measure the baseline anew with --lmgate-update"
 Resolve = Callable[[Any], Any]
 _Samples = tuple[Sample, Sample]  # of the candidate and of the reference
+
+
+class _NoneOfTheseError(ComparisonError):
+    """None of some entries can be a gate's own."""
 
 
 class Judge:
@@ -139,6 +143,8 @@ class Judge:
 
     def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
         baselines = self._baselines
+        if names := baselines.former_names(blank.id, gate.evaluation.arguments):
+            self._move(blank.id, gate, names, resolve)
         if baselines.is_updated(blank.id):
             score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
             if gate.tolerance.relative and not score > 0:
@@ -152,13 +158,22 @@ class Judge:
             return replace(
                 _measured(blank, score), verdict="pass", message="the baseline is measured anew", former=former
             )
-        if baselines.may_have_moved(blank.id):
-            baselines.move(blank.id, self._evaluator.evaluate(gate.evaluation.resolved(resolve)))
         entry = baselines.require(blank.id, blank.test, gate.evaluation)
         with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, entry.words)):
             score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
         samples, found = self._with_entry(gate, score, entry, _ANEW)
         return self._judged(blank, gate, score, samples, found, resolve)
+
+    def _move(self, identity: str, gate: NoRegression, names: Sequence[str], resolve: Resolve) -> None:
+        """Find a gate's entry under a former name; no model runs where none of the `names` can be its own."""
+        identities = [self._baselines.read()[name].identity for name in names]
+
+        def require_any(known: Mapping[str, str]) -> None:
+            if all(_known_differences(known, each) for each in identities):
+                raise _NoneOfTheseError("no entry is of this data and protocol")
+
+        with contextlib.suppress(_NoneOfTheseError), self._evaluator.expecting(require_any):
+            self._baselines.move(identity, self._evaluator.evaluate(gate.evaluation.resolved(resolve)), names)
 
     def _with_entry(
         self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = ""
@@ -287,9 +302,13 @@ def _spread(score: Score, candidate: Sample, reference: Sample | None = None) ->
 
 def _require_same(known: Mapping[str, str], identity: Mapping[str, str], against: str) -> None:
     """Refuse, before a model runs, a measurement that differs from the baseline in a part that is already known."""
-    both = known.keys() & identity.keys()
-    if found := differences({part: known[part] for part in both}, {part: identity[part] for part in both}):
+    if found := _known_differences(known, identity):
         raise ComparisonError(f"cannot be compared with the {against}: {'; '.join(found)}{_ANEW}")
+
+
+def _known_differences(known: Mapping[str, str], identity: Mapping[str, str]) -> list[str]:
+    both = known.keys() & identity.keys()
+    return differences({part: known[part] for part in both}, {part: identity[part] for part in both})
 
 
 def _worst(score: Score) -> tuple[tuple[int, float, str, str, str], ...]:

@@ -56,7 +56,9 @@ def keep_baseline(
         names = []
         with contextlib.suppress(BaselineError):  # said where a gate wanted it
             names = [] if used is None else _without_gate(read_baseline(path, prefix), used, unknown)
-        return [f"baseline {file}: no gate uses {name}; remove it by --lmgate-prune" for name in names], []
+        said = [f"no gate uses {name}; remove it by --lmgate-prune" for name in names if name not in renamed.values()]
+        said += ["some entries have the names of an earlier version; rename them by --lmgate-prune"] * bool(renamed)
+        return [f"baseline {file}: {text}" for text in said], []
     if update == "prune" and used is None:
         why = "not all tests were collected (a path, -k or -m for instance), or not all ran"
         return [f"baseline {file}: --lmgate-prune changed nothing: {why}"], []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["EvaluationSpec", "Gate", "How", "NoRegression"]
+__all__ = ["EvaluationSpec", "Gate", "How", "NoRegression", "untaken"]
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,21 @@ class EvaluationSpec:
         own = dict(self.how.options) if isinstance(self.how, TextRequest) else vars(self.how)
         said = own.get(option, usual)
         return "" if said == usual else str(said)
+
+    @property
+    def arguments(self) -> str:
+        """What else changes the measurement, as labels have it: ``-stride:512``; empty for the usual arguments.
+
+        Values that are no words, such as a line break to stop at, are left out.
+        """
+        row, how = METRICS.get(self.metric, USERS_METRIC), self.how
+        if isinstance(how, TextRequest):
+            said = {**dict(how.options), **_unusual(how.generation)}
+        else:
+            said = _unusual(how.protocol if isinstance(how, DivergenceRequest) else how)
+        told = {*dict(row.fixed), *dict([row.usual] if row.usual else [])}  # by the metric, or before the bracket
+        words = {name: _word(value) for name, value in said.items() if name not in told}
+        return "".join(f"-{'protocol' if name == 'name' else name}:{word}" for name, word in words.items() if word)
 
     @property
     def is_number(self) -> bool:
@@ -131,9 +147,12 @@ class Gate:
 
     @property
     def label(self) -> str:
-        """Short name, as in ``ppl_max[int8-wikitext2]`` or ``rouge_min:rouge2[int8-news]``."""
+        """Short name, as in ``ppl_max[int8-wikitext2-stride:512]`` or ``rouge_min:rouge2[int8-news]``.
+
+        It says all that tells what is measured, so that no other gate decides how this one is called.
+        """
         which = self.evaluation.metric if MARKERS[self.marker] is USERS_METRIC else self.evaluation.variant
-        return f"{self.marker}{f':{which}' if which else ''}[{self.evaluation.names}]"
+        return f"{self.marker}{f':{which}' if which else ''}[{self.evaluation.names}{self.evaluation.arguments}]"
 
 
 @dataclass(frozen=True)
@@ -176,7 +195,30 @@ class NoRegression:
         what = self.evaluation
         which = f"{what.metric}:{what.variant}" if what.variant else what.metric
         against = "" if self.against is None else f"-vs-{_name(self.against)}"
-        return f"{self.marker}:{which}[{what.names}{against}]"
+        return f"{self.marker}:{which}[{what.names}{against}{what.arguments}]"
+
+
+def untaken(label: str, taken: Collection[str]) -> str:
+    """Return a label that is not taken yet: another gate of the same one has ``#2`` before its bracket.
+
+    pytest takes an id with brackets to end in one.
+    """
+    found, count = label, 1
+    while found in taken:
+        count += 1
+        found = f"{label[:-1]}#{count}]"
+    return found
+
+
+def _unusual(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that have not their defaults."""
+    found = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {field.name: found[field.name] for field in fields(record) if found[field.name] != field.default}
+
+
+def _word(value: object) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if re.fullmatch(r"[\w.,+-]{1,40}", text) else ""
 
 
 def _name(given: Any) -> str:

@@ -519,7 +519,7 @@ def test_a_file_behind_a_link_or_of_an_editor_on_windows_is_the_same_file(measur
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("protocol", "the protocol differs (protocol:sliding|max_length:32|stride:8|"),
+        ("context", "the protocol differs (protocol:sliding|max_length:16|stride:8|"),
         ("data", "the data differs"),
         ("tokenizer", "the tokens differ"),
     ],
@@ -530,8 +530,11 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(measured: Proje
     written = path.read_text(encoding="utf-8")
     models = re.search(r"path: (\S+)/die\}", written)
     assert models is not None
-    if change == "protocol":
-        measured.write(test_gate=AGAINST_BASELINE.replace('"1%"', '"1%", stride=8'))
+    if change == "context":
+        folder = measured.model("short", Path(models[1], "die"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}), encoding="utf-8")
+        path.write_text(written.replace(f"{models[1]}/die}}", f"{folder}}}"), encoding="utf-8")
     elif change == "data":
         text = Path(models[1], "words.txt").read_text(encoding="utf-8")
         (measured.folder / "words.txt").write_text(f"{text} w1", encoding="utf-8")
@@ -546,6 +549,13 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(measured: Proje
     measured.run().expect(1, error=1).says("cannot be compared with the baseline of", says, "--lmgate-update")
     # What is known of data and protocol before a model runs is compared before.
     assert measured.measured == (["die"] if change == "tokenizer" else [])
+
+
+def test_a_gate_whose_arguments_changed_has_no_baseline_and_is_not_measured_to_find_out(measured: Project) -> None:
+    with_baseline(measured)
+    measured.write(test_gate=AGAINST_BASELINE.replace('"1%"', '"1%", stride=8'), conftest=COUNT_MEASUREMENTS)
+    measured.run().expect(1, error=1).says("no baseline: ", "the entry of test_gate.py::test_gate::no_regression:ppl[")
+    assert measured.measured == []
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,8 @@ def test_a_users_metric_is_gated(tmp_path: Path, tmp_path_factory: pytest.TempPa
     )
     assert ran(outcome) == {
         "lmgate.yaml::metric_max:absent[counter-chains]": "PASSED",
-        "lmgate.yaml::metric_max:absent[counter-chains#2]": "FAILED",
-        "lmgate.yaml::rouge_min:rouge2[counter-chains]": "FAILED",
+        "lmgate.yaml::metric_max:absent[counter-chains-max_new_tokens:4]": "FAILED",
+        "lmgate.yaml::rouge_min:rouge2[counter-chains-stop:four]": "FAILED",
     }
 
 

@@ -20,7 +20,7 @@ def test_the_reference_stands_behind_the_model() -> None:
 
     how = DivergenceRequest("p", Protocol(stride=8, max_length=16))
     assert gate == Gate("kl_max", EvaluationSpec("kl", "q", "d", how), 0.1)
-    assert (gate.label, gate.direction) == ("kl_max[q-p-d]", "lower")
+    assert (gate.label, gate.direction) == ("kl_max[q-p-d-max_length:16-stride:8]", "lower")
 
 
 def test_by_name_the_order_does_not_matter() -> None:

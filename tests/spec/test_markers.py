@@ -22,7 +22,7 @@ from pytest_lmgate.spec.protocol import Protocol
 def test_a_marker_becomes_a_gate() -> None:
     gate = parse_marker("ppl_max", ("int8", "wikitext2", 16.5), {"stride": 512})
     assert gate == Gate("ppl_max", EvaluationSpec("ppl", "int8", "wikitext2", Protocol(stride=512)), 16.5)
-    assert gate.label == "ppl_max[int8-wikitext2]"
+    assert gate.label == "ppl_max[int8-wikitext2-stride:512]"
 
 
 def test_every_argument_arrives_in_its_place() -> None:

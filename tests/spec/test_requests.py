@@ -9,7 +9,7 @@ import pytest
 
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.spec.gates import EvaluationSpec
+from pytest_lmgate.spec.gates import EvaluationSpec, untaken
 from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.spec.requests import ChoiceRequest, MaskedRequest, TextRequest
 
@@ -65,15 +65,32 @@ def test_a_share_as_limit_on_a_scale_to_100_is_refused(marker: str) -> None:
     [
         ("rouge_min", (0.4, "rouge2"), {}, "rouge_min:rouge2[m-d]"),
         ("rouge_min", (0.4,), {"variant": "rougeLsum"}, "rouge_min:rougeLsum[m-d]"),
-        ("rouge_min", (0.4, "rougeL"), {"stemmer": True}, "rouge_min[m-d]"),
+        ("rouge_min", (0.4, "rougeL"), {"stemmer": True}, "rouge_min[m-d-stemmer:True]"),
         ("accuracy_min", (0.4,), {"variant": "acc_norm"}, "accuracy_min:acc_norm[m-d]"),
         ("accuracy_min", (0.4,), {"variant": "acc"}, "accuracy_min[m-d]"),
+        ("ppl_max", (9,), {"stride": 512}, "ppl_max[m-d-stride:512]"),
+        ("ppl_max", (9,), {"protocol": "gptq", "max_length": 64}, "ppl_max[m-d-protocol:gptq-max_length:64]"),
+        ("ppl_max", (9,), {"protocol": "sliding", "unit": "token", "confidence": 0.9}, "ppl_max[m-d]"),
+        ("bpb_max", (9,), {"stride": 8}, "bpb_max[m-d-stride:8]"),
+        ("kl_max", (9,), {"reference": "r", "stride": 8, "statistic": "p99"}, "kl_max:p99[m-r-d-stride:8]"),
+        ("bleu_min", (9,), {"max_new_tokens": 64, "stop": ["\n"]}, "bleu_min[m-d-max_new_tokens:64]"),
+        ("bleu_min", (9,), {"tokenize": "zh", "stop": ["a", "b"]}, "bleu_min[m-d-tokenize:zh-stop:a,b]"),
     ],
 )
-def test_a_gate_is_named_by_its_variant_where_that_is_not_the_usual_one(
+def test_a_gate_is_named_by_the_arguments_that_are_not_the_usual_ones(
     marker: str, args: tuple[Any, ...], kwargs: dict[str, Any], label: str
 ) -> None:
-    assert parse_marker(marker, ("m", "d", *args), kwargs).label == label
+    names = ("m", kwargs.pop("reference"), "d") if "reference" in kwargs else ("m", "d")
+    assert parse_marker(marker, (*names, *args), kwargs).label == label
+    if marker == "ppl_max":
+        kwargs.pop("confidence", None)
+        against = parse_marker("no_regression", ("ppl", "m", "d", "1%"), {**kwargs, "against": "x"})
+        assert against.label == label.replace("ppl_max[m-d", "no_regression:ppl[m-d-vs-x")
+
+
+def test_gates_of_one_label_are_counted_before_the_bracket() -> None:
+    assert untaken("ppl_max[m-d]", ()) == "ppl_max[m-d]"
+    assert untaken("ppl_max[m-d]", {"ppl_max[m-d]", "ppl_max[m-d#2]"}) == "ppl_max[m-d#3]"
 
 
 @pytest.mark.parametrize(

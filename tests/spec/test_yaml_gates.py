@@ -38,7 +38,7 @@ def test_gates_are_read_in_order_with_their_labels_keys_and_lines(tmp_path: Path
     )
     assert problems == []
     assert [(gate.marker, gate.gate.label, gate.key, gate.line) for gate in gates] == [
-        ("ppl_max", "ppl_max[int8-wikitext2]", "gates[0].ppl_max", 5),
+        ("ppl_max", "ppl_max[int8-wikitext2-stride:512]", "gates[0].ppl_max", 5),
         ("no_regression", "no_regression:ppl[int8-wikitext2-vs-fp16]", "gates[1].no_regression", 6),
         ("rouge_min", "rouge_min:rouge2[int8-news]", "gates[2].rouge_min", 7),
         ("metric_min", "metric_min:politeness[int8-news]", "gates[3].metric_min", 13),

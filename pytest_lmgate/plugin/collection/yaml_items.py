@@ -53,6 +53,7 @@ class GateFile(pytest.File):
         can need what an earlier one did; tests in Python can, and keep their order.
         """
         from pytest_lmgate.errors import LmgateError
+        from pytest_lmgate.spec.gates import untaken
         from pytest_lmgate.spec.yaml_gates import read_gates
 
         by_testpaths = self.config.args_source is pytest.Config.ArgsSource.TESTPATHS
@@ -66,13 +67,8 @@ class GateFile(pytest.File):
         self.problems += problems
         by_model: dict[str, list[GateItem]] = {}
         names: set[str] = set()
-        counts = {gate.gate.label: 1 for gate in gates}
         for gate in gates:
-            name = label = gate.gate.label
-            while name in names:
-                counts[label] += 1
-                name = f"{label[:-1]}#{counts[label]}]"  # pytest takes an id with brackets to end in one
-            names.add(name)
+            names.add(name := untaken(gate.gate.label, names))
             # The id as text: pytest takes it apart at the brackets as it does later for --lf, but not the name alone.
             item: GateItem = GateItem.from_parent(self, name=name, nodeid=f"{self.nodeid}::{name}", entry=gate)
             by_model.setdefault(gate.gate.evaluation.model_name, []).append(item)

@@ -35,7 +35,7 @@ from pytest_lmgate.report.formats.junit import properties
 from pytest_lmgate.report.measured import Measured
 from pytest_lmgate.report.wording.explanation import explain
 from pytest_lmgate.spec.catalogue import MARKERS_HELP
-from pytest_lmgate.spec.gates import EvaluationSpec, Gate, NoRegression
+from pytest_lmgate.spec.gates import EvaluationSpec, Gate, NoRegression, untaken
 from pytest_lmgate.spec.markers import parse_fixture_call, parse_marker
 from pytest_lmgate.spec.yaml_gates import YamlGate
 
@@ -128,6 +128,7 @@ class GateSession:
                 continue
             gates: dict[str, Gate | NoRegression] = {}
             places: dict[str, tuple[str, int]] = {}
+            labels: set[str] = set()
             for mark in reversed([mark for mark in item.iter_markers() if mark.name in MARKERS_HELP]):
                 entry = entry_of(item, mark)
                 try:
@@ -140,11 +141,10 @@ class GateSession:
                     problems.append(entry.problem(error) if entry else f"{where}: {error}")
                     continue
                 test = test_id(item)
-                identity = base = test if entry else f"{test}::{gate.label}"
-                count = 1
-                while identity in gates:
-                    count += 1
-                    identity = f"{base}#{count}"
+                identity = test
+                if entry is None:
+                    labels.add(label := untaken(gate.label, labels))
+                    identity = f"{test}::{label}"
                 gates[identity] = gate
                 places[identity] = lines.place_of(item, mark)
                 if gate.uses_baseline:

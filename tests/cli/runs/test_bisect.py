@@ -246,7 +246,7 @@ def test_a_temporary_folder_is_not_left_where_git_fails(tmp_path: Path) -> None:
     [
         ("lmgate.yaml::ppl_max[die-text]", "lmgate.yaml::ppl_max[die-text]"),
         ("a/test_q.py::test_x::ppl_max[die-text]", "a/test_q.py::test_x"),
-        ("test_q.py::TestA::test_x[1-2]::no_regression:ppl[a-b]#2", "test_q.py::TestA::test_x[1-2]"),
+        ("test_q.py::TestA::test_x[1-2]::no_regression:ppl[a-b#2]", "test_q.py::TestA::test_x[1-2]"),
         ("test_q.py::test_ppl_max", "test_q.py::test_ppl_max"),
         ("--lmgate-device=cuda", "--lmgate-device=cuda"),
         ("tests", "tests"),
