@@ -65,6 +65,7 @@ def test_a_sound_file_needs_neither_models_nor_data(file: Path) -> None:
         ("reference: fp16, dataset: news", "reference: fp16, dataset: nws", 9, "gates[2].kl_max.dataset"),
         ("kl_max", "kl_mx", 9, "did you mean 'kl_max'?"),
         ("path: news.txt", "pth: news.txt", 5, "did you mean 'path'?"),
+        ("path: news.txt", "path: news.csv, chat: true", 5, "datasets.news.chat: only texts (prompt: or source:, "),
         ("datasets:", "dataset:", 4, "did you mean 'datasets'?"),
         ("gates:\n", "gates: [\n", 7, "not valid YAML"),
     ],
