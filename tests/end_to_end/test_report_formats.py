@@ -221,7 +221,8 @@ def test_all_formats_of_a_run_agree_to_the_digit(noisy: Project) -> None:
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_a_report_says_which_run_it_is_of_without_passwords(measured: Project, workers: tuple[str, ...]) -> None:
-    measured.write(test_gate=GATE)
+    conftest = "def pytest_addoption(parser):\n    parser.addoption('--hub-token')\n    parser.addoption('--api-key')\n"
+    measured.write(test_gate=GATE, conftest=conftest)
     (measured.folder / ".gitignore").write_text("*\n!test_gate.py\n")
     git(measured.folder, "init", "-q", "-b", "smaller")
     git(measured.folder, "add", ".")
@@ -232,14 +233,26 @@ def test_a_report_says_which_run_it_is_of_without_passwords(measured: Project, w
         f"--lmgate-remote-cache=file://{measured.folder}/kept?token=secret",
         "--override-ini=x=https://me:secret@example.org/x",
     )
-    done = measured.run(*(f"--lmgate-report={each}" for each in formats), *secrets, *workers)
+    more = ("--hub-token=secret", "--api-key", "secret", "-k", "gate")
+    done = measured.run(*(f"--lmgate-report={each}" for each in formats), *secrets, *more, *workers)
     done.expect(0, passed=1)
     run = measured.report("r.json")["run"]
     assert (run["project"], run["commit"], run["branch"]) == (measured.folder.name, commit, "smaller")
     assert run["date"][:2] == "20"
     assert run["device"] == "cpu"
     assert run["command"].endswith(
-        shlex.join([secrets[0].replace("token=secret", "***"), secrets[1].replace("me:secret", "***"), *workers])
+        shlex.join(
+            [
+                secrets[0].replace("token=secret", "***"),
+                secrets[1].replace("me:secret", "***"),
+                "--hub-token=***",
+                "--api-key",
+                "***",
+                "-k",
+                "gate",
+                *workers,
+            ]
+        )
     )
     for name in ("r.html", "r.md"):
         shown = html.unescape((measured.folder / name).read_text(encoding="utf-8"))

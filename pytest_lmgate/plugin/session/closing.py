@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -148,7 +148,6 @@ def print_reports(config: pytest.Config, closing: Closing) -> None:
 
 
 def _this_run(config: pytest.Config, verdicts: Sequence[Verdict]) -> Run:
-    from pytest_lmgate.errors import harmless_line
     from pytest_lmgate.judge.provenance import provenance
     from pytest_lmgate.judge.repository import branch, project
     from pytest_lmgate.report.results import Run
@@ -156,7 +155,6 @@ def _this_run(config: pytest.Config, verdicts: Sequence[Verdict]) -> Run:
     # An accelerator comes first: its name says more than the processor's.
     devices = sorted({verdict.device for verdict in verdicts} - {""}, key=lambda device: (device == "cpu", device))
     made = provenance(config.rootpath, next(iter(devices), ""))
-    given = [harmless_line(str(each)) for each in config.invocation_params.args]
     return Run(
         project=project(config.rootpath),
         commit=made.commit,
@@ -164,9 +162,18 @@ def _this_run(config: pytest.Config, verdicts: Sequence[Verdict]) -> Run:
         date=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         device=", ".join(devices),
         hardware=made.hardware,
-        # The query of an address may hold a key.
-        command=shlex.join(["pytest", *(re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", each) for each in given)]),
+        command=_command(config.invocation_params.args),
     )
+
+
+def _command(arguments: Iterable[str]) -> str:
+    """Return the call without what may be secret: user, password and query of an address, the value of ``--token``."""
+    from pytest_lmgate.errors import harmless_line
+
+    given = ["pytest", *arguments]
+    given = [re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", harmless_line(str(each))) for each in given]
+    secret = r"(?i)(\0--?[\w-]*(?:token|key|secret|password)(?:=|\0(?!-)))[^\0]*"
+    return shlex.join(re.sub(secret, r"\1***", "\0".join(given)).split("\0"))
 
 
 def _keep_history(
