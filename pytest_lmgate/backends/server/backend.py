@@ -80,6 +80,7 @@ class Server(Backend):
             offers=self.offers,
             device="server",
             dtype="bfloat16",  # it may be
+            writing=lambda: {"first space": "as the tokenizer has it"},  # earlier versions took the server's
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),
             tokenizer=partial(facts_of_folder, name, folder),

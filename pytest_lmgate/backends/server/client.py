@@ -64,7 +64,14 @@ class Client:
 
     def completion(self, body: Mapping[str, Any], *, tries: bool = False) -> dict[str, Any]:
         """Return the answer of ``/completions``; see `_ask`."""
-        answer = self._ask("/completions", {"model": self.settings.model, **body}, tries=tries)
+        try:
+            answer = self._ask("/completions", {"model": self.settings.model, **body}, tries=tries)
+        except BadAnswer as error:
+            if "HTTP 404" not in (said := self.reason(error)) or self.settings.model not in said:
+                raise
+            self.served_context()  # raises an error that names the models, if the server lists them
+            unknown = f"it has no model {self.settings.model!r} ({said}): check models.{self.name}.model"
+            raise EngineError(f"{self._about}{unknown}") from error
         choices = answer.get("choices")
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
             raise self.wrong(f"expected one completion under choices, got {_short(json.dumps(answer))}")

@@ -142,6 +142,8 @@ class ServerRunner(Runner):
         text = self._tokens.text(written, True) if isinstance(written, list) else choice.get("text")
         if not isinstance(text, str):
             raise client.wrong(f"row {prompt.row}: expected a text, got {text!r:.40}")
+        if not isinstance(written, list):
+            text = self._tokens.as_decoded(text)
         return cut(text, settings.stop), _count(answer, "completion_tokens") or 0
 
 

@@ -47,6 +47,10 @@ class ServedTokens:
             )
         return text
 
+    def as_decoded(self, text: str) -> str:
+        """Return a server's text as the tokenizer writes it, which may leave out the space before the first word."""
+        return text.removeprefix(" ") if self._drops_space else text
+
     def is_named(self, token: int, name: object) -> bool:
         """Return whether a server's name of a token is that of an id: its text, or ``token_id:17``.
 
@@ -60,6 +64,11 @@ class ServedTokens:
             return True
         own = self._name(token)
         return name.replace(_BROKEN, "") in (own, f" {own}") or name.replace(_BROKEN, "") == own.removeprefix(" ")
+
+    @functools.cached_property
+    def _drops_space(self) -> bool:
+        one, two = (list(self.facts.encode(text, False)) for text in ("a", "a the"))
+        return not self.text(two[len(one) :], True).startswith(" ")
 
     @functools.cached_property
     def _name(self) -> Callable[[int], str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
+import transformers
 
 pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server runs these tests")
 
@@ -137,6 +140,19 @@ def test_a_model_that_the_server_does_not_know_is_an_error(
         served(faulty.url)
 
 
+@pytest.mark.parametrize("models", [(404, {}), {"data": [{"id": "large"}]}], ids=["unlisted", "listed"])
+def test_a_model_that_the_server_has_no_longer_is_an_error(
+    faulty: FaultyServer, served: Callable[..., Any], models: Any
+) -> None:
+    runner = served(faulty.url)
+    faulty.models = models
+    faulty.spoil = lambda *_: (404, {"error": {"message": f"The model `{NAME}` does not exist."}})
+    listed = "it has large" if isinstance(models, dict) else f"HTTP 404: The model `{NAME}` does not exist"
+    for measure in (lambda: nll_of(runner, PROTOCOL), lambda: texts_of(runner, ["the cat"], max_new_tokens=5)):
+        with pytest.raises(LmgateError, match=f"has no model 'tiny'.*{listed}.*: check models.m.model"):
+            measure()
+
+
 def test_a_server_that_is_gone_is_an_error(faulty: FaultyServer, served: Callable[..., Any]) -> None:
     faulty.close()
     with pytest.raises(
@@ -162,6 +178,36 @@ def test_a_server_that_reads_text_alone_is_sent_text(faulty: FaultyServer, serve
     faulty.spoil = lambda _, body, answer: answer
     assert texts_of(served(faulty.url), ["the cat", "on a log"], max_new_tokens=5) == expected
     assert list(runner.tokenizer.encode("on a log", True)) in [body["prompt"] for body in faulty.bodies]
+
+
+def test_the_space_before_the_first_word_is_left_out_where_the_tokenizer_leaves_it_out(
+    served: Callable[..., Any], tmp_path: Path
+) -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    backend.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=200, special_tokens=["<s>"], show_progress=False)
+    backend.train_from_iterator(["the cat sat on the mat and a dog ran under the log " * 9], trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
+    tokenizer.save_pretrained(tmp_path)
+    faulty = FaultyServer(tokenizer)
+    prompts = list("acdeghlmnorstu")
+
+    def written(_: int, body: Any, answer: Any) -> Any:
+        """Answer as a server that decodes the whole text, and cuts the prompt off."""
+        ids = first(answer).pop("token_ids")
+        whole, prompt = (tokenizer.decode(tokens) for tokens in ([*body["prompt"], *ids], body["prompt"]))
+        first(answer)["text"] = whole[len(prompt) :]
+        return answer
+
+    expected = texts_of(served(faulty.url, tokenizer=str(tmp_path)), prompts, max_new_tokens=5)
+    faulty.spoil = lambda number, body, answer: (
+        written(number, body, answer) if "token_ids" in first(answer) else answer
+    )
+    sent = [first(written(0, body, faulty.bigrams.answer(body)))["text"] for body in faulty.bodies[1:]]
+    assert any(text.startswith(" ") for text in sent)
+    assert texts_of(served(faulty.url, tokenizer=str(tmp_path)), prompts, max_new_tokens=5) == expected
+    faulty.close()
 
 
 @pytest.mark.parametrize(

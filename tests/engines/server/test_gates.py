@@ -137,7 +137,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tokenizer": None}, "models.x.tokenizer: a served model needs the folder or hub id of its tokenizer"),
     ({"tokenizer": "{files}"}, "model 'x': no tokenizer in"),
     ({"model": None}, "models.x.model: expected the server's name for the model, as GET {server}/models lists it"),
-    ({"server": "localhost:8000"}, "models.x.server: expected an address as in http://localhost:8000/v1, got"),
+    (
+        {"server": "localhost:8000"},
+        "models.x.server: expected an address as in http://localhost:8000/v1, without ? and #, got",
+    ),
     ({"server": "http://a:b@h/v1?k=1"}, "as in http://localhost:8000/v1, without ? and #, got 'h/v1'"),
     ({"server": f"http://h/v1#{KEY}"}, "as in http://localhost:8000/v1, without ? and #, got 'http://h/v1'"),
     ({"server": f"http://a:{KEY[:4]}#{KEY[4:]}@h/v1"}, "http://localhost:8000/v1, without ? and #, got '***'"),
@@ -183,6 +186,8 @@ def test_the_context_is_the_servers_else_the_tokenizers_else_an_error(project: P
     longer = "ppl_max: {model: MODEL, dataset: text, limit: 999999, max_length: 9999}".replace("MODEL", "served")
     served = {"served": entry_of(faulty.url)}
     assert "is longer than the context of the model 'served', 640 tokens" in project.run([longer], served)
+    unknown = {"served": entry_of(faulty.url, model="tinny")}
+    assert "has no model 'tinny' (did you mean 'tiny'?); it has tiny: check" in project.run([longer], unknown)
     faulty.models = {"data": [{"id": "tiny"}]}
     assert "neither its server nor its tokenizer says how many tokens it can read" in project.run([longer], served)
     own = json.loads((project.files / "float" / "tokenizer_config.json").read_text())
