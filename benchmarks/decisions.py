@@ -1,6 +1,6 @@
 """How often is a no_regression gate right? Simulated pairs with a known change, other methods, and real models.
 
-    python benchmarks/decisions.py                        # everything, about six minutes on one core
+    python benchmarks/decisions.py                        # everything, about nine minutes on one core
     python benchmarks/decisions.py --only simulated       # pairs.py, judges.py
     python benchmarks/decisions.py --only rows            # rows that are right or wrong
     python benchmarks/decisions.py --only text            # running text, through the code that makes clusters
