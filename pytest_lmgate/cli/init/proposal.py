@@ -158,7 +158,7 @@ def _paired(proposal: Proposal, other: Proposal) -> Proposal:
         return proposal
     if found.detectable is None:
         return proposal
-    size = max(_LEAST, math.ceil(1000 * found.detectable) / 1000)
+    size = min(1.0, max(_LEAST, math.ceil(1000 * found.detectable) / 1000))  # no tolerance is above 100%
     tolerance = Tolerance(size, relative=True)
     why = (
         f"tolerance {tolerance}: paired with {other.model}, the smallest change that this text shows is "
