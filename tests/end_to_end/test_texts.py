@@ -158,7 +158,7 @@ def test_a_failure_shows_the_five_worst_rows_cut_to_the_terminal(
     lines = outcome.out.splitlines()
     begin = next(at for at, line in enumerate(lines) if line.startswith("  worst rows"))
     shown = lines[begin + 1 : begin + 11]
-    assert not lines[begin + 11].startswith(" "), "the five worst rows, and no more"
+    assert lines[begin + 11].startswith("  reproduce"), "the five worst rows, and no more"
     assert sorted(int(line.split()[0]) for line in shown[::2]) == list(range(5))
     texts = {int(above.split()[0]): below.strip() for above, below in zip(shown[::2], shown[1::2], strict=True)}
     for row, (text, cut) in enumerate(UNRULY.items()):

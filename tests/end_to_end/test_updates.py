@@ -38,10 +38,10 @@ def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Proje
     lines = {line.rpartition("::")[0].rpartition("::")[2]: line for line in own}
     assert set(lines) == {"test_worse", "test_better", "test_unchanged", "test_new"}
     assert lines["test_worse"].startswith(RED)
-    assert " % WORSE: by the old baseline FAIL at a tolerance of 1%" in lines["test_worse"]
+    assert "% WORSE: by the old baseline FAIL at a tolerance of 1%" in lines["test_worse"]
     assert ": 60 -> " in lines["test_worse"]
     assert lines["test_better"].startswith(GREEN)
-    assert " % better: by the old baseline PASS at a tolerance of 1%" in lines["test_better"]
+    assert "% better: by the old baseline PASS at a tolerance of 1%" in lines["test_better"]
     assert lines["test_unchanged"].endswith(", unchanged")
     assert ": new, " in lines["test_new"]
     former = {gate["test"].rpartition("::")[2]: gate.get("former") for gate in measured.report()["gates"]}
