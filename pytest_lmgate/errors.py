@@ -7,7 +7,8 @@
     ├── ModelError             a checkpoint or tokenizer that cannot be loaded, or of the wrong kind
     │   └── OfflineError       something must come from the network and --lmgate-offline forbids it
     ├── EngineError            running the model failed
-    │   └── NonFiniteError     NaN or infinite logits
+    │   ├── NonFiniteError     NaN or infinite logits
+    │   └── UnreliableError    numbers that contradict each other: what was measured so far is not kept
     ├── MetricInputError       texts or statistics that a metric cannot be computed from
     ├── ComparisonError        two measurements that cannot be compared: other data, targets or protocol
     │   └── BaselineError      the baseline file: missing entries, or not what it should be
@@ -44,6 +45,7 @@ __all__ = [
     "OfflineError",
     "ProtocolError",
     "RecordError",
+    "UnreliableError",
     "UnsignedError",
     "about",
     "encodable",
@@ -108,6 +110,10 @@ class EngineError(LmgateError):
 
 class NonFiniteError(EngineError):
     """The model produced NaN or infinite log-likelihoods."""
+
+
+class UnreliableError(EngineError):
+    """The numbers of a model contradict each other, so that those measured before may be wrong too."""
 
 
 class MetricInputError(LmgateError):

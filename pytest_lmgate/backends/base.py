@@ -30,6 +30,7 @@ and in lmgate.yaml, under ``models:``, ``die: {backend: fair-die}``.
 from __future__ import annotations
 
 __all__ = [
+    "SAMPLING",
     "Backend",
     "Batching",
     "Company",
@@ -40,6 +41,7 @@ __all__ = [
     "Offer",
     "OutOfMemory",
     "Runner",
+    "Setting",
 ]
 
 import contextlib
@@ -51,7 +53,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.arrays import Floats
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.backends.batching import Batching, Company, OutOfMemory
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.config.specs import ModelSpec
@@ -62,6 +64,9 @@ from pytest_lmgate.identity.files import Snapshot
 
 Kind = Literal["causal", "masked", "encoder-decoder"]
 Offer = Literal["score", "generate", "compare"]
+# How a text may be written beside greedily: see `GenerationSettings`.
+Setting = Literal["num_beams", "seed", "temperature", "top_p", "top_k"]
+SAMPLING: frozenset[Setting] = frozenset({"seed", "temperature", "top_p", "top_k"})
 # What a comparison gives of each target, in this order: see `Distributions.against`.
 COLUMNS = ("kl", "dp", "same_top", "nll_p", "nll_q")
 
@@ -99,12 +104,21 @@ class Runner:
     """A loaded model. Only `score` and `tokenizer` are needed; a backend overrides the rest for what its model offers.
 
     Any exception but `OutOfMemory` and this package's errors becomes an error that names the model and its input.
+    Before the first measurement the loop tries a causal model out, see `engine.trials`: it may not see later tokens,
+    and has to give the same numbers twice, and probabilities that sum to 1 at most.
 
     Attributes:
         tokenizer: What the planning needs to know of the model's tokenizer.
+        any_target: Whether `score` takes any token as a target, as the trials ask for; False where only the token that
+            follows a position can be scored, which is all that measurements ask of a causal model.
+        epsilon: Relative rounding of the numbers, as ``np.finfo(dtype).eps``; of bfloat16 unless said.
+        is_tried: Whether no trial is left to make: the model passed them, or the engine makes its own.
     """
 
     tokenizer: TokenizerFacts
+    any_target: bool = True
+    epsilon: float = 2**-7
+    is_tried: bool = False
 
     def measuring(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which a measurement runs, such as a library's evaluation mode."""
@@ -125,6 +139,8 @@ class Runner:
     def score(self, requests: Sequence[Request]) -> Sequence[Floats]:
         """Return the NLLs in nats of each request's targets, an array of shape ``[targets]`` for each request.
 
+        Real floating-point numbers: finite, 0 or more, and the same each time.
+
         A model that reads ``request.ids`` and whose ``log_probabilities`` have the shape ``[tokens, vocabulary]`` gives
         ``-log_probabilities[request.at, request.targets]``: `at` are positions, `targets` are token ids.
 
@@ -132,6 +148,20 @@ class Runner:
             OutOfMemory: Fewer requests may fit.
         """
         raise NotImplementedError
+
+    def probe(self, rows: Sequence[Ints]) -> Sequence[Floats] | None:
+        """Return numbers that show the distribution after each token, for trials; None has them score a few tokens.
+
+        Args:
+            rows: Token ids of several texts of one length, shape ``[tokens]`` each.
+
+        Returns:
+            For each row, shape ``[tokens, numbers]``, such as the logits of many tokens.
+
+        Raises:
+            OutOfMemory: Fewer rows may fit.
+        """
+        return None
 
     def begin(self, requests: Sequence[Request]) -> Callable[[], Sequence[Floats]]:
         """Begin to score requests, and return what waits for the NLLs that `score` returns.
@@ -161,6 +191,9 @@ class Runner:
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Sequence[tuple[str, int]]:
         """Return for each prompt a text, without prompt and special tokens, and how many tokens were generated.
+
+        At most ``settings.max_new_tokens``, and greedily unless `Model.honours` names what else is asked for. The loop
+        cuts a text at ``settings.stop``; an engine that stops there itself saves time.
 
         Raises:
             OutOfMemory: Fewer prompts may fit.
@@ -212,9 +245,11 @@ class Model:
         context: Tokens that it can read at once; None for no limit: then gates have to say ``max_length``, unless their
             protocol has a window of its own.
         content: Everything of the model that can change a number on any machine, as text: digests of its files, options
-            of its entry. None where that is not known: then its measurements are made in each session and never kept.
+            of its entry. Two models of one engine with equal content and runtime are one model: the second is never
+            measured. None where that is not known: then its measurements are made in each session and never kept.
         runtime: What else can change a number: the class of the device, versions of libraries.
         offers: What the engine can do with the model.
+        honours: The settings of generation that it follows; a gate that asks for another is an error.
         device: Where the model will run.
         dtype: The dtype that it computes in, as far as that is known; another machine rounds accordingly.
         weight_bytes: About what its weights take in memory.
@@ -235,6 +270,7 @@ class Model:
     content: Mapping[str, str] | None = None
     runtime: Mapping[str, str] = field(default_factory=dict)
     offers: frozenset[Offer] = frozenset({"score"})
+    honours: frozenset[Setting] = frozenset()
     device: str = "cpu"
     dtype: str = "float32"
     weight_bytes: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["chosen", "cut", "has_stop", "refuse_beams", "row_seed", "sampling", "uniforms", "written"]
+__all__ = ["chosen", "cut", "has_stop", "row_seed", "sampling", "uniforms", "written"]
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,20 +13,10 @@ from numpy.typing import NDArray
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.tokenization.prompting import PromptIds
-from pytest_lmgate.errors import ConfigError, NonFiniteError
+from pytest_lmgate.errors import NonFiniteError
 
 # Tokens without a character of their own that may stand among those of a stop string.
 _SPARE_TOKENS = 8
-
-
-def refuse_beams(settings: GenerationSettings, engine: str) -> None:
-    """Refuse beam search.
-
-    Raises:
-        ConfigError: Beam search is asked for.
-    """
-    if settings.num_beams > 1:
-        raise ConfigError.of("num_beams", f"{engine} has no beam search; leave it out, or sample with a seed")
 
 
 def sampling(settings: GenerationSettings) -> dict[str, float]:
@@ -78,12 +68,12 @@ def written(
             raise NonFiniteError(f"model {model!r}: NaN or infinite logits while generating; the weights are damaged")
         token = chosen(logits, settings, float(uniform))
         if ends(token):
-            return cut(text(tokens), settings.stop), len(tokens) + 1
+            return text(tokens), len(tokens) + 1
         tokens.append(token)
         if has_stop(tokens, text, settings.stop):
             break
         new = [token]
-    return cut(text(tokens), settings.stop), len(tokens)
+    return text(tokens), len(tokens)
 
 
 def chosen(logits: NDArray[Any], settings: GenerationSettings, uniform: float) -> int:

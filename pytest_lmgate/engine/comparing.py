@@ -23,6 +23,7 @@ from pytest_lmgate.data.requests.requests import Request, Requests, by_request
 from pytest_lmgate.engine.batches import eager, explained
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
 from pytest_lmgate.engine.scoring import TargetBoard, require_finite
+from pytest_lmgate.engine.trials import prepared_to_score, require_ids
 from pytest_lmgate.errors import ModelError, NonFiniteError
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ class ModelPair:
 
 
 class Elsewhere(Runner):
-    """A runner whose model is in another process, where it is compared with another model there."""
+    """A runner whose model is in another process, where it is tried out and compared with another model there."""
+
+    is_tried = True
 
     def beside(
         self, candidate: Runner, requests: Requests
@@ -206,12 +209,14 @@ def _compare(
 
 
 def _prepared(runner: Runner, requests: Requests, name: str, job: Job) -> Batching:
-    return prepared(name, requests, lambda: runner.prepare(requests, compare=True), job)
+    return prepared(name, requests, lambda: prepared_to_score(runner, requests, name, compare=True), job)
 
 
 def _read(runner: Runner, requests: Requests, some: Sequence[int], name: str) -> Distributions:
     with explained(name, lambda: requests.describe(some), halves=True):
-        return runner.distributions([requests.make(item) for item in some])
+        made = [requests.make(item) for item in some]
+        require_ids((ids for each in made for ids in (each.ids, each.targets)), name)
+        return runner.distributions(made)
 
 
 def _check(values: Floats, requests: Requests, index: int, names: tuple[str, str]) -> None:

@@ -7,11 +7,14 @@ __all__ = ["generate"]
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.backends.base import Runner
+from pytest_lmgate.backends.writing import cut
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.corpora.prompts import Prompt
@@ -19,7 +22,11 @@ from pytest_lmgate.data.tokenization.prompting import PromptEncoder, PromptIds
 from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.engine.batches import eager
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.engine.trials import require_ids
+from pytest_lmgate.errors import ConfigError, EngineError
+
+# A tokenizer cuts a written text into at most 2 tokens more than were written, measured on three of random tokens.
+_OTHERWISE_CUT = 8
 
 
 def generate(
@@ -56,15 +63,50 @@ def generate(
     """
     encoder = _encoder(runner.tokenizer, settings, job, context, has_encoder)
     encoded = [PromptIds(row, each, tuple(encoder.encode(each, row))) for row, each in enumerate(prompts)]
+    require_ids((each.ids for each in encoded), job.model)
     rows = _Rows(encoded, settings, job.dataset)
     board = _TextBoard(len(prompts), job.partial)
     job.say_resumed(board.done, board.of)
     with runner.measuring():
         longest_first = [rows.prompts[row] for row in rows.order]
         batching = prepared(job.model, rows, lambda: runner.prepare_writing(longest_first, settings), job)
-        write = eager(lambda some: runner.generate([rows.prompts[row] for row in some], settings))
-        run_batches(rows, write, board, batching, job)
+
+        def run(some: Sequence[int]) -> list[tuple[str, int]]:
+            asked = [rows.prompts[row] for row in some]
+            return _checked(runner.generate(asked, settings), asked, settings, runner.tokenizer, job.model)
+
+        run_batches(rows, eager(run), board, batching, job)
     return [board.texts[row] for row in range(len(prompts))]
+
+
+def _checked(
+    found: Any, asked: Sequence[PromptIds], settings: GenerationSettings, tokenizer: TokenizerFacts, model: str
+) -> list[tuple[str, int]]:
+    """Return the texts up to the first stop string, with their numbers of tokens.
+
+    Raises:
+        EngineError: They are no such texts, or longer than was asked for.
+    """
+    if not isinstance(found, list | tuple):
+        kind = type(found).__name__
+        raise EngineError(f"model {model!r}: expected a list of texts with their numbers of tokens, got {kind}")
+    texts, most = [], settings.max_new_tokens
+    for prompt, each in zip(asked, found, strict=False):  # the loop counts them
+        where = f"model {model!r}: row {prompt.row}"
+        match each:
+            case (str(text), Integral() as count):
+                said = int(count)
+            case _:
+                raise EngineError(f"{where}: expected a text and its number of tokens, got {each!r:.60}")
+        # Other tokens may make the same text, of which a broken character has several.
+        own = len(tokenizer.encode(text.replace("\N{REPLACEMENT CHARACTER}", ""), False))
+        if said > most or own > most + most // 4 + _OTHERWISE_CUT:
+            raise EngineError(
+                f"{where}: a text of {said if said > most else own:,} tokens, but {most:,} were asked for "
+                "(max_new_tokens): its engine has to end a text there"
+            )
+        texts.append((cut(text, settings.stop), said or own))
+    return texts
 
 
 def _encoder(

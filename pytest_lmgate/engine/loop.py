@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pytest_lmgate.backends.base import Batching
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.engine.batches import Batches, Begin, Items, explained, halved
-from pytest_lmgate.errors import EngineError
+from pytest_lmgate.errors import EngineError, UnreliableError
 
 _Begun = tuple[Sequence[int], Callable[[], Sequence[Any]]]
 # Seconds between two times that partial results are kept.
@@ -144,7 +144,7 @@ def run_batches(items: Items, begin: Begin, board: Board, batching: Batching, jo
     try:
         return _run_batches(items, begin, board, batching, job)
     except (KeyboardInterrupt, EngineError) as error:
-        if job.keep is not None and board.done:
+        if job.keep is not None and board.done and not isinstance(error, UnreliableError):
             job.keep(board.entry)
             how = "failed" if isinstance(error, EngineError) else "interrupted"
             at = f"{how} at {_percent(board.done, board.of)}"

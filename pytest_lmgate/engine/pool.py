@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 from pytest_lmgate.backends.base import Model, Runner
 from pytest_lmgate.backends.memory import available_bytes
 from pytest_lmgate.backends.raised import raised
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import LmgateError, ModelError
 
 P = ParamSpec("P")
@@ -87,6 +88,11 @@ def _opened(model: Model) -> Runner:
         raise
     except Exception as error:  # whatever an engine raises
         raise ModelError(f"model {model.name!r}: its engine cannot load it: {raised(error)}") from error
+    if not isinstance(tokenizer := getattr(runner, "tokenizer", None), TokenizerFacts):
+        raise ModelError(
+            f"model {model.name!r}: expected its engine to open a Runner whose tokenizer is a TokenizerFacts, got "
+            f"{type(runner).__name__} with {type(tokenizer).__name__}"
+        )
     if changed := model.changed():
         runner.close()
         raise FilesChanged(

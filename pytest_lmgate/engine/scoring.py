@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["Scored", "TargetBoard", "require_finite", "score"]
 
 import math
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.requests.joining import read_once
 from pytest_lmgate.data.requests.requests import Requests
 from pytest_lmgate.engine.loop import Job, prepared, run_batches
-from pytest_lmgate.errors import EngineError, NonFiniteError
+from pytest_lmgate.engine.trials import checked, prepared_to_score, require_ids
+from pytest_lmgate.errors import EngineError, NonFiniteError, UnreliableError
 
 _LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
 
@@ -45,26 +46,31 @@ def score(runner: Runner, requests: Requests, job: Job) -> Scored:
         NonFiniteError: A log-likelihood is NaN or infinite.
         EngineError: Out of memory with a single request, or the model itself failed.
     """
+    try:
+        return _score(runner, requests, job)
+    except UnreliableError:
+        if job.keep is not None:
+            job.keep(Entry({}))  # in place of partial results, of which nobody knows which are right
+        raise
+
+
+def _score(runner: Runner, requests: Requests, job: Job) -> Scored:
     board = TargetBoard(requests, job, lambda index, nll: require_finite(nll, requests, index, job.model))
     with runner.measuring():
-        batching = prepared(job.model, requests, lambda: runner.prepare(requests), job)
+        batching = prepared(job.model, requests, lambda: prepared_to_score(runner, requests, job.model), job)
 
         def begin(some: Sequence[int]) -> Callable[[], list[Floats]]:
             made = [requests.make(each) for each in some]
+            require_ids((ids for each in made for ids in (each.ids, each.targets)), job.model)
             joined, parted = read_once(made) if batching.reads_once else (made, list)
             if batching.is_ahead:
                 wait = runner.begin(joined)
-                return lambda: parted(_copied(wait()))
-            found = parted(_copied(runner.score(joined)))
+                return lambda: parted(checked(wait(), job.model))
+            found = parted(checked(runner.score(joined), job.model))
             return lambda: found
 
         is_whole = run_batches(requests, begin, board, batching, job)
     return Scored(board.values, board.total, is_whole, batching.is_double)
-
-
-def _copied(results: Iterable[Any]) -> list[Floats]:
-    """Return NLLs as float64; an engine may fill the same array again for the next requests."""
-    return [np.array(nll, np.float64) for nll in results]
 
 
 class TargetBoard:

@@ -27,7 +27,8 @@ class Die(Runner):
         return [np.full(len(each.targets), math.log(self._sides)) for each in requests]
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
-        return [(str(each.prompt), len(each.ids)) for each in prompts]
+        most = settings.max_new_tokens
+        return [(str(each.prompt)[:most], min(most, len(each.ids))) for each in prompts]
 
 
 class Dice(Backend):

@@ -37,7 +37,10 @@ class _Project:
         for name, sides in (("six.die", 6), ("eight.json", 8), ("other.die", 6)):
             (folder / name).write_text(json.dumps({"sides": sides}))
         (folder / "text.txt").write_text("".join(random.Random(0).choices("abcd ", k=640)))
-        rows = [{"article": f"number {row} of all", "summary": f"number {row} of all"} for row in range(40)]
+        rows = [
+            {"article": f"number {row} of all", "summary": f"number {row} of all", "begin": f"number {row}"}
+            for row in range(40)
+        ]
         self._rows("news", rows)
         self._rows("quiz", [{"q": f"ask {row}", "options": ["long one", "no"], "label": 1} for row in range(40)])
         self.write(
@@ -50,6 +53,7 @@ class _Project:
             datasets:
               text: {path: text.txt}
               news: {path: news.jsonl, source: article, references: [summary]}
+              numbers: {path: news.jsonl, source: article, references: [begin]}
               quiz: {path: quiz.jsonl, question: q, choices: options, answer: label}
             """,
         )
@@ -106,7 +110,7 @@ def test_it_gets_every_metric_that_it_offers_and_the_cache(dice: _Project) -> No
         "ppl_max: {model: six, dataset: text, limit: 6.01}",
         "bpb_max: {model: six, dataset: text, limit: 2.6}",
         "accuracy_min: {model: six, dataset: quiz, limit: 0.9}",
-        "bleu_min: {model: six, dataset: news, limit: 99, max_new_tokens: 8}",
+        "bleu_min: {model: six, dataset: news, limit: 99, max_new_tokens: 32}",
     )
     first = dice.run()
     assert first.returncode == 0, first.stdout + first.stderr
@@ -246,6 +250,100 @@ def test_an_engine_that_fails_is_one_sentence(dice: _Project) -> None:
         f"model 'refuses': its engine cannot load it: RuntimeError: no chip ({dice.folder / 'conftest.py'}:13)",
     ):
         assert message in " ".join(done.stdout.split())
+
+
+WRONG = """
+    import random
+    import numpy as np
+    from pytest_lmgate.backends.base import SAMPLING, Backend, Model, Runner
+    from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
+
+    ENCODE = lambda text, special: [ord(letter) % 64 for letter in text]
+    NLL = lambda each, ids: np.log(64) + np.sin(each.targets * 1.7 + ids[each.at])
+    SCORES = {
+        "zeros": lambda each: np.zeros(len(each.targets)),
+        "random": lambda each: 9 + np.random.default_rng().random(len(each.targets)),
+        "integers": lambda each: np.full(len(each.targets), 5),
+        "peeking": lambda each: 9 + np.sin(each.targets * 1.7 + np.append(each.ids[1:], 0)[each.at]),
+    }
+    WRITES = {
+        "long": lambda each, how: (each.prompt * 9, 5),
+        "counts": lambda each, how: ("a", how.max_new_tokens + 1),
+        "bare": lambda each, how: "a text",
+        "nothing": lambda each, how: None,
+        "honest": lambda each, how: (each.prompt[:how.max_new_tokens], how.max_new_tokens),
+    }
+
+    class Wrong(Runner):
+        def __init__(self, name):
+            self.name = name
+            if name != "mute":
+                self.tokenizer = TokenizerFacts(ENCODE)
+            if name == "negative":
+                self.tokenizer = TokenizerFacts(lambda text, special: [-1 for letter in text])
+
+        def score(self, requests):
+            return None if self.name == "none" else [SCORES[self.name](each) for each in requests]
+
+        def generate(self, prompts, settings):
+            return [WRITES[self.name](each, settings) for each in prompts]
+
+    class Engine(Backend):
+        name = "own"
+
+        def describe(self, entry):
+            offers = frozenset({"score", "generate"})
+            honours = SAMPLING - {"top_k"} if entry.name == "honest" else frozenset()
+            open_ = (lambda: None) if entry.name == "closed" else lambda: Wrong(entry.name)
+            return Model(entry.name, open_, content={"name": entry.name}, offers=offers, honours=honours)
+
+    def pytest_lmgate_backends(config):
+        return [Engine()]
+"""
+WRONG_SCORES = {
+    "zeros": "model 'zeros': the probabilities of 6 different tokens after one text sum to 6: expected 1 or less",
+    "random": "model 'random' is not deterministic: it gave two different likelihoods for the same text",
+    "integers": "expected real floating-point numbers, the NLLs of a request's targets in nats, got int64 [5]",
+    "peeking": "perplexity is undefined for the model 'peeking': its likelihood of a token depends on the tokens after",
+    "none": "model 'none': expected a list of arrays of NLLs, got NoneType",
+    "mute": "model 'mute': expected its engine to open a Runner whose tokenizer is a TokenizerFacts, got Wrong",
+    "closed": "model 'closed': expected its engine to open a Runner whose tokenizer is a TokenizerFacts, got NoneType",
+    "negative": "model 'negative': its tokenizer gives token id -1: expected 0 or more",
+}
+WRONG_TEXTS = {
+    ("long", ""): "row 0: a text of 135 tokens, but 32 were asked for (max_new_tokens): its engine has to end a text",
+    ("counts", ""): "row 0: a text of 33 tokens, but 32 were asked for (max_new_tokens)",
+    ("bare", ""): "model 'bare': row 0: expected a text and its number of tokens, got 'a text'",
+    ("nothing", ""): "model 'nothing': row 0: expected a text and its number of tokens, got None",
+    ("long", ", num_beams: 2"): "num_beams: the engine of the model 'long' does not honour it (it honours none: it",
+    ("long", ", seed: 1, temperature: 2.0"): "seed: the engine of the model 'long' does not honour it",
+    (
+        "honest",
+        ", seed: 1, top_k: 4",
+    ): "top_k: the engine of the model 'honest' does not honour it (it honours seed, te",
+}
+
+
+def test_numbers_and_texts_that_would_pass_are_errors(dice: _Project) -> None:
+    dice.write("conftest.py", WRONG)
+    text = (dice.folder / "lmgate.yaml").read_text()
+    names = [*WRONG_SCORES, "long", "counts", "bare", "nothing", "honest"]
+    entries = "".join(f"  {name}: {{backend: own}}\n" for name in names)
+    (dice.folder / "lmgate.yaml").write_text(text.replace("models:\n", f"models:\n{entries}"))
+    scores = [f"ppl_max: {{model: {name}, dataset: text, limit: 1.0e+9, max_length: 64}}" for name in WRONG_SCORES]
+    texts = [
+        f"bleu_min: {{model: {name}, dataset: news, limit: 0.1, max_new_tokens: 32{more}}}"
+        for name, more in WRONG_TEXTS
+    ]
+    # The loop cuts at a stop string, whatever the engine does.
+    stopped = "exact_min: {model: honest, dataset: numbers, limit: 0.99, stop: ' of', seed: 1, top_p: 0.9}"
+    dice.gates(*scores, *texts, stopped)
+    done = dice.run()
+    said = " ".join(done.stdout.split())
+    assert f"1 passed, {len(scores) + len(texts)} errors" in said, said[-3000:]
+    assert "Traceback" not in said
+    for message in (*WRONG_SCORES.values(), *WRONG_TEXTS.values()):
+        assert message in said
 
 
 def test_the_engine_that_the_documentation_shows_works(dice: _Project) -> None:

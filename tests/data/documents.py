@@ -10,7 +10,7 @@ from pytest_lmgate.data.requests.windows import plan_windows, window_requests
 from pytest_lmgate.data.tokenization.tokens import Streams
 
 
-def document_requests(*documents: np.ndarray) -> Requests:
-    """Return the requests of the dataset ``d``: windows of at most 16 tokens of documents with these token ids."""
-    plan = plan_windows(Windowing("document", 16, 16), [len(ids) for ids in documents])
+def document_requests(*documents: np.ndarray, length: int = 16) -> Requests:
+    """Return the requests of the dataset ``d``: windows of at most so many tokens of documents with these token ids."""
+    plan = plan_windows(Windowing("document", length, length), [len(ids) for ids in documents])
     return window_requests(Streams(documents, None), plan, "d")

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pytest_lmgate.backends.batching import Batching
 from pytest_lmgate.backends.hf.likelihood.head import prove_head
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
 from pytest_lmgate.backends.hf.runner import TransformersRunner
-from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.requests.masked import Piece, masked_requests
@@ -30,8 +30,10 @@ from pytest_lmgate.engine.comparing import ModelPair, compare
 from pytest_lmgate.engine.generation import generate
 from pytest_lmgate.engine.loop import Job
 from pytest_lmgate.engine.scoring import Scored, score
+from pytest_lmgate.engine.trials import try_out
 from pytest_lmgate.errors import ModelError
 from tests.models.zoo import documents
+from tests.models.zoo import loaded as loaded_model
 
 Floats = NDArray[Any]
 IDS = torch.from_numpy(documents(30).ids[0])
@@ -63,8 +65,10 @@ def prove_causal(model: Any, ids: Tensor = IDS) -> None:
     with torch.inference_mode(), quiet():
         ways = dict.fromkeys((prove_head(model, ids), None))
         for split in ways:
+            runner = TransformersRunner(loaded_model(model), None)
+            runner._scorer = Scorer("m", split)
             try:
-                require_causal(model, ids, Scorer("m", split))
+                try_out(runner, ids.numpy(), Batching(), "m")
             except ModelError as refusal:
                 refusals.append(refusal)
     assert len(refusals) in (0, len(ways))

@@ -33,6 +33,8 @@ def _nll(request: Request) -> Any:
 class _Crew(Runner):
     """Scores each request by its own targets, `at_once` batches side by side."""
 
+    is_tried = True
+
     def __init__(
         self, at_once: int, tokens: int = 16, before: Callable[[Sequence[Request]], None] = lambda _: None
     ) -> None:

@@ -74,7 +74,7 @@ class _Ahead(TransformersRunner):
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
         batching = super().prepare(requests, compare=compare)
-        self.log: list[str] = []
+        self.log: list[str] = []  # of the measurement: what comes before is a trial
         return replace(batching, tokens=32, is_ahead=self.is_ahead)
 
     def begin(self, requests: Sequence[Request]) -> Callable[[], Any]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.backends.base import Backend, Entry, Model, Offer, Runner
+from pytest_lmgate.backends.base import SAMPLING, Backend, Entry, Model, Offer, Runner, Setting
 from pytest_lmgate.backends.hf.models.checkpoint import Architecture, open_checkpoint, require_safe_adapter
 from pytest_lmgate.backends.hf.models.contents import contents_of
 from pytest_lmgate.backends.hf.models.device import device_class, require_device, resolve_device, share_processors
@@ -22,6 +22,7 @@ from pytest_lmgate.identity.libraries import LIBRARIES, QUANTIZERS, versions
 
 # The address of every model from files holds these versions.
 _LIBRARIES = ("torch", "transformers", "tokenizers")
+_HONOURS: frozenset[Setting] = SAMPLING | {"num_beams"}
 
 
 class Transformers(Backend):
@@ -80,6 +81,7 @@ class Transformers(Backend):
             content=contents.ingredients,
             runtime={"device": device_class(device), **versions(libraries)},
             offers=_offers(checkpoint),
+            honours=_HONOURS,
             device=device,
             dtype=_dtype(checkpoint, entry),
             weight_bytes=checkpoint.weight_bytes,
@@ -129,6 +131,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
         content=content,
         runtime={**versions(_LIBRARIES), **found, **here},
         offers=_offers(architecture),
+        honours=_HONOURS,
         device=str(loaded.device),
         batch_size=batch_size,
         architecture=architecture.architecture,

@@ -22,7 +22,7 @@ from torch import BoolTensor, FloatTensor, LongTensor, Tensor
 from pytest_lmgate.backends.base import Batching, Company
 from pytest_lmgate.backends.hf.likelihood.rotary import follows_length, forget_lengths
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
-from pytest_lmgate.backends.writing import cut, has_stop, uniforms
+from pytest_lmgate.backends.writing import has_stop, uniforms
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.errors import NonFiniteError
@@ -92,9 +92,7 @@ class Decoding:
                 f"model {self._loaded.name!r}: NaN or infinite logits while generating; the weights are damaged, or "
                 "the dtype overflows (try dtype: float32)"
             )
-        return [
-            (cut(self.decode(tokens), self._settings.stop), self._length(tokens)) for tokens in out[:, begin:].tolist()
-        ]
+        return [(self.decode(tokens), self._length(tokens)) for tokens in out[:, begin:].tolist()]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of generated tokens up to the first end token, without special tokens."""

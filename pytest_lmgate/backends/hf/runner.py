@@ -23,7 +23,6 @@ from pytest_lmgate.backends.hf.likelihood.forward import evaluation_mode
 from pytest_lmgate.backends.hf.likelihood.head import prove_head
 from pytest_lmgate.backends.hf.likelihood.scoring import Scorer
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet, tokenizer_facts
-from pytest_lmgate.backends.hf.trials.causality import require_causal
 from pytest_lmgate.backends.hf.trials.company import find_company, has_same_numbers
 from pytest_lmgate.backends.memory import release, sent, within_memory
 from pytest_lmgate.backends.vocabulary import check_ids
@@ -59,10 +58,10 @@ class TransformersRunner(Runner):
             yield
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
-        """Prove that the model may be scored, try its head out, and find out which requests may share a batch.
+        """Try the model's head out, and find out which requests may share a batch.
 
         Raises:
-            ModelError: It is not causal or not deterministic, or a token id is beyond its vocabulary.
+            ModelError: It is not deterministic, or a token id is beyond its vocabulary.
         """
         if self.loaded.vocabulary_size is not None:
             check_ids(requests.highest, self.loaded.vocabulary_size, self.loaded.name)
@@ -77,6 +76,19 @@ class TransformersRunner(Runner):
         device = self.loaded.device
         wait = within_memory(device, lambda: self._launched(requests))
         return lambda: by_request(within_memory(device, wait).numpy(), requests)
+
+    @property
+    def epsilon(self) -> float:  # type: ignore[override]
+        """Of the model's dtype."""
+        dtype = getattr(self.loaded.model, "dtype", torch.float32)
+        return float(torch.finfo(dtype).eps) if dtype.is_floating_point else 0.0
+
+    def probe(self, rows: Sequence[Ints]) -> list[Floats]:
+        """Return the logits after each token of many tokens; see `Scorer.some_logits`."""
+        assert self._scorer is not None
+        scorer, ids = self._scorer, sent(torch.from_numpy(np.stack(rows)), self.loaded.device)
+        found = within_memory(self.loaded.device, lambda: scorer.some_logits(self.loaded.model, ids).float().cpu())
+        return list(found.numpy())
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
         """Return the logits that predict the requests' targets, as hidden states where the head could be proven."""
@@ -114,8 +126,6 @@ class TransformersRunner(Runner):
         longest = requests.make(int(requests.order[0]))
         batch = _Batch(loaded, [longest])
         self._scorer = scorer = Scorer(loaded.name, prove_head(batch.model, batch.ids[0]))
-        if longest.source is None and requests.may_pad:
-            require_causal(loaded.model, batch.ids[0], scorer)
         # Logits held whole for a comparison are there twice: as the model gives them, and those of the targets; and so
         # may the other model's be.
         vocabulary = scorer.plain_vocabulary(loaded) * (4 if compare else 1)

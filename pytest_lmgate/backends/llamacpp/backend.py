@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_lmgate.backends.base import Backend, Entry, Model, OutOfMemory, Runner
+from pytest_lmgate.backends.base import SAMPLING, Backend, Entry, Model, OutOfMemory, Runner
 from pytest_lmgate.backends.entries import hashed, refuse_keys
 from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.backends.hf.models.tokenizer import find_tokenizer, tokenizer_files
@@ -95,6 +95,7 @@ class LlamaCpp(Backend):
             },
             runtime={"device": device_class(device), "llama.cpp": built_with(name), **versions(libraries)},
             offers=self.offers,
+            honours=SAMPLING,
             device=device,
             dtype=facts.dtype,
             weight_bytes=size,

@@ -23,7 +23,7 @@ from pytest_lmgate.backends.llamacpp.options import LoadOptions
 from pytest_lmgate.backends.llamacpp.together import Together, planned
 from pytest_lmgate.backends.llamacpp.tokens import Tokens
 from pytest_lmgate.backends.vocabulary import check_ids
-from pytest_lmgate.backends.writing import refuse_beams, written
+from pytest_lmgate.backends.writing import written
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptIds
@@ -95,10 +95,8 @@ class LlamaCppRunner(Runner):
         """Make room for the longest prompt and its text.
 
         Raises:
-            ConfigError: Beam search is asked for.
             OutOfMemory: The longest prompt does not fit.
         """
-        refuse_beams(settings, "llama.cpp")
         self._together = Together(0, 1)
         most = len(prompts[0].ids) + settings.max_new_tokens
         return Batching(_TOKENS, remark=self._make_room(prompts[0].ids, len(prompts[-1].ids), most, writes=True))

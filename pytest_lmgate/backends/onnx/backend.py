@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
+from pytest_lmgate.backends.base import SAMPLING, Backend, Entry, Model, Runner
 from pytest_lmgate.backends.entries import hashed, refuse_keys
 from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
 from pytest_lmgate.backends.hf.models.device import device_class, resolve_device
@@ -88,6 +88,7 @@ class Onnx(Backend):
                 **versions(_LIBRARIES),
             },
             offers=self.offers,
+            honours=SAMPLING,
             device=device,
             dtype=_dtype(checkpoint.config, export.model),
             weight_bytes=export.weight_bytes,

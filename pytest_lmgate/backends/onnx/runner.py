@@ -25,7 +25,7 @@ from pytest_lmgate.backends.divergence import Logits
 from pytest_lmgate.backends.hf.models.loading import LoadedModel, decoded
 from pytest_lmgate.backends.hf.runner import TransformersRunner
 from pytest_lmgate.backends.onnx.session import Session, State
-from pytest_lmgate.backends.writing import refuse_beams, written
+from pytest_lmgate.backends.writing import written
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptIds
@@ -64,12 +64,7 @@ class OnnxRunner(TransformersRunner):
         return super().distributions([_whole(request) for request in requests])
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
-        """Refuse what this engine does not do.
-
-        Raises:
-            ConfigError: Beam search is asked for.
-        """
-        refuse_beams(settings, "the engine onnx")
+        """Return how many prompts make a batch; they are written one after the other."""
         return Batching()
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:

@@ -8,7 +8,7 @@ import json
 from functools import partial
 from pathlib import Path
 
-from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
+from pytest_lmgate.backends.base import SAMPLING, Backend, Entry, Model, Runner
 from pytest_lmgate.backends.entries import hashed, refuse_keys
 from pytest_lmgate.backends.hf.models.tokenizer import facts_of_folder, find_tokenizer, tokenizer_files
 from pytest_lmgate.backends.server.settings import ServerSettings
@@ -78,6 +78,7 @@ class Server(Backend):
             content=content if spec.revision is not None else None,
             runtime={"device": "server", **versions(["transformers", "tokenizers"])},
             offers=self.offers,
+            honours=SAMPLING,
             device="server",
             dtype="bfloat16",  # it may be
             writing=lambda: {"first space": "as the tokenizer has it"},  # earlier versions took the server's

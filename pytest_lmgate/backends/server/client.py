@@ -5,11 +5,12 @@ Nothing else of this package imports httpx2.
 
 from __future__ import annotations
 
-__all__ = ["BadAnswer", "Client"]
+__all__ = ["BadAnswer", "Client", "WrongNumbers"]
 
 import contextlib
 import json
 import random
+import re
 import time
 import weakref
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from pytest_lmgate.backends.server.settings import ServerSettings
-from pytest_lmgate.errors import EngineError, ModelError, harmless, nearest
+from pytest_lmgate.errors import EngineError, ModelError, UnreliableError, harmless, nearest
 
 # A server that is busy or starts answers so; the same request may succeed later.
 _LATER = (408, 425, 429, 502, 503, 504)
@@ -29,6 +30,10 @@ _SHOWN = 160
 
 class BadAnswer(EngineError):
     """The server answered, but not with what it was asked for."""
+
+
+class WrongNumbers(BadAnswer, UnreliableError):
+    """The likelihoods in an answer cannot be, or contradict those of earlier answers."""
 
 
 class Client:
@@ -75,6 +80,13 @@ class Client:
         choices = answer.get("choices")
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
             raise self.wrong(f"expected one completion under choices, got {_short(json.dumps(answer))}")
+        wanted, named = self.settings.model, answer.get("model")
+        # Some servers add the version, or the date of it.
+        if isinstance(named, str) and not re.fullmatch(rf"{re.escape(wanted)}([-:@]\d.*)?", named):
+            raise self.wrong(
+                f"it answers as the model {named!r}: expected {wanted!r}; check models.{self.name}.model, and whether "
+                "another model took its place"
+            )
         return answer
 
     def served_context(self) -> int | None:
@@ -100,9 +112,9 @@ class Client:
         context = known[wanted].get("max_model_len")
         return context if isinstance(context, int) and context > 0 else None
 
-    def wrong(self, what: str) -> BadAnswer:
+    def wrong(self, what: str, kind: type[BadAnswer] = BadAnswer) -> BadAnswer:
         """Return an error about an answer of the server."""
-        return BadAnswer(f"{self._about}{self.settings.hidden(what)}")
+        return kind(f"{self._about}{self.settings.hidden(what)}")
 
     def reason(self, error: Exception) -> str:
         """Return what an error about an answer says, without the names of model and server."""

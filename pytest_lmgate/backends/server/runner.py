@@ -4,7 +4,9 @@ from __future__ import annotations
 
 __all__ = ["ServerRunner"]
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -14,9 +16,8 @@ import numpy as np
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.backends.base import Batching, Runner
 from pytest_lmgate.backends.server.client import BadAnswer, Client
-from pytest_lmgate.backends.server.likelihoods import Way, proven_way
+from pytest_lmgate.backends.server.likelihoods import Proven, decoding, proven_way
 from pytest_lmgate.backends.server.tokens import ServedTokens
-from pytest_lmgate.backends.writing import cut, refuse_beams, row_seed, sampling
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptIds
@@ -25,18 +26,36 @@ T = TypeVar("T")
 R = TypeVar("R")
 # Requests of a batch for each that is on its way, so that the slowest of a batch keeps few waiting.
 _ROUNDS = 4
+# One request in so many is followed by a part of the experiment, and so is the last: a server may turn bad on the way.
+_TRIED_AGAIN = 100
 
 
 class ServerRunner(Runner):
     """Asks a server for likelihoods and texts."""
 
+    is_tried = True  # see `proven_way`
+
     def __init__(self, client: Client, tokens: ServedTokens) -> None:
         self._client, self._tokens = client, tokens
         self._at_once = client.settings.concurrency
         self._pool = ThreadPoolExecutor(self._at_once)
-        self._way: Way | None = None
+        self._proven: Proven | None = None
         self._takes_ids: bool | None = None
+        self._has_scored = False
         self.tokenizer = tokens.facts
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Make a part of the experiment again after the last likelihood.
+
+        Raises:
+            WrongNumbers: The server answers otherwise than at the beginning.
+            EngineError: It cannot be reached.
+        """
+        self._has_scored = False
+        yield
+        if self._has_scored:
+            self._try_again()
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
         """Find out, once, how the server gives likelihoods.
@@ -45,8 +64,8 @@ class ServerRunner(Runner):
             ModelError: It does not.
             EngineError: It cannot be reached.
         """
-        if self._way is None:
-            self._way = proven_way(self._client, self._tokens)
+        if self._proven is None:
+            self._proven = proven_way(self._client, self._tokens)
         return self._batching(requests.lengths.tolist())
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
@@ -63,10 +82,8 @@ class ServerRunner(Runner):
         """Find out, once, whether the server takes token ids.
 
         Raises:
-            ConfigError: Beam search is asked for.
             EngineError: The server cannot be reached.
         """
-        refuse_beams(settings, "a server")
         if self._takes_ids is None:
             self._takes_ids = self._reads_ids()
         return self._batching([len(prompt.ids) + settings.max_new_tokens for prompt in prompts])
@@ -99,17 +116,24 @@ class ServerRunner(Runner):
                 future.cancel()
 
     def _nll(self, request: Request) -> Floats:
-        assert self._way is not None
+        assert self._proven is not None
         last = int(np.argmax(request.at))
         prompt = np.append(request.ids[: request.at[last] + 1], request.targets[last])
         assert np.array_equal(prompt[request.at + 1], request.targets)
-        found: Floats = -self._way.ask(self._client, self._tokens, prompt.tolist()).logprobs[request.at + 1]
+        self._has_scored = True
+        if random.randrange(_TRIED_AGAIN) == 0:
+            self._try_again()
+        found: Floats = -self._proven.way.ask(self._client, self._tokens, prompt.tolist()).logprobs[request.at + 1]
         if np.isnan(found).any():
             raise self._client.wrong(
                 "it gives no likelihood of the first token after a BOS, which this protocol scores; use a protocol "
                 "that does not score it, such as sliding, or another server, such as vLLM"
             )
         return found
+
+    def _try_again(self) -> None:
+        assert self._proven is not None
+        self._proven.try_again(self._client, self._tokens)
 
     def _reads_ids(self) -> bool:
         ids = list(self._tokens.facts.encode("the", True))
@@ -125,7 +149,7 @@ class ServerRunner(Runner):
             "prompt": ids if self._takes_ids else self._tokens.prompt_text(ids),
             "max_tokens": settings.max_new_tokens,
             "return_token_ids": True,  # vLLM: so that special tokens are left out as the tokenizer does
-            **_decoding(settings, prompt.row),
+            **decoding(settings, prompt.row),
         }
         answer = client.completion(body)
         choice, read = answer["choices"][0], _count(answer, "prompt_tokens")
@@ -144,27 +168,11 @@ class ServerRunner(Runner):
             raise client.wrong(f"row {prompt.row}: expected a text, got {text!r:.40}")
         if not isinstance(written, list):
             text = self._tokens.as_decoded(text)
-        return cut(text, settings.stop), _count(answer, "completion_tokens") or 0
+        tokens = max(_count(answer, "completion_tokens") or 0, len(written) if isinstance(written, list) else 0)
+        return text, tokens
 
 
 def _count(answer: dict[str, Any], which: str) -> int | None:
     usage = answer.get("usage")
     found = usage.get(which) if isinstance(usage, dict) else None
     return found if isinstance(found, int) else None
-
-
-def _decoding(settings: GenerationSettings, row: int) -> dict[str, Any]:
-    """Return how to choose tokens, with nothing left to a server's defaults, such as penalties for repetition."""
-    found: dict[str, Any] = {
-        **sampling(settings),
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "repeat_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-    }
-    if settings.stop:
-        found["stop"] = list(settings.stop)
-    if settings.seed is not None:
-        found["seed"] = row_seed(settings.seed, row) >> 1  # some servers take 31 bits
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ServedTokens", "tokens_of_folder"]
+__all__ = ["BROKEN", "ServedTokens", "tokens_of_folder"]
 
 import functools
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.errors import ModelError
 
-_BROKEN = "\N{REPLACEMENT CHARACTER}"
+BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ServedTokens:
         if token in self.facts.special and not name:
             return True
         own = self._name(token)
-        return name.replace(_BROKEN, "") in (own, f" {own}") or name.replace(_BROKEN, "") == own.removeprefix(" ")
+        return name.replace(BROKEN, "") in (own, f" {own}") or name.replace(BROKEN, "") == own.removeprefix(" ")
 
     @functools.cached_property
     def _drops_space(self) -> bool:
@@ -72,7 +72,7 @@ class ServedTokens:
 
     @functools.cached_property
     def _name(self) -> Callable[[int], str]:
-        return functools.cache(lambda token: self.text([token], False).replace(_BROKEN, ""))
+        return functools.cache(lambda token: self.text([token], False).replace(BROKEN, ""))
 
 
 def tokens_of_folder(folder: Path, model: str) -> ServedTokens:

@@ -11,7 +11,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
+from pytest_lmgate.backends.base import SAMPLING, Backend, Entry, Model, Runner
 from pytest_lmgate.backends.entries import refuse_keys, threads
 from pytest_lmgate.backends.hf.models.checkpoint import Checkpoint, open_checkpoint
 from pytest_lmgate.backends.hf.models.contents import contents_of
@@ -88,6 +88,7 @@ class Vllm(Backend):
                 **versions(_LIBRARIES),
             },
             offers=self.offers,
+            honours=SAMPLING,
             device=device,
             dtype="bfloat16" if checkpoint.is_quantized else dtype,
             weight_bytes=checkpoint.weight_bytes,

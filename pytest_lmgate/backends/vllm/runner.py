@@ -17,7 +17,7 @@ from pytest_lmgate.backends.hf.models.device import device_class
 from pytest_lmgate.backends.hf.models.loading import decoded, load_tokenizer, tokenizer_facts
 from pytest_lmgate.backends.vllm.process import Failure, VllmProcess
 from pytest_lmgate.backends.vocabulary import check_ids
-from pytest_lmgate.backends.writing import cut, refuse_beams, row_seed, sampling
+from pytest_lmgate.backends.writing import row_seed, sampling
 from pytest_lmgate.config.arguments.generation import GenerationSettings
 from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptIds
@@ -55,6 +55,8 @@ def opened(name: str, arguments: Mapping[str, Any], environment: Mapping[str, st
 class VllmRunner(Runner):
     """Scores requests and writes texts with vLLM, which has the model loaded and is given so many tokens at a time."""
 
+    any_target = False
+
     def __init__(self, name: str, process: VllmProcess, tokenizer: Any, facts: Mapping[str, Any], tokens: int) -> None:
         self._name, self._process, self._tokenizer, self._tokens = name, process, tokenizer, tokens
         self._vocabulary_size = facts["vocabulary"]
@@ -84,12 +86,7 @@ class VllmRunner(Runner):
         ]
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
-        """Refuse what vLLM does not do.
-
-        Raises:
-            ConfigError: Beam search is asked for.
-        """
-        refuse_beams(settings, "the engine vllm")
+        """Return how many tokens vLLM is given at a time."""
         return Batching(self._tokens)
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
@@ -114,7 +111,7 @@ class VllmRunner(Runner):
                 f"model {self._name!r}: NaN or infinite logits while generating; the weights are damaged, or the dtype "
                 "overflows (try dtype: float32)"
             )
-        return [(cut(self._text(ids), settings.stop), len(ids)) for ids, _ in written]
+        return [(self._text(ids), len(ids)) for ids, _ in written]
 
     def close(self) -> None:
         """End the process of vLLM."""

@@ -21,6 +21,7 @@ from pytest_lmgate.data.requests.requests import Request, Requests
 from pytest_lmgate.data.tokenization.prompting import PromptIds
 from pytest_lmgate.engine.batches import explained
 from pytest_lmgate.engine.comparing import compared, strictest
+from pytest_lmgate.engine.trials import prepared_to_score
 from pytest_lmgate.errors import ModelError
 
 
@@ -102,7 +103,7 @@ class Scoring(Task):
 
     def prepare(self, *runners: Runner) -> Batching:
         """See `Runner.prepare`."""
-        return runners[0].prepare(self.requests)
+        return prepared_to_score(runners[0], self.requests, self.models[0].entry.name)
 
     def run(self, *runners: Runner, items: Sequence[Request]) -> Sequence[Floats]:
         """See `Runner.score`."""
@@ -133,7 +134,13 @@ class Comparing(Task):
 
     def prepare(self, *runners: Runner) -> Batching:
         """See `Runner.prepare`; both must be able to read a batch."""
-        return strictest([runner.prepare(self.requests, compare=True) for runner in runners])
+        names = [recipe.entry.name for recipe in self.models]
+        return strictest(
+            [
+                prepared_to_score(runner, self.requests, name, compare=True)
+                for runner, name in zip(runners, names, strict=True)
+            ]
+        )
 
     def run(self, *runners: Runner, items: Sequence[Request]) -> Sequence[Floats]:
         """See `engine.comparing.compared`."""

@@ -16,9 +16,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from pytest_lmgate import __version__
+from pytest_lmgate.backends.base import Setting
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.config.arguments.generation import GenerationSettings
@@ -80,6 +81,14 @@ class GeneratedTexts(Measurement[list[str]]):
 
     def __post_init__(self) -> None:
         require(self.model, "generating texts", "generate", "causal", "encoder-decoder")
+        plain, honours = GenerationSettings(), self.model.honours
+        for key in get_args(Setting):
+            if key not in honours and getattr(self.asked.generation, key) != getattr(plain, key):
+                raise ConfigError.of(
+                    key,
+                    f"the engine of the model {self.model.name!r} does not honour it (it honours "
+                    f"{', '.join(sorted(honours)) or 'none: it writes greedily'}); leave it out",
+                )
 
     @property
     def fingerprint(self) -> Fingerprint:

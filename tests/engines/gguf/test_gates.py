@@ -196,7 +196,10 @@ def test_a_wrong_file_or_entry_is_one_clear_sentence(project: Project, make: obj
     [
         (ppl("f32", "max_length: 641"), "max_length"),
         ("bleu_min: {model: f32, dataset: news, limit: 1, max_new_tokens: 640}", "has a context of 640 tokens"),
-        ("bleu_min: {model: f32, dataset: news, limit: 1, num_beams: 2}", "num_beams: llama.cpp has no beam search"),
+        (
+            "bleu_min: {model: f32, dataset: news, limit: 1, num_beams: 2}",
+            "num_beams: the engine of the model 'f32' does not honour it",
+        ),
         (
             "pppl_max: {model: f32, dataset: text, limit: 9}",
             "undefined for the causal model 'f32' (architecture llama)",

@@ -304,7 +304,7 @@ def test_a_wrong_file_or_entry_is_one_clear_sentence(project: Project) -> None:
 CANNOT = {
     ppl("past", "max_length: 641"): "max_length",
     "bleu_min: {model: past, dataset: news, limit: 1, max_new_tokens: 640}": "has a context of 640 tokens",
-    "bleu_min: {model: past, dataset: news, limit: 1, num_beams: 2}": "num_beams: the engine onnx has no beam search",
+    "bleu_min: {model: past, dataset: news, limit: 1, num_beams: 2}": "num_beams: the engine of the model 'past'",
     "pppl_max: {model: past, dataset: text, limit: 9}": "undefined for the causal model 'past'",
 }
 

@@ -26,21 +26,32 @@ Spoil = Callable[[int, Answer, Answer], Any]
 
 
 class Bigrams:
-    """Each token depends on the one before it; `logprobs` has the shape ``[before, token]``."""
+    """Each token depends on the one before it.
+
+    Attributes:
+        logprobs: What it draws from, shape ``[before, token]``.
+        reported: What it says of that.
+        names_ids: Whether it names tokens by their ids where asked; their texts are not all different.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         size = len(tokenizer)
         scores = np.random.default_rng(0).normal(size=(size, size)) * 3
-        self.logprobs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+        self.names_ids = False
+        self.reported = self.logprobs = normalized(scores)
 
     def answer(self, body: Answer) -> Answer:
         """Answer as vLLM does."""
         prompt = body["prompt"]
         ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
         read = len(ids)
+        drawn = np.random.default_rng(body.get("seed"))
         for _ in range(body["max_tokens"]):
-            ids.append(int(self.logprobs[ids[-1]].argmax()))
+            row = self.logprobs[ids[-1]]
+            if temperature := body["temperature"]:
+                row = row / temperature + drawn.gumbel(size=len(row))
+            ids.append(int(row.argmax()))
         written = ids[read:]
         text = self.tokenizer.decode(written)
         choice: Answer = {"index": 0, "text": text, "finish_reason": "length", "logprobs": None}
@@ -53,20 +64,24 @@ class Bigrams:
             ]
         if body.get("echo"):
             rows = [None, *(self._known(*pair, body["logprobs"]) for pair in pairs(ids))]
+            by_id = self.names_ids and body.get("return_tokens_as_token_ids")
+            name = "token_id:{}".format if by_id else lambda token: self.tokenizer.decode([int(token)])
             choice["logprobs"] = {
-                "tokens": [self.tokenizer.decode([token]) for token in ids],
+                "tokens": [name(token) for token in ids],
                 "token_logprobs": [row and row[str(token)]["logprob"] for row, token in zip(rows, ids, strict=True)],
-                "top_logprobs": [
-                    row and {self.tokenizer.decode([int(key)]): one["logprob"] for key, one in row.items()}
-                    for row in rows
-                ],
+                "top_logprobs": [row and {name(key): one["logprob"] for key, one in row.items()} for row in rows],
             }
         usage = {"prompt_tokens": read, "completion_tokens": len(written), "total_tokens": len(ids)}
         return {"id": "cmpl-1", "object": "text_completion", "model": NAME, "choices": [choice], "usage": usage}
 
     def _known(self, before: int, token: int, top: int) -> Answer:
-        row = self.logprobs[before]
+        row = self.reported[before]
         return {str(each): {"logprob": float(row[each])} for each in {*np.argsort(-row)[:top].tolist(), token}}
+
+
+def normalized(scores: Any) -> Any:
+    """Return log-probabilities of scores of the shape ``[before, token]``."""
+    return scores - np.log(np.exp(scores).sum(1, keepdims=True))
 
 
 def pairs(ids: list[int]) -> list[tuple[int, int]]:
@@ -196,6 +211,16 @@ def changed_rows(change: Callable[[list[Any]], list[Any]]) -> Spoil:
         return answer
 
     return spoil
+
+
+def without_prompt_logprobs(spoil: Spoil) -> Spoil:
+    """As a server that gives likelihoods by echo alone, whose answers are spoilt so."""
+
+    def spoiled(number: int, body: Answer, answer: Answer) -> Answer:
+        first(answer).pop("prompt_logprobs", None)
+        return spoil(number, body, answer)
+
+    return spoiled
 
 
 def half(value: float) -> float:

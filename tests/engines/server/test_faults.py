@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.engines.server import faulty as faults
 from tests.engines.server.faulty import NAME, FaultyServer, Spoil, changed_rows, changed_values, first
 
 PROTOCOL = Protocol("disjoint", 128)
-PROBE = 6  # requests of the experiment
+PROBE = 6 + 2 * 4  # requests of the experiment: six texts, and four that are drawn and read
 QUICK = {"context": 642, "retries": 1, "timeout": 5}
 
 
@@ -128,6 +129,46 @@ def test_a_spoilt_answer_is_an_error_and_no_number(
         nll_of(served(faulty.url, load={**QUICK, "timeout": 1}), PROTOCOL)
     assert said in str(raised.value)
     assert str(raised.value).startswith("model 'm': ")
+
+
+DRAWN = "the tokens that it draws at temperature 1 are not those that its log-probabilities make likely"
+
+
+@pytest.mark.parametrize("way", [lambda spoil: spoil, faults.without_prompt_logprobs], ids=["prompt_logprobs", "echo"])
+@pytest.mark.parametrize(
+    ("spoil", "temperature", "said"),
+    [
+        (changed_values(lambda value: value / math.log(10)), 1.0, "tokens in its place sum to"),
+        (changed_values(lambda value: value / math.log(2)), 1.0, DRAWN),
+        (lambda _, body, answer: answer, 2.0, DRAWN),
+    ],
+    ids=["base 10", "base 2", "temperature 2"],
+)
+def test_numbers_that_are_no_natural_logarithms_of_what_is_drawn_are_refused(
+    faulty: FaultyServer,
+    served: Callable[..., Any],
+    way: Callable[[Spoil], Spoil],
+    spoil: Spoil,
+    temperature: float,
+    said: str,
+) -> None:
+    faulty.bigrams.names_ids = True
+    faulty.bigrams.reported = faults.normalized(faulty.bigrams.logprobs / temperature)
+    faulty.spoil = way(spoil)
+    with pytest.raises(ModelError) as raised:
+        nll_of(served(faulty.url, load=QUICK), PROTOCOL)
+    assert said in str(raised.value)
+
+
+def test_numbers_of_every_honest_server_are_accepted(faulty: FaultyServer, served: Callable[..., Any]) -> None:
+    scores = np.random.default_rng(1).normal(size=faulty.bigrams.logprobs.shape)
+    for spread in (0.3, 2, 20):
+        faulty.bigrams.reported = faulty.bigrams.logprobs = faults.normalized(scores * spread + scores[:1])
+        for way in (lambda spoil: spoil, faults.without_prompt_logprobs):
+            faulty.spoil = way(lambda _, body, answer: answer)
+            for faulty.bigrams.names_ids in (False, True):
+                runner = served(faulty.url, load=QUICK)
+                assert np.abs(nll_of(runner, PROTOCOL) - expected_nll(faulty, runner)).max() < 1e-12
 
 
 @pytest.mark.parametrize("models", [{"data": []}, {"data": [{"id": "tiny-2"}, {"id": "large"}]}])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server 
 
 from tests.engines.projects import Project
 from tests.engines.server.conftest import entry_of
-from tests.engines.server.faulty import FaultyServer
+from tests.engines.server.faulty import FaultyServer, changed_values
 
 PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, max_length: 96, stride: 32}"
 QUICK = {"context": 642, "retries": 0, "timeout": 5}
@@ -95,6 +97,43 @@ def test_a_server_that_dies_half_way_is_asked_for_the_rest_when_it_is_back(
     project.run([ppl()], {"served": entry_of(faulty.url, load=load, revision="2", batch_size=4)})
     assert project.values == value
     assert sorted(kept + rest) == sorted(faulty.scored), "only the rest was asked for"
+
+
+def test_wrong_numbers_are_errors_whenever_they_begin(project: Project, faulty: FaultyServer) -> None:
+    names = ["base-2", "bad-later", "renamed", "dated"]
+    faulty.models = {"data": [{"id": name, "max_model_len": 642} for name in names]}
+    to_base_2, asked = changed_values(lambda value: value / math.log(2)), Counter[str]()
+
+    def spoil(number: int, body: Any, answer: Any) -> Any:
+        name = body["model"]
+        asked[name] += body.get("prompt_logprobs") == 1
+        if name == "base-2" or (name == "bad-later" and asked[name] > 20):
+            answer = to_base_2(number, body, answer)
+        return {**answer, "model": {"renamed": "another", "dated": "dated-2026-01-31"}.get(name, name)}
+
+    faulty.spoil = spoil
+    models = {name: entry_of(faulty.url, model=name, revision="1", load=QUICK) for name in names}
+    short = "accuracy_min: {model: MODEL, dataset: quiz, limit: 0.001}"
+    gates = [ppl("bad-later"), *(short.replace("MODEL", name) for name in names if name != "bad-later")]
+    (project.folder / "conftest.py").write_text(SAVE_AT_ONCE)
+    said = project.run(gates, models)
+    assert project.status == 1
+    assert "1 passed, 3 errors" in said, said[-2000:]
+    assert said.count("could not be measured model '") == 3
+    assert "does it give them to base 2, or of another temperature?" in said
+    assert "model 'renamed': the server" in said
+    assert "it answers as the model 'another': expected 'renamed'; check models.renamed.model" in said
+    assert "the likelihoods of one text changed by" in said
+    assert "what was measured is not kept" in said
+
+    faulty.bodies.clear()
+    faulty.spoil = lambda _, body, answer: answer | {"model": body["model"]}
+    project.run([ppl("bad-later")], models)
+    assert project.status == 0
+    value, count = project.values, len(faulty.scored)
+    faulty.bodies.clear()
+    project.run([ppl("bad-later")], {"bad-later": entry_of(faulty.url, model="dated", revision="2", load=QUICK)})
+    assert (project.values, len(faulty.scored)) == (value, count), "nothing was kept of what may be wrong"
 
 
 def texts_below(folder: Path) -> str:
@@ -208,7 +247,10 @@ def test_the_context_is_the_servers_else_the_tokenizers_else_an_error(project: P
     [
         ("kl_max: {model: served, reference: float, dataset: text, limit: 1}", "served"),
         ("pppl_max: {model: served, dataset: text, limit: 9}", "undefined for the causal model 'served'"),
-        ("bleu_min: {model: served, dataset: news, limit: 1, num_beams: 2}", "num_beams: a server has no beam search"),
+        (
+            "bleu_min: {model: served, dataset: news, limit: 1, num_beams: 2}",
+            "num_beams: the engine of the model 'served' does not honour it",
+        ),
         ("bleu_min: {model: served, dataset: news, limit: 1, max_new_tokens: 640}", "has a context of 640 tokens"),
     ],
 )

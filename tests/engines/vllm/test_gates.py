@@ -132,7 +132,10 @@ FAILING = [
 LACKING = [
     (ppl("vllm", "max_length: 641"), "max_length"),
     ("bleu_min: {model: vllm, dataset: news, limit: 1, max_new_tokens: 640}", "has a context of 640 tokens"),
-    ("bleu_min: {model: vllm, dataset: news, limit: 1, num_beams: 2}", "num_beams: the engine vllm has no beam search"),
+    (
+        "bleu_min: {model: vllm, dataset: news, limit: 1, num_beams: 2}",
+        "num_beams: the engine of the model 'vllm' does not honour it",
+    ),
     ("kl_max: {model: vllm, reference: float, dataset: text, limit: 1}", "is not possible with the model 'vllm'"),
     ("pppl_max: {model: vllm, dataset: text, limit: 9}", "undefined for the causal model 'vllm'"),
 ]

@@ -1,0 +1,241 @@
+"""What is tried out on a model before its numbers are believed, for every engine, and checked in all that it gives.
+
+A causal model is tried on the first text that it has to read, once: by `Runner.probe` where its engine has that, else
+by `Runner.score`. A model that looks ahead, by one token or by many, sees the very tokens it has to predict, and its
+perplexity means nothing: BERT without ``is_decoder``, XLNet, prefix models within their prefix, an attention mask that
+is off by one. An engine whose numbers are no negative logarithms of probabilities, or that ignores what it is asked
+for, would pass gates as well.
+"""
+
+from __future__ import annotations
+
+__all__ = ["checked", "prepared_to_score", "require_ids", "try_out"]
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_lmgate.arrays import Floats, Ints
+from pytest_lmgate.backends.base import Batching, OutOfMemory, Runner
+from pytest_lmgate.backends.raised import raised
+from pytest_lmgate.data.requests.joining import read_once
+from pytest_lmgate.data.requests.requests import Request, Requests
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError
+
+_TOKENS = 24
+# Positions of the tokens that are changed, one in each row. The first ones are inside any prefix, and inside any block
+# that is read both ways; the last ones have up to 23 tokens before them that a mask could show them to.
+_CHANGED = (1, 2, 5, 10, 17, 23)
+# And positions from which on every token is changed: a model that sees little of each later token sees more of many.
+_CHANGED_FROM = (3, 12)
+_FLOAT32_ROUNDING = 1e-5
+# Two readings of one text may differ by so much where sums of float32 are added up in another order.
+_SAME = 1e-4
+# Int8 activations with one scale for a whole row let later tokens through: 0.07 to 0.51 of what a token changes at the
+# position after its own (16 models, trained and fresh). Masks that look 1, 2 and 8 tokens ahead, prefixes and blocks
+# let through 1.06 times as much and up to 38 times (48 models). A scale for each token (bitsandbytes), or one for the
+# whole batch (torch's dynamic int8), lets nothing through between the rows of one batch.
+_LEAK = 0.75
+# Tokens that are scored after each token where an engine has no `probe`, and in one place to sum their probabilities.
+_SCORED, _SUMMED, _BEFORE = 4, 64, 4
+_ABOVE_ONE = 1e-2
+# Returns numbers of the distribution after each token of some rows, shape ``[tokens, numbers]`` for each.
+_Read = Callable[[Sequence[Ints]], list[Floats]]
+
+
+def prepared_to_score(runner: Runner, requests: Requests, model: str, *, compare: bool = False) -> Batching:
+    """Have a runner look at all requests, and try it out unless it was; see `Runner.prepare`.
+
+    Raises:
+        ModelError: The model cannot score them, looks ahead, or gives different numbers for one text.
+        EngineError: Its numbers cannot be negative logarithms of probabilities.
+    """
+    first = requests.make(int(requests.order[0]))
+    require_ids([first.ids], model)
+    batching = runner.prepare(requests, compare=compare)
+    # Masked copies are of one length, and have no order to keep to.
+    if runner.is_tried or first.source is not None or not requests.may_pad:
+        return batching
+    try_out(runner, first.ids, batching, model)
+    runner.is_tried = len(first.ids) >= _TOKENS
+    return batching
+
+
+def try_out(runner: Runner, ids: Ints, batching: Batching, model: str) -> None:
+    """Refuse a causal model that gives two numbers for one text, or whose likelihoods depend on later tokens.
+
+    And where its engine has no `probe`, numbers that cannot be negative logarithms of probabilities.
+
+    In each row of one batch another token, or all tokens from one on, are changed. No position before them may see
+    that, each position taken by itself: the mean change of its numbers may be rounding, which is `Runner.epsilon` (at
+    least 1e-5) times their mean size. Quantized activations let a little more through; it is accepted up to 0.75 times
+    the change that a token makes at the position after its own, the median over the rows.
+
+    Args:
+        runner: Prepared.
+        ids: Token ids of a text, shape ``[tokens]``, of which 24 are read: masks that look up to 23 tokens ahead are
+            seen. A shorter text cannot be looked ahead in further than it is long.
+        batching: How the runner wants its requests.
+        model: The model's name.
+
+    Raises:
+        ModelError: It is such a model.
+        EngineError: Its numbers cannot be, or its engine does not look at the targets.
+    """
+    text, ids = ids, ids[:_TOKENS]
+    if len(ids) < 2:
+        return
+    probed = runner.probe([ids])
+    if probed is None:
+        _require_probabilities(runner, text, batching, model)
+    # The likelihood of a token that follows depends on that token too.
+    ahead = 1 if probed is None and not runner.any_target else 0
+    read = _reader(runner, np.unique(ids)[:_SCORED], model)
+    whole, again = (read([ids]) if probed is None else _finite(probed))[0], read([ids])[0]
+    if np.abs(whole - again).mean() > max(runner.epsilon, _SAME) * np.abs(whole).mean():
+        raise ModelError(
+            f"model {model!r} is not deterministic: it gave two different likelihoods for the same text, but a gate "
+            "needs the same number twice; switch off what is random in it"
+        )
+    try:
+        leak, reach = _leak_and_reach(read, ids, runner.epsilon, ahead)
+    except OutOfMemory:
+        leak = reach = math.nan
+    # Alone, nothing is shared out in a batch, as mixtures of experts share their capacity.
+    if not leak <= _LEAK * reach:
+        leak, reach = _leak_and_reach(lambda rows: [read([row])[0] for row in rows], ids, runner.epsilon, ahead)
+    if leak > _LEAK * reach:
+        raise ModelError(
+            f"perplexity is undefined for the model {model!r}: its likelihood of a token depends on the tokens after "
+            "it, but a causal model was expected; if it was trained as one, its config may lack is_decoder: true, or "
+            "its attention mask looks ahead"
+        )
+
+
+def checked(found: Any, model: str) -> list[Floats]:
+    """Return the NLLs of some requests as float64; an engine may fill the same array again for the next requests.
+
+    Raises:
+        EngineError: They are no real floating-point numbers.
+    """
+    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+        raise EngineError(f"model {model!r}: expected a list of arrays of NLLs, got {type(found).__name__}")
+    results = []
+    for values in found:
+        array = np.asarray(values)
+        if array.dtype.kind != "f":
+            raise EngineError(
+                f"model {model!r}: expected real floating-point numbers, the NLLs of a request's targets in nats, got "
+                f"{array.dtype} {array.ravel()[:1].tolist()!r:.60}"
+            )
+        results.append(np.array(array, np.float64))
+    return results
+
+
+def require_ids(texts: Iterable[Ints | Sequence[int]], model: str) -> None:
+    """Refuse token ids below 0, which would be taken from the end of a vocabulary.
+
+    Raises:
+        ModelError: There is one.
+    """
+    if (lowest := min((int(np.min(ids)) for ids in texts), default=0)) < 0:
+        raise ModelError(f"model {model!r}: its tokenizer gives token id {lowest}: expected 0 or more")
+
+
+def _leak_and_reach(read: _Read, ids: Ints, epsilon: float, ahead: int) -> tuple[float, float]:
+    """Change later tokens, and compare the numbers with those of the row unchanged.
+
+    Returns:
+        The largest mean change of the numbers at a position before a changed token, 0 where it is rounding, and the
+        median over the rows of the mean change at the position after a changed token.
+    """
+    # Its neighbour in the vocabulary: always another token, always a valid one.
+    other = np.abs(ids - 1)
+    # A short text has its last token changed in place of those that it lacks.
+    single = sorted({min(at, len(ids) - 1) for at in _CHANGED})
+    rows = [ids, *(np.concatenate([ids[:at], other[at : at + 1], ids[at + 1 :]]) for at in single)]
+    several = [at for at in _CHANGED_FROM if at < len(ids) - 1]
+    rows += [np.concatenate([ids[:at], other[at:]]) for at in several]
+    unchanged, *changed = read(rows)
+    changes = [np.abs(numbers - unchanged).mean(-1) for numbers in changed]
+    leak = max(
+        float(change[: at - ahead].max(initial=0.0)) for at, change in zip([*single, *several], changes, strict=True)
+    )
+    reach = [float(change[at + 1]) for at, change in zip(single, changes, strict=False) if at + 1 < len(change)]
+    rounding = max(epsilon, _FLOAT32_ROUNDING) * float(np.abs(unchanged).mean())
+    return leak if leak > rounding else 0.0, float(np.median(reach)) if reach else 0.0
+
+
+def _reader(runner: Runner, tokens: Ints, model: str) -> _Read:
+    """Return what reads rows."""
+
+    def read(rows: Sequence[Ints]) -> list[Floats]:
+        found = runner.probe(rows)
+        if found is None:
+            found = (
+                _scored_tokens(runner, rows, tokens, model) if runner.any_target else _scored_next(runner, rows, model)
+            )
+        return _finite(found)
+
+    return read
+
+
+def _finite(found: Iterable[Floats]) -> list[Floats]:
+    """Return numbers without extremes; a token that is forbidden says nothing."""
+    return [np.nan_to_num(numbers).clip(-1e4, 1e4) for numbers in found]
+
+
+def _scored_tokens(runner: Runner, rows: Sequence[Ints], tokens: Ints, model: str) -> list[Floats]:
+    """Return the NLLs of a few tokens after each token of each row."""
+    asked = [Request(row, np.arange(len(row)), np.full(len(row), token)) for row in rows for token in tokens]
+    try:
+        found = _scored(runner, asked, model)
+    except (LmgateError, OutOfMemory):
+        raise
+    except Exception as error:  # whatever an engine raises
+        raise EngineError(
+            f"model {model!r}: scoring targets that are not the tokens that follow failed: {raised(error)}; an engine "
+            "that can score these alone says any_target = False"
+        ) from error
+    numbers = [np.stack(found[at : at + len(tokens)], -1) for at in range(0, len(found), len(tokens))]
+    # A uniform distribution is the same everywhere. What follows the last token is in no text.
+    if len(tokens) > 1 and np.ptp(numbers[0][:-1]) > 0 and not any(np.ptp(each[:-1], -1).any() for each in numbers):
+        raise EngineError(
+            f"model {model!r}: {len(tokens)} different tokens are equally likely at each position of a text: does its "
+            "engine look at the targets? One that can score only the tokens that follow says any_target = False"
+        )
+    return numbers
+
+
+def _scored_next(runner: Runner, rows: Sequence[Ints], model: str) -> list[Floats]:
+    """Return the NLL of each token that follows another in each row."""
+    asked = [Request(row, np.arange(len(row) - 1), row[1:]) for row in rows]
+    return [nll[:, None] for nll in _scored(runner, asked, model)]
+
+
+def _scored(runner: Runner, asked: Sequence[Request], model: str) -> list[Floats]:
+    found = checked(runner.score(asked), model)
+    shapes, expected = [nll.shape for nll in found], [each.targets.shape for each in asked]
+    if shapes != expected:
+        raise EngineError(f"model {model!r}: expected NLLs of the shapes {expected[:3]}..., got {shapes[:3]}...")
+    return found
+
+
+def _require_probabilities(runner: Runner, ids: Ints, batching: Batching, model: str) -> None:
+    """Refuse NLLs of tokens in one place whose probabilities sum to more than 1, as zeros and other bases do."""
+    # Those of the text, which may be likely, and then their neighbours in the vocabulary.
+    values, counts = np.unique(np.concatenate([ids, ids, np.abs(ids - 1)]), return_counts=True)
+    tokens = values[np.argsort(-counts, kind="stable")][:_SUMMED]
+    before = ids[:_BEFORE]
+    asked = [Request(before, np.array([len(before) - 1]), np.array([token])) for token in tokens]
+    joined, parted = read_once(asked) if batching.reads_once else (asked, list)
+    nll = np.concatenate(parted(_scored(runner, joined, model)))
+    # Negative and other impossible ones are errors where they are measured, which name the token.
+    if np.isfinite(nll).all() and nll.min() > -_ABOVE_ONE and (total := float(np.exp(-nll).sum())) > 1 + _ABOVE_ONE:
+        raise EngineError(
+            f"model {model!r}: the probabilities of {len(tokens)} different tokens after one text sum to {total:.4g}: "
+            "expected 1 or less; its engine has to give negative natural logarithms of probabilities, each that of its "
+            "own target"
+        )
