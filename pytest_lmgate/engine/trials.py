@@ -13,6 +13,7 @@ __all__ = ["checked", "prepared_to_score", "require_ids", "try_out"]
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,15 +59,15 @@ def prepared_to_score(runner: Runner, requests: Requests, model: str, *, compare
     # Masked copies are of one length, and have no order to keep to.
     if runner.is_tried or first.source is not None or not requests.may_pad:
         return batching
-    try_out(runner, first.ids, batching, model)
+    try_out(runner, first.ids, batching, model, compare=compare)
     runner.is_tried = len(first.ids) >= _TOKENS
     return batching
 
 
-def try_out(runner: Runner, ids: Ints, batching: Batching, model: str) -> None:
+def try_out(runner: Runner, ids: Ints, batching: Batching, model: str, *, compare: bool = False) -> None:
     """Refuse a causal model that gives two numbers for one text, or whose likelihoods depend on later tokens.
 
-    And where its engine has no `probe`, numbers that cannot be negative logarithms of probabilities.
+    And NLLs that cannot be negative logarithms of probabilities, where the engine has no `probe`.
 
     In each row of one batch another token, or all tokens from one on, are changed. No position before them may see
     that, each position taken by itself: the mean change of its numbers may be rounding, which is `Runner.epsilon` (at
@@ -79,6 +80,7 @@ def try_out(runner: Runner, ids: Ints, batching: Batching, model: str) -> None:
             seen. A shorter text cannot be looked ahead in further than it is long.
         batching: How the runner wants its requests.
         model: The model's name.
+        compare: Whether `Runner.distributions` will be called in place of `Runner.score`.
 
     Raises:
         ModelError: It is such a model.
@@ -87,12 +89,12 @@ def try_out(runner: Runner, ids: Ints, batching: Batching, model: str) -> None:
     text, ids = ids, ids[:_TOKENS]
     if len(ids) < 2:
         return
-    probed = runner.probe([ids])
-    if probed is None:
+    probed, ahead = runner.probe([ids]), 0
+    if probed is None and not compare:
         _require_probabilities(runner, text, batching, model)
-    # The likelihood of a token that follows depends on that token too.
-    ahead = 1 if probed is None and not runner.any_target else 0
-    read = _reader(runner, np.unique(ids)[:_SCORED], model)
+        # The likelihood of a token that follows depends on that token too.
+        ahead = 0 if runner.any_target else 1
+    read = _reader(runner, np.unique(ids)[:_SCORED], model, compare=compare)
     whole, again = (read([ids]) if probed is None else _finite(probed))[0], read([ids])[0]
     if np.abs(whole - again).mean() > max(runner.epsilon, _SAME) * np.abs(whole).mean():
         raise ModelError(
@@ -168,15 +170,14 @@ def _leak_and_reach(read: _Read, ids: Ints, epsilon: float, ahead: int) -> tuple
     return leak if leak > rounding else 0.0, float(np.median(reach)) if reach else 0.0
 
 
-def _reader(runner: Runner, tokens: Ints, model: str) -> _Read:
+def _reader(runner: Runner, tokens: Ints, model: str, *, compare: bool) -> _Read:
     """Return what reads rows."""
+    score = partial(_scored_tokens, tokens=tokens) if runner.any_target else _scored_next
 
     def read(rows: Sequence[Ints]) -> list[Floats]:
         found = runner.probe(rows)
         if found is None:
-            found = (
-                _scored_tokens(runner, rows, tokens, model) if runner.any_target else _scored_next(runner, rows, model)
-            )
+            found = _logits(runner, rows) if compare else score(runner, rows, model)
         return _finite(found)
 
     return read
@@ -187,7 +188,13 @@ def _finite(found: Iterable[Floats]) -> list[Floats]:
     return [np.nan_to_num(numbers).clip(-1e4, 1e4) for numbers in found]
 
 
-def _scored_tokens(runner: Runner, rows: Sequence[Ints], tokens: Ints, model: str) -> list[Floats]:
+def _logits(runner: Runner, rows: Sequence[Ints]) -> list[Floats]:
+    """Return what the distributions after each token of each row are made of."""
+    asked = [[Request(row, np.arange(len(row)), row)] for row in rows]
+    return [runner.distributions(each).stored().float().cpu().numpy() for each in asked]
+
+
+def _scored_tokens(runner: Runner, rows: Sequence[Ints], model: str, *, tokens: Ints) -> list[Floats]:
     """Return the NLLs of a few tokens after each token of each row."""
     asked = [Request(row, np.arange(len(row)), np.full(len(row), token)) for row in rows for token in tokens]
     try:

@@ -7,9 +7,11 @@ import math
 import os
 import random
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_lmgate.backends import base
@@ -311,10 +313,10 @@ WRONG_SCORES = {
     "negative": "model 'negative': its tokenizer gives token id -1: expected 0 or more",
 }
 WRONG_TEXTS = {
-    ("long", ""): "row 0: a text of 135 tokens, but 32 were asked for (max_new_tokens): its engine has to end a text",
-    ("counts", ""): "row 0: a text of 33 tokens, but 32 were asked for (max_new_tokens)",
-    ("bare", ""): "model 'bare': row 0: expected a text and its number of tokens, got 'a text'",
-    ("nothing", ""): "model 'nothing': row 0: expected a text and its number of tokens, got None",
+    ("long", ""): "row 10: a text of 144 tokens, but 32 were asked for (max_new_tokens): its engine has to end a text",
+    ("counts", ""): "row 10: a text of 33 tokens, but 32 were asked for (max_new_tokens)",
+    ("bare", ""): "model 'bare': row 10: expected a text and its number of tokens, got 'a text'",
+    ("nothing", ""): "model 'nothing': row 10: expected a text and its number of tokens, got None",
     ("long", ", num_beams: 2"): "num_beams: the engine of the model 'long' does not honour it (it honours none: it",
     ("long", ", seed: 1, temperature: 2.0"): "seed: the engine of the model 'long' does not honour it",
     (
@@ -355,6 +357,50 @@ def test_the_engine_that_the_documentation_shows_works(dice: _Project) -> None:
     done = dice.run(plugin="no:fair_die")
     assert done.returncode == 0, done.stdout + done.stderr
     assert dice.report["ppl"]["value"] == pytest.approx(64, rel=1e-6)
+
+
+COMPARED = """
+    import numpy as np
+    from pytest_lmgate.backends.base import Backend, Model, Runner
+    from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
+
+    class Own(Runner):
+        tokenizer = TokenizerFacts(lambda text, special: [ord(letter) % 64 for letter in text])
+
+        def __init__(self, name):
+            self.scale = {"one": 1.0, "other": 0.9}[name]
+
+        def logits(self, ids):
+            return self.scale * np.sin(np.outer(ids, np.arange(64)))
+
+    DISTRIBUTIONS
+    class Engine(Backend):
+        name = "own"
+
+        def describe(self, entry):
+            offers = frozenset({"compare"})
+            return Model(entry.name, lambda: Own(entry.name), content={"name": entry.name}, offers=offers)
+
+    def pytest_lmgate_backends(config):
+        return [Engine()]
+"""
+
+
+def test_a_divergence_as_the_documentation_shows_it_is_that_of_the_distributions(dice: _Project) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+    shown = next(block for block in page.split("```python\n")[1:] if "def distributions" in block).partition("```")[0]
+    dice.write("conftest.py", COMPARED.replace("    DISTRIBUTIONS\n", textwrap.indent(shown, "    ")))
+    text = (dice.folder / "lmgate.yaml").read_text()
+    entries = "".join(f"  {name}: {{backend: own}}\n" for name in ("one", "other"))
+    text = text.replace("  other: {path: other.die}\n", "")
+    (dice.folder / "lmgate.yaml").write_text(text.replace("models:\n", f"models:\n{entries}"))
+    dice.gates("kl_max: {model: other, reference: one, dataset: text, limit: 1, max_length: 640}")
+    done = dice.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    ids = [ord(letter) % 64 for letter in (dice.folder / "text.txt").read_text()][:-1]
+    p, q = (np.exp(scale * np.sin(np.outer(ids, np.arange(64)))) for scale in (1.0, 0.9))
+    p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+    assert dice.report["kl"]["value"] == pytest.approx((p * np.log(p / q)).sum(1).mean(), rel=1e-6)
 
 
 def test_nothing_of_it_imports_torch(dice: _Project) -> None:
