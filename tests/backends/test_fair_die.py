@@ -332,10 +332,9 @@ def test_numbers_and_texts_that_would_pass_are_errors(dice: _Project) -> None:
     names = [*WRONG_SCORES, "long", "counts", "bare", "nothing", "honest"]
     entries = "".join(f"  {name}: {{backend: own}}\n" for name in names)
     (dice.folder / "lmgate.yaml").write_text(text.replace("models:\n", f"models:\n{entries}"))
-    scores = [f"ppl_max: {{model: {name}, dataset: text, limit: 1.0e+9, max_length: 64}}" for name in WRONG_SCORES]
+    scores = [f"ppl_max: {{model: {name}, dataset: text, limit: 999999, max_length: 64}}" for name in WRONG_SCORES]
     texts = [
-        f"bleu_min: {{model: {name}, dataset: news, limit: 0.1, max_new_tokens: 32{more}}}"
-        for name, more in WRONG_TEXTS
+        f"bleu_min: {{model: {name}, dataset: news, limit: 1, max_new_tokens: 32{more}}}" for name, more in WRONG_TEXTS
     ]
     # The loop cuts at a stop string, whatever the engine does.
     stopped = "exact_min: {model: honest, dataset: numbers, limit: 0.99, stop: ' of', seed: 1, top_p: 0.9}"

@@ -16,6 +16,7 @@ from pytest_lmgate.backends import memory
 from pytest_lmgate.backends.base import Model, Runner
 from pytest_lmgate.backends.hf.budget import token_budget
 from pytest_lmgate.backends.hf.models import device
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.engine.pool import ModelPool
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -101,6 +102,8 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 class _Runner(Runner):
     """A model that tells when it is let go."""
+
+    tokenizer = TokenizerFacts(lambda text, _: [])
 
     def __init__(self, on_close: Any = lambda: None) -> None:
         self.close = on_close

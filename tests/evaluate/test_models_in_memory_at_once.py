@@ -12,6 +12,7 @@ import pytest
 from pytest_lmgate.backends.base import Model, Runner
 from pytest_lmgate.backends.hf.models import loading
 from pytest_lmgate.backends.hf.models.loading import LoadedModel
+from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
 from pytest_lmgate.engine import pool
 from pytest_lmgate.engine.pool import ModelPool
 from pytest_lmgate.errors import ModelError
@@ -23,6 +24,8 @@ PROTOCOL = Protocol(max_length=16, stride=8)
 
 class _Weights(Runner):
     """Takes some of the memory there is, as long as anyone refers to it."""
+
+    tokenizer = TokenizerFacts(lambda text, _: [])
 
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, size

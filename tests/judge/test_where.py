@@ -32,6 +32,8 @@ END = ord("z")
 class Reader(Runner):
     """Reads letters; those of a file cost more than the others."""
 
+    is_tried = True  # what letters cost is no distribution
+
     def __init__(self, costs: dict[str, float], tokenizer: TokenizerFacts) -> None:
         self._costs, self.tokenizer = costs, tokenizer
 
