@@ -119,7 +119,6 @@ def test_wrong_numbers_are_errors_whenever_they_begin(project: Project, faulty: 
     said = project.run(gates, models)
     assert project.status == 1
     assert "1 passed, 3 errors" in said, said[-2000:]
-    assert said.count("could not be measured model '") == 3
     assert "does it give them to base 2, or of another temperature?" in said
     assert "model 'renamed': the server" in said
     assert "it answers as the model 'another': expected 'renamed'; check models.renamed.model" in said
