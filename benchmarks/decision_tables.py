@@ -45,7 +45,7 @@ def tables(points: Sequence[Point], repetitions: int) -> str:
         f"Written by `python benchmarks/decisions.py --docs docs/figures`: {repetitions:,} repetitions per point, seed "
         f"{SEED}, tolerance {TOLERANCE:.0%}, confidence {CONFIDENCE:.0%}.",
         f"Documents have {MEDIAN_TOKENS} tokens in the median, lognormal with the sigma given. How the pairs are made "
-        "and what is promised: [no_regression.md](../no_regression.md).",
+        "and what is promised: [decisions.md](../decisions.md).",
         "",
         "Cells are percent of repetitions ± three Monte Carlo standard errors of that figure. **Bold** is a promise "
         "broken by more than three Monte Carlo standard errors of a share that is just as promised: "

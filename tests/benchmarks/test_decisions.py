@@ -140,7 +140,7 @@ def test_the_guide_shows_the_summary_that_was_written() -> None:
     summary = written[begin : begin + 2 + len(METHODS)]
 
     assert summary[-1].startswith("| unpaired z-test |")
-    assert "\n".join(summary) in (DOCS / "no_regression.md").read_text(encoding="utf-8")
+    assert "\n".join(summary) in (DOCS / "decisions.md").read_text(encoding="utf-8")
 
 
 def test_a_resampled_metric_keeps_its_level_and_the_guide_shows_the_table(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_resampled_metric_keeps_its_level_and_the_guide_shows_the_table(tmp_pa
     shown = (DOCS / "figures" / "resampled.md").read_text(encoding="utf-8")
     head = (tmp_path / "resampled.md").read_text(encoding="utf-8").splitlines()[:2]
     assert shown.splitlines()[:2] == head
-    assert shown in (DOCS / "no_regression.md").read_text(encoding="utf-8")
+    assert shown in (DOCS / "decisions.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_small_run_of_each_further_part_keeps_its_promises_and_the_guide_shows
     assert ran.returncode == 0, ran.stdout + ran.stderr
     shown = (DOCS / "figures" / table).read_text(encoding="utf-8")
     assert shown.splitlines()[:2] == (tmp_path / table).read_text(encoding="utf-8").splitlines()[:2]
-    assert shown in (DOCS / "no_regression.md").read_text(encoding="utf-8")
+    assert shown in (DOCS / "decisions.md").read_text(encoding="utf-8")
 
 
 def test_halves_are_halves_and_the_narrowed_interval_is_that_of_sampling_without_replacement() -> None:
@@ -198,4 +198,4 @@ def test_real_models_are_judged_as_the_guide_shows(tmp_path: Path) -> None:
         assert float(now[0]) == pytest.approx(float(then[0]), abs=room)
     tables = shown[shown.index("| candidate |") :].strip().split("\n\n")
     assert len(tables) == 2
-    assert all(table in (DOCS / "no_regression.md").read_text(encoding="utf-8") for table in tables)
+    assert all(table in (DOCS / "decisions.md").read_text(encoding="utf-8") for table in tables)
