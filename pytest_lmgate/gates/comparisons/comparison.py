@@ -146,7 +146,7 @@ def blank_comparison(
 def no_interval(clusters: int, clustered_by: str) -> str:
     """Return why there is no interval; empty where there is one."""
     if clustered_by == "rows":
-        return "" if clusters > 1 else f"{clusters} cluster: noise is judged between rows and needs at least two"
+        return "" if clusters > 1 else f"{clusters} independent row: the noise is estimated from at least two"
     if clusters >= MIN_BLOCKS:
         return ""
     return (

@@ -20,7 +20,7 @@ from pytest_lmgate.report.plot import axis
 from pytest_lmgate.report.terminal.columns import fitted
 from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.excerpt import excerpt, printable
-from pytest_lmgate.report.wording.numbers import degradation, interval, number
+from pytest_lmgate.report.wording.numbers import degradation, interval, number, tolerance
 
 _NOISE = {False: "95% interval", True: "degraded [one-sided]"}
 """Title of the column with the noise: of values, and of gates that are compared with a reference of their own."""
@@ -128,9 +128,8 @@ def finding_words(gate: GateRecord, finding: Finding) -> str:
     if not finding.is_change:
         return finding.why
     if (found := gate.comparison) is not None:
-        return (
-            f"{gate.verdict.upper()} at {degradation(found)} against the {found.against}, tolerance {found.tolerance}"
-        )
+        allowed = tolerance(found, gate.metric)
+        return f"{gate.verdict.upper()} at {degradation(found)} against the {found.against}, tolerance {allowed}"
     assert finding.change is not None
     return _change_words(finding.change, finding.allowed)
 

@@ -26,7 +26,7 @@ from pytest_lmgate.report.formats.markdown import code
 from pytest_lmgate.report.terminal.columns import fitted
 from pytest_lmgate.report.wording.counted import counted
 from pytest_lmgate.report.wording.excerpt import excerpt, printable
-from pytest_lmgate.report.wording.numbers import degradation
+from pytest_lmgate.report.wording.numbers import degradation, tolerance
 
 _SIZE = 55_000
 """Bytes of all rows: GitHub refuses a comment above 65,536 characters."""
@@ -82,7 +82,9 @@ class Pair:
     def words(self) -> str:
         """What a table says of the gate."""
         found = self.after.comparison
-        judged = self.judged if found is None or self.judged == "same" else f"{self.judged} of {found.tolerance}"
+        judged = self.judged
+        if found is not None and judged != "same":
+            judged += f" of {tolerance(found, self.after.metric)}"
         if not self.fails_now:
             return judged
         if judged == "within noise":

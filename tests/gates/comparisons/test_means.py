@@ -263,7 +263,7 @@ def test_a_single_cluster_is_inconclusive_however_large_the_change_and_says_why(
     found = compare_means(candidate, reference, counts, scale=PERPLEXITY, tolerance=ONE_PERCENT)
 
     assert found.decision == "inconclusive"
-    assert found.reason == "1 cluster: noise is judged between rows and needs at least two"
+    assert found.reason == "1 independent row: the noise is estimated from at least two"
     assert found.lower is found.upper is found.p_pass is found.p_fail is found.detectable is found.needed is None
     assert found.fails_build() is build_fails
 

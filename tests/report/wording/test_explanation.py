@@ -207,7 +207,7 @@ def test_a_limit_gate_with_a_confidence_says_by_which_bounds_it_was_judged(
 
 def test_a_limit_gate_without_an_interval_says_what_there_is(failed: Verdict) -> None:
     text = explain(replace(failed, verdict="inconclusive", bounded=Bounded(0.95, clusters=1, clustered_by="rows")))
-    assert "inconclusive: 1 cluster: noise is judged between rows and needs at least two" in text
+    assert "inconclusive: 1 independent row: the noise is estimated from at least two" in text
 
 
 def test_two_models_that_agree_in_every_row_need_so_many_rows(failed: Verdict) -> None:
