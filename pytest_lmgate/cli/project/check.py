@@ -37,12 +37,13 @@ def check(
 
 
 def _nearest() -> Path:
-    from pytest_lmgate.config import FILE_NAME, find_project_file
+    from pytest_lmgate.config import find_project_file
+    from pytest_lmgate.config.file import Project
 
     here = root()
     file = here.project_file(None) or find_project_file(here.start)
     if file is None:
-        raise ConfigError(f"expected {FILE_NAME} in {here.start} or above, found none; name the file")
+        raise ConfigError(f"{Project(here.start).origin}; name the file")
     return file
 
 

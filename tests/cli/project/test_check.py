@@ -108,10 +108,11 @@ def test_all_errors_of_all_files_are_named(file: Path) -> None:
 def test_a_file_that_is_not_there_is_an_error(file: Path) -> None:
     assert "gone.yaml: cannot be read" in lmgate("gone.yaml").stdout
     assert lmgate("gone.yaml").exit_code == 1
-    file.unlink()
+    file.rename(file.with_name("Lmgate.yaml"))
     failed = lmgate()
     assert isinstance(failed.exception, ConfigError)
-    assert "expected lmgate.yaml in" in str(failed.exception)
+    said = f"no lmgate.yaml was found from {file.parent} upward; Lmgate.yaml is not read; name the file"
+    assert str(failed.exception) == said
 
 
 def test_the_hook_of_pre_commit_runs_the_command_on_every_lmgate_yaml(file: Path) -> None:
