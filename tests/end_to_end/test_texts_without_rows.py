@@ -98,7 +98,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> DiceProject:
     """A text of 20,000 tokens, a reference, and models whose true change is just the tolerance of 1 %."""
     folder = tmp_path_factory.mktemp("hearts")
     made = DiceProject(folder).write(conftest=ENGINE, pytest_ini="[pytest]\n")
-    reference = 1 + np.random.default_rng(0).exponential(3, TOKENS)
+    # Of so many words none is likely: the chances of all of them add up to less than 1.
+    reference = 10 + np.random.default_rng(0).exponential(1, TOKENS)
     np.save(folder / "float.npy", reference)
     (folder / "text.txt").write_text(" ".join(map(str, range(TOKENS))))
     rows = [" ".join(map(str, range(first, first + size))) for first, size in ((0, 700), (700, 40))]
@@ -161,7 +162,7 @@ def test_a_single_row_is_judged_no_more_surely_than_two(project: DiceProject) ->
         for data in ("one", "two")
         for tolerance in ("5%", "0.01%")
     ]
-    gates.append("ppl_max('float', 'one', 60, max_length=256, confidence=0.95)")
+    gates.append("ppl_max('float', 'one', 60_000, max_length=256, confidence=0.95)")
 
     *compared, limited = run(project, gates)
 
@@ -180,8 +181,8 @@ def test_all_units_limits_and_baselines_of_a_text_have_the_same_noise(project: D
             f"no_regression('ppl', {model!r}, 'text', '3%', stride={STRIDE})",
             f"no_regression('bpb', {model!r}, 'text', 0.002, stride={STRIDE})",
             f"no_regression('ppl', {model!r}, 'text', '3%', stride={STRIDE}, average='window')",
-            f"ppl_max({model!r}, 'text', 54, stride={STRIDE}, unit='word', confidence=0.95)",
-            f"ppl_max({model!r}, 'text', 54, stride={STRIDE}, confidence=0.95)",
+            f"ppl_max({model!r}, 'text', 60_000, stride={STRIDE}, unit='word', confidence=0.95)",
+            f"ppl_max({model!r}, 'text', 60_000, stride={STRIDE}, confidence=0.95)",
         ]
 
     run(project, gates("float"), "--lmgate-update")
