@@ -83,6 +83,11 @@ class VllmProcess:
             raise Failure(answer["kind"], _one_line(answer["says"]))
         return answer["found"]
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process.poll() is not None
+
     def close(self) -> None:
         """End the process."""
         for stream in (self._process.stdin, self._process.stdout):

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["VllmRunner", "opened"]
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,30 +35,43 @@ def opened(name: str, arguments: Mapping[str, Any], environment: Mapping[str, st
         EngineError: Memory ran out, or the process of vLLM ended.
     """
     tokenizer = load_tokenizer(name, Path(arguments["tokenizer"]), trust_remote_code=arguments["trust_remote_code"])
-    process = VllmProcess(name, environment)
-    try:
-        facts = process.ask("open", device=device_class(device), options=arguments)
-        return VllmRunner(name, process, tokenizer, facts, _CPU_TOKENS if device == "cpu" else _ACCELERATOR_TOKENS)
-    except Failure as error:
-        process.close()
-        if error.is_out_of_memory:
-            raise EngineError(
-                f"model {name!r}: no memory to load it with vLLM on {device}: {error}; lower load: "
-                "{max_model_len: ..} or load: {kv_cache_memory_bytes: ..}, or take a device with more memory"
-            ) from error
-        raise ModelError(f"model {name!r}: vLLM cannot load {arguments['model']}: {error}") from error
-    except BaseException:
-        process.close()
-        raise
+
+    def start() -> tuple[VllmProcess, Mapping[str, Any]]:
+        process = VllmProcess(name, environment)
+        try:
+            return process, process.ask("open", device=device_class(device), options=arguments)
+        except Failure as error:
+            process.close()
+            if error.is_out_of_memory:
+                raise EngineError(
+                    f"model {name!r}: no memory to load it with vLLM on {device}: {error}; lower load: "
+                    "{max_model_len: ..} or load: {kv_cache_memory_bytes: ..}, or take a device with more memory"
+                ) from error
+            raise ModelError(f"model {name!r}: vLLM cannot load {arguments['model']}: {error}") from error
+        except BaseException:
+            process.close()
+            raise
+
+    return VllmRunner(name, start, tokenizer, _CPU_TOKENS if device == "cpu" else _ACCELERATOR_TOKENS)
 
 
 class VllmRunner(Runner):
-    """Scores requests and writes texts with vLLM, which has the model loaded and is given so many tokens at a time."""
+    """Scores requests and writes texts with vLLM.
+
+    Args:
+        name: The model's name, for messages.
+        start: Starts a process of vLLM that loads the model, and returns what it says of the model.
+        tokenizer: The model's tokenizer, of transformers.
+        tokens: Tokens that vLLM is given at a time.
+    """
 
     any_target = False
 
-    def __init__(self, name: str, process: VllmProcess, tokenizer: Any, facts: Mapping[str, Any], tokens: int) -> None:
-        self._name, self._process, self._tokenizer, self._tokens = name, process, tokenizer, tokens
+    def __init__(
+        self, name: str, start: Callable[[], tuple[VllmProcess, Mapping[str, Any]]], tokenizer: Any, tokens: int
+    ) -> None:
+        self._name, self._start, self._tokenizer, self._tokens = name, start, tokenizer, tokens
+        self._process, facts = start()
         self._vocabulary_size = facts["vocabulary"]
         eos = getattr(tokenizer, "eos_token_id", None)
         self._ends = sorted(facts["ends"] or ([] if eos is None else [eos]))
@@ -70,6 +83,7 @@ class VllmRunner(Runner):
         Raises:
             ModelError: A token id is beyond the vocabulary.
         """
+        self._restart()
         check_ids(requests.highest, self._vocabulary_size, self._name)
         return Batching(self._tokens)
 
@@ -87,6 +101,7 @@ class VllmRunner(Runner):
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
         """Return how many tokens vLLM is given at a time."""
+        self._restart()
         return Batching(self._tokens)
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
@@ -116,6 +131,12 @@ class VllmRunner(Runner):
     def close(self) -> None:
         """End the process of vLLM."""
         self._process.close()
+
+    def _restart(self) -> None:
+        """Start vLLM again if its process ended in an earlier measurement, as where the system killed it."""
+        if self._process.has_ended:
+            self._process.close()
+            self._process, _ = self._start()
 
     def _ask(self, do: str, **given: Any) -> Any:
         try:

@@ -58,6 +58,7 @@ def test_every_metric_is_that_of_the_float_model_and_is_kept(project: Project) -
     gates += ["no_regression: {metric: ppl, model: vllm, dataset: text, tolerance: 0.1%, against: float}"]
     said = project.run(gates, PYTEST_ADDOPTS="-n 2 -W error")
     assert project.status == 0, said
+    assert "can never fail" not in said
     values = project.values
     both = [(gate, gate.replace("[vllm-", "[float-")) for gate in values if "[vllm-" in gate]
     twins = [(values[gate], values[twin]) for gate, twin in both if twin in values]
@@ -93,6 +94,27 @@ def test_a_process_that_dies_is_one_clear_sentence() -> None:
         process.ask("open", device="cpu", options={})
     process.close()
     assert not is_running(process._process.pid)
+
+
+KILLED = watched(
+    "pytest_lmgate.backends.vllm.runner:VllmRunner",
+    and_then="""
+    def killed(self, requests):
+        module.VllmRunner.score = score
+        self._process._process.kill()
+        return score(self, requests)
+
+    module.VllmRunner.score = killed
+    """,
+)
+
+
+def test_a_process_that_was_killed_is_started_again_for_the_next_gate(project: Project) -> None:
+    (project.folder / "conftest.py").write_text(KILLED)
+    said = project.run([ppl("vllm", OPTIONS[2]), ppl("vllm", OPTIONS[1])])
+    assert project.status == 1, said
+    assert said.count("the process of vLLM has ended by the signal SIGKILL") >= 1
+    assert "2 gates: 1 pass, 1 error" in said
 
 
 def test_the_process_ends_with_the_session() -> None:
