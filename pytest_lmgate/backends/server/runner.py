@@ -26,6 +26,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 # Requests of a batch for each that is on its way, so that the slowest of a batch keeps few waiting.
 _ROUNDS = 4
+# Tokens that llama-cpp-python writes more than it was asked for, to end no text within a character: 11 of a model of
+# random weights.
+_TO_A_CHARACTER = 16
 # One request in so many is followed by a part of the experiment, and so is the last: a server may turn bad on the way.
 _TRIED_AGAIN = 100
 
@@ -166,10 +169,10 @@ class ServerRunner(Runner):
         text = self._tokens.text(written, True) if isinstance(written, list) else choice.get("text")
         if not isinstance(text, str):
             raise client.wrong(f"row {prompt.row}: expected a text, got {text!r:.40}")
-        if not isinstance(written, list):
-            text = self._tokens.as_decoded(text)
-        tokens = max(_count(answer, "completion_tokens") or 0, len(written) if isinstance(written, list) else 0)
-        return text, tokens
+        if isinstance(written, list):
+            return text, len(written)
+        tokens, most = _count(answer, "completion_tokens") or 0, settings.max_new_tokens
+        return self._tokens.as_decoded(text), tokens if tokens > most + _TO_A_CHARACTER else min(tokens, most)
 
 
 def _count(answer: dict[str, Any], which: str) -> int | None:

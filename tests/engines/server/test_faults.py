@@ -264,6 +264,15 @@ def test_the_space_before_the_first_word_is_left_out_where_the_tokenizer_leaves_
             "row 0: expected finish_reason stop or length, got 'abort'",
         ),
         ({"choices": [{"text": None, "finish_reason": "stop"}]}, "row 0: expected a text, got None"),
+        (
+            {
+                "choices": [{"text": "a", "finish_reason": "length"}],
+                "usage": {"prompt_tokens": 2, "completion_tokens": 30},
+            },
+            "row 0: a text of 30 tokens, but 5 were asked for",
+        ),
+        ({"choices": [{"text": "the cat " * 9, "finish_reason": "stop"}]}, "tokens, but 5 were asked for"),
+        ({"choices": [{"text": "a", "token_ids": [5] * 6, "finish_reason": "stop"}]}, "row 0: a text of 6 tokens"),
     ],
 )
 def test_a_spoilt_text_is_an_error(faulty: FaultyServer, served: Callable[..., Any], spoil: Any, said: str) -> None:
