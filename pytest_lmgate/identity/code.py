@@ -46,7 +46,7 @@ def find_patched_libraries() -> tuple[str, ...]:
     for name, module in sorted(sys.modules.items()):
         if _RUNNING.match(name) and isinstance(module, types.ModuleType):
             found += [
-                f"{name}.{path} is {value.__module__}.{value.__qualname__}"
+                f"{name}.{path} is {value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}"
                 for path, value in _code_in(module)
                 if not _is_librarys(value, module)
             ]
@@ -62,14 +62,15 @@ def summarize(reasons: Sequence[str]) -> str:
 def _code_in(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
     """Yield functions and classes: of a module, of the classes that it defines, and of its tables of functions."""
     for key, value in list(vars(module).items()):
-        if isinstance(value, types.FunctionType):
+        if isinstance(value, types.FunctionType) or _is_mock(value):
             yield key, value
         elif isinstance(value, type):
             yield key, value
             members = vars(value).items() if value.__module__ == module.__name__ else ()
             for name, member in list(members):
-                function = getattr(member, "__func__", getattr(member, "fget", member))
-                if isinstance(function, types.FunctionType):
+                function = member if _is_mock(member) else getattr(member, "__func__", getattr(member, "fget", member))
+                function = function.func if isinstance(function, functools.partialmethod) else function
+                if isinstance(function, types.FunctionType) or _is_mock(function):
                     yield f"{key}.{name}", function
         elif isinstance(value, dict) or "_local_mapping" in getattr(value, "__dict__", ()):
             # The items() of a lazy mapping would import what they name; a table of attention functions has two dicts.
@@ -80,8 +81,14 @@ def _code_in(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
                         yield f"{key}[{name!r}]", member
 
 
+def _is_mock(value: object) -> bool:
+    return type(value).__module__ == "unittest.mock"  # each has a class of its own
+
+
 def _is_librarys(value: Any, module: types.ModuleType) -> bool:
     """Return whether a function or class in `module` is a library's, or of a package that the module's source names."""
+    if _is_mock(value):
+        return False
     file: str | None
     if isinstance(value, types.FunctionType):
         file, name = value.__code__.co_filename, str(value.__globals__.get("__name__"))

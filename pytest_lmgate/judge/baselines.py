@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["Baselines", "read_baseline"]
 
 import os
-import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher
@@ -57,19 +56,10 @@ class Baselines:
         """Return whether the session writes a gate's entry rather than judge by it."""
         return self._update == "all" or (self._update == "new" and identity not in self.read())
 
-    def former_names(self, identity: str, arguments: str) -> list[str]:
-        """Return the entries that may be a gate's own under a former name; which one is, the gate's score tells.
-
-        Earlier versions left `arguments` such as ``-stride:512`` out of a gate's id, and wrote ``#2`` behind its
-        bracket. With ``prune``, the gate may also have been renamed: then these are all entries that no gate uses.
-        """
-        parts = re.fullmatch(rf"(.*?){re.escape(arguments)}(#\d+|)\]", identity, re.DOTALL)
-        if parts is None or identity in self.read():
-            return []
-        if self._update == "prune" and self.has_all_gates:
-            return list(self._unused())
-        former = re.compile(re.escape(parts[1]) + (r"(\]|#\d+\]|\]#\d+)" if arguments else rf"\]{parts[2]}"))
-        return [name for name in self._unused() if former.fullmatch(name)]
+    def former_names(self, identity: str) -> list[str]:
+        """Return the entries, if any, that ``prune`` may give a renamed gate: those that no gate uses."""
+        may_move = self._update == "prune" and self.has_all_gates and identity not in self.read()
+        return list(self._unused()) if may_move else []
 
     def move(self, identity: str, score: Score, names: Sequence[str]) -> None:
         """Give a gate the one of the entries `names` that is of the same metric, model, dataset and protocol, if any.
@@ -86,8 +76,6 @@ class Baselines:
             and entry.identity == known
         }
         if len({(entry.value, entry.content) for entry in former.values()}) > 1:
-            if self._update == "all":
-                return
             raise BaselineError(
                 f"no baseline: {self.path} has no entry for this gate. If the gate was renamed, its entry is one of "
                 f"several that no gate uses: {', '.join(former)}; rename that entry in the file to "

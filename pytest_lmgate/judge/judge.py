@@ -143,7 +143,7 @@ class Judge:
 
     def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
         baselines = self._baselines
-        if names := baselines.former_names(blank.id, gate.evaluation.arguments):
+        if names := baselines.former_names(blank.id):
             self._move(blank.id, gate, names, resolve)
         if baselines.is_updated(blank.id):
             score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))

@@ -10,7 +10,7 @@ __all__ = ["keep_baseline", "rewrite"]
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -32,6 +32,7 @@ def keep_baseline(
     unknown: Sequence[str] = (),
     renamed: Mapping[str, str] = MappingProxyType({}),
     expected: Sequence[str] = (),
+    unjudged: Collection[str] = (),
     prefix: str = "",
 ) -> tuple[list[str], list[str]]:
     """Write the entries of gates that ran, or name those that no gate uses.
@@ -44,8 +45,9 @@ def keep_baseline(
             others are removed. None after any other run.
         unknown: Files and folders that could not be collected, whose entries stay.
         renamed: The former name of each gate that gets the entry of that name.
-        expected: Gates that go by the baseline. With ``prune`` they need an entry before one is removed: it may be
-            theirs under a former name.
+        expected: Gates that go by the baseline. With ``prune`` they need an entry that judged them before one is
+            removed: it may be theirs under a former name.
+        unjudged: Those that ended with an error.
         prefix: What the ids of its gates begin with, which the file leaves out.
 
     Returns:
@@ -56,9 +58,7 @@ def keep_baseline(
         names = []
         with contextlib.suppress(BaselineError):  # said where a gate wanted it
             names = [] if used is None else _without_gate(read_baseline(path, prefix), used, unknown)
-        said = [f"no gate uses {name}; remove it by --lmgate-prune" for name in names if name not in renamed.values()]
-        said += ["some entries have the names of an earlier version; rename them by --lmgate-prune"] * bool(renamed)
-        return [f"baseline {file}: {text}" for text in said], []
+        return [f"baseline {file}: no gate uses {name}; remove it by --lmgate-prune" for name in names], []
     if update == "prune" and used is None:
         why = "not all tests were collected (a path, -k or -m for instance), or not all ran"
         return [f"baseline {file}: --lmgate-prune changed nothing: {why}"], []
@@ -71,7 +71,7 @@ def keep_baseline(
         entries = {**before, **{name: before[former] for name, former in renamed.items() if former in before}}
         entries |= {name: _dated(before.get(name), entry) for name, entry in measured.items()}
         unused[:] = [] if used is None or update == "new" else _without_gate(before, [*used, *new], unknown)
-        waiting[:] = [name for name in expected if name not in entries] if update == "prune" else []
+        waiting[:] = [name for name in expected if name not in entries or name in unjudged] if update == "prune" else []
         gone[:] = [name for name in unused if not waiting or name in renamed.values()]
         return {name: entry for name, entry in entries.items() if name not in gone}
 
@@ -83,8 +83,8 @@ def keep_baseline(
     told = _told(file, before, after, list(new), gone, moved)
     if waiting and len(gone) < len(unused):
         told.append(
-            f"  nothing else was removed: {waiting[0]} has no entry, and if it was renamed, an entry that no gate uses "
-            "may be its own; make its entry first, with --lmgate-update-new-only"
+            f"  nothing else was removed: no entry judged {waiting[0]}, and if that gate was renamed, an entry that no "
+            "gate uses may be its own; make its entry first, with --lmgate-update-new-only"
         )
     return told, []
 

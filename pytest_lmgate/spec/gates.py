@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["EvaluationSpec", "Gate", "How", "NoRegression", "untaken"]
 
+import hashlib
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
@@ -13,7 +14,7 @@ from typing import Any
 from pytest_lmgate.config.arguments.fixture import FixtureReference
 from pytest_lmgate.config.arguments.revision import RevisedModel
 from pytest_lmgate.config.arguments.tolerance import Tolerance
-from pytest_lmgate.errors import harmless_line
+from pytest_lmgate.errors import encodable, harmless_line
 from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC
 from pytest_lmgate.spec.arguments import NO_REGRESSION
 from pytest_lmgate.spec.protocol import Protocol
@@ -218,7 +219,7 @@ def _unusual(record: Any) -> dict[str, Any]:
 
 def _word(value: object) -> str:
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return text if re.fullmatch(r"[\w.,+-]{1,40}", text) else ""
+    return text if re.fullmatch(r"[\w.,+-]{1,40}", text) else hashlib.sha256(encodable(text).encode()).hexdigest()[:6]
 
 
 def _name(given: Any) -> str:

@@ -44,6 +44,14 @@ _HIDDEN = """
     @pytest.mark.ppl_max("die", "one", 5.9)
     def test_xfailed_by_a_fixture(xfailed_later): pass
 
+    @pytest.fixture
+    def marked_later(request, attempt):
+        if attempt > 1:
+            request.node.add_marker(pytest.mark.xfail(reason="flaky"))
+
+    @pytest.mark.ppl_max("die", "one", 5.9)
+    def test_marked_by_a_fixture(marked_later): pass
+
     @pytest.mark.skipif("attempts['test_skipped_by_a_mark'] > 0", reason="enough")
     @pytest.mark.ppl_max("die", "one", 5.9)
     def test_skipped_by_a_mark(): pass

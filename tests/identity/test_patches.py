@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import peft
 import pytest
@@ -74,6 +75,9 @@ OWN_CODE = {
     "a function in the name of the library's": (f"{_LLAMA}.apply_rotary_pos_emb", _wrapping),
     "a function in a library's decorator": (f"{_LLAMA}.rotate_half", torch.no_grad()(lambda *args: args)),
     "a function of exec": (f"{_LLAMA}.rotate_half", eval("lambda x: x", {})),
+    "a mock": (f"{_LLAMA}.LlamaMLP.forward", MagicMock()),
+    "a mock of a function": (f"{_LLAMA}.rotate_half", Mock()),
+    "a partial method": (f"{_LLAMA}.LlamaMLP.forward", functools.partialmethod(lambda self, x: x)),
     "a static method": (f"{_LLAMA}.LlamaRotaryEmbedding.forward", staticmethod(_wrapping)),
     "a property": ("transformers.cache_utils.Cache.is_compileable", property(lambda self: False)),
     "a class": (f"{_LLAMA}.LlamaRMSNorm", _Norm),

@@ -73,19 +73,19 @@ def close(ledger: Ledger, verifications: Verifications, session: pytest.Session,
     # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
     if (passed(session) or not was_stopped(session)) and not config.getoption("setuponly", False):
         closing.problems += [f"{discrepancy}: the session fails" for discrepancy in ledger.discrepancies()]
-    _keep_baseline(closing, ledger, session)
     if received := ledger.verdicts():
         from pytest_lmgate.gates.verdict import Verdict
 
         closing.verdicts = [Verdict.from_json(text) for text in received]
-        if options.flag(config, "holm"):
-            from pytest_lmgate.judge.family import corrected
+    _keep_baseline(closing, ledger, session)
+    if closing.verdicts and options.flag(config, "holm"):
+        from pytest_lmgate.judge.family import corrected
 
-            closing.verdicts, notes, blocked = corrected(
-                closing.verdicts, strict=options.flag(config, "strict"), expected_to_fail=closing.expected_to_fail
-            )
-            closing.notes += notes
-            closing.problems += blocked
+        closing.verdicts, notes, blocked = corrected(
+            closing.verdicts, strict=options.flag(config, "strict"), expected_to_fail=closing.expected_to_fail
+        )
+        closing.notes += notes
+        closing.problems += blocked
     closing.notes += [*ledger.remarks, *filter(None, [verifications.note]), *ledger.left_out]
     if ledger.not_kept:
         from pytest_lmgate.report.terminal.summary import not_kept_note
@@ -249,6 +249,7 @@ def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) ->
                 unknown=ledger.uncollected,
                 renamed={name: former for name, former in ledger.renamed.items() if name in own},
                 expected=by_baseline,
+                unjudged={verdict.id for verdict in closing.verdicts if verdict.verdict == "error"},
                 prefix=prefix,
             )
             closing.notes += notes

@@ -54,6 +54,7 @@ class Ledger:
         self._ended_otherwise: set[str] = set()
         self._failed: set[str] = set()  # tests of which pytest counted a failure
         self._expected_to_fail: set[str] = set()
+        self._rerun: set[str] = set()  # tests of which an attempt failed that no xfail mark excused
         self._died: set[str] = set()  # tests in which a worker died
 
     def receive(self, report: pytest.TestReport) -> None:
@@ -77,6 +78,8 @@ class Ledger:
             self._died.add(report.nodeid)
         if "expected_to_fail" in extras:
             self._expected_to_fail.add(report.nodeid)
+        elif report.outcome not in ("passed", "failed", "skipped"):
+            self._rerun.add(report.nodeid)
         if report.outcome == "failed" and not hasattr(report, "wasxfail"):  # as pytest counts: a rerun is no failure
             self._failed.add(report.nodeid)
 
@@ -98,8 +101,8 @@ class Ledger:
 
     @property
     def expected_to_fail(self) -> set[str]:
-        """Gates of tests that are marked xfail, by id."""
-        return {name for test in self._expected_to_fail for name in self._verdicts.get(test, ())}
+        """Gates of tests that are marked xfail, by id; a mark that a later attempt brings excuses no earlier one."""
+        return {name for test in self._expected_to_fail - self._rerun for name in self._verdicts.get(test, ())}
 
     def did_fail(self, test: str) -> bool:
         """Return whether a test ended otherwise than it should."""
@@ -126,7 +129,7 @@ class Ledger:
         ignored = [
             f"{test} did not fail although a gate of it did"
             for test, verdicts in self._verdicts.items()
-            if test not in self._failed | self._expected_to_fail
+            if test not in self._failed | (self._expected_to_fail - self._rerun)
             and any(_failed(json.loads(verdict)) for verdict in verdicts.values())
         ]
         return lost + ignored
