@@ -165,6 +165,7 @@ def test_a_question_is_read_once_for_all_choices_of_one_token(
     )
     read, plain = list[int](), exact._read
     monkeypatch.setattr(exact, "_read", lambda request: read.append(len(request.ids)) or plain(request))
+    monkeypatch.setattr(exact, "is_tried", True)  # the trials read too
 
     found = score(exact, window_requests(streams, plan, "d"), JOB).nll
 
