@@ -345,7 +345,5 @@ def test_the_line_that_reproduces_names_the_settings_that_the_session_was_given(
     measured.write(test_gate=BROKEN_GATE, fast_ini="[pytest]\n")
     outcome = measured.run("-c", "fast.ini", "--rootdir", ".").expect(1, failed=1)
     line = next(line for line in outcome.out.splitlines() if line.strip().startswith("reproduce"))
-    assert line.split()[1:] == shlex.split(
-        "pytest test_gate.py::test_gate --lmgate-refresh --config-file=fast.ini --rootdir=."
-    )
+    assert line.split()[1:] == shlex.split("pytest test_gate.py::test_gate --config-file=fast.ini --rootdir=.")
     measured.run(*line.split()[2:]).expect(1, failed=1)

@@ -106,7 +106,7 @@ def test_annotations_stand_on_the_lines_of_markers_and_of_gates_in_yaml(measured
     file = measured.folder / "lmgate.yaml"
     text = file.read_text(encoding="utf-8")
     gates = "gates:\n  - ppl_max: {model: die, dataset: words, limit: 59.5}\n"
-    prompt = "  unused:\n    path: words.txt\n    prompt: |\n      @ppl_max is no marker here\n"
+    prompt = "  unused:\n    path: words.txt\n    references: text\n    prompt: |\n      @ppl_max is no marker here\n"
     file.write_text(f"{gates}{text}{prompt}", encoding="utf-8")
     measured.write(test_gate=ANNOTATED)
     for arguments in ((), ("-n", "2")):

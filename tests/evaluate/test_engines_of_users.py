@@ -35,7 +35,7 @@ class _Engine(Dice):
 
 @pytest.fixture
 def session(tmp_path: Path) -> Callable[..., Evaluator]:
-    (tmp_path / "text.txt").write_text("abcdefgh" * 20)
+    (tmp_path / "text.txt").write_text("a" * 160)
     for sides in (2, 4):
         (tmp_path / f"{sides}.json").write_text(f'{{"sides": {sides}}}')
     (tmp_path / "lmgate.yaml").write_text(
@@ -95,6 +95,8 @@ def test_the_batch_size_of_an_entry_holds_whatever_the_engine_says(session: Call
     sizes = []
 
     class Counting(Die):
+        is_tried = True
+
         def score(self, requests: Sequence[Request]) -> list[Any]:
             sizes.append(len(requests))
             return super().score(requests)
@@ -113,13 +115,15 @@ def test_the_batch_size_of_an_entry_holds_whatever_the_engine_says(session: Call
         ([[0.5] * 7] * 2, "expected a result for each of 1 requests, got 2"),
         ([np.zeros(3)], "expected 7 numbers of a window of 7 tokens, got an array of shape \\[3\\]"),
         ([0.5], "expected 7 numbers of a window of 7 tokens, got an array of shape \\[\\]"),
-        (["nothing"], "could not convert string to float"),
+        (["nothing"], "expected real floating-point numbers, the NLLs of a request's targets in nats, got <U7"),
     ],
 )
 def test_results_that_do_not_fit_the_requests_are_an_error_that_names_the_model(
     session: Callable[..., Evaluator], results: Any, message: str
 ) -> None:
     class Odd(Die):
+        is_tried = True
+
         def score(self, requests: Sequence[Request]) -> Any:
             return results
 

@@ -33,6 +33,13 @@ gates:
 """
 
 
+def _heed_signals() -> None:
+    """Undo what a process in the background, as CI may start this one, has its children ignore."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Repo:
     """A repository, with a commit for each count of sides; None is a model that cannot be read."""
 
@@ -70,8 +77,7 @@ class Repo:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A process in the background, as CI may start this one, has its children ignore Ctrl-C.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=_heed_signals,
         )
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
