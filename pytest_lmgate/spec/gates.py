@@ -218,8 +218,16 @@ def _unusual(record: Any) -> dict[str, Any]:
 
 
 def _word(value: object) -> str:
-    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return text if re.fullmatch(r"[\w.,+-]{1,40}", text) else hashlib.sha256(encodable(text).encode()).hexdigest()[:6]
+    """Return a value as a part of an id; of texts that are no words, some digits of their hash; of objects, nothing."""
+    values = value if isinstance(value, list | tuple) else [value]
+    text = ",".join(map(str, values))
+    if re.fullmatch(r"[\w.,+-]{1,40}", text):
+        return text
+    return (
+        hashlib.sha256(encodable(text).encode()).hexdigest()[:6]
+        if all(isinstance(each, str) for each in values)
+        else ""
+    )
 
 
 def _name(given: Any) -> str:
