@@ -118,7 +118,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-check", action="store_true", help="only print; exit 0 whatever the figures")
+    parser.add_argument("--no-check", action="store_true", help="only print; always exit 0")
     return parser
 
 

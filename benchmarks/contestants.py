@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_lmgate.backends.hf.models.loading import tokenizer_facts
-from pytest_lmgate.backends.hf.runner import TransformersRunner
-from pytest_lmgate.data.corpora.corpus import Corpus
-from pytest_lmgate.data.requests.windows import WindowPlan, plan_windows, window_requests
-from pytest_lmgate.data.tokenization.tokens import Streams, tokenize
-from pytest_lmgate.engine import loop
-from pytest_lmgate.engine.scoring import score
-from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.engines.transformers.loading import tokenizer_facts
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.measure import loop
+from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
+from pytest_lmgate.windows.requests import window_requests
+from pytest_lmgate.windows.tokens import Streams
 
 _BATCHES = (1, 2, 4, 8)
 _TILES = ((1024, 512), (1024, 1024), (2048, 256), (512, 1024), (2048, 2048))

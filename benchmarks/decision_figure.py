@@ -23,7 +23,7 @@ _STYLES = {
 # Label, truth, share in Point, level that is promised and whether more is better, limits of the axis.
 _ROWS = (
     ("worse by the tolerance:\nPASS, % (promised ≤ 5)", TRUTHS[0], "passed", 5, False, (0, 60)),
-    ("worse by the tolerance:\n95 % interval covers, %\n(promised ≥ 95)", TRUTHS[0], "covered", 95, True, (0, 104)),
+    ("worse by the tolerance:\n95% interval covers, %\n(promised ≥ 95)", TRUTHS[0], "covered", 95, True, (0, 104)),
     ("no change:\nPASS, %", TRUTHS[1], "passed", None, True, (0, 104)),
     ("no change:\nverdict FAIL, %\n(promised ≤ 5)", TRUTHS[1], "failed", 5, False, (0, 20)),
 )

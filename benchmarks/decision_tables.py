@@ -25,7 +25,7 @@ _COLUMNS = (
     ("change = tolerance: PASS", 0, "passed"),
     ("FAIL", 0, "failed"),
     ("build fails", 0, "builds"),
-    ("95 % interval covers", 0, "covered"),
+    ("95% interval covers", 0, "covered"),
     ("no change: PASS", 1, "passed"),
     ("FAIL", 1, "failed"),
     ("build fails", 1, "builds"),
@@ -44,20 +44,20 @@ def tables(points: Sequence[Point], repetitions: int) -> str:
         "",
         f"Written by `python benchmarks/decisions.py --docs docs/figures`: {repetitions:,} repetitions per point, seed "
         f"{SEED}, tolerance {TOLERANCE:.0%}, confidence {CONFIDENCE:.0%}.",
-        f"Documents have {MEDIAN_TOKENS} tokens in the median, lognormal with the sigma given. How the pairs are made "
-        "and what is promised: [decisions.md](../decisions.md).",
+        f"Documents have a median of {MEDIAN_TOKENS} tokens, lognormal with the given sigma. "
+        "[decisions.md](../decisions.md) explains the pairs and the promises.",
         "",
-        "Cells are percent of repetitions ± three Monte Carlo standard errors of that figure. **Bold** is a promise "
-        "broken by more than three Monte Carlo standard errors of a share that is just as promised: "
-        f"{room:.2f} beside 5 % and 95 %, {smaller_room:.2f} beside 1 %.",
+        "Cells are percent of repetitions ± three Monte Carlo standard errors. **Bold** cells break a promise by more "
+        "than three Monte Carlo standard errors at the promised share: "
+        f"{room:.2f} for 5% and 95%, {smaller_room:.2f} for 1%.",
         "",
-        f"Of pytest-lmgate's promises, {len(broken)} are broken" + (":" if broken else "."),
+        f"pytest-lmgate breaks {len(broken)} promises" + (":" if broken else "."),
         *(f"- {each}" for each in broken),
         "",
         "## All methods",
         "",
-        f"Noise of {MAIN}: lowest and highest percent over the documents and sigmas below, and at how many of these "
-        "points the promise is kept.",
+        f"Noise of {MAIN}: lowest and highest percentage over the documents and sigmas below, and how many of these "
+        "points keep the promise.",
         "",
         *_summary([point for point in points if point.noise == MAIN], repetitions),
         "",

@@ -10,7 +10,7 @@
     python benchmarks/decisions.py --docs docs/figures    # and write tables and figure there; needs matplotlib
     python benchmarks/decisions.py --quick                # a few small points, seconds
 
-Exits with 1 where a promise is broken. Repetitions are vectorized, so the closed form is written out in judges.py for
+Exits with 1 if a promise is broken. Repetitions are vectorized, so the closed form is written out in judges.py for
 many at once; some repetitions of every point go through `compare_means` too, and a verdict that differs is an error.
 """
 

@@ -3,7 +3,7 @@
     python benchmarks/divergence.py                    # 128,000 tokens in the vocabulary, 20,000 in the text
     python benchmarks/divergence.py --tokens 5000      # a shorter text: the same memory
 
-Each measurement runs in a process of its own. Exits with 1 where a requirement is broken, unless --no-check is given.
+Each measurement runs in a process of its own. Exits with 1 if a requirement is broken, unless --no-check is given.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def make_pair(folder: Path, vocabulary: int) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from pytest_lmgate.backends.hf.models.loading import quiet
+    from pytest_lmgate.engines.transformers.loading import quiet
 
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -58,13 +58,14 @@ def measure(folder: Path, tokens: int, threads: int, way: str) -> None:
     from processes import _status_bytes
     from transformers import LlamaForCausalLM
 
-    from pytest_lmgate.backends.hf.models.loading import LoadedModel
-    from pytest_lmgate.backends.hf.runner import TransformersRunner
-    from pytest_lmgate.data.requests.windows import plan_windows, window_requests
-    from pytest_lmgate.data.tokenization.tokens import Streams
-    from pytest_lmgate.engine.comparing import ModelPair, compare
-    from pytest_lmgate.engine.loop import Job
-    from pytest_lmgate.spec.protocol import Protocol
+    from pytest_lmgate.engines.transformers.loading import LoadedModel
+    from pytest_lmgate.engines.transformers.runner import TransformersRunner
+    from pytest_lmgate.measure.divergence import ModelPair, compare
+    from pytest_lmgate.measure.loop import Job
+    from pytest_lmgate.settings.requests import Protocol
+    from pytest_lmgate.windows.protocols import plan_windows
+    from pytest_lmgate.windows.requests import window_requests
+    from pytest_lmgate.windows.tokens import Streams
 
     torch.set_num_threads(threads)
 
@@ -108,7 +109,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=20_000, help="length of the text (default 20000)")
     parser.add_argument("--vocabulary", type=int, default=128_000)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-check", action="store_true", help="only print; exit 0 whatever the figures")
+    parser.add_argument("--no-check", action="store_true", help="only print; always exit 0")
     parser.add_argument("--measure", choices=("memory", "disk"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The engine vllm beside a bare loop over vLLM's own prompt scoring: tokens per second of both, and their ratio.
+"""The engine vllm against a bare loop over vLLM's own prompt scoring: tokens per second of both, and their ratio.
 
 Both read the same windows of random tokens with one model, each in a process of vLLM of its own::
 
@@ -17,15 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_lmgate.backends.base import Entry
-from pytest_lmgate.backends.vllm.backend import Vllm
-from pytest_lmgate.config.specs import ModelSpec
-from pytest_lmgate.data.corpora.corpus import Corpus
-from pytest_lmgate.data.requests.windows import plan_windows, window_requests
-from pytest_lmgate.data.tokenization.tokens import Streams
-from pytest_lmgate.engine.loop import Job
-from pytest_lmgate.engine.scoring import score
-from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.engines.base import Entry
+from pytest_lmgate.engines.vllm import Vllm
+from pytest_lmgate.measure.loop import Job
+from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.settings.entries import ModelSpec
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.windows.protocols import plan_windows
+from pytest_lmgate.windows.requests import window_requests
+from pytest_lmgate.windows.tokens import Streams
 
 # The loop that a user would write. It gets arguments as JSON, answers each line on standard input by its seconds.
 BARE = """

@@ -1,11 +1,11 @@
-"""Tokens per second of the engine llama.cpp beside llama.cpp's own program, on one file and context. See README.md.
+"""Tokens per second of the engine llama.cpp against llama.cpp's own program, on one file and context. See README.md.
 
     python benchmarks/engines.py --llama-perplexity PATH                 # a Llama of 110 million weights in float16
     python benchmarks/engines.py --llama-perplexity PATH --dtype q8_0
 
 Both read the chunks of the protocol ``llama.cpp`` with the same number of threads, in turn, and have to find the same
 perplexity; at contexts below 256 the program rounds more coarsely (docs/engines.md). Loading is not counted. Exits
-with 1 where the engine is too slow, unless --no-check is given.
+with 1 if the engine is too slow, unless --no-check is given.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def engine(file: Path, text: Path, context: int, threads: int) -> tuple[Callable
     Returns:
         What measures the text and returns the NLLs, and how many tokens are in all chunks.
     """
-    from pytest_lmgate.backends.base import Entry
-    from pytest_lmgate.backends.llamacpp.backend import LlamaCpp
-    from pytest_lmgate.config.specs import ModelSpec
-    from pytest_lmgate.data.corpora.corpus import Corpus
-    from pytest_lmgate.data.requests.windows import window_requests
-    from pytest_lmgate.engine.loop import Job
-    from pytest_lmgate.engine.scoring import score
-    from pytest_lmgate.evaluate.measurements.perplexity import planned_windows
-    from pytest_lmgate.spec.protocol import Protocol
+    from pytest_lmgate.data.corpus import Corpus
+    from pytest_lmgate.engines.base import Entry
+    from pytest_lmgate.engines.llamacpp import LlamaCpp
+    from pytest_lmgate.measure.loop import Job
+    from pytest_lmgate.measure.measurement import planned_windows
+    from pytest_lmgate.measure.scoring import score
+    from pytest_lmgate.settings.entries import ModelSpec
+    from pytest_lmgate.settings.requests import Protocol
+    from pytest_lmgate.windows.requests import window_requests
 
     spec = ModelSpec(path=str(file), load={"n_threads": threads})
     known = {"path": Path, "hub_id": lambda _: None, "digest": lambda path: path.name, "device": "cpu"}
@@ -104,7 +104,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--llama-perplexity", required=True, metavar="PATH", help="llama.cpp's own program")
     parser.add_argument("--dtype", choices=("f16", "q8_0"), default="f16")
     parser.add_argument("--contexts", type=int, nargs="+", default=[512, 128])
-    parser.add_argument("--layers", type=int, default=12, help="7 million weights each, beside 25 million (default 12)")
+    parser.add_argument("--layers", type=int, default=12, help="7 million weights each, plus 25 million (default 12)")
     parser.add_argument("--tokens", type=int, default=4096, help="length of the text (default 4096)")
     parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()

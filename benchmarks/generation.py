@@ -4,7 +4,7 @@
     python benchmarks/generation.py --rows 8 --rounds 1    # a quick look
 
 Both run in one process, in turn, on one loaded model, tokenizing and decoding included, and have to write the same
-texts. Exits with 1 where they do not, or where a requirement is broken, unless --no-check is given.
+texts. Exits with 1 if they do not, or if a requirement is broken, unless --no-check is given.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Work:
 
 def load_example(rows: int | None, max_new_tokens: int) -> Work:
     """Load the example's writer and fill the template of its records, as its gates do; the first `rows`, or all."""
-    from pytest_lmgate.config.file import load_project
-    from pytest_lmgate.config.options import Options
-    from pytest_lmgate.data.corpora.prompts import fill
-    from pytest_lmgate.evaluate.evaluator import Evaluator
+    from pytest_lmgate.data.prompts import fill
+    from pytest_lmgate.measure.evaluator import Evaluator
+    from pytest_lmgate.settings.file import load_project
+    from pytest_lmgate.settings.session import Options
 
     with tempfile.TemporaryDirectory(prefix="lmgate-benchmark-") as folder:
         resolver = Evaluator(load_project(_EXAMPLE), Options(cache=Path(folder), offline=True)).resolver
@@ -53,10 +53,10 @@ def load_example(rows: int | None, max_new_tokens: int) -> Work:
 
 def ours(work: Work) -> list[str]:
     """Write with the plugin's engine, its proof that rows may share a batch included."""
-    from pytest_lmgate.backends.hf.runner import TransformersRunner
-    from pytest_lmgate.config.arguments.generation import GenerationSettings
-    from pytest_lmgate.engine.generation import generate
-    from pytest_lmgate.engine.loop import Job
+    from pytest_lmgate.engines.transformers.runner import TransformersRunner
+    from pytest_lmgate.measure.loop import Job
+    from pytest_lmgate.measure.texts import generate
+    from pytest_lmgate.settings.requests import GenerationSettings
 
     settings = GenerationSettings(max_new_tokens=work.max_new_tokens)
     runner, job = TransformersRunner(work.loaded, work.context), Job(model=work.loaded.name, dataset="records")

@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --only speed --sizes 1B  # one part, one size
     python benchmarks/gpu.py --small                  # seconds, on any device: proves the script, says nothing of speed
 
-Exits with 1 where a requirement is broken, unless --no-check or --small is given. vLLM is compared by engine_vllm.py.
+Exits with 1 if a requirement is broken, unless --no-check or --small is given. vLLM is compared by engine_vllm.py.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ import torch
 from comparison import Row, machine, print_rows, run_rounds
 from contestants import Job, ours, published_loop
 
-from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet
-from pytest_lmgate.backends.hf.runner import TransformersRunner
-from pytest_lmgate.backends.tiles import TileShape
-from pytest_lmgate.data.requests.windows import plan_windows, window_requests
-from pytest_lmgate.data.tokenization.tokens import Streams
-from pytest_lmgate.engine import loop
-from pytest_lmgate.engine.comparing import ModelPair, compare
-from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.engines.logits import TileShape
+from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.measure import loop
+from pytest_lmgate.measure.divergence import ModelPair, compare
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.windows.protocols import plan_windows
+from pytest_lmgate.windows.requests import window_requests
+from pytest_lmgate.windows.tokens import Streams
 
 TIMES_LOOP, TIMES_LM_EVAL, SHARE_OF_PEAK, EXTRA_BYTES = 2.0, 1.3, 0.5, 2**30
 _PARTS = ("speed", "divergence", "dtypes", "tiles", "process")
@@ -187,9 +188,8 @@ def dtypes(name: str, shape: Shape, device: torch.device, tokens: int) -> bool:
 
 
 def tiles(name: str, shape: Shape, device: torch.device) -> bool:
-    """Print how long the head takes with tiles of several shapes, of which `backends.tiles` has chosen one."""
-    from pytest_lmgate.backends.hf.likelihood.head import VocabularyHead
-    from pytest_lmgate.backends.hf.likelihood.streaming import launch_nll
+    """Print how long the head takes with tiles of several shapes, of which `tile_shape` has chosen one."""
+    from pytest_lmgate.engines.transformers.head import VocabularyHead, launch_nll
 
     weight = torch.randn(shape.vocabulary, shape.width, device=device).bfloat16() / shape.width**0.5
     head, positions = VocabularyHead(weight, None, None), 4 * shape.context

@@ -3,8 +3,8 @@
 Each model is measured once, every bulletin on its own, by the package's evaluator. Then 200 random halves of the
 bulletins are judged, each as if it were all there is. Halves of one text are not new texts: with half of the documents
 drawn without replacement, an estimate varies around the whole text's by ``sqrt(1 - 1/2)`` of its standard error, so the
-interval, which is meant for new texts, covers the whole text's change more often than 95 %. Narrowed by that factor it
-should cover it in 95 % of halves, if the standard error is right. That is what is checked.
+interval, which is meant for new texts, covers the whole text's change more often than 95%. Narrowed by that factor it
+should cover it in 95% of halves, if the standard error is right. That is what is checked.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
+from sides import compare_means
 
-from pytest_lmgate.config.arguments.tolerance import Tolerance
-from pytest_lmgate.config.file import load_project
-from pytest_lmgate.config.options import Options
-from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.gates.comparisons.comparison import Comparison
-from pytest_lmgate.gates.comparisons.means import compare_means
-from pytest_lmgate.metrics.noise.means import clustered_mean
-from pytest_lmgate.metrics.sample import Scale
-from pytest_lmgate.spec.gates import EvaluationSpec
-from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gates import EvaluationSpec, Tolerance
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.stats.comparison import Comparison
+from pytest_lmgate.stats.means import clustered_mean
+from pytest_lmgate.stats.sample import Scale
 
 EXAMPLE = Path(__file__).parents[1] / "example_project"
 REFERENCE, DATASET = "float", "bulletins"
@@ -60,7 +59,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Shares of halves whose 95 % interval holds the whole text's change: as it is, and narrowed by ``sqrt(1/2)``."""
+    """Shares of halves whose 95% interval holds the whole text's change: as it is, and narrowed by ``sqrt(1/2)``."""
 
     as_it_is: float
     narrowed: float
@@ -68,7 +67,7 @@ class Coverage:
 
     @property
     def holds(self) -> bool:
-        """Whether the narrowed interval covers 95 %, within three Monte Carlo standard errors."""
+        """Whether the narrowed interval covers 95%, within three Monte Carlo standard errors."""
         return self.narrowed >= 0.95 - _room(0.95)
 
 
@@ -132,8 +131,8 @@ expected, and why: [decisions.md](../decisions.md#on-real-models).
 
 def _coverage_table(measured: Mapping[str, Measured], found: Mapping[str, Coverage]) -> list[str]:
     lines = [
-        "| candidate | bulletins, tokens | change on the whole text | its one-sided 95 % bounds "
-        "| 95 % interval of a half covers it | expected | narrowed by √½ | expected |",
+        "| candidate | bulletins, tokens | change on the whole text | its one-sided 95% bounds "
+        "| 95% interval of a half covers it | expected | narrowed by √½ | expected |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for model, each in measured.items():

@@ -1,7 +1,7 @@
 """How often a gate is right where a few rows or tokens carry the damage, at a true change equal to the tolerance.
 
-A tenth of the rows of a ROUGE loses 0.2 each, the others stay as they are: 5 % is promised. The KL divergence of a
-candidate is 10 % larger than its baseline's, with tails so heavy (lognormal tokens, sigma 2) that no rule learns the
+A tenth of the rows of a ROUGE loses 0.2 each, the others stay as they are: 5% is promised. The KL divergence of a
+candidate is 10% larger than its baseline's, with tails so heavy (lognormal tokens, sigma 2) that no rule learns the
 noise from the text: it is shown, not promised. Student's bounds are those without Hall's correction.
 """
 
@@ -17,11 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.config.arguments.tolerance import Tolerance
-from pytest_lmgate.gates.comparisons.paired import compare
-from pytest_lmgate.metrics.noise.means import clustered_mean
-from pytest_lmgate.metrics.noise.student import t_quantile
-from pytest_lmgate.metrics.sample import Sample, Scale
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.stats.means import clustered_mean, t_quantile
+from pytest_lmgate.stats.paired import compare
+from pytest_lmgate.stats.sample import Sample, Scale
 
 PROMISED = 0.05
 Floats = NDArray[np.float64]

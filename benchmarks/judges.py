@@ -16,10 +16,10 @@ from bell_mccaffrey import degrees_of_freedom
 from numpy.typing import NDArray
 from pairs import CONFIDENCE, LIMIT, TOLERANCE, Floats, Pairs
 from scipy.special import ndtri, stdtrit
+from sides import compare_means
 
-from pytest_lmgate.config.arguments.tolerance import Tolerance
-from pytest_lmgate.gates.comparisons.means import compare_means
-from pytest_lmgate.metrics.sample import Scale
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.stats.sample import Scale
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _clustered(pairs: Pairs, *, skewed: bool) -> Judged:
 
 
 def _skewness(residuals: Floats, n: Floats) -> Floats:
-    """The smallest of three estimates that agree in sign, as in `pytest_lmgate.metrics.noise.means`."""
+    """The smallest of three estimates that agree in sign, as in `pytest_lmgate.stats.means`."""
     carried = (n**3).sum(axis=1) / (n**2).sum(axis=1) ** 1.5
     scaled = [residuals / n**q for q in (0, 0.5, 1)]
     third = [(x**3).mean(axis=1) / (x**2).mean(axis=1) ** 1.5 for x in scaled]

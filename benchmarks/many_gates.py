@@ -3,7 +3,7 @@
     python benchmarks/many_gates.py
     python benchmarks/many_gates.py --reports --gates 1000   # with a report of each format, and how large it is
 
-Every gate judges a measurement that is in the cache: the sessions run no model and load no torch. Exits with 1 where a
+Every gate judges a measurement that is in the cache: the sessions run no model and load no torch. Exits with 1 if a
 requirement is broken, unless --no-check is given. The requirements are for a quiet machine with two cores.
 """
 
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_lmgate.report.formats.table import FORMATS
+from pytest_lmgate.report.formats import FORMATS
 
 SECONDS = {1_000: 4.0, 10_000: 40.0}
 SECONDS_WITH_REPORTS = {1_000: 6.0}

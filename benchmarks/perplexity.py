@@ -5,7 +5,7 @@
     python benchmarks/perplexity.py --only memory     # extra peak memory, a process each
     python benchmarks/perplexity.py --only process    # whole processes; pip install lm_eval==0.4.13
 
-Exits with 1 where a requirement is broken, unless --no-check is given.
+Exits with 1 if a requirement is broken, unless --no-check is given.
 """
 
 from __future__ import annotations

@@ -66,12 +66,12 @@ PROMISES = (
     Promise(TRUTHS[0], "verdict FAIL", "failed", 0.05),
     Promise(TRUTHS[0], "coverage", "covered", 0.95, at_least=True),
     Promise(TRUTHS[1], "verdict FAIL", "failed", 0.05),
-    Promise(TRUTHS[2], "PASS", "passed", 0.92, at_least=True),  # 95 % by Student's bounds alone
+    Promise(TRUTHS[2], "PASS", "passed", 0.92, at_least=True),  # 95% by Student's bounds alone
     Promise(TRUTHS[2], "verdict FAIL", "failed", 0.01),
 )
 
 
-# Where a few documents lose much: no interval made of the documents that there are can promise 5 %.
+# Where a few documents lose much: no interval made of the documents that there are can promise 5%.
 SKEWED = {
     "exponential documents": (Promise(TRUTHS[0], "PASS", "passed", 0.11),),
     "lognormal documents": (Promise(TRUTHS[0], "PASS", "passed", 0.16),),

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate import TextMetric
-from pytest_lmgate.config.arguments.tolerance import Tolerance
-from pytest_lmgate.gates.comparisons.paired import compare
-from pytest_lmgate.metrics.sample import Sample
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.stats.paired import compare
+from pytest_lmgate.stats.sample import Sample
 
 ROWS = (2, 3, 4, 6, 10, 20, 50, 200)
 LEVEL = 0.05
@@ -39,7 +39,7 @@ def _ratio(sums: Floats) -> float:
     return float(sums[0] / sums[1])
 
 
-# Given a function of its own, a metric is no mean, and is resampled as BLEU is.
+# Given a function of its own, a metric is not a mean, and is resampled as BLEU is.
 _METRIC = TextMetric("ratio", "higher", "ratio", lambda *_: [], value=_ratio)
 
 

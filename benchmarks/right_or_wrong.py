@@ -1,4 +1,4 @@
-"""How often a gate on rows that are right or wrong is right: Tango's test beside Student's t, at the tolerance.
+"""How often a gate on rows that are right or wrong is right: Tango's test against Student's t, at the tolerance.
 
 A reference has a share p of rows right. The candidate loses rows and gains others so that its true loss is just the
 tolerance, absolute or relative; rows are independent, or come in clusters whose rows fall together (a normal copula
@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit
+from sides import compare_outcomes
 
-from pytest_lmgate.config.arguments.tolerance import Tolerance
-from pytest_lmgate.gates.comparisons.rows import compare_outcomes
-from pytest_lmgate.metrics.noise.proportion import Outcomes
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.stats.proportions import Outcomes
 
 CORRELATION = 0.3
 PASS_PROMISED, FAIL_PROMISED = 0.05, 0.075

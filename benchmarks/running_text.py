@@ -19,13 +19,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
+from sides import compare_means
 
-from pytest_lmgate.config.arguments.tolerance import Tolerance
-from pytest_lmgate.gates.comparisons.means import compare_means
-from pytest_lmgate.metrics.noise.means import clustered_mean, noisy_mean, student_or_hall
-from pytest_lmgate.metrics.noise.student import t_quantile
-from pytest_lmgate.metrics.sample import Scale
 from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.stats.means import clustered_mean, noisy_mean, student_or_hall, t_quantile
+from pytest_lmgate.stats.sample import Scale
 
 TOLERANCE = 0.01
 LIMIT = math.log1p(TOLERANCE)
@@ -124,7 +123,7 @@ def _settings(quick: bool) -> list[Setting]:
 
 
 class _Shares(NamedTuple):
-    """Shares of PASS, of the verdict FAIL, of 95 % intervals that hold the truth, and of PASS by other rules."""
+    """Shares of PASS, of the verdict FAIL, of 95% intervals that hold the truth, and of PASS by other rules."""
 
     passed: float
     failed: float
@@ -180,7 +179,7 @@ def _upper_by_20_blocks(values: Floats, windows: Ints) -> float:
 
 
 def _table(settings: Sequence[Setting], points: Sequence[_Shares]) -> Iterator[str]:
-    yield "| text | PASS promised | PASS | FAIL | 95 % interval covers | 8 cosines: PASS | 20 blocks: PASS |"
+    yield "| text | PASS promised | PASS | FAIL | 95% interval covers | 8 cosines: PASS | 20 blocks: PASS |"
     yield "|---|--:|--:|--:|--:|--:|--:|"
     for setting, point in zip(settings, points, strict=True):
         promised = "shown" if setting.promised is None else f"≤ {setting.promised:.0%}"

@@ -1,20 +1,18 @@
-"""What a measurement costs beside its model: by tokens, in tokenizing, and by workers of a Ray cluster.
+"""What a measurement costs without its model: by tokens, and by workers of a Ray cluster.
 
-python benchmarks/scale.py                 all tables; the last needs the extra `ray`
+python benchmarks/scale.py                 both tables; the second needs the extra `ray`
 python benchmarks/scale.py --only tokens --most 10000000
 
-The model is a fair die, which answers at once for the first table, and sleeps for the last, so that what is left is the
-package's own. The first table has two processes for each number of tokens, one that measures and one that finds it
-measured: seconds, and the peak memory over that of 1,000 tokens. The second has a process that tokenizes a text in
-pieces, and one that does it in one call, by a byte-level BPE; both must find the same ids. The last has the time of one
-measurement on 1, 2 and 4 workers, whose batches take equally long, or from a tenth to twice as long; beside it
+The model is a fair die, which answers at once for the first table, and sleeps for the second, so that what is left is
+the package's own. The first table has two processes for each number of tokens, one that measures and one that finds it
+measured: seconds, and the peak memory over that of 1,000 tokens. The second has the time of one
+measurement on 1, 2 and 4 workers, whose batches take equally long, or from a tenth to twice as long; then the same with
 `ray.util.ActorPool` and Ray Data (which needs pandas and pyarrow), with as many actors.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 import random
 import resource
@@ -29,16 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.backends.base import Backend, Entry, Model, Runner
-from pytest_lmgate.config.executor import Executor
-from pytest_lmgate.config.file import load_project
-from pytest_lmgate.config.options import Options
-from pytest_lmgate.data.corpora.corpus import Corpus
-from pytest_lmgate.data.requests.requests import Request
-from pytest_lmgate.data.tokenization.tokens import Placed, TokenizerFacts
-from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.spec.gates import EvaluationSpec
-from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gates import EvaluationSpec
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.session import Executor, Options
+from pytest_lmgate.windows.requests import Request
+from pytest_lmgate.windows.tokens import Placed, TokenizerFacts
 
 _CONTEXT = 256
 WIDTHS = (12, 8, 10, 6, 13, 9, 6, 13)  # of the columns of the first table
@@ -130,45 +126,6 @@ def by_tokens(most: int) -> None:
         tokens *= 10
 
 
-def tokenize(characters: int, pieces: str) -> None:
-    """Tokenize a text, in pieces or in one call; print seconds, MiB, the number of ids and their digest."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    from pytest_lmgate.backends.hf.models.loading import tokenizer_facts
-    from pytest_lmgate.data.protocols import base
-
-    drawn = np.random.default_rng(0)
-    words = ["".join(chr(each) for each in drawn.integers(97, 123, drawn.integers(1, 12))) for _ in range(20_000)]
-    ranks = np.minimum(drawn.zipf(1.3, characters // 6) - 1, len(words) - 1)
-    text = " ".join(map(words.__getitem__, ranks.tolist()))[:characters]
-    trained = Tokenizer(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.ByteLevel()
-    trained.train_from_iterator([text[:1_000_000]], trainers.BpeTrainer(vocab_size=4000, show_progress=False))
-    facts = tokenizer_facts(PreTrainedTokenizerFast(tokenizer_object=trained))
-    corpus = Corpus("text", (text,), is_one_text=True)
-    if pieces == "whole":
-        base.PIECE_CHARS = characters + 1
-    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    (ids,) = base.joined(corpus, facts, join="", special=False).ids
-    seconds, peak = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(seconds, (peak - before) / 1024, len(ids), hashlib.sha256(ids.astype("<i8")).hexdigest())
-
-
-def by_tokenizing(characters: int) -> None:
-    """Print what tokenizing a text costs in pieces and in one call."""
-    found = set()
-    print(f"{characters:,} characters\n{'':>12}  {'seconds':>8}  {'MiB':>6}  {'tokens':>12}")
-    for how in ("pieces", "whole"):
-        command = [sys.executable, __file__, "--tokenize", how, "--characters", str(characters)]
-        seconds, peak, tokens, digest = subprocess.run(
-            command, check=True, capture_output=True, text=True
-        ).stdout.split()
-        print(f"{how:>12}  {float(seconds):8.2f}  {float(peak):6,.0f}  {int(tokens):12,}")
-        found.add(digest)
-    assert len(found) == 1, "the ids differ"
-
-
 def by_workers(batches: int) -> bool:
     """Print how the time of a measurement falls with the workers; return whether it falls as required."""
     import ray
@@ -242,25 +199,18 @@ def by_ray_data(ray: Any, workers: int, drawn: Sequence[float]) -> float:
 def main() -> int:
     """Print the tables that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["tokens", "tokenizing", "workers"])
+    parser.add_argument("--only", choices=["tokens", "workers"])
     parser.add_argument("--most", type=int, default=10_000_000, help="tokens of the longest text")
-    parser.add_argument("--characters", type=int, default=20_000_000, help="of the text that is tokenized")
     parser.add_argument("--batches", type=int, default=300, help="batches of the measurement on a cluster")
     parser.add_argument("--no-check", action="store_true", help="only print")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--tokenize", choices=["pieces", "whole"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         one_size(arguments.one, arguments.folder)
         return 0
-    if arguments.tokenize:
-        tokenize(arguments.characters, arguments.tokenize)
-        return 0
     if arguments.only in (None, "tokens"):
         by_tokens(arguments.most)
-    if arguments.only in (None, "tokenizing"):
-        by_tokenizing(arguments.characters)
     if arguments.only in (None, "workers") and not by_workers(arguments.batches) and not arguments.no_check:
         print(f"required: four workers at least {_REQUIRED} times as fast as one")
         return 1

@@ -30,8 +30,8 @@ import psutil
 ENGINE = """
 import json, math, time
 import numpy as np
-from pytest_lmgate.backends.base import Backend, Model, Runner
-from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
+from pytest_lmgate.engines.base import Backend, Model, Runner
+from pytest_lmgate.windows.tokens import TokenizerFacts
 
 
 class SlowDie(Runner):
@@ -156,7 +156,7 @@ def _wrong(report: Path, suite: str, harm: str, code: int) -> list[str]:
         fails = suite == "red" and "-text0]" in name
         right = "fail" if fails else "pass"
         if gate["verdict"] not in (right, *(["error"] if harm else [])):
-            wrong.append(f"{name}: {gate['verdict']} in place of {right}")
+            wrong.append(f"{name}: {gate['verdict']} instead of {right}")
     if code == 0 and (suite == "red" or Counter(g["verdict"] for g in verdicts.values())["pass"] != gates):
         wrong.append(f"green with {len(verdicts)} gates of {gates}")
     if not harm and (code != (suite == "red") or len(verdicts) != gates):

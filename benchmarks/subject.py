@@ -83,12 +83,12 @@ def load_model(subject: Subject, threads: int) -> Any:
     """Load the checkpoint as the plugin does, and set the number of threads.
 
     Returns:
-        A `pytest_lmgate.backends.hf.models.loading.LoadedModel` with every weight in memory.
+        A `pytest_lmgate.engines.transformers.loading.LoadedModel` with every weight in memory.
     """
     import torch
 
-    from pytest_lmgate.backends.hf.models.checkpoint import open_checkpoint
-    from pytest_lmgate.backends.hf.models.loading import load_checkpoint
+    from pytest_lmgate.engines.checkpoints import open_checkpoint
+    from pytest_lmgate.engines.transformers.loading import load_checkpoint
 
     torch.set_num_threads(threads)
     loaded = load_checkpoint(

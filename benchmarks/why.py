@@ -18,13 +18,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from pytest_lmgate.config.file import Project
-from pytest_lmgate.config.options import Options
-from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.evaluate.why import why
-from pytest_lmgate.spec.protocol import Protocol
-from tests.evaluate.conftest import make_tokenizer
-from tests.evaluate.test_why import LAYERS, make_reference, quantize, text
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.why import why
+from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.session import Options
+from tests.measure.conftest import make_tokenizer
+from tests.measure.test_why import LAYERS, make_reference, quantize, text
 
 
 def named(seed: int, tokens: int, *, damaged: int | None) -> list[str]:

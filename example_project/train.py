@@ -77,7 +77,7 @@ def token_rows(tokenizer: Tokenizer) -> Iterator[list[int]]:
         while len(ids) < CONTEXT:
             ids += tokenizer.encode(f"{before}{next(bulletins).text}{after}").ids
         yield ids[:CONTEXT]
-        # Running text goes on where it was cut; bulletins between BOS and EOS begin anew in each row.
+        # Running text goes on where it was cut; bulletins between BOS and EOS begin again in each row.
         rest[shape] = ids[CONTEXT:] if after == END else []
 
 

@@ -9,7 +9,7 @@ def test_the_broken_candidate():
 
 
 def test_the_broken_candidate_against_the_original(ppl_of):
-    """Fails: it is not within 1 % of the original."""
+    """Fails: it is not within 1% of the original."""
     assert ppl_of("broken", "bulletins") < 1.01 * ppl_of("float", "bulletins")
 
 
@@ -21,4 +21,4 @@ def test_the_broken_writer():
 
 @pytest.mark.no_regression("ppl", "int3", "bulletins", "1%", against="float")
 def test_three_bits_are_too_few():
-    """Fails: it is worse by more than 1 %, and the text is long enough to be sure."""
+    """Fails: it is worse by more than 1%, and the text is long enough to be sure."""

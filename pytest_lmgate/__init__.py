@@ -25,25 +25,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_lmgate.config.arguments.fixture import FixtureReference, fixture
-    from pytest_lmgate.config.arguments.revision import model
     from pytest_lmgate.errors import CacheWarning, LmgateError, LmgateWarning
     from pytest_lmgate.metrics.divergence import Divergence
     from pytest_lmgate.metrics.score import Score
     from pytest_lmgate.metrics.texts import TextMetric
+    from pytest_lmgate.settings.gates import FixtureReference, fixture, model
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "CacheWarning": "errors",
     "Divergence": "metrics.divergence",
-    "FixtureReference": "config.arguments.fixture",
+    "FixtureReference": "settings.gates",
     "LmgateError": "errors",
     "LmgateWarning": "errors",
     "Score": "metrics.score",
     "TextMetric": "metrics.texts",
-    "fixture": "config.arguments.fixture",
-    "model": "config.arguments.revision",
+    "fixture": "settings.gates",
+    "model": "settings.gates",
 }
 
 

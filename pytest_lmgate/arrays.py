@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Floats", "Ints"]
-
 import numpy as np
 from numpy.typing import NDArray
 

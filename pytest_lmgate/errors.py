@@ -5,7 +5,8 @@
     │   └── ProtocolError      a protocol, window, stride or unit that cannot be
     ├── DataError              a dataset that cannot be read, or holds nothing to score
     ├── ModelError             a checkpoint or tokenizer that cannot be loaded, or of the wrong kind
-    │   └── OfflineError       something must come from the network and --lmgate-offline forbids it
+    │   ├── OfflineError       something must come from the network and --lmgate-offline forbids it
+    │   └── RequirementError   the machine lacks what a model requires: the test is skipped
     ├── EngineError            running the model failed
     │   ├── NonFiniteError     NaN or infinite logits
     │   └── UnreliableError    numbers that contradict each other: what was measured so far is not kept
@@ -19,11 +20,11 @@
 
     UserWarning
     └── LmgateWarning
-        └── CacheWarning       the cache could not be read or written; the gate was judged all the same
+        └── CacheWarning       the cache could not be read or written; the gate was judged anyway
 
 Every message says what was expected, what came, where, and what to do next. Every error is made of its message
-alone, so that it survives pickling between processes. A message may hold names from any file: `harmless` takes out of
-it what a terminal or a CI's log would obey.
+alone, so that it survives pickling between processes. A message may hold names from any file:
+`escape_controls` removes everything that terminals or CI logs would interpret.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ __all__ = [
     "OfflineError",
     "ProtocolError",
     "RecordError",
+    "RequirementError",
     "UnreliableError",
     "UnsignedError",
-    "about",
     "encodable",
-    "harmless",
-    "harmless_line",
+    "escape_controls",
+    "naming_argument",
     "nearest",
 ]
 
@@ -62,14 +63,14 @@ class LmgateError(Exception):
     """Base of every error raised by this package on purpose."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(harmless(message))
+        super().__init__(escape_controls(message))
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class ConfigError(LmgateError):
-    """lmgate.yaml or a marker asks for something that does not exist or cannot be."""
+    """lmgate.yaml, a marker or an option is wrong."""
 
     argument: str
     """The argument or the key that is wrong, as in ``limit`` or ``load.subfolder``; empty where it is none."""
@@ -82,18 +83,18 @@ class ConfigError(LmgateError):
 
     @classmethod
     def of(cls, argument: str, message: str) -> ConfigError:
-        """Make an error about one argument, whose name the text begins with."""
+        """Make an error about one argument; the text begins with its name."""
         error = cls(f"{argument}: {message}")
-        error.argument, error.detail = argument, harmless(message)
+        error.argument, error.detail = argument, escape_controls(message)
         return error
 
 
 class ProtocolError(ConfigError):
-    """A protocol, window, stride or unit that cannot be."""
+    """An invalid protocol, window, stride or unit."""
 
 
 class DataError(LmgateError):
-    """A dataset that cannot be read, or holds nothing to score."""
+    """A dataset that cannot be read, or has nothing to score."""
 
 
 class ModelError(LmgateError):
@@ -102,6 +103,10 @@ class ModelError(LmgateError):
 
 class OfflineError(ModelError):
     """Something must come from the network and ``--lmgate-offline`` forbids it."""
+
+
+class RequirementError(ModelError):
+    """The machine lacks what a model requires, such as GPUs; its test is skipped."""
 
 
 class EngineError(LmgateError):
@@ -125,7 +130,7 @@ class ComparisonError(LmgateError):
 
 
 class BaselineError(ComparisonError):
-    """A baseline that is missing, or is not what it should be."""
+    """A baseline that is missing or damaged."""
 
 
 class RecordError(LmgateError):
@@ -149,12 +154,12 @@ class LmgateWarning(UserWarning):
 
 
 class CacheWarning(LmgateWarning):
-    """The cache could not be read or written; the gate was judged all the same."""
+    """The cache could not be read or written; the gate was judged anyway."""
 
 
 @contextlib.contextmanager
-def about(argument: str) -> Iterator[None]:
-    """Have a `ConfigError` from within name the argument whose value was looked at; its text stays as it is."""
+def naming_argument(argument: str) -> Iterator[None]:
+    """Have a `ConfigError` from within name the argument; its text stays the same."""
     try:
         yield
     except ConfigError as error:
@@ -163,38 +168,36 @@ def about(argument: str) -> Iterator[None]:
 
 
 def encodable(text: str) -> str:
-    """Return a text that has a form in UTF-8: half of a surrogate pair becomes an escape."""
+    """Return a text that can be encoded as UTF-8: half surrogate pairs become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def harmless(text: str) -> str:
-    r"""Return a text that terminals and the logs of CI services show, and do not obey.
+def escape_controls(text: str, *, line: bool = False) -> str:
+    r"""Escape everything in a text that terminals or CI logs would interpret.
 
     Control characters and marks of writing direction become escapes such as ``\x1b``; commands of GitHub Actions
     (``::error::`` at the beginning of a line) and Azure Pipelines (``##vso[...]``) get a backslash; of a URL the user
-    name and the password become ``***``. A text that is harmless stays as it is.
+    name and the password become ``***``. Half surrogate pairs become escapes
+    too. With `line`, line breaks become ``\n``.
     """
-    import re  # not at import: sessions without gates need it not
+    import re  # imported lazily: sessions without gates never need it
 
+    if line:
+        text = text.replace("\n", r"\n")
     # Two characters of the scheme are enough: to look for its beginning takes minutes in a word of a million letters.
     text = re.sub(r"(?<=[\w+.-]{2}:/)(/?)[^/\s@]+@", r"\1***@", text)
     text = re.sub(r"(?m)^([^\S\n]*)::", r"\1\\::", text)
     text = re.sub(r"#(?=#\w*\[)", r"#\\", text)
-    return re.sub(r"[^ -~\n\t]", lambda found: _harmless_character(found[0]), text)
+    return re.sub(r"[^ -~\n\t]", lambda found: _escape_control(found[0]), text)
 
 
-def harmless_line(text: str) -> str:
-    r"""Return a harmless text in one line; its line breaks become ``\n``."""
-    return harmless(text.replace("\n", r"\n"))
-
-
-def _harmless_character(character: str) -> str:
+def _escape_control(character: str) -> str:
     import unicodedata
 
     # Joiners are unprintable by their class, but part of how words of some scripts are written.
     if character.isprintable() or character in "\u200c\u200d":
         return character
-    escaped = unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp")
+    escaped = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
     return character.encode("unicode_escape").decode("ascii") if escaped else character
 
 
@@ -203,10 +206,10 @@ def nearest(name: str, valid: Iterable[str], synonyms: Mapping[str, str] | None 
 
     Args:
         name: What was written. A valid name in other capitals comes first, then a synonym, then the closest spelling.
-        valid: The valid names.
+        valid: Valid names.
         synonyms: Other words for valid names, in small letters.
     """
-    import difflib  # not at import: sessions without gates need it not
+    import difflib  # imported lazily: sessions without gates never need it
 
     folded = {each.casefold(): each for each in valid}
     name = name.casefold()

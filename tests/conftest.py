@@ -20,17 +20,14 @@ with contextlib.suppress(ImportError):  # `make test-bare` is without
 
 # Begun last, one of these would run alone at the end, for 10 s and more.
 SLOW = (
-    "tests/engine/test_oracles.py",
-    "tests/engine/test_out_of_memory.py",
-    "tests/evaluate/measurements/test_choices.py",
-    "tests/evaluate/test_against_the_harness.py",
+    "tests/measure/test_oracles.py",
+    "tests/measure/test_loop.py",
+    "tests/measure/test_choices.py",
+    "tests/measure/test_against_the_harness.py",
     "tests/end_to_end/test_session_code.py",
     "tests/end_to_end/test_verify.py",
     "tests/example_project/test_runs.py",
-    "tests/example_project/test_quantization_check.py",
-    "tests/example_project/test_train_writer.py",
     "tests/identity/test_patches.py",
-    "tests/benchmarks/test_decisions.py",
 )
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

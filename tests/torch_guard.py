@@ -22,20 +22,21 @@ HERE = Path(__file__).parent
 MODULES = [
     HERE / name
     for name in (
-        "cli/measurements/test_why.py",
-        "data/tokenization/test_long_texts.py",
-        "data/tokenization/test_rows.py",
+        "cli/test_measure.py",
+        "docs/test_pages.py",
+        "windows/test_rows.py",
         "end_to_end",
-        "engine",
-        "evaluate",
-        "engines",
+        "engines/gguf",
+        "engines/onnx",
+        "engines/server",
+        "engines/transformers",
+        "engines/vllm",
         "gpu",
+        "measure",
+        "tasks/test_equal.py",
+        "tasks/test_import.py",
         "identity/test_patches.py",
-        "example_project/test_quantization_check.py",
-        "example_project/test_quantize.py",
         "example_project/test_runs.py",
-        "example_project/test_train.py",
-        "example_project/test_train_writer.py",
         "warm",
     )
 ]

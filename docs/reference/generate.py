@@ -9,18 +9,21 @@ import importlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from pytest_lmgate.backends.base import Backend, Kind, Offer
-from pytest_lmgate.backends.table import BACKENDS
-from pytest_lmgate.metrics.table import METRICS, Statistics
+from pytest_lmgate.engines.base import Backend, Kind, Offer
+from pytest_lmgate.engines.registry import BACKENDS
+from pytest_lmgate.judge import attribution, histogram, result
+from pytest_lmgate.metrics import answers
 from pytest_lmgate.plugin.options import add_options
-from pytest_lmgate.spec.catalogue import FIXTURES_HELP, MARKERS_HELP, arguments_help
-from pytest_lmgate.spec.json_schema import json_schema
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.settings.help import arguments_help, documented, fixtures_help, json_schema, markers_help
+from pytest_lmgate.settings.metrics import METRICS, Statistics
+from pytest_lmgate.stats import comparison
 
 HERE = Path(__file__).parent
 ENGINES = HERE.parent / "engines.md"
@@ -30,6 +33,7 @@ NEEDS: Mapping[Statistics, tuple[Offer, set[Kind]]] = {
     "pseudo-likelihoods": ("score", {"masked"}),
     "choices": ("score", {"causal"}),
     "divergences": ("compare", {"causal"}),
+    "self-divergences": ("sample", {"causal"}),
     "texts": ("generate", {"causal", "encoder-decoder"}),
 }
 
@@ -41,6 +45,7 @@ def pages() -> dict[str, str]:
         "options.md": "\n".join(_options()),
         "yaml.md": "\n".join(_yaml()),
         "report.md": "\n".join(_report()),
+        "report.schema.json": json.dumps(report_schema(), indent=2),
     }
 
 
@@ -48,7 +53,7 @@ def _markers() -> Iterator[str]:
     yield "# Markers and fixtures\n"
     yield "As `lmgate markers` prints them, and `lmgate markers NAME` with the arguments of one."
     yield "[Protocols](../protocols.md) and [texts](../texts.md) say more of theirs.\n"
-    for title, table in (("Markers", MARKERS_HELP), ("Fixtures", FIXTURES_HELP)):
+    for title, table in (("Markers", markers_help()), ("Fixtures", fixtures_help())):
         yield f"## {title}\n"
         for name, words in table.items():
             call, said = _call_and_words(words)
@@ -86,9 +91,15 @@ def _yaml() -> Iterator[str]:
     yield "# Keys of lmgate.yaml\n"
     yield "`lmgate schema` prints the JSON Schema that this page is made of."
     yield "[Configuration](../configuration.md) explains the file by examples.\n"
-    for key, name in (("defaults", "Defaults"), ("models", "ModelSpec"), ("datasets", "DatasetSpec")):
-        yield f"## `{key}:`\n"
-        yield "| key | unless said | meaning |"
+    records = {
+        "`defaults:`": "Defaults",
+        "`models:`": "ModelSpec",
+        "`server:` of a model, to start one": "ServerSpec",
+        "`datasets:`": "DatasetSpec",
+    }
+    for title, name in records.items():
+        yield f"## {title}\n"
+        yield "| key | default | meaning |"
         yield "|---|---|---|"
         for each, about in schema["$defs"][name]["properties"].items():
             default = about.get("default")
@@ -99,27 +110,57 @@ def _yaml() -> Iterator[str]:
     yield "A list, each item one marker with its arguments by name: [markers](markers.md).\n"
 
 
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema of the JSON report, draft 2020-12, with what the records' docstrings say of each key."""
+    _, definitions = msgspec.json.schema_components([result.Results], ref_template="#/$defs/{name}")
+    rooms = (answers, result, comparison, histogram, attribution)
+    records = {name: each for room in rooms for name, each in vars(room).items() if isinstance(each, type)}
+    for name, definition in definitions.items():
+        record = records.get(name, Tolerance)
+        described: dict[str, str] = {}
+        for each in reversed(record.__mro__):
+            described |= documented(each.__doc__ or "")[1]
+        definition["description"] = documented(record.__doc__ or "")[0]
+        keys = getattr(record, "__struct_encode_fields__", ())
+        named = dict(zip(keys, getattr(record, "__struct_fields__", ()), strict=True))
+        for key, about in definition["properties"].items():
+            if words := described.get(named.get(key, key)):
+                about["description"] = re.sub(r"\bNone\b", "null", words)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:pytest-lmgate:report:1",
+        "title": "The JSON report of pytest-lmgate, schema 1",
+        "$ref": "#/$defs/Results",
+        "$defs": definitions,
+    }
+
+
 def _report() -> Iterator[str]:
-    schema = json.loads((files("pytest_lmgate.report") / "report.schema.json").read_text(encoding="utf-8"))
     yield "# Keys of the JSON report\n"
-    yield "What `--lmgate-report json:FILE` writes."
-    yield "The JSON Schema that this page is made of is `pytest_lmgate/report/report.schema.json`.\n"
-    yield "| key | type | meaning |"
-    yield "|---|---|---|"
-    yield from _rows(schema, "")
+    yield "What `--lmgate-report json:FILE` writes, and `--lmgate-history` without texts: one `Results`."
+    yield "A key that is not always there is left out where it has its default."
+    yield "[report.schema.json](report.schema.json) is the JSON Schema that this page is made of.\n"
+    for name, definition in report_schema()["$defs"].items():
+        yield f"## {name}\n\n{definition['description'].replace('``', '`')}\n"
+        yield "| key | type | meaning |"
+        yield "|---|---|---|"
+        for key, about in definition["properties"].items():
+            yield f"| `{key}` | {_cell(_kind(about))} | {_cell(about.get('description', ''))} |"
+        yield ""
 
 
-def _rows(schema: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for key, about in schema.get("properties", {}).items():
-        name = f"{prefix}{key}"
-        kind = about.get("type") or ("const" if "const" in about else "enum")
-        kinds = " or ".join(kind) if isinstance(kind, list) else kind
-        allowed = about.get("enum") or ([about["const"]] if "const" in about else [])
-        said = about.get("description", "") or ", ".join(f"`{json.dumps(each)}`" for each in allowed)
-        yield f"| `{name}` | {kinds} | {_cell(said)} |"
-        yield from _rows(about, f"{name}.")
-        if isinstance(about.get("items"), dict):
-            yield from _rows(about["items"], f"{name}[].")
+def _kind(about: Mapping[str, Any]) -> str:
+    """The type of a key in words; that of another record is a link."""
+    if name := about.get("$ref", "").rpartition("/")[2]:
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in about:
+        return " or ".join(map(_kind, about["anyOf"]))
+    if "enum" in about:
+        return ", ".join(f"`{json.dumps(each)}`" for each in about["enum"])
+    if about.get("type") == "array":
+        items = about.get("items") or about["prefixItems"][0]
+        return f"{'pair' if about.get('maxItems') == 2 else 'list'} of {_kind(items).replace(' or ', '/')}"
+    return str(about["type"])
 
 
 def engine(name: str) -> type[Backend]:
@@ -136,6 +177,8 @@ def engines_page() -> str:
     for metric in METRICS.values():
         offer, kinds = NEEDS[metric.measures]
         cells = ["yes" if offer in each.offers and kinds & each.kinds else "" for each in engines]
+        if metric.name == "kl":
+            cells = [cell or "sampled" * ("score" in each.offers) for cell, each in zip(cells, engines, strict=True)]
         lines.append([f"`{metric.name}`, {metric.title}", *cells])
     table = "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|\n" for line in lines)
     before, _, old = ENGINES.read_text(encoding="utf-8").partition("| metric |")

@@ -2,7 +2,7 @@
 
     python -m weather.corpus
 
-writes data/bulletins.jsonl anew, byte for byte the same.
+writes data/bulletins.jsonl, the same bytes each time.
 """
 
 from __future__ import annotations

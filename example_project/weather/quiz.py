@@ -2,7 +2,7 @@
 
     python -m weather.quiz
 
-writes data/quiz.jsonl anew, byte for byte the same. The wrong choices are good sentences that tell another sky,
+writes data/quiz.jsonl, the same bytes each time. The wrong choices are good sentences that tell another sky,
 temperature or wind, often that of another period of the same record.
 """
 

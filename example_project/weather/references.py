@@ -2,7 +2,7 @@
 
     python -m weather.references
 
-writes data/records.jsonl anew, byte for byte the same.
+writes data/records.jsonl, the same bytes each time.
 """
 
 from __future__ import annotations

@@ -1,44 +1,39 @@
 """Durable files: written to a temporary name, fsynced, renamed; a reader sees the old file or the new one, whole.
 
 A sealed file carries the SHA-256 of its body, so that truncation and flipped bits are seen. With a key it also carries
-a signature, without which nobody who has the key believes it. No pickle anywhere.
+a signature, without which nobody who has the key believes it. No pickle anywhere. A lock is held by one process.
 """
 
 from __future__ import annotations
 
-__all__ = [
-    "is_newer",
-    "mark_ignored",
-    "read_head",
-    "read_sealed",
-    "remove_leftovers",
-    "sync",
-    "write_durably",
-    "write_sealed",
-]
-
 import contextlib
+import errno
+import functools
 import hashlib
 import os
 import re
 import stat
+import tempfile
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_lmgate.config.cache_key import CacheKey
+import filelock
+
 from pytest_lmgate.errors import CacheError, NewerError, UnsignedError
+
+if TYPE_CHECKING:
+    from pytest_lmgate.settings.session import CacheKey
 
 _SEAL = re.compile(rb"LMGATE1\n([0-9a-f]{64})(?: ([0-9a-f]{64}))?\n")  # checksum of the body, and a signature
 _LONGEST_SEAL = 256
 _FORMAT = re.compile(rb"LMGATE([1-9][0-9]{0,8})\n")
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 def write_durably(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a file, given in parts, so that a crash at any moment leaves the old one or the new one.
-
-    Raises:
-        OSError: It cannot be written; nothing is left behind.
-    """
+    """Write a file, given in parts, so that a crash leaves the old or the new one and nothing else."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Made by open(), not by tempfile: the file gets the permissions that the user's umask gives any other.
     temporary = path.with_name(_temporary_name(path, uuid.uuid4().hex))
@@ -58,14 +53,13 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def mark_ignored(folder: Path) -> None:
-    """Keep a folder out of version control."""
     marker = folder / ".gitignore"
     if not marker.exists():
         write_durably(marker, b"# made by pytest-lmgate\n*\n")
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left of a file that they were writing; nobody else may be writing it now."""
+    """Remove partial files of killed processes; nobody else may be writing the file now."""
     before, after = map(re.escape, _temporary_name(path, "\0").split("\0"))
     pattern = re.compile(f"{before}[0-9a-f]{{32}}{after}")
     with contextlib.suppress(OSError):
@@ -75,7 +69,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def write_sealed(path: Path, *body: bytes | memoryview, key: CacheKey | None = None) -> None:
-    """Write a body, given in parts, durably with its checksum, and with a key also with its signature."""
+    """Write a body, given in parts, durably with its checksum and, with a key, its signature."""
     signature = b"" if key is None else b" " + key.signature(path.name, *body)
     write_durably(path, b"LMGATE1\n" + _checksum(*body) + signature + b"\n", *body)
 
@@ -84,14 +78,12 @@ def read_sealed(path: Path, key: CacheKey | None = None) -> bytes:
     """Return the body of a sealed file. Without a key the checksum is enough.
 
     Raises:
-        FileNotFoundError: There is none.
-        CacheError: It is truncated, altered, or not a sealed file at all, but a folder, a pipe or a device; or the key
-            does not fit its signature.
+        CacheError: It is truncated, altered, or not a sealed file (a folder, a pipe or a device), or its signature is
+            wrong.
         NewerError: A later version of this package wrote it.
         UnsignedError: There is a key, and the file has no signature.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end, nor would some devices
-        raise CacheError(f"{path}: not a file")
+    _require_file(path)
     with path.open("rb", buffering=0) as file:  # a buffer would be joined with the rest, which copies it
         seal = _seal(path, file.read(_LONGEST_SEAL))
         file.seek(seal.end())
@@ -103,19 +95,13 @@ def read_sealed(path: Path, key: CacheKey | None = None) -> bytes:
         if signature is None:
             raise UnsignedError(f"{path}: it has no signature")
         if not key.fits(signature, path.name, body):
-            raise CacheError(f"{path}: its signature does not fit LMGATE_CACHE_KEY: another key, or a forged file")
+            raise CacheError(f"{path}: its signature does not match LMGATE_CACHE_KEY: another key, or a forged file")
     return body
 
 
 def read_head(path: Path) -> bytes:
-    """Return the beginning of the body of a sealed safetensors file, with all of its head; nothing is checked.
-
-    Raises:
-        CacheError: It is not such a file.
-        NewerError: A later version of this package wrote it.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise CacheError(f"{path}: not a file")
+    """Return the beginning of the body of a sealed safetensors file, with all of its head; nothing is checked."""
+    _require_file(path)
     with path.open("rb") as file:
         seal = _seal(path, file.read(_LONGEST_SEAL))
         file.seek(seal.end())
@@ -124,14 +110,17 @@ def read_head(path: Path) -> bytes:
 
 
 def is_newer(path: Path) -> bool:
-    """Return whether a later version of this package wrote a sealed file, in a format that this one cannot read."""
+    """Whether a later version of this package wrote a sealed file, in an unknown format."""
     try:
         read_head(path)
-    except NewerError:
-        return True
-    except (OSError, CacheError):
-        pass
+    except (OSError, CacheError) as error:
+        return isinstance(error, NewerError)
     return False
+
+
+def _require_file(path: Path) -> None:
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end, nor would some devices
+        raise CacheError(f"{path}: not a file")
 
 
 def _seal(path: Path, data: bytes) -> re.Match[bytes]:
@@ -155,10 +144,54 @@ def _checksum(*body: bytes | memoryview) -> bytes:
 
 
 def sync(path: Path) -> None:
-    """Have the system write a file's changed pages to the disk, or a folder's renames where it can be synced."""
+    """Sync a file's changed pages, or a folder's renames if possible."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def hold(
+    path: Path, waiting: Callable[[], None] = lambda: None, remark: Callable[[str], None] = lambda _: None
+) -> Iterator[None]:
+    """Hold the lock of a path: the system's, or a lock file if the file system has none.
+
+    `waiting` is called before a wait, and what it raises ends the attempt.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock: filelock.BaseFileLock = filelock.FileLock(path)
+    if (why := _why_no_locks(path.parent)) is not None:
+        lock = filelock.SoftFileLock(path.with_suffix(".marker"))
+        remark(
+            f"the file system of {path.parent} has no locks ({why}): lock files stand in for them; if a killed process "
+            "left one, remove it"
+        )
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        waiting()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@functools.cache
+def _why_no_locks(folder: Path) -> str | None:
+    """Return why the system cannot lock the files of a folder; None if it can."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has locks
+        return None
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:  # earlier filelocks would wait for ever
+                raise
+            return error.strerror
+    return None

@@ -1,43 +1,35 @@
 """Files at an address that fsspec knows, such as ``s3://bucket/folder``: a history, or a second level of the cache.
 
 Files of a cache travel as they are, with their checksum and signature, so that a file from there is believed for what
-it holds and not for where it lay. A store of them that is down, slow or full never changes a verdict: it is left alone
-for the rest of the session, which says so once.
+it holds and not for where it lay. A store that is down, slow or full never changes a verdict: it is left alone for the
+rest of the session, which says so once. The stores' own libraries retry.
 """
 
 from __future__ import annotations
-
-__all__ = ["Address", "AddressError", "Remote", "is_from_fork", "needs_network", "place_of"]
 
 import concurrent.futures
 import contextlib
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from pytest_lmgate.cache.files import write_durably
-from pytest_lmgate.errors import ConfigError, harmless
+from pytest_lmgate.errors import ConfigError, escape_controls
 
 T = TypeVar("T")
-_SECONDS, _ATTEMPTS, _PAUSE = 60.0, 3, 1.0
+_SECONDS = 60.0
 _SHOWN = 300  # letters of what a store says
 
 
 class AddressError(OSError):
-    """Files at an address cannot be read or written, although that was tried several times."""
+    """Files at an address cannot be read or written."""
 
 
 class Address:
-    """A folder at an address.
-
-    Args:
-        url: As fsspec reads it: ``s3://``, ``gs://``, ``hf://``, ``file://`` and so on.
-        option: Who names it, for messages.
-        seconds: How long one transfer may take.
+    """A folder at an address, as fsspec reads it; `option` named it, and a transfer may take so many seconds.
 
     Raises:
         ConfigError: There is no such kind of store, or its library is not installed.
@@ -66,38 +58,19 @@ class Address:
         self._is_local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
 
     def __str__(self) -> str:
-        """Return the address without what may be secret."""
         return self._shown
 
     def read(self, name: PurePosixPath) -> bytes | None:
-        """Return what a file holds; None where there is none.
-
-        Raises:
-            AddressError: It cannot be read.
-        """
-
-        def read() -> bytes | None:
-            try:
-                found: bytes = self._files.cat_file(self._at(name))
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-                return None
-            return found
-
-        return self._tried(read)
+        """Return a file's content, None if there is none. Failures are `AddressError`, here and below."""
+        absent = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+        return self._answer(lambda: self._files.cat_file(self._at(name)), absent)
 
     def read_all(self, suffix: str) -> dict[str, bytes]:
-        """Return what each file of this suffix holds by its name, sorted; files in inner folders are left out.
-
-        Raises:
-            AddressError: One of them cannot be read.
-        """
+        """Return the files of this suffix by name, sorted, without those in inner folders."""
 
         def read() -> dict[str, bytes]:
             self._files.invalidate_cache()  # another process may have written there
-            try:
-                listed = self._files.ls(self._root, detail=False)
-            except FileNotFoundError:
-                return {}
+            listed = self._files.ls(self._root, detail=False)
             paths = sorted(path for path in listed if path.endswith(suffix) and not _name(path).startswith("."))
             # Many at once, where the store can. Unlike cat it takes no [ in a name for a pattern.
             found = self._files.cat_ranges(paths, None, None)
@@ -105,115 +78,79 @@ class Address:
                 raise problem
             return {_name(path): data for path, data in zip(paths, found, strict=True)}
 
-        return self._tried(read)
+        return self._answer(read, (FileNotFoundError,)) or {}
 
     def write(self, name: PurePosixPath, data: bytes) -> None:
-        """Write a file.
-
-        Raises:
-            AddressError: It cannot be written.
-        """
-
-        def write() -> None:
-            at = self._at(name)
-            if self._is_local:
-                write_durably(Path(at), data)  # whole or not at all, as object stores write
-            else:
-                self._files.pipe_file(at, data)
-
-        self._tried(write)
+        at = self._at(name)
+        # Whole or not at all, as object stores write.
+        self._answer(lambda: write_durably(Path(at), data) if self._is_local else self._files.pipe_file(at, data))
 
     def remove(self, name: PurePosixPath) -> None:
-        """Remove a file, if there is one.
-
-        Raises:
-            AddressError: It cannot be removed.
-        """
-
-        def remove() -> None:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.rm_file(self._at(name))
-
-        self._tried(remove)
+        self._answer(lambda: self._files.rm_file(self._at(name)), (FileNotFoundError,))
 
     def _at(self, name: PurePosixPath) -> str:
         return f"{self._root}/{name}"
 
-    def _tried(self, work: Callable[[], T]) -> T:
-        """Return what some work returns, tried several times but where the store does not answer at all."""
-        for attempt in range(_ATTEMPTS):
+    def _answer(self, work: Callable[[], T], absent: tuple[type[OSError], ...] = ()) -> T | None:
+        """Return the result of some work in a thread, with a timeout; None for the errors `absent`."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
             try:
-                return _within(self._seconds, work)
-            except Exception as error:  # whatever a store's library raises
-                if isinstance(error, TimeoutError) or attempt == _ATTEMPTS - 1:
-                    raise AddressError(f"{type(error).__name__}: {_without(self._secrets, str(error))}") from None
-                time.sleep(_PAUSE * 2**attempt)
-        raise AssertionError
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        try:
+            return future.result(timeout=self._seconds)
+        except absent:
+            return None
+        except concurrent.futures.TimeoutError:
+            raise AddressError(f"TimeoutError: no answer in {self._seconds:g} s") from None
+        except Exception as error:  # whatever a store's library raises
+            raise AddressError(f"{type(error).__name__}: {_without(self._secrets, str(error))}") from None
 
 
 class Remote:
-    """A second level of the cache, at an address.
+    """The remote cache; `remark` gets a sentence if it cannot be used."""
 
-    Args:
-        url: As `Address` takes it.
-        readonly: Whether nothing is written there.
-        remark: Called with a sentence where the store cannot be used.
-        seconds: How long one transfer may take.
-
-    Raises:
-        ConfigError: There is no such kind of store, or its library is not installed.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        readonly: bool = False,
-        remark: Callable[[str], None] = lambda _: None,
-        seconds: float = _SECONDS,
-    ) -> None:
+    def __init__(self, url: str, *, readonly: bool, remark: Callable[[str], None], seconds: float = _SECONDS) -> None:
         self._address = Address(url, "--lmgate-remote-cache", seconds=seconds)
         self._readonly, self._remark, self._is_down = readonly, remark, False
 
     def get(self, name: PurePosixPath, path: Path) -> bool:
-        """Copy a file from there to `path`; False where there is none, or the store cannot be used."""
+        """Copy a remote file to `path`; return False if there is none, or the store cannot be used."""
         data = self._unless_down(lambda: self._address.read(name))
-        if data is None:
-            return False
         with contextlib.suppress(OSError):  # the folder says so itself when it is written to
-            write_durably(path, data)
-            return True
+            if data is not None:
+                write_durably(path, data)
+                return True
         return False
 
     def put(self, name: PurePosixPath, path: Path) -> None:
-        """Copy the file at `path` there."""
         if not self._readonly and path.exists():  # not where the folder could not be written
             self._unless_down(lambda: self._address.write(name, path.read_bytes()))
 
     def remove(self, name: PurePosixPath) -> None:
-        """Remove a file there, if there is one."""
         if not self._readonly:
             self._unless_down(lambda: self._address.remove(name))
 
     def _unless_down(self, work: Callable[[], T]) -> T | None:
-        """Return what some work returns; None where the store cannot be used."""
         if self._is_down:
             return None
         try:
             return work()
         except OSError as error:
             self._is_down = True
-            self._remark(f"the remote cache {self._address} cannot be used ({error}); this session goes on without it")
+            self._remark(
+                f"the remote cache {self._address} cannot be used ({error}); this session continues without it"
+            )
             return None
 
 
 def place_of(given: str, folder: Path, option: str, *, offline: bool = False) -> Path | Address:
-    """Return a folder as it is named: a path, relative to `folder`, or a URI.
-
-    Raises:
-        ConfigError: There is no such kind of store, its library is not installed, or it needs the network and `offline`
-            is set.
-    """
+    """Return a path, relative to `folder`, or the folder at a URI, which `offline` may forbid."""
     if "://" not in given:
         return folder / Path(given).expanduser()
     if offline and needs_network(given):
@@ -223,12 +160,11 @@ def place_of(given: str, folder: Path, option: str, *, offline: bool = False) ->
 
 
 def needs_network(url: str) -> bool:
-    """Return whether an address leads away from this machine and its disks."""
     return re.match(r"(?!file:)\w+:", url) is not None
 
 
 def is_from_fork(environment: Mapping[str, str]) -> bool:
-    """Return whether a CI service says that the code comes from a fork, whose tests may write anything to a cache."""
+    """Whether a CI service says that the code comes from a fork, whose tests may write anything to a cache."""
     if environment.get("GITHUB_EVENT_NAME", "").startswith("pull_request"):
         try:
             event: Any = json.loads(Path(environment["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
@@ -240,29 +176,8 @@ def is_from_fork(environment: Mapping[str, str]) -> bool:
     return source is not None and source != target
 
 
-def _within(seconds: float, work: Callable[[], T]) -> T:
-    """Run some work in a thread that nobody waits for any longer than that.
-
-    Raises:
-        TimeoutError: It took longer.
-    """
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        return future.result(timeout=seconds)
-    except concurrent.futures.TimeoutError:
-        raise TimeoutError(f"no answer in {seconds:g} s") from None
-
-
 def _secrets_of(url: str) -> list[str]:
-    """What may be secret in an address, the longest first: user and password, the password alone, and the query."""
+    """Return the secrets of an address, longest first: user and password, the password alone, and the query."""
     _, _, rest = url.partition("://")
     address, _, query = rest.partition("?")
     user, at, _ = address.rpartition("@")
@@ -275,12 +190,14 @@ def _secrets_of(url: str) -> list[str]:
 def _without(secrets: Sequence[str], text: str) -> str:
     """Return a text's first line without these secrets, and without those of other addresses that a store names.
 
-    Many stores put the body of an answer behind it, a page of HTML or XML that may hold anything.
+    Many stores append the body of the answer, HTML or XML that may contain anything.
     """
     for secret in secrets:
         text = text.replace(secret, "***")
     line = " ".join(next(iter(text.strip().splitlines()), "").split())
-    return re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", harmless(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."))
+    return re.sub(
+        r"(\w://[^\s?]*)\?\S*", r"\1?***", escape_controls(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}...")
+    )
 
 
 def _name(path: str) -> str:

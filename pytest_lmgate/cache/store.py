@@ -3,7 +3,7 @@
     .lmgate_cache/
       token-nll/ab/abcdef….lmgate     a whole measurement (sealed safetensors: checksum, signature, arrays, metadata)
       token-nll/ab/abcdef….partial    what an interrupted measurement had, removed once it is whole
-      locks/abcdef….lock              held while measuring (see `locks`)
+      locks/abcdef….lock              held while measuring
       digests/…                       remembered digests of files
       set-aside/…                     entries that could not be trusted
 
@@ -12,9 +12,8 @@ A cache that cannot be read or written never changes a verdict: it warns, and th
 
 from __future__ import annotations
 
-__all__ = ["PARTIAL", "WHOLE", "Entry", "Store", "lock_of", "open_store"]
-
 import contextlib
+import json
 import math
 import os
 import time
@@ -23,17 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 
-from pytest_lmgate.cache.digest import FileDigests
-from pytest_lmgate.cache.files import is_newer, mark_ignored, read_sealed, write_sealed
-from pytest_lmgate.cache.fingerprint import Fingerprint, difference
-from pytest_lmgate.cache.locks import hold
-from pytest_lmgate.cache.packed import arrays_of, facts_of, fingerprint_of, packed
+from pytest_lmgate.cache.files import hold, is_newer, mark_ignored, read_sealed, write_sealed
+from pytest_lmgate.cache.fingerprint import FileDigests, Fingerprint, difference
 from pytest_lmgate.cache.remote import Remote, is_from_fork, needs_network
-from pytest_lmgate.config.cache_key import CacheKey
-from pytest_lmgate.config.options import Options
 from pytest_lmgate.errors import CacheError, NewerError, UnsignedError
+from pytest_lmgate.settings.session import CacheKey, Options
 
 WHOLE, PARTIAL = ".lmgate", ".partial"
 _SEND_SECONDS = 30.0
@@ -41,21 +38,44 @@ _SEND_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Entry:
-    """What is stored under a fingerprint: arrays and JSON values by name."""
+    """Arrays and JSON values by name, stored under a fingerprint."""
 
     arrays: Mapping[str, NDArray[Any]]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Store:
-    """A cache folder.
+def encode(entry: Entry, fingerprint: Fingerprint) -> bytes:
+    # Not ascontiguousarray, which makes an array of a number.
+    arrays = {name: np.asarray(array, order="C") for name, array in entry.arrays.items()}
+    facts = json.dumps(dict(entry.facts), sort_keys=True)
+    return safetensors.numpy.save(arrays, metadata={"fingerprint": fingerprint.text, "facts": facts})
 
-    Args:
-        folder: Where; made when first written to.
-        warn: Called with a sentence that says what is wrong with the cache.
-        key: Signs every file; then only files with its signature are believed.
-        remark: Called with a sentence where entries without a signature are measured again.
-        remote: A second level, read where the folder lacks a file and written after it.
+
+def decode(body: bytes) -> tuple[Fingerprint, Entry]:
+    """Decode the body of an entry's file, or raise CacheError."""
+    fingerprint, facts, _ = decode_head(body)
+    try:
+        return fingerprint, Entry(safetensors.numpy.load(body), facts)
+    except (ValueError, KeyError, safetensors.SafetensorError) as error:
+        raise CacheError(f"expected safetensors: {error}") from error
+
+
+def decode_head(body: bytes) -> tuple[Fingerprint, dict[str, Any], dict[str, list[int]]]:
+    """Decode the fingerprint, the facts and the shapes of the arrays; the body may be truncated after its head."""
+    try:
+        head = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+        metadata = head.pop("__metadata__")
+        facts = dict(json.loads(metadata["facts"]))
+        return Fingerprint.parse(metadata["fingerprint"]), facts, {name: array["shape"] for name, array in head.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CacheError(f"expected safetensors with a fingerprint and facts ({error!r})") from error
+
+
+class Store:
+    """A cache folder, made when first written to.
+
+    With a `key`, every file is signed, and only signed files are used. The remote cache is read if the folder lacks a
+    file, and written after it.
     """
 
     def __init__(
@@ -72,9 +92,9 @@ class Store:
         self._sent = -math.inf  # when the last unfinished measurement was sent
 
     def get(self, fingerprint: Fingerprint) -> Entry | None:
-        """Return the whole measurement under `fingerprint`; an entry that cannot be trusted is set aside.
+        """Return the complete measurement; an entry that cannot be trusted is set aside.
 
-        Its file's time of change becomes that of its last use, by which `lmgate cache gc` goes.
+        Sets the file's time, which `lmgate cache gc` uses as its last use.
         """
         found = self._found(self.path(fingerprint), fingerprint)
         if found is not None:
@@ -83,8 +103,8 @@ class Store:
         return found
 
     def put(self, fingerprint: Fingerprint, entry: Entry) -> None:
-        """Store a whole measurement; the partial one goes, unless the whole one cannot be written."""
-        path, partial = self.path(fingerprint), self._path(fingerprint, PARTIAL)
+        """Store a complete measurement and remove the partial one."""
+        path, partial = self.path(fingerprint), self.path(fingerprint, PARTIAL)
         if not self._save(path, fingerprint, entry):
             return
         with contextlib.suppress(OSError):
@@ -94,20 +114,14 @@ class Store:
             self._remote.remove(self._name(partial))
 
     def get_partial(self, fingerprint: Fingerprint) -> Entry | None:
-        """Return what an interrupted measurement had, if anything."""
-        return self._found(self._path(fingerprint, PARTIAL), fingerprint)
+        return self._found(self.path(fingerprint, PARTIAL), fingerprint)
 
     def put_partial(self, fingerprint: Fingerprint, entry: Entry) -> None:
-        """Store what a measurement has so far."""
-        path = self._path(fingerprint, PARTIAL)
+        path = self.path(fingerprint, PARTIAL)
         saved = self._save(path, fingerprint, entry)
         if saved and self._remote is not None and time.monotonic() - self._sent >= _SEND_SECONDS:
             self._remote.put(self._name(path), path)
             self._sent = time.monotonic()
-
-    def set_aside(self, fingerprint: Fingerprint, reason: CacheError) -> None:
-        """Put the whole measurement under `fingerprint` out of the way: it was found not to be one."""
-        self._set_aside(self.path(fingerprint), reason)
 
     @contextlib.contextmanager
     def lock(self, fingerprint: Fingerprint, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -119,16 +133,16 @@ class Store:
             except (OSError, NotImplementedError) as error:
                 why = getattr(error, "strerror", None) or error
                 self._warn(
-                    f"the cache folder {self.folder} cannot be locked ({why}); two runs may measure the same twice"
+                    f"the cache folder {self.folder} cannot be locked ({why}); two runs may make the same measurement"
                 )
             yield
 
     def explain(self, fingerprint: Fingerprint) -> list[str]:
-        """Say which ingredients changed since the nearest earlier entry; empty where there is no earlier one."""
+        """Return the ingredients that changed since the nearest earlier entry."""
         nearest: tuple[int, float, list[str]] | None = None
         for path in self.folder.glob(f"*/*/*{WHOLE}"):
-            with contextlib.suppress(OSError, CacheError, ValueError, RecursionError):
-                other = fingerprint_of(read_sealed(path, self._key))
+            with contextlib.suppress(OSError, CacheError):
+                other = decode_head(read_sealed(path, self._key))[0]
                 changed = difference(fingerprint, other)
                 if other.kind.partition("/")[0] != fingerprint.kind.partition("/")[0] or not changed:
                     continue
@@ -136,11 +150,7 @@ class Store:
                 nearest = candidate if nearest is None else min(nearest, candidate)
         return nearest[2] if nearest else []
 
-    def path(self, fingerprint: Fingerprint) -> Path:
-        """Return the file of the whole measurement under `fingerprint`."""
-        return self._path(fingerprint, WHOLE)
-
-    def _path(self, fingerprint: Fingerprint, suffix: str) -> Path:
+    def path(self, fingerprint: Fingerprint, suffix: str = WHOLE) -> Path:
         address = fingerprint.address
         return self.folder / fingerprint.kind.partition("/")[0] / address[:2] / f"{address}{suffix}"
 
@@ -155,21 +165,21 @@ class Store:
 
     def _load(self, path: Path, fingerprint: Fingerprint) -> Entry | None:
         try:
-            body = read_sealed(path, self._key)
-            if (found := fingerprint_of(body)) != fingerprint:
-                raise CacheError(f"{path}: it holds another measurement ({found.address[:12]}...)")
-            return Entry(arrays_of(body), facts_of(body))
+            found, entry = decode(read_sealed(path, self._key))
+            if found != fingerprint:
+                raise CacheError(f"{path}: it contains another measurement ({found.address[:12]}...)")
+            return entry
         except (FileNotFoundError, NotADirectoryError):
             return None
         except NewerError:
             self._remark(
-                f"{self.folder} has entries that a newer pytest-lmgate wrote: this version leaves them as they "
-                "are, measures again, and does not keep the result"
+                f"{self.folder} has entries that a newer pytest-lmgate wrote: this version leaves them alone, measures "
+                "again, and does not keep the result"
             )
         except UnsignedError:
             self._remark("LMGATE_CACHE_KEY is set: cache entries without a signature were not used, but measured again")
-        except (CacheError, ValueError, RecursionError) as error:
-            self._set_aside(path, error)
+        except CacheError as error:
+            self.set_aside(path, error)
         except OSError as error:
             self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
         return None
@@ -179,14 +189,15 @@ class Store:
             return False
         try:
             mark_ignored(self.folder)
-            write_sealed(path, *packed(entry.arrays, fingerprint, entry.facts), key=self._key)
+            write_sealed(path, encode(entry, fingerprint), key=self._key)
         except OSError as error:  # said without the file's name, which differs each time
             why = error.strerror or error
             self._warn(f"the cache folder {self.folder} cannot be written ({why}); the result is not kept")
             return False
         return True
 
-    def _set_aside(self, path: Path, reason: Exception) -> None:
+    def set_aside(self, path: Path, reason: Exception) -> None:
+        """Set an entry aside that turned out to be damaged."""
         aside = self.folder / "set-aside" / path.name
         try:
             aside.parent.mkdir(parents=True, exist_ok=True)
@@ -198,16 +209,12 @@ class Store:
 
 
 def lock_of(folder: Path, address: str) -> Path:
-    """Return the file that is locked while the measurement of an address is made or removed."""
+    """Return the file that is locked while an address is measured or removed."""
     return folder / "locks" / f"{address[:40]}.lock"
 
 
 def open_store(options: Options, warn: Callable[[str], None], remark: Callable[[str], None]) -> Store:
-    """Return the store that a session's options ask for; see `Store`.
-
-    Raises:
-        ConfigError: The address of the remote cache leads to no kind of store.
-    """
+    """Return the store that a session's options ask for."""
     remote = None
     # Offline, only a folder is asked.
     if options.remote_cache and not (options.offline and needs_network(options.remote_cache)):

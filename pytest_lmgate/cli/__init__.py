@@ -1,4 +1,1 @@
-"""The command line ``lmgate``: one command a file, in folders by subject; `app` names all commands.
-
-It judges through `judge`, as the plugin does.
-"""
+"""The command line ``lmgate``; `app` names all commands. It judges through `judge`, as the plugin does."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["main"]
-
 from pytest_lmgate.cli.app import main
 
 if __name__ == "__main__":

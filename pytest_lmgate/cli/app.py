@@ -3,30 +3,31 @@
 ========= =====================================================================
 exit code means
 ========= =====================================================================
-0         the command did what it was asked, and nothing is worse
+0         success, and nothing is worse
 1         a gate or a comparison fails
 2         the command line is wrong
 3         something could not be read or measured; the message says what and why
 ========= =====================================================================
 
-A command is a function in a file of its own. It imports what is heavy when it runs, so that ``--help`` and completion
-are quick.
+A command imports what is heavy when it runs, so that ``--help`` and completion are quick.
 """
 
 from __future__ import annotations
-
-__all__ = ["app", "main"]
 
 from typing import Annotated
 
 import typer
 
 from pytest_lmgate import __version__
-from pytest_lmgate.cli.init.command import init
-from pytest_lmgate.cli.measurements import cache, measure
-from pytest_lmgate.cli.measurements.why import why
+from pytest_lmgate.cli.baseline import baseline
+from pytest_lmgate.cli.bisect import bisect
+from pytest_lmgate.cli.cache import cache
+from pytest_lmgate.cli.calibrate import calibrate
+from pytest_lmgate.cli.init import init
+from pytest_lmgate.cli.measure import measure, why
 from pytest_lmgate.cli.project import check, doctor, markers, schema
-from pytest_lmgate.cli.runs import baseline, bisect, compare, history, report
+from pytest_lmgate.cli.reports import compare, history, report
+from pytest_lmgate.cli.tasks import import_task
 from pytest_lmgate.errors import LmgateError
 
 app = typer.Typer(name="lmgate", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -42,19 +43,11 @@ def version(
         raise typer.Exit
 
 
-app.command("bisect")(bisect.bisect)
-app.command("check")(check.check)
-app.command("compare")(compare.compare)
-app.command("history")(history.history)
-app.command("init")(init)
-app.command("measure")(measure.measure)
-app.command("why")(why)
-app.command("report")(report.report)
-app.add_typer(cache.cache, name="cache")
-app.add_typer(baseline.baseline, name="baseline")
-app.command("doctor")(doctor.doctor)
-app.command("markers")(markers.markers)
-app.command("schema")(schema.schema)
+for command in (bisect, calibrate, check, compare, history, init, measure, why, report, doctor, markers, schema):
+    app.command()(command)
+app.command("import")(import_task)
+app.add_typer(cache, name="cache")
+app.add_typer(baseline, name="baseline")
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""Corpora, and rows to token windows: pure planning, with digests."""
+"""Datasets: their readers, texts with digests, prompts with examples, and tags."""

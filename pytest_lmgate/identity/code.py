@@ -1,56 +1,110 @@
-"""Code that runs with a model and is not in its files: patches of libraries, and what a checkpoint's own code imports.
+"""Code that runs with a model and is not in its files: libraries, patches of them, and what a checkpoint imports.
 
-A session that patches a library keeps nothing that it measures. We look for the common patches: functions and classes
-in the modules that run a model which come from no installed library; hooks on all modules, active torch modes, classes
-registered with transformers' auto classes. Only loaded modules can be patched, so nothing is imported to look. Python
-allows more ways than this can see: docs/cache.md says which, and what to do.
+A session that patches a library keeps nothing that it measures. `find_patched_libraries` is a short check that the
+functions and classes which run a model are their libraries' own. docs/cache.md says what it does not see.
 """
 
 from __future__ import annotations
 
-__all__ = ["Imports", "find_patched_libraries", "imports_of", "summarize"]
-
 import ast
 import functools
 import importlib.util
+import inspect
+import os
 import re
+import site
 import sys
+import sysconfig
 import types
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_lmgate.identity.libraries import STANDARD_LIBRARY, home_of_file, is_library
+# An address holds the version of these libraries, so their own code and objects are known by name.
+LIBRARIES = frozenset({"accelerate", "bitsandbytes", "numpy", "peft", "tokenizers", "torch", "torchao", "transformers"})
+# The kernels of quantized models come from one of these.
+QUANTIZERS = ("accelerate", "bitsandbytes", "torchao", "gptqmodel", "autoawq", "compressed-tensors", "optimum", "hqq")
+# The libraries use functions of these packages, which compute nothing.
+_BENEATH = frozenset({"huggingface_hub", "safetensors", "tqdm", "typing_extensions"})
+_PACKAGES = LIBRARIES | _BENEATH | sys.stdlib_module_names
+STANDARD_LIBRARY = "the standard library"
+
+
+def is_library(module: object) -> bool:
+    return str(module).partition(".")[0] in _PACKAGES
+
+
+@functools.cache
+def home_of_file(file: str) -> str | None:
+    """Return the installed package of a source file (``code.co_filename``); None for a user's file."""
+    if file.startswith("<frozen "):
+        return STANDARD_LIBRARY
+    for folder in _site_folders():
+        if file.startswith(folder):
+            return file[len(folder) :].partition(os.sep)[0].removesuffix(".py")
+    standard = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+    return STANDARD_LIBRARY if file.startswith(standard) else None
+
+
+@functools.cache
+def version_of(package: str) -> str:
+    """Return a package's installed version, or ``absent``."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the installed versions of packages, or ``absent``, without importing them."""
+    return {package: version_of(package) for package in packages}
+
+
+@functools.cache
+def installed_packages() -> str:
+    """Return names and versions of all installed packages, for code that imports one of them."""
+    # A package that setup.py or a distribution of Linux installed has egg-info.
+    found = (Path(folder).glob(f"*.{kind}-info") for folder in _site_folders() for kind in ("dist", "egg"))
+    return " ".join(sorted({path.name for paths in found for path in paths}))
+
+
+@functools.cache
+def _site_folders() -> tuple[str, ...]:
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    folders.add(site.getusersitepackages())
+    # Packages may be installed elsewhere, as by `pip install --target`.
+    folders |= {path for path in sys.path if path.endswith("-packages") or any(Path(path).glob("*.dist-info"))}
+    return tuple(sorted((f"{each}{os.sep}" for each in folders), key=len, reverse=True))
+
 
 _RUNNING = re.compile(
-    r"transformers\.(models\..+\.(modeling|tokenization)_\w+|(modeling|tokenization)_\w+|activations|cache_utils"
-    r"|generation\.(utils|logits_process)|integrations\.\w+|masking_utils|pytorch_utils)$"
+    r"transformers\.(models\..+\.(modeling|tokenization)_\w+|models\.auto\.\w+_auto|(modeling|tokenization)_\w+|activations"
+    r"|cache_utils|generation\.(utils|logits_process)|integrations\.\w+|masking_utils|pytorch_utils)$"
     r"|peft\.(peft_model|tuners\.(tuners_utils|lora\.\w+))$|tokenizers$|torch\.nn\.(functional|modules\.\w+)$|torch(\.functional|\._tensor)?$"
 )
-_AUTO = re.compile(r"transformers\.models\.auto\.\w+_auto$")
 # transformers puts the code that comes with a checkpoint here; it is hashed with the checkpoint's files.
 _CHECKPOINTS = "transformers_modules."
 
 
 def find_patched_libraries() -> tuple[str, ...]:
-    """Return the patches in this session, each in words; empty without any."""
-    torch = sys.modules.get("torch")
-    if not hasattr(torch, "_C"):
+    """Return the patches of libraries in this session, each in words; nothing is imported to look."""
+    if not hasattr(sys.modules.get("torch"), "_C"):
         return ()
     for name in ("peft", "tokenizers", "torch", "transformers"):
         file = getattr(sys.modules.get(name), "__file__", None)
         if file and home_of_file(file) != name:  # its version does not tell of its code
-            return (f"{name}, by importing it from {file}, which is no installed package",)
-    found = [*_modes(), *_registered()]
-    for name, module in sorted(sys.modules.items()):
-        if _RUNNING.match(name) and isinstance(module, types.ModuleType):
-            found += [
-                f"{name}.{path} is {value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}"
-                for path, value in _code_in(module)
-                if not _is_librarys(value, module)
-            ]
-    return tuple(dict.fromkeys(found))
+            return (f"{name}, by importing it from {file}, which is not an installed package",)
+    found = {
+        f"{path} is {value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}": None
+        for name, module in sorted(sys.modules.items())
+        if _RUNNING.match(name) and isinstance(module, types.ModuleType)
+        for path, value in _code_in(name, module, module)
+        if not _is_librarys(value, module) and not str(value.__module__).startswith(_CHECKPOINTS)
+    }
+    return tuple(found)
 
 
 def summarize(reasons: Sequence[str]) -> str:
@@ -59,55 +113,37 @@ def summarize(reasons: Sequence[str]) -> str:
     return ", ".join(reasons[:2]) + more
 
 
-def _code_in(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield functions and classes: of a module, of the classes that it defines, and of its tables of functions."""
-    for key, value in list(vars(module).items()):
-        if isinstance(value, types.FunctionType) or _is_mock(value):
-            yield key, value
-        elif isinstance(value, type):
-            yield key, value
-            members = vars(value).items() if value.__module__ == module.__name__ else ()
-            for name, member in list(members):
-                function = member if _is_mock(member) else getattr(member, "__func__", getattr(member, "fget", member))
-                function = function.func if isinstance(function, functools.partialmethod) else function
-                if isinstance(function, types.FunctionType) or _is_mock(function):
-                    yield f"{key}.{name}", function
-        elif isinstance(value, dict) or "_local_mapping" in getattr(value, "__dict__", ()):
-            # The items() of a lazy mapping would import what they name; a table of attention functions has two dicts.
-            tables = [value] if isinstance(value, dict) else [value._local_mapping, type(value)._global_mapping]
-            for table in tables:
-                for name, member in list(dict.items(table)):
-                    if isinstance(member, types.FunctionType | type):
-                        yield f"{key}[{name!r}]", member
-
-
-def _is_mock(value: object) -> bool:
-    return type(value).__module__ == "unittest.mock"  # each has a class of its own
+def _code_in(path: str, value: Any, module: types.ModuleType, depth: int = 4) -> Iterator[tuple[str, Any]]:
+    """Yield functions and classes of a module, of its classes, and of its tables, such as that of attentions."""
+    value = getattr(value, "__func__", value.fget if isinstance(value, property) else value)
+    value = value.func if isinstance(value, functools.partialmethod) else value
+    if isinstance(value, types.FunctionType | type) or type(value).__module__ == "unittest.mock":
+        yield path, value
+    if value is module or (isinstance(value, type) and value.__module__ == module.__name__):
+        held: Any = vars(value)
+    elif isinstance(value, tuple):
+        held = dict(enumerate(value))
+    elif type(value) in (dict, OrderedDict):  # hooks on all modules are in the latter
+        held = value
+    else:  # a lazy table, whose items() would import what they name, keeps what was added to it in a plain one
+        added = {} if isinstance(value, type | types.ModuleType) else getattr(value, "__dict__", {})
+        held = {key: added[key] for key in ("_extra_content", "_local_mapping") if key in added}
+    for key, member in list(held.items()) if depth else ():
+        if key != "__builtins__":
+            yield from _code_in(f"{path}.{key}", member, module, depth - 1)
 
 
 def _is_librarys(value: Any, module: types.ModuleType) -> bool:
-    """Return whether a function or class in `module` is a library's, or of a package that the module's source names."""
-    if _is_mock(value):
+    """Whether a function or class in `module` is a library's, or of a package that the module's source names."""
+    if type(value).__module__ == "unittest.mock":
         return False
-    file: str | None
-    if isinstance(value, types.FunctionType):
-        file, name = value.__code__.co_filename, str(value.__globals__.get("__name__"))
-        # Some are written at run time, such as the methods of dataclasses.
-        if _is_library_file(file) or (file[0] == "<" and (is_library(name) or name.startswith("namedtuple_"))):
-            wrapped = vars(value).get("__wrapped__")  # by a library's decorator
-            return not isinstance(wrapped, types.FunctionType) or _is_librarys(wrapped, module)
-    else:
-        name, file = str(value.__module__), getattr(sys.modules.get(str(value.__module__)), "__file__", None)
-        if is_library(name) or issubclass(value, BaseException):  # an exception computes nothing
-            return True
-    home = home_of_file(file) if file else name.partition(".")[0]
-    return home is not None and _names(module, home)
-
-
-@functools.cache
-def _is_library_file(file: str) -> bool:
-    home = home_of_file(file)
-    return home == STANDARD_LIBRARY or is_library(home)
+    if isinstance(value, type):
+        files = [getattr(sys.modules.get(value.__module__), "__file__", None) or value.__module__]
+    else:  # a decorator hides the function that it calls
+        functions = (value, inspect.unwrap(value))
+        files = [each.__code__.co_filename for each in functions if isinstance(each, types.FunctionType)]
+    homes = [home_of_file(file) for file in files if file[0] != "<" and os.sep in file]  # some are written at run time
+    return all(home == STANDARD_LIBRARY or is_library(home) or (home and _names(module, home)) for home in homes)
 
 
 @functools.cache
@@ -118,30 +154,6 @@ def _names(module: types.ModuleType, package: str) -> bool:
         return False
 
 
-def _registered() -> Iterator[str]:
-    """Name the classes that the session registered with transformers' auto classes."""
-    for name, module in list(sys.modules.items()):
-        for key, mapping in list(vars(module).items()) if _AUTO.match(name) else ():
-            extra = vars(mapping).get("_extra_content") if hasattr(mapping, "__dict__") else None
-            for kinds in list(extra.values()) if isinstance(extra, dict) else ():
-                for kind in kinds if isinstance(kinds, tuple) else (kinds,):
-                    if kind is not None and not str(getattr(kind, "__module__", "")).startswith(_CHECKPOINTS):
-                        yield f"{getattr(kind, '__name__', kind)} is registered in {name}.{key}"
-
-
-def _modes() -> Iterator[str]:
-    """Name hooks on all modules, and active modes of torch."""
-    everywhere = sys.modules.get("torch.nn.modules.module")
-    for key, value in list(vars(everywhere).items()) if everywhere else ():
-        if key.startswith("_global_") and isinstance(value, dict) and value:
-            yield f"torch.nn.modules.module.{key} holds a hook on all modules"
-    overrides, dispatch = (sys.modules.get(f"torch.{each}") for each in ("overrides", "utils._python_dispatch"))
-    functions = getattr(overrides, "_get_current_function_mode_stack", list)
-    for mode in [*functions(), *getattr(dispatch, "_get_current_dispatch_mode_stack", list)()]:
-        if type(mode).__name__ != "DeviceContext":  # of torch.set_default_device
-            yield f"the mode {type(mode).__module__}.{type(mode).__name__} is active"
-
-
 # These import or run code under a name that only a run tells.
 _COMPUTED = frozenset(
     {"__import__", "exec", "exec_module", "import_module", "load_module", "run_module", "run_path",
@@ -150,22 +162,14 @@ _COMPUTED = frozenset(
 
 
 class Imports(NamedTuple):
-    """What Python files import.
+    """What Python files import."""
 
-    Attributes:
-        packages: Whether they import an installed package that is none of the libraries.
-        unknown: Why the files alone do not tell what runs, in words; empty if they do.
-    """
-
-    packages: bool
-    unknown: str
+    packages: bool  # whether they import an installed package other than the libraries
+    unknown: str  # why the files do not identify the code that runs; empty if they do
 
 
 def imports_of(files: Iterable[Path]) -> Imports:
-    """Return what Python files import, found without running or importing anything.
-
-    A package that is not installed cannot run, so the code does without it or fails.
-    """
+    """Return what Python files import, without running them; a package that is not installed cannot run."""
     packages = False
     for file in files:
         try:
@@ -191,7 +195,6 @@ def imports_of(files: Iterable[Path]) -> Imports:
 
 
 def _places(name: str) -> list[str]:
-    """Return where the code of a package lies; empty where it is not installed."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # a module that the session made, without a file

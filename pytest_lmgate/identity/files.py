@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Snapshot", "checkpoint_files", "folders_below", "is_file", "texts_in"]
-
 import json
 import os
 import time
@@ -48,12 +46,11 @@ def checkpoint_files(folder: Path, *, everything: bool = False) -> dict[str, Pat
 
 
 def folders_below(folder: Path) -> list[Path]:
-    """Return a folder and the folders below it: a file that is added to one of them changes its status."""
+    """Return a folder and the folders below it: adding a file to one changes its status."""
     return [Path(parent) for parent, _ in _walk(folder)]
 
 
 def texts_in(content: Any) -> Iterator[str]:
-    """Yield the texts within JSON that may be paths."""
     waiting = [content]
     while waiting:
         value = waiting.pop()
@@ -66,7 +63,7 @@ def texts_in(content: Any) -> Iterator[str]:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is that of a file; a text that no path can be is not."""
+    """Whether a path is a file; False for a text that cannot be a path."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -75,35 +72,28 @@ def is_file(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Files and folders with their status: device, inode, size, and times of modification and change.
+    """Files and folders with their status: device, inode, size, and times of modification and change."""
 
-    Attributes:
-        states: By path; None for a path that does not exist.
-        taken: When, in seconds since the epoch.
-    """
-
-    states: dict[str, tuple[int, ...] | None]
-    taken: float
+    states: dict[str, tuple[int, ...] | None]  # None for a path that does not exist
+    taken: float  # seconds since the epoch
 
     @classmethod
     def of(cls, paths: Iterable[Path]) -> Snapshot:
-        """Note the status of `paths`."""
         return cls({str(path): _state(str(path)) for path in paths}, time.time())
 
     @property
     def moved(self) -> list[str]:
-        """Paths whose status has changed."""
         return [path for path, state in self.states.items() if _state(path) != state]
 
     @property
     def is_settled(self) -> bool:
-        """Whether all of it is old enough that a further change must change a time too."""
+        """Whether everything is old enough that a further change would change a time too."""
         newest = max((max(state[3:]) for state in self.states.values() if state is not None), default=0)
         return self.taken - newest / 1e9 > _RACY_SECONDS
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the folders below a folder with the names of their files; hidden folders and bytecode are left out."""
+    """Yield the folders below a folder with their files' names, without hidden folders and bytecode."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith(".") and each != "__pycache__")
         yield parent, names

@@ -2,107 +2,99 @@
 
 from __future__ import annotations
 
-__all__ = ["Judge", "Resolve"]
-
 import contextlib
 import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_lmgate.backends.hf.models.device import device_class
-from pytest_lmgate.config import find_project_file
-from pytest_lmgate.config.options import Options
-from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, harmless
-from pytest_lmgate.evaluate.evaluator import Evaluator
-from pytest_lmgate.evaluate.targets import Shelf
-from pytest_lmgate.gates.baseline import BaselineEntry
-from pytest_lmgate.gates.comparisons.comparison import Comparison
-from pytest_lmgate.gates.comparisons.paired import compare, differences
-from pytest_lmgate.gates.spread import Spread, spread_of
-from pytest_lmgate.gates.tagged import with_rows
-from pytest_lmgate.gates.verdict import Former, Verdict, judge_bounds, judge_limit
-from pytest_lmgate.judge.baselines import Baselines
-from pytest_lmgate.judge.where import locate
-from pytest_lmgate.metrics.sample import Sample
-from pytest_lmgate.metrics.score import Score, sample_of
-from pytest_lmgate.metrics.table import METRICS
-from pytest_lmgate.spec.gates import Gate, NoRegression
-from pytest_lmgate.spec.protocol import Protocol
-from pytest_lmgate.spec.requests import DivergenceRequest
+import numpy as np
+from msgspec.structs import replace
 
-_ANEW = "; if this is intended, measure the baseline anew with --lmgate-update"
+from pytest_lmgate.engines.devices import device_class
+from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, RequirementError, escape_controls
+from pytest_lmgate.judge.attribution import attribute, with_rows
+from pytest_lmgate.judge.baseline import BaselineEntry, Baselines
+from pytest_lmgate.judge.histogram import ChangeHistogram, change_histogram, row_values
+from pytest_lmgate.judge.result import PreviousBaseline, Verdict, WorstRow, measured_facts
+from pytest_lmgate.judge.verdict import judge_bounds, judge_limit
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.targets import PlacesCache
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.texts import ScoredRow
+from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression
+from pytest_lmgate.settings.metrics import METRICS
+from pytest_lmgate.settings.options import find_project_file
+from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.stats.comparison import Comparison
+from pytest_lmgate.stats.paired import compare, differences
+from pytest_lmgate.stats.sample import Sample
+
+_ANEW = "; if this is intended, update the baseline with --lmgate-update"
 Resolve = Callable[[Any], Any]
 _Samples = tuple[Sample, Sample]  # of the candidate and of the reference
 
 
-class _NoneOfTheseError(ComparisonError):
-    """None of some entries can be a gate's own."""
-
-
 class Judge:
-    """Measures gates and turns scores into verdicts.
-
-    Args:
-        evaluator: Of the session.
-        options: Of the session.
-        baselines: The committed baseline; read for the first gate that is judged by it.
-    """
+    """Measures gates and turns scores into verdicts; the baseline is read for the first gate that uses it."""
 
     def __init__(self, evaluator: Evaluator, options: Options, baselines: Baselines) -> None:
-        self._evaluator, self._options, self._baselines = evaluator, options, baselines
-        self._shelf: Shelf = {}
-        self.entries: dict[str, str] = {}
-        """Entries for the baseline file, in JSON, by gate."""
+        self.evaluator, self._options, self.baselines = evaluator, options, baselines
+        self._places: PlacesCache = {}
+        self.entries: dict[str, BaselineEntry] = {}
+        """Entries for the baseline file, by gate."""
 
     def judge(
-        self, gate: Gate | NoRegression, identity: str, test: str, resolve: Resolve = lambda given: given
+        self,
+        gate: Gate,
+        identity: str,
+        test: str,
+        resolve: Resolve = lambda given: given,
+        place: tuple[str, int] = ("", 0),
     ) -> tuple[Verdict, Exception | None]:
-        """Return a gate's verdict, and the exception behind an error if it is not one of ours.
+        """Return a gate's verdict, and the exception behind an error if it is a `RequirementError` or not one of ours.
 
-        Args:
-            gate: The gate.
-            identity: Id of the gate.
-            test: Id of the test that carries it; of a gate of lmgate.yaml its own.
-            resolve: Returns for a reference to a fixture what the fixture returned, and all else as it is.
+        The test of a gate of lmgate.yaml has the gate's own id, `resolve` replaces a fixture reference by the fixture's
+        value, and `place` is the gate's file and line.
         """
-        what, started, looked_up = gate.evaluation, time.monotonic(), len(self._evaluator.lookups)
-        blank = Verdict(
+        what, started, looked_up = gate.evaluation, time.monotonic(), len(self.evaluator.measurements.lookups)
+        blank = Verdict.unmeasured(
             id=identity,
             test=test,
             marker=gate.marker,
             metric=what.metric,
             model=what.model_name,
             dataset=what.dataset_name,
-            verdict="error",
-            value=None,
-            limit=gate.limit if isinstance(gate, Gate) else None,
+            limit=gate.limit if isinstance(gate, LimitGate) else None,
             arguments=self._options.arguments,
+            file=place[0],
+            line=place[1],
         )
         try:
-            if isinstance(gate, Gate):
+            if isinstance(gate, LimitGate):
                 verdict = self._by_limit(blank, gate, resolve)
             elif gate.reference is None:
                 verdict = self._by_baseline(blank, gate, resolve)
             else:
                 verdict = self._by_reference(blank, gate, resolve)
         except LmgateError as error:
-            return replace(blank, message=str(error), seconds=time.monotonic() - started), None
+            lacking = error if isinstance(error, RequirementError) else None
+            return replace(blank, message=str(error), seconds=time.monotonic() - started), lacking
         except Exception as error:
-            message = harmless(f"{type(error).__name__}: {error}")
+            message = escape_controls(f"{type(error).__name__}: {error}")
             return replace(blank, message=message, seconds=time.monotonic() - started), error
         with contextlib.suppress(Exception):  # of an engine of the user's: the verdict stands without the hint
             verdict = replace(verdict, layers=self._layers(gate) if verdict.failed else "")
         return replace(verdict, cache=self._explained(looked_up)), None
 
-    def _by_limit(self, blank: Verdict, gate: Gate, resolve: Resolve) -> Verdict:
+    def _by_limit(self, blank: Verdict, gate: LimitGate, resolve: Resolve) -> Verdict:
         # A sum that proves the value to be above the limit says nothing of its bounds.
         stop_above = gate.limit if self._options.fail_fast and gate.confidence is None else None
-        score = self._evaluator.evaluate(gate.evaluation.resolved(resolve), stop_above=stop_above)
+        score = self.evaluator.evaluate(gate.evaluation.resolved(resolve), stop_above=stop_above)
         outcome, bounded, blocking = judge_limit(score, gate.limit), None, False
         if gate.confidence is not None:
             fails_if_open = outcome == "fail" or self._options.strict
@@ -121,83 +113,72 @@ class Judge:
             bounded=bounded,
             blocking=blocking,
             at_least=bool(score.details.get("at_least")),
-            message=f"the value is {float(score)}, which no limit can judge" if outcome == "error" else "",
-            details=tuple(details.items()),
+            message=f"the value is {float(score)}, which cannot be compared with a limit" if outcome == "error" else "",
+            details=details,
             worst=_worst(score) if outcome == "fail" or blocking else (),
-            spread=_spread(score, sample_of(score)) if is_distance else None,
+            spread=_histogram(score, score.require_sample()) if is_distance else None,
         )
 
     def _by_reference(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
         assert gate.reference is not None
-        score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
-        reference = self._evaluator.evaluate(gate.reference.resolved(resolve))
+        score = self.evaluator.evaluate(gate.evaluation.resolved(resolve))
+        reference = self.evaluator.evaluate(gate.reference.resolved(resolve))
         against = f"model {gate.reference.model_name!r}"
         # Two engines may compute different numbers from the same weights: a gate between them can fail.
         same = bool(score.content) and (score.content, score.fingerprint) == (reference.content, reference.fingerprint)
         if same:
             self._say_same(gate.evaluation.model_name, gate.reference.model_name)
-        samples = sample_of(score), sample_of(reference)
+        samples = score.require_sample(), reference.require_sample()
         found = _compared(gate, samples, against, same=same)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         return replace(self._judged(blank, gate, score, samples, found, resolve), seconds=seconds, cached=cached)
 
     def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
-        baselines = self._baselines
-        if names := baselines.former_names(blank.id):
-            self._move(blank.id, gate, names, resolve)
+        baselines = self.baselines
         if baselines.is_updated(blank.id):
-            score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
+            score = self.evaluator.evaluate(gate.evaluation.resolved(resolve))
+            _require_a_share(gate, score, "baseline")
             if gate.tolerance.relative and not score > 0:
                 raise ComparisonError(
                     f"a tolerance in percent needs a baseline above 0, got {float(score):g}; "
                     "use a tolerance in the metric's unit"
                 )
-            _require_a_share(gate, score, "baseline")
             self.entries[blank.id] = baselines.entry(score)
-            former = self._former(gate, score, baselines.read().get(blank.id))
             return replace(
-                _measured(blank, score), verdict="pass", message="the baseline is measured anew", former=former
+                _measured(blank, score),
+                verdict="pass",
+                message="the baseline is measured again",
+                previous=self._previous(gate, score, baselines.read().get(blank.id)),
             )
         entry = baselines.require(blank.id, blank.test, gate.evaluation)
-        with self._evaluator.expecting(lambda known: _require_same(known, entry.identity, entry.words)):
-            score = self._evaluator.evaluate(gate.evaluation.resolved(resolve))
+        with self.evaluator.expecting(lambda known: _require_same(known, entry.identity, entry.words)):
+            score = self.evaluator.evaluate(gate.evaluation.resolved(resolve))
         samples, found = self._with_entry(gate, score, entry, _ANEW)
         return self._judged(blank, gate, score, samples, found, resolve)
-
-    def _move(self, identity: str, gate: NoRegression, names: Sequence[str], resolve: Resolve) -> None:
-        """Find a gate's entry under a former name; no model runs where none of the `names` can be its own."""
-        identities = [self._baselines.read()[name].identity for name in names]
-
-        def require_any(known: Mapping[str, str]) -> None:
-            if all(_known_differences(known, each) for each in identities):
-                raise _NoneOfTheseError("no entry is of this data and protocol")
-
-        with contextlib.suppress(_NoneOfTheseError), self._evaluator.expecting(require_any):
-            self._baselines.move(identity, self._evaluator.evaluate(gate.evaluation.resolved(resolve)), names)
 
     def _with_entry(
         self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = ""
     ) -> tuple[_Samples, Comparison]:
-        candidate = sample_of(score).merged()
-        samples = candidate, self._baselines.reference(entry, score, candidate)
+        candidate = score.require_sample().merged()
+        samples = candidate, self.baselines.reference(entry, score, candidate)
         same = bool(score.content) and score.content == entry.content
         try:
             found = _compared(gate, samples, entry.words, same=same)
         except ComparisonError as error:
             raise type(error)(f"{error}{hint}") from None
-        return samples, replace(found, notes=self._baselines.notes(entry, score))
+        return samples, replace(found, notes=self.baselines.notes(entry, score))
 
-    def _former(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> Former:
+    def _previous(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> PreviousBaseline:
         if entry is None:
-            return Former()
+            return PreviousBaseline()
         try:
-            return Former(entry.value, self._with_entry(gate, score, entry)[1])
+            return PreviousBaseline(entry.value, self._with_entry(gate, score, entry)[1])
         except LmgateError as error:
-            return Former(entry.value, problem=str(error))
+            return PreviousBaseline(entry.value, problem=str(error))
 
     def _say_same(self, model: str, other: str) -> None:
         both = f"{model!r} is compared with itself" if model == other else f"{model!r} and {other!r} are the same model"
-        self._evaluator.remark(f"{both}: this gate can never fail")
+        self.evaluator.log.remark(f"{both}: this gate can never fail")
 
     def _judged(
         self, blank: Verdict, gate: NoRegression, score: Score, samples: _Samples, found: Comparison, resolve: Resolve
@@ -205,7 +186,7 @@ class Judge:
         where = None
         if found.decision != "pass":
             against = None if gate.reference is None else gate.reference.resolved(resolve)
-            where = locate(self._evaluator, gate.evaluation.resolved(resolve), against, samples, found, self._shelf)
+            where = attribute(self.evaluator, gate.evaluation.resolved(resolve), against, samples, found, self._places)
         fails = found.fails_build(strict=self._options.strict)
         if found.needed is not None:  # what is compared may be counted otherwise than what is scored: tokens, bytes
             found = replace(found, needed=math.ceil(found.needed * score.n / found.n))
@@ -216,19 +197,19 @@ class Judge:
             blocking=fails,
             limit=found.reference + worse if score.direction == "lower" else found.reference - worse,
             comparison=found,
-            worst=_worst(score) if fails else (),
+            worst=(_got_worse(score, samples) or _worst(score)) if fails else (),
             where=where,
-            spread=_spread(score, *samples),
+            spread=_histogram(score, *samples),
         )
 
-    def _layers(self, gate: Gate | NoRegression) -> str:
-        """Return the command that says which layers cost what; empty where `lmgate why` would refuse the models."""
+    def _layers(self, gate: Gate) -> str:
+        """Return the command `lmgate why` for these models; empty if it does not support them."""
         what, how = gate.evaluation, gate.evaluation.how
         reference = what.reference or (gate.against if isinstance(gate, NoRegression) else None)
         names = (what.model, what.dataset, reference)
         if not isinstance(how, Protocol | DivergenceRequest) or not all(isinstance(name, str) for name in names):
             return ""
-        ours, theirs = (self._evaluator.resolver.model(name) for name in (what.model, reference))
+        ours, theirs = (self.evaluator.resolver.model(name) for name in (what.model, reference))
         if any(model.kind != "causal" or "backend" in model.runtime for model in (ours, theirs)):
             return ""  # of another engine, or of two architectures
         if (ours.device, ours.dtype, ours.architecture) != (theirs.device, theirs.dtype, theirs.architecture):
@@ -236,39 +217,33 @@ class Judge:
         command = ["lmgate", "why", what.model, what.dataset, "--against", reference]
         protocol = how.protocol if isinstance(how, DivergenceRequest) else how
         command += ["--max-length", str(protocol.max_length)] if protocol.max_length else []
-        if (file := self._evaluator.project.file) != find_project_file(Path.cwd()) and file is not None:
+        if (file := self.evaluator.project.file) != find_project_file(Path.cwd()) and file is not None:
             command += ["--config", os.path.relpath(file)]
         return shlex.join(command)
 
     def _explained(self, begin: int) -> str:
-        """Return what the cache said of the lookups since `begin`."""
+        """Return the cache's explanation of the lookups since `begin`."""
         if not self._options.explain_cache:
             return ""
-        if len(self._evaluator.lookups) == begin:
-            return "not looked up: a function has no content to hash, so nothing is kept of it"
+        if len(self.evaluator.measurements.lookups) == begin:
+            return "not looked up: a function has no content to hash, so its texts are not kept"
         return "; ".join(
             "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
-            for lookup in self._evaluator.lookups[begin:]
+            for lookup in self.evaluator.measurements.lookups[begin:]
         )
 
 
 def _measured(blank: Verdict, score: Score) -> Verdict:
     identity = {"protocol": score.signature.compared} if score.sample is None else score.sample.identity
+    facts = measured_facts(score) | {"value": float(score) if score.is_finite else None}
+    facts |= {"metric": blank.metric, "model": blank.model, "dataset": blank.dataset}  # as the user wrote them
     return replace(
         blank,
-        value=float(score) if score.is_finite else None,
-        stderr=score.stderr,
-        interval=score.interval,
-        n=score.n,
-        unit=score.unit,
-        signature=str(score.signature),
         iid=score.iid,
-        fingerprint=score.fingerprint,
-        cached=score.cached,
-        seconds=score.seconds,
         direction=score.direction,
         device=device_class(score.device),
-        identity=tuple(identity.items()),
+        identity=dict(identity),
+        **facts,
     )
 
 
@@ -282,35 +257,53 @@ def _compared(gate: NoRegression, samples: _Samples, against: str, *, same: bool
 
 
 def _require_a_share(gate: NoRegression, reference: float, against: str) -> None:
-    """Refuse a number as tolerance that is more than the reference itself; of a KL divergence or TER it may be."""
+    """Refuse a number as tolerance that no model could exceed; allowed for KL divergence and TER."""
     row = METRICS.get(gate.evaluation.metric)
-    if gate.tolerance.relative or row is None or row.lowest <= 0 or not 0 < reference < gate.tolerance.size:
+    if row is None or row.lowest <= 0:
+        return
+    if reference == 0 and row.direction == "higher":
+        raise ComparisonError(
+            f"the {against} has the value 0: no candidate can be worse than that, so the gate could never fail; "
+            "look at the texts, or use a better model or easier rows"
+        )
+    if gate.tolerance.relative or not 0 < reference <= gate.tolerance.size:
         return
     raise ComparisonError(
-        f"tolerance: expected at most 100% of the {against}, {reference:.6g}, got {gate.tolerance}: a number is in the "
-        'metric\'s own unit; write a percentage as "5%"'
+        f"tolerance: expected less than 100% of the {against}, {reference:.6g}, got {gate.tolerance}: a number is in "
+        'the metric\'s own unit; write a percentage as "5%"'
     )
 
 
-def _spread(score: Score, candidate: Sample, reference: Sample | None = None) -> Spread | None:
+def _histogram(score: Score, candidate: Sample, reference: Sample | None = None) -> ChangeHistogram | None:
     known = None if reference is None else with_rows(reference, candidate)
     try:
-        return spread_of(candidate, known, metric=score.metric, unit=score.unit)
+        return change_histogram(candidate, known, metric=score.metric, unit=score.unit)
     except MetricInputError:  # a metric of the user's own that has no number for a row alone
         return None
 
 
 def _require_same(known: Mapping[str, str], identity: Mapping[str, str], against: str) -> None:
-    """Refuse, before a model runs, a measurement that differs from the baseline in a part that is already known."""
-    if found := _known_differences(known, identity):
+    """Refuse, before a model runs, a measurement whose known parts differ from the baseline."""
+    both = known.keys() & identity.keys()
+    if found := differences({part: known[part] for part in both}, {part: identity[part] for part in both}):
         raise ComparisonError(f"cannot be compared with the {against}: {'; '.join(found)}{_ANEW}")
 
 
-def _known_differences(known: Mapping[str, str], identity: Mapping[str, str]) -> list[str]:
-    both = known.keys() & identity.keys()
-    return differences({part: known[part] for part in both}, {part: identity[part] for part in both})
+def _worst(score: Score) -> tuple[WorstRow, ...]:
+    return tuple(_shown(each) for each in score.details.get("worst", ()))
 
 
-def _worst(score: Score) -> tuple[tuple[int, float, str, str, str], ...]:
-    worst = score.details.get("worst", ())
-    return tuple((each.row, each.score, each.prompt, " | ".join(each.references), each.prediction) for each in worst)
+def _got_worse(score: Score, samples: _Samples) -> tuple[WorstRow, ...]:
+    """Return the five rows of texts that got worse most; none if the rows of the reference are not known."""
+    candidate, reference = samples[0], with_rows(samples[1], samples[0])
+    if score.show_row is None or candidate.by_row is None or reference.by_row is None:
+        return ()
+    now, then = (row_values(side, side.by_row.sums, side.by_row.counts) for side in (candidate, reference))  # type: ignore[union-attr]
+    drop = np.nan_to_num(then - now if score.direction == "higher" else now - then)
+    order = np.argsort(-drop, kind="stable")[:5]
+    return tuple(_shown(score.show_row(int(row)), float(then[row])) for row in order if drop[row] > 0)
+
+
+def _shown(row: ScoredRow, before: float | None = None) -> WorstRow:
+    output, answer = (row.prediction, None) if row.output is None else (row.output, row.prediction)
+    return WorstRow(row.row, row.score, row.prompt, " | ".join(row.references), output, answer, before)

@@ -1,25 +1,38 @@
-"""Where a measurement was made: commit, hardware and versions, for the baseline file."""
+"""Where a measurement was made: commit, hardware and versions; and what git says of a folder."""
 
 from __future__ import annotations
 
-__all__ = ["changed_since", "provenance"]
-
 import functools
+import os
 import platform
+import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from pytest_lmgate.backends.hf.models.device import device_class
-from pytest_lmgate.gates.baseline import Provenance
-from pytest_lmgate.identity.libraries import versions
-from pytest_lmgate.judge.repository import git_says
+import msgspec
+
+from pytest_lmgate.engines.devices import device_class
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.identity.code import versions
 
 _PACKAGES = ("pytest-lmgate", "torch", "transformers", "tokenizers", "sacrebleu")
 
 
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where and when a baseline was measured."""
+
+    date: str  # day, UTC, ISO 8601
+    commit: str  # with + where files were changed; empty outside a repository
+    device: str  # as in cuda; empty for a function
+    hardware: str
+    versions: dict[str, str]
+
+
 def provenance(folder: Path, device: str) -> Provenance:
-    """Return the provenance of a measurement made now on `device` (empty for a function), in a repository."""
+    """Return the provenance of a measurement made now on `device` (empty for a function)."""
     return Provenance(
         date=datetime.now(timezone.utc).date().isoformat(),
         commit=_commit(folder),
@@ -30,7 +43,7 @@ def provenance(folder: Path, device: str) -> Provenance:
 
 
 def changed_since(then: Provenance, now: Provenance) -> tuple[str, ...]:
-    """Return in words what may move a number: other hardware or versions."""
+    """Return differences that may change a number: hardware and versions."""
     pairs = [(device_class(then.device), now.device, "device")]
     if then.hardware and now.hardware:  # a measurement from the cache does not know the accelerator's name
         pairs.append((then.hardware, now.hardware, "hardware"))
@@ -41,7 +54,7 @@ def changed_since(then: Provenance, now: Provenance) -> tuple[str, ...]:
 
 @functools.cache
 def _commit(folder: Path) -> str:
-    """Return the commit checked out, with ``+`` where tracked files were changed; empty outside a repository."""
+    """Return the current commit, with ``+`` if tracked files are changed; empty outside a repository."""
     return git_says(folder, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*")
 
 
@@ -54,10 +67,57 @@ def _hardware(device: str) -> str:
 
 @functools.cache
 def _processor() -> str:
-    """Return the processor's model, where the system says it; else its architecture."""
+    """Return the processor's model, else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, "") or platform.processor() or platform.machine()
+
+
+# Systems of CI check out a commit rather than a branch; a pull request's own branch comes first.
+_BRANCH_VARIABLES = (
+    "GITHUB_HEAD_REF",
+    "GITHUB_REF_NAME",
+    "CI_MERGE_REQUEST_SOURCE_BRANCH_NAME",
+    "CI_COMMIT_REF_NAME",
+    "BUILD_SOURCEBRANCHNAME",
+    "BUILDKITE_BRANCH",
+    "CIRCLE_BRANCH",
+    "BRANCH_NAME",
+)
+_PROJECT_VARIABLES = ("GITHUB_REPOSITORY", "CI_PROJECT_PATH", "BUILD_REPOSITORY_NAME")
+
+
+def branch(folder: Path) -> str:
+    """Return the current branch, else the one that CI names, else nothing."""
+    return git_says(folder, "symbolic-ref", "--short", "-q", "HEAD") or _first(_BRANCH_VARIABLES)
+
+
+def project(folder: Path) -> str:
+    """Return the project's name in CI, as in ``owner/name``, else the folder's."""
+    return _first(_PROJECT_VARIABLES) or folder.resolve().name
+
+
+def _first(variables: Iterable[str]) -> str:
+    return next(filter(None, (os.environ.get(name) for name in variables)), "")
+
+
+def git_says(folder: Path, *arguments: str) -> str:
+    """Return the stripped output of a git command; empty if it fails or there is no git."""
+    try:
+        return git(folder, *arguments, timeout=30)
+    except ConfigError:
+        return ""
+
+
+def git(folder: Path, *arguments: str, timeout: float | None = None) -> str:
+    """Return the stripped output of a git command, or raise ConfigError with what git says."""
+    how: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "errors": "replace", "timeout": timeout}
+    try:
+        return str(subprocess.run(["git", *arguments], cwd=folder, check=True, **how).stdout).strip()
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(f"git {arguments[0]} failed: {' '.join(error.stderr.split())}") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"git {arguments[0]} cannot be run: {error}") from None

@@ -2,12 +2,10 @@
 
 The figures bear the names that ``llama-perplexity --kl-divergence`` prints, and are computed by its formulas
 (tools/perplexity/perplexity.cpp); its errors take tokens as independent, which those of one document are not, and are
-called iid for that. The standard errors of the scores are those between clusters (`metrics.noise.means`).
+called iid for that. The standard errors of the scores are those between clusters (`stats.means`).
 """
 
 from __future__ import annotations
-
-__all__ = ["KL_STATISTICS", "Divergence", "DivergenceStatistics", "Figure", "divergence", "kl", "top1"]
 
 import math
 from collections.abc import Mapping
@@ -16,32 +14,35 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.arrays import Floats
-from pytest_lmgate.config.signature import Signature
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.sample import Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.settings.requests import Signature
+from pytest_lmgate.stats.sample import Scale
 
 KL_STATISTICS: Mapping[str, float] = {
     "mean": math.nan, "median": 50, "p90": 90, "p95": 95, "p99": 99, "p99.9": 99.9, "max": 100,
 }  # fmt: skip
 """Statistics of the KL divergence per token, with the percentile that each is; the mean is none."""
 
+SMALL_RATIO, CONTROL_ERRORS = 2.0, 3.0
+"""Where a sampled divergence has its control variate: see `_sampled`."""
+_LARGEST_EXPONENT = 700.0
 _PERCENTILES = {"99.9%": 99.9, "99.0%": 99, "95.0%": 95, "90.0%": 90, "75.0%": 75, "Median": 50, "25.0%": 25,
                 "10.0%": 10, "5.0%": 5, "1.0%": 1, "0.1%": 0.1}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class DivergenceStatistics(TargetLayout):
-    """What a comparison of two models keeps: numbers per target, each of shape ``[targets]``, window after window.
+    """Statistics of a comparison of two models, each of shape ``[targets]``, window after window.
 
     Attributes:
         kl: ``sum_i p_i (log p_i - log q_i)``, nats.
         dp: ``q(target) - p(target)``.
-        same_top: 1 where the arg-max agrees, else 0.
-        nll_p: Of the reference, nats.
-        nll_q: Of the candidate, nats.
+        same_top: 1 if the arg-max agrees, else 0.
+        nll_p: NLL of the reference, nats.
+        nll_q: NLL of the candidate, nats.
     """
 
     kl: Floats
@@ -60,14 +61,40 @@ class DivergenceStatistics(TargetLayout):
                 raise MetricInputError(f"{name}: expected finite numbers, got {bad} of {expected} NaN or infinite")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SampledStatistics(TargetLayout):
+    """NLLs in nats of tokens that were drawn from p, shape ``[targets]`` each, one window for each text.
+
+    Attributes:
+        nll_p: Under p.
+        nll_q: Under q.
+    """
+
+    nll_p: Floats
+    nll_q: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenStatistics(SampledStatistics):
+    """A model as it writes, p, and as it reads, q, with the texts.
+
+    Attributes:
+        ids: Token ids of all prompts, each followed by what the model wrote, shape ``[tokens]``.
+        prompt_tokens: Tokens of each prompt, shape ``[windows]``.
+    """
+
+    ids: Ints
+    prompt_tokens: Ints
+
+
 @dataclass(frozen=True)
 class Figure:
     """A number with its errors.
 
     Attributes:
         value: The number.
-        stderr: Its standard error between clusters; None where it has none, or with too few clusters.
-        iid_stderr: The same as if tokens were independent, by llama.cpp's formula; None where it prints none.
+        stderr: Standard error between clusters; None if undefined or with too few clusters.
+        iid_stderr: Standard error for independent tokens, by llama.cpp's formula; None if it prints none.
     """
 
     value: float
@@ -77,7 +104,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Everything about a candidate, `model`, beside its reference.
+    """All figures of a candidate, `model`, and its reference.
 
     Attributes:
         figures: By the names that llama.cpp prints, in its order; nats, and probabilities from 0 to 1.
@@ -85,7 +112,7 @@ class Divergence:
         signature: How the figures were made, in one line.
         fingerprint: Content address of the measurement.
         cached: Whether the measurement came from the cache.
-        seconds: Wall time of measuring or looking up.
+        seconds: Wall time of measuring or lookup.
     """
 
     figures: Mapping[str, Figure]
@@ -120,7 +147,7 @@ class Divergence:
 
     @property
     def details(self) -> dict[str, float]:
-        """The figures as plain numbers; errors follow theirs under its name and which error it is."""
+        """The figures as plain numbers; errors follow theirs, with the kind of error in their names."""
         flat: dict[str, float] = {}
         for name, figure in self.figures.items():
             flat[name] = figure.value
@@ -131,7 +158,7 @@ class Divergence:
         return flat
 
     def placed(self, **where: Any) -> Divergence:
-        """Return the same with names and the address of the measurement."""
+        """Return this divergence with the names and the address of its measurement."""
         return replace(self, **where)
 
     def __str__(self) -> str:
@@ -145,16 +172,24 @@ class Divergence:
         return "\n".join(lines)
 
 
-def kl(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = False, statistic: str = "mean") -> Score:
+def kl(
+    statistics: DivergenceStatistics | SampledStatistics,
+    *,
+    signature: Signature,
+    iid: bool = False,
+    statistic: str = "mean",
+) -> Score:
     """Return a statistic of the KL divergence per token, in nats.
 
     Args:
-        statistics: The measurement.
-        signature: How it was made.
-        iid: Whether the protocol's own program prints errors that take tokens as independent.
+        statistics: The measurement; of a sampled one there is the mean only, see `_sampled`.
+        signature: Its settings.
+        iid: Whether the protocol's own program prints errors for independent tokens.
         statistic: One of `KL_STATISTICS`. The mean alone has a standard error; percentiles are interpolated linearly,
             as llama.cpp does.
     """
+    if isinstance(statistics, SampledStatistics):
+        return _sampled("kl", statistics, signature, {"statistic": statistic})
     whole = divergence(statistics, signature=signature)
     signature = signature.plus(("statistic", statistic))
     details = {"statistic": statistic, **whole.details}
@@ -162,6 +197,30 @@ def kl(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = Fa
         value = float(np.percentile(statistics.kl, KL_STATISTICS[statistic]))
         return Score(value, metric="kl", n=len(statistics.kl), signature=signature, iid=iid, details=details)
     return _mean_score("kl", statistics, statistics.kl, signature, details, scale=Scale("lower", lowest=0), iid=iid)
+
+
+def self_kl(statistics: WrittenStatistics, *, signature: Signature) -> Score:
+    """Return the KL divergence per token of a model that reads from the same model as it writes, in nats."""
+    return _sampled("self_kl", statistics, signature, {})
+
+
+def _sampled(metric: str, statistics: SampledStatistics, signature: Signature, details: Mapping[str, Any]) -> Score:
+    """Estimate KL(p || q) in nats per token from tokens that were drawn from p.
+
+    With ``r = log q - log p`` of such a token, ``-r`` has the mean KL and ``exp(r) - 1`` the mean 0, so the mean of
+    ``-r + lambda (exp(r) - 1)`` is the KL for any fixed lambda (Schulman 2020, "Approximating KL Divergence"; a control
+    variate). lambda is 1 where all abs(r) are below `SMALL_RATIO` and the mean of ``exp(r) - 1`` is within
+    `CONTROL_ERRORS` of its standard errors of 0, else 0: a sample does not hold the tail of ``exp(r)`` of a damaged
+    model (benchmarks/sampled_kl.py).
+    """
+    r = statistics.nll_p - statistics.nll_q
+    largest = float(np.abs(r).max())
+    control = statistics.mean(np.expm1(np.minimum(r, _LARGEST_EXPONENT)))
+    errors = abs(control.mean) / max(control.stderr or math.inf, math.ulp(0.0))
+    weight = 1 if largest < SMALL_RATIO and errors < CONTROL_ERRORS else 0
+    found = {**details, "estimator": "sampled", "lambda": weight, "largest |log q - log p|": largest}
+    values = -r + weight * np.expm1(r) if weight else -r
+    return _mean_score(metric, statistics, values, signature, found, scale=Scale("lower"), iid=False)
 
 
 def top1(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = False) -> Score:
@@ -173,7 +232,7 @@ def top1(statistics: DivergenceStatistics, *, signature: Signature, iid: bool = 
 
 def _mean_score(
     metric: str,
-    statistics: DivergenceStatistics,
+    statistics: TargetLayout,
     values: Floats,
     signature: Signature,
     details: Mapping[str, Any],
@@ -258,17 +317,17 @@ def _shares(statistics: DivergenceStatistics) -> dict[str, Figure]:
 
 
 def _iid_error(x: Floats) -> float:
-    """``sqrt((mean(x^2) - mean(x)^2) / (N - 1))``, of which the numerator is computed about the mean."""
+    """``sqrt((mean(x^2) - mean(x)^2) / (N - 1))``, computed about the mean."""
     return math.sqrt(float(np.mean((x - x.mean()) ** 2)) / (len(x) - 1)) if len(x) > 1 else math.nan
 
 
 def _iid_covariance(a: Floats, b: Floats) -> float:
-    """``(mean(ab) - mean(a) mean(b)) / (N - 1)``, likewise."""
+    """``(mean(ab) - mean(a) mean(b)) / (N - 1)``, computed about the means."""
     return float(np.mean((a - a.mean()) * (b - b.mean()))) / (len(a) - 1) if len(a) > 1 else math.nan
 
 
 def _correlation(cov: float, u_q: float, u_p: float, *, same: bool) -> float:
-    """Correlation of the mean NLLs: 1 of equal ones, undefined (NaN) where one model does not vary."""
+    """Correlation of the mean NLLs: 1 if equal, NaN if one model does not vary."""
     if same:
         return 1.0
     return cov / (u_q * u_p) if u_q * u_p > 0 else math.nan

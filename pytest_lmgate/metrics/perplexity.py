@@ -6,8 +6,6 @@ what the original text holds; ``bits_per_byte = sum NLL / (ln 2 * UTF-8 bytes)``
 
 from __future__ import annotations
 
-__all__ = ["LikelihoodStatistics", "perplexity"]
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,17 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Ints
-from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.by_row import ByRow
-from pytest_lmgate.metrics.sample import Sample, Scale
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.settings.requests import Signature
+from pytest_lmgate.stats.sample import ByRow, Sample, Scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class LikelihoodStatistics(TargetLayout):
-    """What a likelihood measurement keeps.
+    """Statistics of a likelihood measurement.
 
     Attributes:
         nll: Nats, shape ``[targets]``, window after window.
@@ -60,10 +57,10 @@ def perplexity(
 
     Args:
         statistics: The measurement.
-        signature: How the number was made, in one line.
+        signature: Its settings.
         unit: ``token``, ``word``, ``byte``, ``char`` or ``bits_per_byte``.
         average: ``token``, or ``window`` for the exp of the unweighted mean of the windows' means.
-        iid: Add llama.cpp's standard error, which takes tokens as independent, to the details.
+        iid: Add llama.cpp's standard error, for independent tokens, to the details.
         metric: Name of the score.
 
     Returns:
@@ -121,7 +118,7 @@ def perplexity(
 
 
 def _sizes(statistics: LikelihoodStatistics, unit: str) -> Ints | None:
-    """Return how many of a unit each document has, shape ``[documents]``; None for tokens."""
+    """Return the size of each document in a unit, shape ``[documents]``; None for tokens."""
     texts = {"word": statistics.words, "char": statistics.chars}
     return None if unit == "token" else texts.get(unit, statistics.utf8_bytes)
 

@@ -6,20 +6,18 @@ the value never takes part in a comparison.
 
 from __future__ import annotations
 
-__all__ = ["Score", "distinct", "sample_of"]
-
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pytest_lmgate.config.signature import Signature
-from pytest_lmgate.errors import harmless_line
+from pytest_lmgate.errors import escape_controls
+from pytest_lmgate.settings.metrics import METRICS, Direction
+from pytest_lmgate.settings.requests import Signature
 
 if TYPE_CHECKING:
-    from pytest_lmgate.metrics.sample import Sample
-
-Direction = Literal["lower", "higher"]
+    from pytest_lmgate.metrics.texts import ScoredRow
+    from pytest_lmgate.stats.sample import Sample
 
 
 @dataclass(eq=False, repr=False)
@@ -28,22 +26,23 @@ class Score(float):
 
     Attributes:
         metric: Name of the metric, as in ``ppl``, ``bpb``, ``bleu``.
-        unit: What one unit of `n` is counted per: ``token``, ``word``, ``byte``, ``char``, ``row``.
+        unit: Unit of `n`: ``token``, ``word``, ``byte``, ``char``, ``row``.
         direction: ``lower`` if smaller values are better, else ``higher``.
-        n: How many targets (or rows) the value is a mean over.
-        stderr: Standard error in the value's own unit, or None where there are too few clusters.
-        interval: Two-sided 95 % interval ``(low, high)`` in the value's own unit, or None likewise.
+        n: Number of targets (or rows) in the mean.
+        stderr: Standard error in the value's own unit; None with too few clusters.
+        interval: Two-sided 95% interval ``(low, high)`` in the value's own unit; None with too few clusters.
         signature: Everything needed to reproduce the number from a paper, in one line.
-        iid: Whether the protocol's own program prints an error that takes tokens as independent.
+        iid: Whether the protocol's own program prints an error for independent tokens.
         cached: Whether the measurement came from the cache.
-        model: Name of the model as the user wrote it.
-        dataset: Name of the dataset as the user wrote it.
+        model: Name of the model, as written by the user.
+        dataset: Name of the dataset, as written by the user.
         device: Where the model runs: ``cpu``, ``cuda``, ``mps``; empty for texts and functions.
         fingerprint: Content address of the measurement.
-        seconds: Wall time of measuring or looking up.
+        seconds: Wall time of measuring or lookup.
         details: Further figures under the field's names.
-        sample: What the value is made of, for comparing it with another; not kept by pickling.
+        sample: Statistics behind the value, for comparisons; not pickled.
         content: Digest of the model, wherever it runs; empty for texts and functions.
+        show_row: Of texts, returns what a row says, by its index from 0; not pickled.
     """
 
     number: InitVar[float]
@@ -65,9 +64,9 @@ class Score(float):
     details: Mapping[str, Any] = field(default_factory=dict)
     sample: Sample | None = None
     content: str = ""
+    show_row: Callable[[int], ScoredRow] | None = None
 
     def __new__(cls, number: float, **_: object) -> Score:
-        """Make the float; the fields are set after it."""
         return super().__new__(cls, number)
 
     def __post_init__(self, number: float) -> None:
@@ -76,12 +75,12 @@ class Score(float):
             self.signature = Signature.parse(self.signature)
 
     def placed(self, *, model: str, dataset: str, fingerprint: str, cached: bool, seconds: float) -> Score:
-        """Return this score with the names and the address of the measurement it came from."""
+        """Return this score with the names and the address of its measurement."""
         where = {"model": model, "dataset": dataset, "fingerprint": fingerprint, "cached": cached, "seconds": seconds}
         return _rebuild(float(self), {**vars(self), **where})
 
     def identified(self, data: str, **others: str) -> Score:
-        """Return this score with a sample that says what it was measured on, by digests: its data, and what else."""
+        """Return this score with the identity of its sample: digests of the data and the rest."""
         found = self.sample
         sample = None if found is None else found.identified(data=data, signature=self.signature, **others)
         return _rebuild(float(self), {**vars(self), "sample": sample})
@@ -96,9 +95,14 @@ class Score(float):
         """Whether the value can be judged at all."""
         return math.isfinite(self)
 
+    def require_sample(self) -> Sample:
+        """Return the sample; only percentiles of a divergence lack one, and they are never compared."""
+        assert self.sample is not None
+        return self.sample
+
     def __repr__(self) -> str:
         noise = f" [{self.interval[0]:.6g}, {self.interval[1]:.6g}]" if self.interval else ""
-        where = harmless_line(f", {self.model} on {self.dataset}") if self.model else ""
+        where = escape_controls(f", {self.model} on {self.dataset}", line=True) if self.model else ""
         cached = ", cached" if self.cached else ""
         return f"{self.metric} {float(self):.6g}{noise} ({self.n:,} {self.unit}s, {self.signature}{where}{cached})"
 
@@ -106,17 +110,11 @@ class Score(float):
         return float.__repr__(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (float(self), {**vars(self), "sample": None})
-
-
-def sample_of(score: Score) -> Sample:
-    """Return the sample of a score to compare; only percentiles of a divergence lack one, and none is compared."""
-    assert score.sample is not None
-    return score.sample
+        return _rebuild, (float(self), {**vars(self), "sample": None, "show_row": None})
 
 
 def distinct(a: float, b: float) -> tuple[str, str]:
-    """Format two numbers with as many digits as it takes to see that they differ, if they do."""
+    """Format two numbers with enough digits to differ, if they do."""
     for digits in range(6, 18):
         left, right = f"{a:.{digits}g}", f"{b:.{digits}g}"
         if left != right or a == b:
@@ -126,3 +124,13 @@ def distinct(a: float, b: float) -> tuple[str, str]:
 
 def _rebuild(value: float, attributes: dict[str, Any]) -> Score:
     return Score(value, **attributes)
+
+
+def make_score(name: str, statistics: object, /, **how: Any) -> Score:
+    """Make the score of a metric from its statistics.
+
+    Raises:
+        LmgateError: The statistics cannot be scored.
+    """
+    score: Score = METRICS[name].scorer()(statistics, **how)
+    return score

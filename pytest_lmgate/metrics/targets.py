@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["TargetLayout"]
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,24 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.metrics.by_row import ByRow
-from pytest_lmgate.metrics.noise.clusters import merged_rows, window_blocks
-from pytest_lmgate.metrics.noise.means import ClusteredMean, noisy_mean
-from pytest_lmgate.metrics.sample import Sample, Scale
+from pytest_lmgate.stats.means import ClusteredMean, merged_rows, noisy_mean, window_blocks
+from pytest_lmgate.stats.sample import ByRow, Sample, Scale
 
 _AT_ONCE = 2**20  # targets that are copied at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetLayout:
-    """Where the targets of a measurement lie, window after window; a measurement adds numbers per target.
+    """The places of a measurement's targets, window after window.
 
     Attributes:
         window_targets: Targets of each window, shape ``[windows]``.
         window_document: Document of each window, shape ``[windows]``, not decreasing.
         running_text: Whether the rows were read as one text.
-        row_targets: Targets of each row in the order of the text, shape ``[rows]``; they add up to those of the
-            windows. None where the text has no rows.
+        row_targets: Targets of each row in the order of the text, shape ``[rows]``, with the same total as the
+            windows'. None if the text has no rows.
         targets: Digest of the targets: measurements with the same digest are of the same tokens.
     """
 
@@ -41,11 +37,11 @@ class TargetLayout:
 
     @property
     def has_rows(self) -> bool:
-        """Whether at least two rows hold targets; a single row is a text without rows."""
+        """Whether at least two rows have targets; a single row is a text without rows."""
         return self._sizes_of_rows(by_window=False) is not None
 
     def window_sums(self, values: NDArray[np.floating]) -> Floats:
-        """Add up a number per target in each window, in float64; shape ``[windows]``."""
+        """Sum a number per target in each window, in float64; shape ``[windows]``."""
         return _run_sums(values, self.window_targets)
 
     def mean(self, values: Floats) -> ClusteredMean:
@@ -57,7 +53,7 @@ class TargetLayout:
 
         Args:
             values: Shape ``[targets]``, in the order of the windows.
-            scale: Makes the metric's value of their mean.
+            scale: Turns their mean into the metric's value.
             by_window: Whether the metric is a mean over windows.
         """
         per_window = self.window_sums(values) / self.window_targets if by_window else None
@@ -67,22 +63,13 @@ class TargetLayout:
         return Sample(sums[:, None], counts, scale, identity=identity, rows=by_row is not None, by_row=by_row)
 
     def rows_of(self) -> Ints | None:
-        """Return the row of each target, shape ``[targets]``; None where the text has no rows."""
+        """Return the row of each target, shape ``[targets]``; None if the text has no rows."""
         if not self.has_rows or self.row_targets is None:
             return None
         return np.repeat(np.arange(len(self.row_targets), dtype=np.int64), self.row_targets)
 
-    def clusters_of(self) -> Ints:
-        """Return the cluster of each target, between which the noise of a mean over targets is judged."""
-        if (rows := self.rows_of()) is None:
-            return np.repeat(window_blocks(self.window_targets), self.window_targets)
-        assert self.row_targets is not None
-        clusters = np.zeros(len(self.row_targets), dtype=np.int64)
-        clusters[self.row_targets > 0] = merged_rows(self.row_targets[self.row_targets > 0])
-        return clusters[rows]
-
     def _by_row(self, values: NDArray[np.floating], *, by_window: bool) -> ByRow | None:
-        """Add up a number per target, or per window, row by row."""
+        """Sum a number per target, or per window, by row."""
         if (sizes := self._sizes_of_rows(by_window=by_window)) is None:
             return None
         sums = np.zeros(len(sizes))
@@ -92,7 +79,7 @@ class TargetLayout:
         return ByRow(sums[:, None], sizes, np.arange(len(sizes), dtype=np.int64))
 
     def of_targets(self, values: NDArray[np.floating]) -> tuple[Floats, Ints]:
-        """Add up a number per target.
+        """Sum a number per target by cluster.
 
         Args:
             values: Shape ``[targets]``, in the order of the windows.
@@ -103,7 +90,7 @@ class TargetLayout:
         return _summed(values, self.window_targets, self._sizes_of_rows(by_window=False))
 
     def of_windows(self, values: Floats) -> tuple[Floats, Ints]:
-        """Add up a number per window; a window belongs to the row that its first target belongs to.
+        """Sum a number per window by cluster; a window belongs to the row of its first target.
 
         Args:
             values: Shape ``[windows]``.
@@ -114,9 +101,9 @@ class TargetLayout:
         return _summed(values, np.ones_like(self.window_targets), self._sizes_of_rows(by_window=True))
 
     def _sizes_of_rows(self, *, by_window: bool) -> Ints | None:
-        """Return how many targets each row has, or windows; None where fewer than two rows have any.
+        """Return the number of targets (or windows) of each row; None if fewer than two rows have any.
 
-        A window is the row's that its first target is.
+        A window belongs to the row of its first target.
         """
         sizes = self.row_targets
         if sizes is not None and by_window:
@@ -127,7 +114,7 @@ class TargetLayout:
 
 
 def _summed(values: NDArray[np.floating], windows: Ints, rows: Ints | None) -> tuple[Floats, Ints]:
-    """Add up numbers by clusters of rows, or else by blocks of windows, given how many each row or window has."""
+    """Sum numbers by clusters of rows, or else by blocks of windows, given the size of each row or window."""
     if rows is None:
         return _grouped(_run_sums(values, windows), windows, window_blocks(windows))
     rows = rows[rows > 0]
@@ -135,7 +122,7 @@ def _summed(values: NDArray[np.floating], windows: Ints, rows: Ints | None) -> t
 
 
 def _run_sums(values: NDArray[np.floating], lengths: Ints) -> Floats:
-    """Add up consecutive runs of at least one value, in float64."""
+    """Sum consecutive non-empty runs of values, in float64."""
     sums = np.empty(len(lengths))
     for runs, within in _in_groups(lengths):
         begins = np.cumsum(lengths[runs]) - lengths[runs]
@@ -144,7 +131,7 @@ def _run_sums(values: NDArray[np.floating], lengths: Ints) -> Floats:
 
 
 def _in_groups(lengths: Ints) -> Iterator[tuple[slice, slice]]:
-    """Return slices of consecutive runs, and of their values, that are not many at a time."""
+    """Return slices of consecutive runs and of their values, a few at a time."""
     ends = np.cumsum(lengths)
     group = ends // _AT_ONCE
     runs = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(lengths)]

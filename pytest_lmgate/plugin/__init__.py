@@ -1,47 +1,84 @@
 """The pytest plugin's entry: options, markers, fixtures, and the hooks' registration. Nothing heavy is imported here.
 
 A gate measures in its test's setup phase, so that what cannot be measured is a pytest ERROR, and fails in its call
-phase, before the test's own body, so that a body that skips cannot hide a verdict. Verdicts travel in the reports'
-user_properties; the controller alone renders them.
+phase, before the test's own body, so that a body that skips cannot hide a verdict. Verdicts travel as an
+attribute of the reports; the controller alone renders them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import pytest
 
-from pytest_lmgate.plugin import hookspecs
-from pytest_lmgate.plugin.fixtures import FIXTURES
+from pytest_lmgate.plugin.fixtures import FIXTURES, describe_fixtures
 from pytest_lmgate.plugin.hooks import GateHooks
-from pytest_lmgate.plugin.options import add_options, project_file, reports
-from pytest_lmgate.plugin.planning import PlanHooks
-from pytest_lmgate.plugin.updates import update
-from pytest_lmgate.spec.catalogue import MARKERS_HELP
+from pytest_lmgate.plugin.options import add_options, project_file, reports, update
+from pytest_lmgate.settings.metrics import MARKER_NAMES
+
+if TYPE_CHECKING:
+    from pytest_lmgate.engines.base import Backend
+    from pytest_lmgate.metrics.texts import TextMetric
 
 __all__: list[str] = []
 
 globals().update(FIXTURES)  # where pytest looks for the fixtures of a plugin
 
 
+class HookSpecs:
+    """The hooks that a conftest.py or another plugin may implement."""
+
+    def pytest_lmgate_metrics(self, config: pytest.Config) -> Iterable[TextMetric]:
+        """Return metrics of texts, each a pure function from (predictions, references, rows) to statistics.
+
+        They get the markers ``metric_min`` and ``metric_max`` and the fixture ``metric_of``, and share generations,
+        intervals, worst rows and reports with the metrics of this package. Called once, for the first gate or fixture.
+        See docs/texts.md.
+        """
+        raise AssertionError("a hook specification is never called")  # pragma: no branch
+
+    def pytest_lmgate_backends(self, config: pytest.Config) -> Iterable[Backend]:
+        """Return engines: each describes models by their entries in lmgate.yaml, and loads them.
+
+        A model's entry chooses an engine by ``backend: NAME``, or by a suffix of its path that the engine claims.
+        Metrics, verdicts, the cache, resuming, progress and reports are the same for every engine. Called once, for
+        the first gate or fixture. See `pytest_lmgate.engines.base` and docs/engines.md.
+        """
+        raise AssertionError("a hook specification is never called")  # pragma: no branch
+
+
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare our hooks."""
-    pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.add_hookspecs(HookSpecs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options."""
     add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers and register the hooks."""
-    reports(config)  # a report that cannot be made is said now, not after an hour of measuring
+    reports(config)  # raises here rather than after an hour of measuring
     update(config)
-    project_file(config)  # one that is named but not there may hold gates
-    for line in MARKERS_HELP.values():
+    project_file(config)  # a missing file may hold gates
+    for line in _markers(config):
         config.addinivalue_line("markers", line)
+    if config.getoption("showfixtures") or config.getoption("show_fixtures_per_test"):
+        describe_fixtures()
     hooks = GateHooks(config)
-    # None has a name, by which -p no:NAME could leave it out alone.
+    # Registered without names, so that -p no:NAME cannot disable one of them alone.
     config.pluginmanager.register(hooks)
-    config.pluginmanager.register(hooks.controller)
+    if hooks.controller is not None:
+        config.pluginmanager.register(hooks.controller)
     if config.getoption("lmgate_plan"):
+        from pytest_lmgate.plugin.planning import PlanHooks
+
         config.pluginmanager.register(PlanHooks(config, hooks))
+
+
+def _markers(config: pytest.Config) -> Iterable[str]:
+    """Return the markers' names, with their help for ``pytest --markers``, which imports all records of settings."""
+    if not config.getoption("markers"):
+        return MARKER_NAMES
+    from pytest_lmgate.settings.help import markers_help
+
+    return markers_help().values()

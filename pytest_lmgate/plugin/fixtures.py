@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["FIXTURES"]
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_lmgate.plugin.hooks import GateHooks
-from pytest_lmgate.spec.catalogue import FIXTURES_HELP
+from pytest_lmgate.settings import metrics
 
 if TYPE_CHECKING:
     from pytest_lmgate.metrics.divergence import Divergence
@@ -18,13 +16,12 @@ if TYPE_CHECKING:
 
 
 class Measure:
-    """The value of ``ppl_of`` and so on; its repr is its name, so that a failed assertion reads as it was written."""
+    """The value of ``ppl_of`` and so on; its repr is its name, for failed assertions."""
 
     def __init__(self, hooks: GateHooks, name: str) -> None:
         self._hooks, self._session, self._name = hooks, hooks.session(), name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Score | Divergence:
-        """Measure; see the fixtures."""
         __tracebackhide__ = True
         return self._session.score(self._hooks.running, self._name, args, kwargs)
 
@@ -32,7 +29,10 @@ class Measure:
         return self._name
 
 
-def _fixture(name: str, doc: str) -> Any:
+_FUNCTIONS: dict[str, Callable[[pytest.Config], Measure]] = {}
+
+
+def _fixture(name: str) -> Any:
     def measure(pytestconfig: pytest.Config) -> Measure:
         if pytestconfig.getoption("no_lmgate"):
             pytest.skip("--no-lmgate: nothing is measured")
@@ -41,9 +41,17 @@ def _fixture(name: str, doc: str) -> Any:
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
-    measure.__doc__ = doc
+    _FUNCTIONS[name] = measure
     named: Callable[[Any], Any] = pytest.fixture(scope="session", name=name)
     return named(measure)
 
 
-FIXTURES = {name: _fixture(name, doc) for name, doc in FIXTURES_HELP.items()}
+FIXTURES = {name: _fixture(name) for name in metrics.FIXTURES}
+
+
+def describe_fixtures() -> None:
+    """Write the docstrings that ``pytest --fixtures`` shows."""
+    from pytest_lmgate.settings.help import fixtures_help
+
+    for name, words in fixtures_help().items():
+        _FUNCTIONS[name].__doc__ = words

@@ -2,94 +2,61 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "add_options",
-    "arguments",
-    "baseline_file",
-    "baseline_folder",
-    "cache_folder",
-    "flag",
-    "history",
-    "project_file",
-    "reports",
-    "session_options",
-    "text",
-    "unknown_variables",
-    "verify",
-    "workers",
-]
-
 import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.config import BASELINE_NAME, CACHE_NAME, is_on
 from pytest_lmgate.errors import ConfigError, nearest
-from pytest_lmgate.plugin.updates import UPDATES
-from pytest_lmgate.report.formats.table import FORMATS
+from pytest_lmgate.report.formats import FORMATS
+from pytest_lmgate.settings.options import (
+    BASELINE_NAME,
+    CACHE_NAME,
+    OFF,
+    OPTIONS,
+    is_on,
+    key_of,
+    named_project_file,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from pytest_lmgate.cache.remote import Address
-    from pytest_lmgate.config.executor import Executor
-    from pytest_lmgate.config.options import Options
+    from pytest_lmgate.settings.session import Executor, Options
 
-_TEXTS = {
-    "config": ("FILE", "lmgate.yaml to use (default: the nearest one from a test's own folder upward)"),
-    "cache": ("FOLDER", f"folder of measurements (default: {CACHE_NAME} in rootdir); LMGATE_CACHE_KEY signs it"),
-    "remote-cache": ("URL", "second level of the cache, for several machines: s3://, gs://, file:// and so on"),
-    "baseline": ("FILE", f"baseline of no_regression gates (default: {BASELINE_NAME} beside lmgate.yaml)"),
-    "history": ("FOLDER", "folder or URI that gets one record of each run, for lmgate history and the HTML report"),
-    "verify": ("N", "measure N cache hits again, drawn at random, and fail if they differ: a number, or all"),
-    "executor": ("RAY", "run models on a Ray cluster: ray, or ray://host:port, with ?workers=N&num_gpus=1 and so on"),
-    "device": ("DEVICE", "device of models whose entry names none: auto, cuda, mps, cpu"),
-}
-_FLAGS = {
-    "refresh": "measure again whatever the gates need",
-    "remote-cache-readonly": "read the remote cache and write nothing to it, as for pull requests from forks",
-    "offline": "never use the network; what is missing is an error",
-    "fail-fast": "stop a measurement as soon as its partial sum proves the limit broken",
-    "strict": "fail wherever a gate is inconclusive",
-    "holm": "correct no_regression gates for how many they are (Holm)",
-    "require-all": "refuse a session that leaves gates of lmgate.yaml out",
-    "explain-cache": "say per gate whether the cache had it, and if not which ingredient changed",
-}
+# Variables by which the common systems can be told; most set CI besides.
+CI_VARIABLES = (
+    "CI", "GITHUB_ACTIONS", "GITLAB_CI", "TF_BUILD", "JENKINS_URL", "BUILDKITE", "CIRCLECI", "TEAMCITY_VERSION",
+)  # fmt: skip
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare the options and their ini keys."""
     group = parser.getgroup("lmgate", "language model gates (with the environment variable of each option)")
-    for name, (metavar, words) in _TEXTS.items():
-        group.addoption(f"--lmgate-{name}", metavar=metavar, help=f"{words} [{_key(name).upper()}]")
-        parser.addini(_key(name), words, default=None)
-    for name, words in _FLAGS.items():
-        group.addoption(f"--lmgate-{name}", action="store_true", default=None, help=f"{words} [{_key(name).upper()}=1]")
-        parser.addini(_key(name), words, default=None)
-    # Not for ini files or the environment: a session that writes the baseline judges nothing by it.
-    for name, words in UPDATES.items():
-        group.addoption(f"--lmgate-{name}", action="store_true", default=False, help=words)
-    group.addoption(
-        "--lmgate-report",
-        action="append",
-        metavar="TYPE:DEST",
-        help=f"write the verdicts: {_forms()}; - as FILE is stdout (repeatable) [LMGATE_REPORT]",
-    )
-    parser.addini("lmgate_report", "reports to write, TYPE:DEST each", type="linelist", default=[])
-    group.addoption("--lmgate-plan", action="store_true", default=False, help="say what would be measured; run no test")
-    group.addoption("--no-lmgate", action="store_true", default=False, help="skip every test that needs a measurement")
+    for name, option in OPTIONS.items():
+        key = key_of(name)
+        variable = "" if option.effect else f" [{key.upper()}{'' if option.metavar else '=1'}]"
+        how: dict[str, Any] = {"metavar": option.metavar} if option.metavar else {"action": "store_true"}
+        # pytest compares a destination that it has to find with those of all other options, in each session.
+        group.addoption(f"--lmgate-{name}", dest=key, default=None, help=option.help + variable, **how)
+        if not option.effect:
+            parser.addini(key, option.help, default=None)
+    forms = ", ".join(name if kind.destination else f"{name}:FILE" for name, kind in FORMATS.items())
+    words = f"write the verdicts: {forms}; - as FILE is stdout (repeatable) [LMGATE_REPORT]"
+    group.addoption("--lmgate-report", action="append", metavar="TYPE:DEST", help=words)
+    parser.addini("lmgate_report", "reports to write, each as TYPE:DEST", type="linelist", default=[])
+    group.addoption("--no-lmgate", action="store_true", default=False, help="skip all tests that need a measurement")
 
 
 def session_options(config: pytest.Config, run: str) -> Options:
-    """Return the options of a session in the run of this id, which everything that measures reads.
+    """Return the options of the session.
 
     Raises:
-        pytest.UsageError: One is not what it should be; ConfigError says the same.
+        pytest.UsageError: An option is wrong; ConfigError likewise.
     """
-    from pytest_lmgate.config.cache_key import CacheKey
-    from pytest_lmgate.config.options import Options
+    from pytest_lmgate.settings.session import CacheKey, Options
 
     return Options(
         cache=cache_folder(config),
@@ -113,72 +80,63 @@ def session_options(config: pytest.Config, run: str) -> Options:
 
 
 def _executor(config: pytest.Config) -> Executor | None:
-    """Return where models run, or raise ConfigError; each worker of xdist would ask for workers of its own."""
-    from pytest_lmgate.config.executor import Executor
+    from pytest_lmgate.settings.session import Executor
 
     given = text(config, "executor")
     if given and workers(config) > 1:
-        raise pytest.UsageError("--lmgate-executor: its workers share the reading already: leave out -n")
+        raise pytest.UsageError("--lmgate-executor: Ray already distributes the work: remove -n")
     return Executor.parse(given) if given else None
 
 
 def text(config: pytest.Config, name: str) -> str | None:
-    """Return an option that is text, or None where it is not set."""
-    for value in (config.getoption(f"--lmgate-{name}"), config.getini(_key(name)), os.environ.get(_key(name).upper())):
-        if value:
-            return str(value)
-    return None
+    return text_of(name, config.getoption(f"--lmgate-{name}"), config.getini(key_of(name)))
 
 
 def unknown_variables() -> list[str]:
-    """Say of each environment variable that begins as ours do and is none of them which one may be meant."""
-    prefix, known = "LMGATE_", {name.replace("-", "_").upper() for name in (*_TEXTS, *_FLAGS, "report", "cache-key")}
+    """Return a sentence for each unknown environment variable with our prefix."""
+    prefix = "LMGATE_"
+    names = [name for name, option in OPTIONS.items() if not option.effect]  # the others are for the command line only
+    known = {key_of(name)[7:].upper() for name in (*names, "report", "cache-key")}
     problems = []
     for name in sorted(each.removeprefix(prefix) for each in os.environ if each.startswith(prefix)):
         if name not in known:
             hint = nearest(name, known).replace("'", f"'{prefix}", 1)
             problems.append(
-                f"the environment variable {prefix}{name} is none of this plugin's{hint}: correct it or unset it; one "
-                f"of your own needs a name that does not begin with {prefix}"
+                f"the environment variable {prefix}{name} is none of this plugin's{hint}: correct or unset it; your "
+                f"own variables must not begin with {prefix}"
             )
     return problems
 
 
 def arguments(config: pytest.Config) -> tuple[str, ...]:
-    """Return the options on the command line that choose what is measured, and by what it is judged."""
+    """Return the options that affect results, to repeat in a "rerun with" hint."""
     own = {f"--lmgate-{name}": config.getoption(f"--lmgate-{name}") for name in ("config", "baseline", "device")}
     pytests = {"--config-file": config.option.inifilename, "--rootdir": config.option.rootdir}
     return tuple(f"{option}={value}" for option, value in {**pytests, **own}.items() if value)
 
 
 def project_file(config: pytest.Config) -> Path | None:
-    """Return the lmgate.yaml that was named, if any: in the ini file relative to that file, else to where pytest is.
+    """Return the lmgate.yaml given by option, if any; in an ini file it is relative to that file.
 
     Raises:
         pytest.UsageError: There is no such file.
     """
-    here = config.invocation_params.dir
-    folders = [
-        (config.getoption("--lmgate-config"), here),
-        (config.getini("lmgate_config"), config.inipath.parent if config.inipath else here),
-        (os.environ.get("LMGATE_CONFIG"), here),
-    ]
-    file = next((Path(folder, Path(given).expanduser()) for given, folder in folders if given), None)
+    typed, ini = config.getoption("--lmgate-config"), config.getini("lmgate_config")
+    file = named_project_file(typed, ini, config.inipath, config.invocation_params.dir)
     if file and not file.exists():
         raise pytest.UsageError(f"{file}: cannot be read: No such file or directory; check --lmgate-config")
     return file
 
 
 def cache_folder(config: pytest.Config) -> Path:
-    """Return the folder of measurements: as it was named, relative to rootdir."""
+    """Return the configured folder of measurements, relative to rootdir."""
     return config.rootpath / Path(text(config, "cache") or CACHE_NAME).expanduser()
 
 
 def baseline_folder(config: pytest.Config, project: Path | None) -> str:
-    """Return the folder of a project's baseline, relative to rootdir: that of its lmgate.yaml, where it was found.
+    """Return the folder of a project's baseline, relative to rootdir: that of its lmgate.yaml.
 
-    It is rootdir itself, an empty text, for an lmgate.yaml that was named or that is not below rootdir, and for all
-    projects where the baseline was named.
+    It is rootdir (an empty text) if the lmgate.yaml or the baseline is given by option, or lies outside of rootdir.
     """
     if project is None or project_file(config) or text(config, "baseline"):
         return ""
@@ -187,16 +145,16 @@ def baseline_folder(config: pytest.Config, project: Path | None) -> str:
 
 
 def baseline_file(config: pytest.Config, folder: str = "") -> tuple[Path, str]:
-    """Return the baseline file of a folder, and what the ids of its gates begin with, which the file leaves out.
+    """Return the baseline file, and the prefix of its gates' ids, which the file leaves out.
 
-    So the entries are the same whether pytest's rootdir is the repository's or the project's.
+    So entries are the same whether pytest's rootdir is the repository's or the project's.
     """
     named = Path(text(config, "baseline") or BASELINE_NAME).expanduser()
     return config.rootpath / folder / named, f"{folder}/" if folder else ""
 
 
 def history(config: pytest.Config) -> Path | Address | None:
-    """Return where the history is, a folder relative to rootdir or a URI; None where no run is recorded.
+    """Return the history's folder or URI; None if runs are not recorded.
 
     Raises:
         pytest.UsageError: It is a URI that cannot be used.
@@ -221,15 +179,15 @@ def flag(config: pytest.Config, name: str) -> bool:
     if config.getoption(f"--lmgate-{name}"):
         return True
     try:
-        return is_on(_key(name), config.getini(_key(name)), os.environ.get(_key(name).upper()))
+        return is_on(name, config.getini(key_of(name)))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
 
 
 def verify(config: pytest.Config) -> int:
-    """Return how many cache hits this process is to measure again.
+    """Return the number of cache hits to measure again.
 
-    Each worker of xdist measures as many: all hits may be in one, where all gates are of one model.
+    Each worker of xdist uses the same number: one worker may have all gates of a model.
 
     Raises:
         pytest.UsageError: It is not a number, nor ``all``.
@@ -243,20 +201,19 @@ def verify(config: pytest.Config) -> int:
 
 
 def workers(config: pytest.Config) -> int:
-    """Return how many processes run the tests."""
     return int(getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 def _worker(config: pytest.Config) -> int | None:
-    """Return the number of this worker, 1 for ``gw1``; None without xdist, or where the user named the worker."""
+    """Return the number of this worker, 1 for ``gw1``; None without xdist."""
     found = re.fullmatch(r"gw(\d+)", str(getattr(config, "workerinput", {}).get("workerid")))
     return int(found[1]) if found else None
 
 
 def reports(config: pytest.Config) -> list[tuple[str, str]]:
-    """Return type and destination of each report to write.
+    """Return type and destination of each report.
 
-    Environment variables in a destination are expanded, as in ``--junitxml``: no shell does that in ini files.
+    Expand environment variables, as in ``--junitxml``, because no shell does in ini files.
 
     Raises:
         pytest.UsageError: One is not ``TYPE:DEST``, its type is not known, or a variable is not set.
@@ -279,9 +236,42 @@ def _report(given: str) -> tuple[str, str]:
     return kind, os.path.expandvars(destination)
 
 
-def _forms() -> str:
-    return ", ".join(name if kind.destination else f"{name}:FILE" for name, kind in FORMATS.items())
+def require_command_line(config: pytest.Config) -> None:
+    """Refuse command-line options in ``addopts`` or PYTEST_ADDOPTS, where they would apply to each session.
+
+    Raises:
+        pytest.UsageError: An option is not from the command line.
+    """
+    if hasattr(config, "workerinput"):  # which has the options of its controller
+        return
+    effects = {f"--lmgate-{name}": option.effect for name, option in OPTIONS.items() if option.effect}
+    for option, effect in {**effects, "--no-lmgate": "no session would judge a gate"}.items():
+        if config.getoption(option) and option not in config.invocation_params.args:
+            raise pytest.UsageError(
+                f"{option}: expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest, so "
+                f"{effect}; remove it there"
+            )
 
 
-def _key(name: str) -> str:
-    return f"lmgate_{name.replace('-', '_')}"
+def update(config: pytest.Config) -> str:
+    """Return what to write to the baseline: ``all``, ``new``, ``prune`` (names only), or an empty text.
+
+    Raises:
+        pytest.UsageError: Two options at once, an update in CI, or an option that is not on the command line.
+    """
+    require_command_line(config)
+    every, new = config.getoption("--lmgate-update"), config.getoption("--lmgate-update-new-only")
+    if every and new:
+        raise pytest.UsageError("--lmgate-update and --lmgate-update-new-only: expected one of them, got both")
+    if config.getoption("--lmgate-prune"):
+        if every or new:
+            raise pytest.UsageError("--lmgate-prune and an update of the baseline: expected one of them, got both")
+        return "prune"
+    ci = next((name for name in CI_VARIABLES if os.environ.get(name, "").lower() not in OFF), None)
+    if (every or new) and ci and not config.getoption("--lmgate-force-update"):
+        raise pytest.UsageError(
+            f"--lmgate-update{'-new-only' * bool(new)}: refused in CI ({ci}={os.environ[ci]}), because a baseline "
+            "measured on the change under test would always pass; run it where you can review and commit the file, or "
+            "add --lmgate-force-update"
+        )
+    return "all" if every else "new" if new else ""

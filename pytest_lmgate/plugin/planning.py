@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["PlanHooks"]
-
 import pytest
 
-from pytest_lmgate.plugin.collection.gated import is_gated, is_measuring
+from pytest_lmgate.plugin.collection import is_gated, is_measuring
 from pytest_lmgate.plugin.hooks import GateHooks
 
 
 class PlanHooks:
-    """Registered where a plan is asked for. One process collects, whatever ``-n`` says, and `hooks` read the gates."""
+    """Registered by ``--lmgate-plan``; one process collects, even with ``-n``."""
 
     def __init__(self, config: pytest.Config, hooks: GateHooks) -> None:
         config.option.dist = "no"  # xdist then starts no workers
@@ -19,13 +17,13 @@ class PlanHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Plan in place of running, unless something could not be collected, which is pytest's to say."""
+        """Plan instead of running, unless collection failed: pytest reports that."""
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             return None
-        from pytest_lmgate.evaluate.plan import Plan
+        from pytest_lmgate.measure.plan import Plan
         from pytest_lmgate.plugin import options
-        from pytest_lmgate.report.terminal.plan import plan_lines
-        from pytest_lmgate.report.wording.counted import counted
+        from pytest_lmgate.report.terminal import plan_lines
+        from pytest_lmgate.report.text import counted
 
         plan, gates = Plan(options.cache_folder(session.config)), self._hooks.session()
         for item in filter(is_gated, session.items):
@@ -40,11 +38,10 @@ class PlanHooks:
         return True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Show the plan, if there is one."""
         if not self._lines:
             return
-        from pytest_lmgate.report.wording.excerpt import printable
+        from pytest_lmgate.errors import escape_controls
 
         terminalreporter.write_sep("=", "lmgate: the plan; nothing was measured")
         for line in self._lines:
-            terminalreporter.write_line(printable(line))
+            terminalreporter.write_line(escape_controls(line))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.cache.digest import FileDigests
+from pytest_lmgate.cache.fingerprint import FileDigests
 from tests.file_systems import notes_writes_by_mapping
 
 _opened: list[str] | None = None
@@ -38,7 +38,7 @@ def opened() -> Iterator[list[str]]:
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute from now, when the files of the test are no longer fresh."""
     now = time.time
-    monkeypatch.setattr("pytest_lmgate.cache.digest.time.time", lambda: now() + 60)
+    monkeypatch.setattr("pytest_lmgate.cache.fingerprint.time.time", lambda: now() + 60)
 
 
 @pytest.fixture
@@ -82,17 +82,6 @@ def test_a_file_that_was_just_written_is_not_remembered(
 
 
 @pytest.mark.usefixtures("later")
-def test_a_file_from_the_future_is_not_remembered(tmp_path: Path, digests: FileDigests, opened: list[str]) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"weights")
-    os.utime(path, (time.time() + 3600, time.time() + 3600))
-    for _ in range(2):
-        opened.clear()
-        digests.digest(path)
-        assert str(path) in opened
-
-
-@pytest.mark.usefixtures("later")
 def test_a_file_that_changes_while_it_is_read_is_not_remembered(
     tmp_path: Path, digests: FileDigests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +95,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(
         return digest
 
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_lmgate.cache.digest.sha256", read_and_changed)
+        patch.setattr("pytest_lmgate.cache.fingerprint.sha256", read_and_changed)
         digests.digest(path)
     assert digests.digest(path) == _sha256(b"behind")
 
@@ -165,58 +154,6 @@ def test_a_folder_that_cannot_be_written_only_costs_time(tmp_path: Path, opened:
         assert str(path) in opened
 
 
-def test_a_file_that_is_not_there_is_an_os_error(tmp_path: Path, digests: FileDigests) -> None:
-    with pytest.raises(FileNotFoundError):
-        digests.digest(tmp_path / "weights")
-
-
-def _hub_file(tmp_path: Path, blob: str, name: str = "model.safetensors") -> Path:
-    repo = tmp_path / "models--org--name"
-    (repo / "blobs").mkdir(parents=True, exist_ok=True)
-    (repo / "blobs" / blob).write_bytes(b"weights")
-    link = repo / "snapshots" / "0123abcd" / name
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(os.path.relpath(repo / "blobs" / blob, link.parent))
-    return link
-
-
-@pytest.mark.usefixtures("later")
-@pytest.mark.parametrize("name", ["model.safetensors", "sub/folder/config.json"])
-def test_a_file_of_the_hub_is_known_by_its_content_and_read_once(
-    tmp_path: Path, digests: FileDigests, opened: list[str], name: str
-) -> None:
-    blob = _sha256(b"weights")
-    link = _hub_file(tmp_path, blob, name)
-    assert digests.digest(link) == blob
-    opened.clear()
-    assert digests.digest(link) == blob
-    assert str(link) not in opened
-
-
-@pytest.mark.parametrize("blob", ["ab" * 32, "cd" * 20, "model.safetensors", "ab" * 32 + ".incomplete"])
-def test_the_name_of_a_blob_is_not_taken_for_its_content(tmp_path: Path, digests: FileDigests, blob: str) -> None:
-    assert digests.digest(_hub_file(tmp_path, blob)) == _sha256(b"weights")
-
-
-def test_a_blob_written_through_its_link_is_read(tmp_path: Path, digests: FileDigests) -> None:
-    link = _hub_file(tmp_path, "ab" * 32, "config.json")
-    time.sleep(0.02)  # the clock of the file system ticks in milliseconds
-    link.write_bytes(b"edited!")
-    assert digests.digest(link) == _sha256(b"edited!")
-    before = link.lstat()  # with the old times put back, the change time still tells
-    os.utime(link, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert digests.digest(link) == _sha256(b"edited!")
-
-
-def test_a_link_elsewhere_is_read(tmp_path: Path, digests: FileDigests) -> None:
-    (tmp_path / "blobs").mkdir()
-    target = tmp_path / "blobs" / ("ab" * 32)
-    target.write_bytes(b"weights")
-    link = tmp_path / "model.safetensors"
-    link.symlink_to(target)
-    assert digests.digest(link) == _sha256(b"weights")
-
-
 @pytest.mark.usefixtures("later")
 def test_a_link_that_is_turned_to_another_file_is_seen(tmp_path: Path, digests: FileDigests) -> None:
     for name in ("one", "two"):
@@ -237,7 +174,7 @@ def test_a_file_on_a_read_only_file_system_is_read_each_time(
     path.write_bytes(b"weights")
     status = os.statvfs(path)
     mounted = os.statvfs_result((*status[:8], status.f_flag | os.ST_RDONLY, *status[9:]))
-    monkeypatch.setattr("pytest_lmgate.cache.digest.os.statvfs", lambda _: mounted)
+    monkeypatch.setattr("pytest_lmgate.cache.fingerprint.os.statvfs", lambda _: mounted)
     for _ in range(2):
         opened.clear()
         assert digests.digest(path) == _sha256(b"weights")

@@ -87,8 +87,8 @@ def test_an_entry_of_a_newer_format_is_missed_and_nothing_takes_its_place(
     assert [path.read_bytes() for path in newer] == before
     assert not (store.folder / "set-aside").exists()
     assert set(remarks) == {
-        f"{store.folder} has entries that a newer pytest-lmgate wrote: this version leaves them as they are, "
-        "measures again, and does not keep the result"
+        f"{store.folder} has entries that a newer pytest-lmgate wrote: this version leaves them alone, measures again, "
+        "and does not keep the result"
     }
 
 

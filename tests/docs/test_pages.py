@@ -1,13 +1,20 @@
-"""Every command in the docs prints what the docs say. `make docs` runs this; it takes minutes."""
+"""What the docs show is what commands print and measure. `make docs` runs this; it takes minutes."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.docs.pages import ROOT, Command, Folder, differences, steps
-from tests.end_to_end.projects import environment
+from tests.end_to_end.projects import Project, environment
 
 PAGES = {
     str(page.relative_to(ROOT)): list(steps(page.read_text(encoding="utf-8")))
@@ -28,3 +35,175 @@ def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) ->
         if isinstance(step, Command):
             different = differences(step.printed, printed)
             assert not different, f"{page}:{step.line}: $ {step.script}\n{different}"
+
+
+# docs/decisions.md, by benchmarks/decisions.py.
+
+
+def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "benchmarks/decisions.py", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_small_run_keeps_every_promise_and_writes_the_tables(tmp_path: Path) -> None:
+    ran = run_script("--only", "simulated", "--quick", "--no-figure", "--docs", str(tmp_path))
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "0 promises broken, 400 repetitions" in ran.stdout
+    written = (tmp_path / "decisions.md").read_text(encoding="utf-8")
+    assert "breaks 0 promises." in written
+    assert "**" in written.partition("## llama.cpp")[2], "what others break is marked"
+    assert not (tmp_path / "decisions.svg").exists()
+
+
+def test_the_page_on_tolerances_shows_the_drops_that_are_seen() -> None:
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/smallest_changes.py", "--rows", "200"], cwd=ROOT, capture_output=True, text=True
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    page = (ROOT / "docs" / "howto" / "tolerance.md").read_text(encoding="utf-8")
+    assert ran.stdout.partition("\n")[0] in page
+    assert ran.stdout.partition("--:|\n")[2] in page
+
+
+def test_the_page_on_other_gates_gives_the_figures_that_are_computed() -> None:
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/other_rules.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    page = (ROOT / "docs" / "howto" / "from_other_ci.md").read_text(encoding="utf-8")
+    of_theirs = re.findall(r"drop of [\d.]+: passes ([\d.]+%)", ran.stdout)
+
+    assert len(of_theirs) == 5
+    assert not [figure for figure in of_theirs if figure not in page]
+
+
+def test_the_page_on_decisions_shows_the_summary_that_was_written() -> None:
+    written = (ROOT / "docs" / "figures" / "decisions.md").read_text(encoding="utf-8").partition("## All methods")[2]
+    table = written[written.index("| method") :].partition("\n\n")[0].strip()
+    assert table.splitlines()[-1].startswith("| unpaired z-test |")
+    assert table in (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("part", "table", "more"),
+    [
+        ("rows", "right_or_wrong.md", ()),
+        ("text", "running_text.md", ()),
+        ("damage", "heavy_damage.md", ()),
+        ("resampled", "resampled.md", ("--repetitions", "1")),
+    ],
+)
+def test_a_small_run_of_each_further_part_keeps_its_promises_and_the_guide_shows_its_table(
+    part: str, table: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    ran = run_script("--only", part, "--quick", *more, "--docs", str(tmp_path))
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    shown = (ROOT / "docs" / "figures" / table).read_text(encoding="utf-8")
+    assert shown.splitlines()[:2] == (tmp_path / table).read_text(encoding="utf-8").splitlines()[:2]
+    assert shown in (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+
+
+PERCENT = re.compile(r"[-+]?\d+(\.\d+)?(?=%)")
+
+
+def test_real_models_are_judged_as_the_page_on_decisions_shows(tmp_path: Path) -> None:
+    ran = run_script("--only", "real", "--docs", str(tmp_path))
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    shown = (ROOT / "docs" / "figures" / "halves.md").read_text(encoding="utf-8")
+    found = (tmp_path / "halves.md").read_text(encoding="utf-8")
+    assert PERCENT.sub("", found) == PERCENT.sub("", shown)
+    for now, then in zip(PERCENT.finditer(found), PERCENT.finditer(shown), strict=True):
+        # Another processor rounds otherwise: a share may be off by three halves, a change by a few of its last digits.
+        room = 0.005 if len((then[1] or "").lstrip(".")) == 3 else 1.6
+        assert float(now[0]) == pytest.approx(float(then[0]), abs=room)
+    tables = shown[shown.index("| candidate |") :].strip().split("\n\n")
+    assert len(tables) == 2
+    assert all(table in (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8") for table in tables)
+
+
+# docs/ci.md: its YAML parses, and every command of lmgate and pytest in it runs as it stands there.
+
+GUIDE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, flags=re.DOTALL | re.MULTILINE)
+YAML = [yaml.safe_load(body) for kind, body in BLOCKS if kind == "yaml"]
+OURS = ("pytest ", "lmgate ")
+GATE_OF_YAML = "gates:\n  - ppl_max: {model: die, dataset: words, limit: 60.5}\n"
+
+
+def scripts(found: Any) -> Iterator[str]:
+    """Every line of a shell in a document."""
+    if isinstance(found, dict):
+        for key, value in found.items():
+            if key in ("run", "script", "entry"):
+                yield from "\n".join([value] if isinstance(value, str) else value).splitlines()
+            else:
+                yield from scripts(value)
+    elif isinstance(found, list):
+        for each in found:
+            yield from scripts(each)
+
+
+LINES = [line for document in YAML for line in scripts(document) if line.startswith(OURS)]
+
+
+@pytest.fixture
+def shell(measured: Project) -> Any:
+    """Run a script where ``pytest`` and ``lmgate`` are those of this environment."""
+    yaml_file = measured.folder / "lmgate.yaml"
+    yaml_file.write_text(yaml_file.read_text() + GATE_OF_YAML)
+    folder = measured.folder / "programs"
+    folder.mkdir()
+    for name, module in (("pytest", "pytest"), ("lmgate", "pytest_lmgate.cli")):
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        (folder / name).chmod(0o755)
+
+    def run(script: str) -> int:
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        env = {**environment(), "PATH": path, "GITHUB_STEP_SUMMARY": str(measured.folder / "summary.md")}
+        return subprocess.run(["sh", "-c", script], cwd=measured.folder, env=env, check=False).returncode
+
+    return run
+
+
+def test_the_guide_has_the_services_it_names() -> None:
+    github, gitlab, hooks = YAML
+    assert [step.get("uses", "run").partition("@")[0] for step in github["jobs"]["gates"]["steps"]] == [
+        "actions/checkout", "actions/setup-python", "run", "actions/cache/restore", "run", "actions/cache/save",
+        "actions/upload-artifact", "run",
+    ]  # fmt: skip
+    assert gitlab["quality"]["cache"]["paths"] == [".lmgate_cache"]
+    (own,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    (shown,) = hooks["repos"][0]["hooks"]
+    assert shown.items() <= own.items()
+    assert len(LINES) == 4
+
+
+def test_every_command_runs_as_it_stands_there(measured: Project, shell: Any) -> None:
+    for line in LINES:
+        if "compare" in line:
+            (measured.folder / "main").mkdir()
+            (measured.folder / "main" / "report.json").write_bytes((measured.folder / "report.json").read_bytes())
+        assert shell(f"worse=0\n{line}\nexit $worse" if "worse" in line else line) == 0, line
+    for name in ("summary.md", "report.json", "comment.md", "metrics.txt", "junit.xml"):
+        assert (measured.folder / name).stat().st_size > 0, name
+    assert "✅ **1 gate in both: 1 same**" in (measured.folder / "comment.md").read_text(encoding="utf-8")
+
+
+def test_the_shell_script_is_green_and_turns_red_with_the_model(measured: Project, shell: Any) -> None:
+    (script,) = (body for kind, body in BLOCKS if kind == "sh")
+    assert shell(script) == 0
+    (measured.folder / "report.json").rename(measured.folder / "main.json")
+    assert (measured.folder / "report.html").exists()
+    yaml_file = measured.folder / "lmgate.yaml"
+    yaml_file.write_text(yaml_file.read_text().replace("/die}", "/sure}"))
+    assert shell(script) == 1
+    assert len(list((measured.folder / "runs").iterdir())) == 2

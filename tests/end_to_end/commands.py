@@ -11,13 +11,20 @@ from typing import Any
 from tests.end_to_end.projects import Outcome, environment
 from tests.warm import warm_python
 
+MEASURE = ("init", "measure", "why")
+
 
 def lmgate(
     folder: Path, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None, typed: str = ""
 ) -> Outcome:
     """Run a command to its end and check its exit code."""
     done = subprocess.run(
-        [warm_python(environment()), "-m", "pytest_lmgate.cli", *arguments],
+        [
+            warm_python(environment(), "transformers" if arguments[0] in MEASURE else "pytest"),
+            "-m",
+            "pytest_lmgate.cli",
+            *arguments,
+        ],
         cwd=folder,
         env=environment() | dict(env or {}),
         input=typed,

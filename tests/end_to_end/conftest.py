@@ -25,6 +25,12 @@ def project(tmp_path: Path, models: Path) -> Project:
 
 
 @pytest.fixture
+def unmeasured(project: Project) -> Project:
+    """A project whose sessions end before they measure: they find no torch imported."""
+    return Project(project.folder, "pytest")
+
+
+@pytest.fixture
 def dice(tmp_path: Path) -> DiceProject:
     """A project whose models are fair dice."""
     return DiceProject.at(tmp_path)
@@ -51,12 +57,12 @@ def seed(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
 def measured(project: Project, seed: Path) -> Project:
     """A project whose models have been measured: its gates need no torch, and take no time."""
     shutil.copytree(seed, project.cache)
-    return project
+    return Project(project.folder, "pytest")
 
 
 @pytest.fixture
 def noisy(project: Project, models: Path) -> Project:
-    """A project with a model `warm` that is a little off on each word: 6 % worse on the whole, give or take as much."""
+    """A project with a model `warm` that is a little off on each word: 6% worse on the whole, give or take as much."""
     import safetensors.torch
 
     folder = project.model("warm", models / "sure")

@@ -1,4 +1,4 @@
-"""A project whose models are fair dice (see `tests.backends.fair_die`): each load is noted, and no torch is needed."""
+"""A project whose models are fair dice (see `tests.engines.fair_die`): each load is noted, and no torch is needed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.end_to_end.projects import Project
 _CONFTEST = """
     import dataclasses, json, os, pathlib, signal, sys, time
 
-    sys.path.insert(0, BACKENDS)
+    sys.path.append(BACKENDS)
     import fair_die
-    from pytest_lmgate.backends.base import Backend
-    from pytest_lmgate.data.tokenization.tokens import TokenizerFacts
-    from pytest_lmgate.engine import loop
+    from pytest_lmgate.engines.base import Backend
+    from pytest_lmgate.windows.tokens import TokenizerFacts
+    from pytest_lmgate.measure import loop
 
     HERE = pathlib.Path(__file__).parent
     loop.SAVE_SECONDS = 0.0  # every partial result is kept at once
@@ -76,13 +76,11 @@ TOO_LARGE_FOR_TWO = 10**18
 class DiceProject(Project):
     """A project with the datasets ``one``, ``two`` and ``three``, each of 640 tokens, and models by `models`."""
 
-    imported = "pytest"
-
     @classmethod
     def at(cls, folder: Path) -> DiceProject:
         """Write the project."""
-        project = cls(folder)
-        backends = str(Path(__file__).parents[1] / "backends")
+        project = cls(folder, "pytest")
+        backends = str(Path(__file__).parents[1] / "engines")
         project.write(conftest=_CONFTEST.replace("BACKENDS", repr(backends)), pytest_ini="[pytest]\n")
         for name in ("one", "two", "three"):
             (folder / f"{name}.txt").write_text("".join(random.Random(name).choices("abcd ", k=640)))

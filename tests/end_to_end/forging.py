@@ -11,7 +11,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from pytest_lmgate.cache.files import read_sealed, write_sealed
-from pytest_lmgate.config.cache_key import CacheKey
+from pytest_lmgate.settings.session import CacheKey
 
 
 def forge(

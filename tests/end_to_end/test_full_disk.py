@@ -59,8 +59,8 @@ def test_a_full_disk_loses_no_verdict_and_no_old_file_and_each_loss_is_one_sente
     before = files(project.folder)
     outcome = project.run("--lmgate-update", "--lmgate-refresh", *OPTIONS, env={"MOST_BYTES": most}).expect(1, passed=4)
     lost = [f"--lmgate-history {project.folder / 'runs'}", *(f"--lmgate-report {each}" for each in REPORTS)]
-    outcome.says("4 gates: 4 pass", *(f"ERROR: {each}: cannot be written: [Errno 27] File too large" for each in lost))
-    outcome.says("ERROR: the baseline was not written: [Errno 27] File too large")
+    outcome.says("4 gates: 4 pass", *(f"ERROR: {each}: " for each in lost))
+    outcome.says("ERROR: the baseline was not written: ")
     assert outcome.out.count("cannot be written (File too large); the result is not kept") == 1
     outcome.is_silent_on("Traceback", "INTERNALERROR")
     assert files(project.folder) == before
@@ -136,21 +136,17 @@ def test_a_cache_folder_that_becomes_a_file_during_a_run_is_warned_of_and_gates_
     assert cache.read_text() == "a file"
 
 
-def test_a_cache_that_becomes_read_only_during_a_run_is_warned_of_and_gates_are_judged(
+def test_a_cache_that_becomes_read_only_or_full_during_a_run_is_warned_of_and_what_it_holds_stays_whole(
     dice: DiceProject, tmpfs: Path
 ) -> None:
-    _judged_half_way(dice, "make_read_only", tmpfs / "cache", "Read-only file system")
-    dice.run("--lmgate-cache", str(tmpfs / "cache")).expect(0, passed=2).says("resumed at", "cannot be written")
-
-
-def test_a_disk_that_fills_during_a_run_is_warned_of_and_what_it_holds_stays_whole(
-    dice: DiceProject, tmpfs: Path
-) -> None:
-    cache = tmpfs / "cache"
-    _judged_half_way(dice, "fill", cache, "No space left on device")
-    assert not list(cache.rglob("*.tmp"))
-    (cache / "filler").unlink()
-    resumed = dice.run("--lmgate-cache", str(cache), "-W", "error", "--lmgate-report=json:report.json")
+    full, read_only = tmpfs / "full", tmpfs / "read_only"
+    _judged_half_way(dice, "fill", full, "No space left on device")
+    assert not list(full.rglob("*.tmp"))
+    (full / "filler").unlink()
+    resumed = dice.run("--lmgate-cache", str(full), "-W", "error", "--lmgate-report=json:report.json")
     resumed.expect(0, passed=2).says("resumed at").is_silent_on("trusted")
     assert [gate["value"] for gate in dice.report()["gates"]] == pytest.approx([6, 6])
-    assert len(list(cache.glob("token-nll/*/*.lmgate"))) == 2
+    assert len(list(full.glob("token-nll/*/*.lmgate"))) == 2
+
+    _judged_half_way(dice, "make_read_only", read_only, "Read-only file system")
+    dice.run("--lmgate-cache", str(read_only)).expect(0, passed=2).says("resumed at", "cannot be written")

@@ -41,36 +41,7 @@ def test_a_pinned_model_in_the_hub_cache_needs_no_network(project: Project, hub:
     )
     project.run(env=hub).expect(0, passed=1)
     # It was measured, and is found again.
-    project.run(env=hub).expect(0, passed=1).says("cached")
-
-
-def test_offline_uses_a_branch_as_the_cache_knows_it(project: Project, hub: dict[str, str]) -> None:
-    project.write(
-        test_hub="""
-            import pytest
-
-            @pytest.mark.ppl_max("org/die", "words", 60.5)
-            def test_branch(): pass
-        """
-    )
-    project.run("--lmgate-offline", env=hub).expect(0, passed=1)
-
-
-def test_offline_names_what_is_missing(project: Project, hub: dict[str, str]) -> None:
-    project.write(
-        test_hub="""
-            import pytest
-
-            @pytest.mark.ppl_max("org/absent", "words", 60.5)
-            def test_model(): pass
-
-            @pytest.mark.ppl_max("die", "hub:org/texts", 60.5)
-            def test_dataset(): pass
-        """
-    )
-    found = project.run("--lmgate-offline", env=hub).expect(1, error=2)
-    found.says("hub:org/absent is not in the local hub cache", "hub:org/texts is not in the local hub cache")
-    found.says("--lmgate-offline forbids fetching it")
+    project.run(env=hub, torch_free=True).expect(0, passed=1).says("cached")
 
 
 def test_what_may_have_been_meant_as_a_path_is_said_to_be_none_either(project: Project, hub: dict[str, str]) -> None:
@@ -88,17 +59,11 @@ def test_what_may_have_been_meant_as_a_path_is_said_to_be_none_either(project: P
         """
     )
     found = project.run("--lmgate-offline", env=hub).expect(1, failed=3).is_silent_on("/pytest_lmgate/")
-    found.says(
-        "; there is no folder candidates/int8 either (write ./candidates/int8, or name it in lmgate.yaml)",
-        "; there is no file or folder texts/wrods either (write ./texts/wrods, or name it in lmgate.yaml)",
-    )
-    found.is_silent_on("candidates/int4 either")
+    found.says("./candidates/int8", "./texts/wrods").is_silent_on("./candidates/int4")
 
 
-@pytest.mark.parametrize("tokenizer", ["org/die", "hub:org/die", f"hub:org/die@{COMMIT}"])
-def test_a_tokenizer_may_come_from_the_hub_as_a_model_does(
-    project: Project, models: Path, hub: dict[str, str], tokenizer: str
-) -> None:
+def test_a_tokenizer_may_come_from_the_hub_as_a_model_does(project: Project, models: Path, hub: dict[str, str]) -> None:
+    tokenizer = f"hub:org/die@{COMMIT}"
     for file in project.model("bare", models / "die").glob("tokenizer*"):
         file.unlink()
     named = (project.folder / "lmgate.yaml").read_text()
@@ -107,22 +72,3 @@ def test_a_tokenizer_may_come_from_the_hub_as_a_model_does(
         test_hub="def test_bare(ppl_of):\n    assert ppl_of('bare', 'words') < 60.5",
     )
     project.run("--lmgate-offline", env=hub).expect(0, passed=1)
-
-
-def test_a_name_in_a_folder_of_the_project_never_reaches_the_hub(project: Project, hub: dict[str, str]) -> None:
-    (project.folder / "models").mkdir()
-    project.write(
-        test_hub="""
-            import pytest
-
-            @pytest.mark.ppl_max("models/int8", "words", 60.5)
-            def test_model(): pass
-
-            @pytest.mark.ppl_max("die", "models/wrods", 60.5)
-            def test_data(): pass
-        """
-    )
-    project.run(env=hub).expect(4).says(
-        f"model 'models/int8': there is no int8 in {project.folder / 'models'}; check the path, or name it in",
-        f"dataset 'models/wrods': there is no wrods in {project.folder / 'models'}; check the path",
-    )

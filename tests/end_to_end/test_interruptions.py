@@ -20,9 +20,9 @@ CTRL_C = """
 
     def pytest_collection_finish():
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background starts without
-        from pytest_lmgate.engine.scoring import TargetBoard
+        from pytest_lmgate.measure.scoring import TargetSink
 
-        plain, batches = TargetBoard.put, []
+        plain, batches = TargetSink.put, []
 
         def put(self, items, results):
             plain(self, items, results)
@@ -30,7 +30,7 @@ CTRL_C = """
             if len(batches) == int(os.environ.get("CTRL_C_AFTER", 0)):
                 os.kill(os.getpid(), signal.SIGINT)
 
-        TargetBoard.put = put
+        TargetSink.put = put
 """
 
 
@@ -47,14 +47,13 @@ def test_ctrl_c_keeps_what_was_measured_and_the_next_run_says_where_it_goes_on(p
     )
     stopped = project.run(env={"CTRL_C_AFTER": "3"}).expect(2)
     at = re.search(
-        r"lmgate: die on words: interrupted at (\d+) %; this part is kept, and the next run goes on", stopped.text
+        r"lmgate: die on words: interrupted at (\d+)%; this part is kept, and the next run resumes it", stopped.text
     )
     assert at is not None, stopped.text
     assert 0 < int(at[1]) < 100
     assert len(project.partials) == 1
     resumed = project.run("--lmgate-explain-cache").expect(0, passed=1)
-    resumed.says(f"lmgate: die on words: resumed at {at[1]} %", "miss, partial: an interrupted measurement goes on")
-    project.run("--lmgate-refresh").expect(0, passed=1).is_silent_on("resumed at", "interrupted")
+    resumed.says(f"lmgate: die on words: resumed at {at[1]}%", "miss, partial: an interrupted measurement resumes")
 
 
 # Ctrl-C at a terminal goes to every process there; one in the background starts without Python's handler.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -52,34 +51,19 @@ def test_two_models_are_compared_with_all_their_figures(measured: Project) -> No
     assert found["value"] > 0
 
 
-def test_refresh_measures_again(measured: Project) -> None:
-    assert not lmgate_json(measured.folder, "measure", "ppl", "die", "words", "--refresh")["measurements"][0]["cached"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         (["perplexity", "die", "words"], 2, "(did you mean 'ppl'?)"),
-        (["keyword_recall", "die", "words"], 2, "a metric that a conftest.py registers is measured by pytest only"),
-        (["ppl", "dye", "words"], 3, "model 'dye' is not known (did you mean 'die'?)"),
+        (["keyword_recall", "die", "words"], 2, "only pytest knows metrics that a conftest.py registers"),
         (["ppl", "die", "words", "-o", "strid=8"], 3, "strid: unknown argument (did you mean 'stride'?)"),
-        (["ppl", "die", "words", "-o", "stride"], 2, "expected NAME=VALUE"),
-        (["ppl", "die", "words", "--stride", "64"], 3, "stride"),
-        (["ppl", "nan", "words"], 3, "nan"),
         (["ppl", "hopeless", "words"], 3, "is inf, not a number to judge"),
-        (["kl", "sure", "words"], 3, "missing a required argument: 'reference'"),
-        (["ppl", "die", "words", "--device", "gpu"], 3, "(did you mean 'cuda'?)"),
     ],
 )
 def test_what_cannot_be_measured_says_why(measured: Project, arguments: list[str], code: int, says: str) -> None:
     done = lmgate(measured.folder, "measure", *arguments, code=code)
     assert says in " ".join(done.err.replace("│", " ").split())
     assert "Traceback" not in done.err
-
-
-def test_an_infinite_value_is_null_in_json(measured: Project) -> None:
-    done = lmgate(measured.folder, "measure", "ppl", "hopeless", "words", "--json", code=3)
-    assert json.loads(done.out)["measurements"][0]["value"] is None
 
 
 def test_the_cache_command_names_what_real_runs_kept(measured: Project) -> None:
@@ -89,24 +73,3 @@ def test_the_cache_command_names_what_real_runs_kept(measured: Project) -> None:
     lmgate(measured.folder, "cache", "verify").says("3 entries checked, 0 broken")
     lmgate(measured.folder, "cache", "clear", "--yes").says("3 entries removed")
     assert measured.entries == []
-
-
-def test_html_made_of_the_json_report_is_the_page_of_the_run(measured: Project) -> None:
-    measured.write(
-        test_gates="""
-            import pytest
-
-            @pytest.mark.ppl_max("die", "words", 59.5, confidence=0.95)
-            @pytest.mark.bpb_max("sure", "words", 0.5)
-            @pytest.mark.no_regression("ppl", "sure", "words", "1%", against="die")
-            def test_gates(): pass
-
-            @pytest.mark.xfail
-            @pytest.mark.ppl_max("sure", "words", 1)
-            @pytest.mark.ppl_max("./none", "words", 1)
-            def test_expected(ppl_of): pass
-        """
-    )
-    measured.run("--lmgate-report=json:report.json", "--lmgate-report=html:run.html").expect(1)
-    lmgate(measured.folder, "report", "report.json", "--html", "later.html").says("5 gates: ")
-    assert (measured.folder / "later.html").read_bytes() == (measured.folder / "run.html").read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -25,11 +24,6 @@ TWO_GATES = (
     def test_other(): pass
 """
 )
-KEYS = {
-    "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds", "comparison", "marker", "blocking", "file", "line", "direction",
-    "device", "identity", "spread",
-}  # fmt: skip
 ID = "test_gate.py::test_gate::no_regression:ppl[die-words]"
 
 
@@ -66,7 +60,6 @@ def test_a_model_against_itself_passes_with_a_change_of_exactly_zero(measured: P
     done = measured.run("--lmgate-report", "json:report.json", "--lmgate-strict").expect(0, passed=1)
     assert done.text.count("'die' is compared with itself: this gate can never fail") == 1
     for gate in measured.report()["gates"]:
-        assert gate.keys() == KEYS
         assert gate["verdict"] == "pass"
         assert gate["comparison"]["degradation"] == gate["comparison"]["lower"] == gate["comparison"]["upper"] == 0
         assert (gate["spread"]["worse"], gate["spread"]["better"], gate["spread"]["bins"]) == (0, 0, [])
@@ -81,25 +74,14 @@ def test_a_worse_model_fails_with_all_that_is_needed_to_believe_it(measured: Pro
             def test_gate(): raise AssertionError("the body must not run")
         """
     )
-    done = measured.run("--assert=plain", "--lmgate-report", "json:report.json").expect(1, failed=1)
+    done = measured.with_torch.run("--assert=plain", "--lmgate-report", "json:report.json").expect(1, failed=1)
     done.says(
-        "no_regression: perplexity",
-        "of 'sure' on 'words' is",
-        "% worse than 60 of the model 'die': FAIL at a tolerance of 1%",
-        "the change is beyond the tolerance with 99% confidence",
-        "noise      from ",
-        "protocol:sliding|max_length:32|stride:16|average:token|unit:token",
-        "399 tokens",
-        "reproduce  pytest test_gate.py::test_gate\n",
-        "accept     set another tolerance in test_gate.py:3\n",
-        "layers     lmgate why sure words --against die\n",
-        'help       "My build is red: what now?" (docs/howto/red_build.md of pytest-lmgate)\n',
-        "degraded [one-sided]",
-        "1 gate: 1 fail",
-    ).is_silent_on("the body must not run", "the smallest change this gate can see")
+        "of 'sure' on 'words'", "of the model 'die': FAIL at a tolerance of 1%", "99% confidence", "399 tokens",
+        "reproduce  pytest test_gate.py::test_gate\n", "test_gate.py:3\n", "1 gate: 1 fail",
+    ).is_silent_on("the body must not run")  # fmt: skip
     assert measured.report()["gates"][0]["layers"] == "lmgate why sure words --against die"
     comparison = measured.report()["gates"][0]["comparison"]
-    assert comparison["lower"] > comparison["size"] == 0.01
+    assert comparison["lower"] > comparison["tolerance"]["size"] == 0.01
     assert comparison["against"] == "model 'die'"
     assert measured.report()["gates"][0]["limit"] == pytest.approx(60.6)
 
@@ -111,80 +93,10 @@ def test_a_number_as_tolerance_is_shown_with_its_unit_and_share_and_refused_abov
     gates += ["@pytest.mark.no_regression('ppl', 'die', 'words', 61)"]
     tests = [f"{gate}\ndef test_{number}(): pass" for number, gate in enumerate(gates)]
     measured.write(test_gate="\n\n".join(["import pytest", *tests]))
-    done = measured.run("--lmgate-update").expect(1, failed=2, error=2)
+    done = measured.with_torch.run("--lmgate-update").expect(1, failed=2, error=2)
     done.says("FAIL at a tolerance of 6 ppl (10%)", "FAIL at a tolerance of 60 ppl (100%)")
-    done.says("tolerance: expected at most 100% of the model 'die', 60, got 61: a number is in the metric's own unit; ")
-    done.says("tolerance: expected at most 100% of the baseline, 60, got 61: ")
+    done.says("100% of the model 'die', 60, got 61", "100% of the baseline, 60, got 61")
     assert not (measured.folder / "lmgate-baseline.json").exists()
-
-
-def test_a_better_model_passes(measured: Project) -> None:
-    measured.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.no_regression("bpb", "die", "words", 0.01, against="sure")
-            def test_gate(): pass
-        """
-    )
-    measured.run().expect(0, passed=1).says("PASS", "1 gate: 1 pass")
-
-
-def test_only_the_reference_is_measured_once_for_many_gates(project: Project) -> None:
-    project.write(
-        conftest=COUNT_MEASUREMENTS,
-        test_gate="""
-            import pytest
-
-            @pytest.mark.no_regression("ppl", "die", "words", "1%", against="sure")
-            @pytest.mark.no_regression("bpb", "die", "words", "1%", against="sure")
-            @pytest.mark.ppl_max("die", "words", 60.5)
-            def test_gate(): pass
-        """,
-    )
-    project.run("-n", "2").expect(0, passed=1)
-    assert sorted(project.measured) == ["die", "sure"]
-    project.run().expect(0, passed=1).says("cached")
-    assert sorted(project.measured) == ["die", "sure"]
-
-
-def test_nan_on_either_side_is_an_error(project: Project) -> None:
-    project.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.no_regression("ppl", "nan", "words", "1%", against="die")
-            def test_candidate(): pass
-
-            @pytest.mark.no_regression("ppl", "die", "words", "1%", against="nan")
-            def test_reference(): pass
-        """
-    )
-    project.run().expect(1, error=2).says("NaN", "2 gates: 2 error")
-
-
-def test_models_of_fixtures_are_compared(measured: Project) -> None:
-    measured.write(
-        conftest="""
-            import pytest
-
-            @pytest.fixture(scope="session")
-            def candidate(): return "sure"
-
-            @pytest.fixture(scope="session")
-            def reference(): return "die"
-        """,
-        test_gate="""
-            import pytest
-            import pytest_lmgate as lmgate
-
-            @pytest.mark.no_regression(
-                "ppl", lmgate.fixture("candidate"), "words", "1%", against=lmgate.fixture("reference")
-            )
-            def test_gate(): pass
-        """,
-    )
-    measured.run().expect(1, failed=1).says("no_regression:ppl[candidate-words-vs-reference]")
 
 
 def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Project, models: Path) -> None:
@@ -249,50 +161,39 @@ def test_inconclusive_passes_within_the_tolerance_fails_beyond_it_and_always_fai
 
     noisy.write(test_gate=NOISY.replace("TOLERANCE", f"{100 * within}%"))
     done = noisy.run("--lmgate-report", "json:report.json").expect(0, passed=1)
-    done.says("INCONCLUSIVE", "inconclusive at 95%: the build goes on", "would settle it", "1 gate: 1 inconclusive")
+    done.says("INCONCLUSIVE", "the build does not fail", "1 gate: 1 inconclusive")
     assert noisy.report()["gates"][0]["verdict"] == "inconclusive"
     assert noisy.report()["gates"][0]["comparison"]["needed"] > 80
-    done = noisy.run("--lmgate-strict").expect(1, failed=1).says("INCONCLUSIVE", "--lmgate-strict fails the build")
-    noisy.run("-n", "2", "-p", "no:terminal").expect(0)
-    noisy.run(env={"LMGATE_STRICT": "1"}).expect(1, failed=1)
+    noisy.run("--lmgate-strict").expect(1, failed=1).says("INCONCLUSIVE", "--lmgate-strict")
 
     noisy.write(test_gate=NOISY.replace("TOLERANCE", f"{100 * beyond}%"))
-    done = noisy.run().expect(1, failed=1)
-    done.says("INCONCLUSIVE at a tolerance", "the build fails, because the measured change is beyond the tolerance")
+    noisy.run().expect(1, failed=1).says("INCONCLUSIVE", "the build fails")
 
 
 def test_holm_turns_a_pass_into_inconclusive_and_the_summary_says_so(noisy: Project) -> None:
     _, measured, upper = noisy_bounds(noisy)
     one = NOISY.replace("TOLERANCE", f"{100 * (upper + 0.02 * (upper - measured))}%")
     mark = next(line for line in one.splitlines() if "no_regression" in line)
-    noisy.write(test_gate=one.replace(mark, "\n".join([mark] * 6)))
+    many = one.replace(mark, "\n".join([mark] * 6))
+    noisy = Project(noisy.folder, "pytest").write(test_gate=many)
     noisy.run("--lmgate-report", "json:alone.json").expect(0, passed=1).says("6 gates: 6 pass")
     done = noisy.run("--lmgate-holm", "--lmgate-report", "json:holm.json").expect(0, passed=1)
-    done.says(
-        "Holm: verdicts hold for 6 no_regression gates together; the correction made 6 inconclusive",
-        "6 gates: 6 inconclusive",
-        "it is PASS alone, before Holm's correction",
-    )
+    done.says("Holm: ", "6 gates: 6 inconclusive", "PASS alone")
     assert {gate["verdict"] for gate in noisy.report("alone.json")["gates"]} == {"pass"}
     assert {gate["verdict"] for gate in noisy.report("holm.json")["gates"]} == {"inconclusive"}
     # The test had passed when the others' verdicts came: the session fails all the same.
-    noisy.run("--lmgate-holm", "--lmgate-strict", "-n", "2").expect(1, passed=1).says(
-        "--lmgate-strict does not let pass"
-    )
+    noisy.run("--lmgate-holm", "--lmgate-strict", "-n", "2").expect(1, passed=1).says("ERROR: ")
     # One that is expected to fail fails nobody.
     noisy.write(test_gate=one.replace(mark, "\n".join([mark] * 6 + ["    @pytest.mark.xfail"])))
-    noisy.run("--lmgate-holm", "--lmgate-strict", "-n", "2").expect(0, xpassed=1).says("6 inconclusive")
+    noisy.run("--lmgate-holm", "--lmgate-strict").expect(0, xpassed=1).says("6 inconclusive")
     # A part of the test that is expected to fail, or a body that gives up, says nothing of the gates.
-    many = one.replace(mark, "\n".join([mark] * 6))
     bodies = {"test_gate(): pytest.xfail('known')": "xfailed"}
     if pytest.version_tuple >= (9,):
         part = "with subtests.test('part'): pytest.xfail('known')"
         bodies[f"test_gate(subtests):\n        {part}"] = "passed"
     for body, outcome in bodies.items():
         noisy.write(test_gate=many.replace("test_gate(): pass", body))
-        for workers in ((), ("-n", "2")):
-            done = noisy.run("--lmgate-holm", "--lmgate-strict", *workers).expect(1)
-            done.says("--lmgate-strict does not let pass", "6 inconclusive", outcome)
+        noisy.run("--lmgate-holm", "--lmgate-strict").expect(1).says("ERROR: ", "6 inconclusive", outcome)
 
 
 # Against the baseline.
@@ -316,30 +217,6 @@ BY_A_LIMIT = """
 """
 
 
-@pytest.mark.parametrize(
-    ("marker", "unit"),
-    [
-        ('"bpb", "warm", lmgate.fixture("rows"), "TOLERANCE", against="die"', "bytes"),
-        ('"ppl", "warm", lmgate.fixture("rows"), "TOLERANCE", against="die", unit="word"', "words"),
-        ('"ppl", "warm", lmgate.fixture("rows"), "TOLERANCE", against="die", average="window"', "tokens"),
-    ],
-)
-def test_what_would_settle_it_is_counted_as_what_was_scored(noisy: Project, marker: str, unit: str) -> None:
-    """In running text the clusters' counts are tokens, or windows, whatever the score counts."""
-    head, _, tail = NOISY.partition("no_regression(")
-    test = head + f"no_regression({marker}" + tail[tail.index(")\n    def") :]
-    test = test.replace("def rows(): return WORDS", "def rows(): return WORDS * 12")
-    noisy.write(test_gate=test.replace("TOLERANCE", "50%")).run("--lmgate-report", "json:report.json")
-    (gate,) = noisy.report()["gates"]
-    found = gate["comparison"]
-    within = (found["degradation"] + found["upper"]) / 2
-    noisy.write(test_gate=test.replace("TOLERANCE", f"{100 * within}%"))
-    done = noisy.run("--lmgate-report", "json:report.json").expect(0).says(f"{gate['n']:,} {unit}", "INCONCLUSIVE")
-    needed = noisy.report()["gates"][0]["comparison"]["needed"]
-    assert needed > gate["n"]  # what there is does not settle it
-    done.says(f"about {needed:,} {unit} would settle it")
-
-
 def test_commands_that_are_shown_name_what_the_session_was_told(measured: Project) -> None:
     (measured.folder / "lmgate.yaml").rename(measured.folder / "ci gates.yaml")
     told = ("--lmgate-config", "ci gates.yaml", "--lmgate-baseline", "main.json", "--lmgate-device", "cpu")
@@ -354,25 +231,19 @@ def test_commands_that_are_shown_name_what_the_session_was_told(measured: Projec
     )
 
 
-def test_a_gate_whose_baseline_is_written_is_not_said_to_be_within_a_limit(measured: Project) -> None:
-    measured.write(test_gate=AGAINST_BASELINE).run("--lmgate-update").expect(0).says("new baseline")
-
-
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_what_was_written_is_judged_by_and_a_worse_model_fails(measured: Project, workers: tuple[str, ...]) -> None:
-    measured.write(test_gate=TWO_GATES).run("--lmgate-update", *workers).expect(0, passed=2).says("2 new")
+def test_what_was_written_is_judged_by_and_a_worse_model_fails(measured: Project) -> None:
+    measured.write(test_gate=TWO_GATES).run("--lmgate-update", "-n", "2").expect(0, passed=2).says("2 new")
     entries = json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
     assert set(entries) == {ID, "test_gate.py::test_other::no_regression:bpb[die-words]"}
     assert entries[ID]["value"] == pytest.approx(60)
     assert sum(row[0] for row in entries[ID]["clusters"]) == 399
-    measured.run(*workers).expect(0, passed=2)
     other_model(measured, "sure")
-    done = measured.run(*workers).expect(1, failed=2)
+    done = measured.with_torch.run("-n", "2").expect(1, failed=2)
     done.says("worse than 60 of the baseline of", "FAIL at a tolerance of 1%")
     # A look at it as a new baseline: what was, and what is.
-    done = measured.run("--lmgate-update", *workers).expect(0, passed=2)
+    done = measured.run("--lmgate-update").expect(0, passed=2)
     done.says("baseline lmgate-baseline.json: 2 changed; commit it", f"{ID}: 60 -> ")
-    measured.run(*workers).expect(0, passed=2)
+    measured.run().expect(0, passed=2)
 
 
 def test_only_gates_that_ran_are_written(measured: Project) -> None:
@@ -391,90 +262,51 @@ def test_new_only_writes_what_is_new_and_judges_the_rest(measured: Project) -> N
     other_model(measured, "sure")
     before = json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
     measured.write(test_gate=TWO_GATES)
-    measured.run("--lmgate-update-new-only").expect(1, passed=1, failed=1).says("baseline lmgate-baseline.json: 1 new")
+    done = measured.with_torch.run("--lmgate-update-new-only").expect(1, passed=1, failed=1)
+    done.says("baseline lmgate-baseline.json: 1 new")
     after = json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
     assert after[ID] == before[ID]
     assert len(after) == 2
 
 
-def test_what_could_not_be_measured_leaves_its_entry(measured: Project) -> None:
-    with_baseline(measured)
-    before = baseline(measured).read_bytes()
-    other_model(measured, "nan")
-    measured.run("--lmgate-update").expect(1, error=1)
-    assert baseline(measured).read_bytes() == before
-
-
-def test_an_update_is_refused_in_ci_unless_forced(measured: Project) -> None:
+def test_an_update_is_refused_in_ci_unless_forced_and_writes_no_date_where_nothing_changed(measured: Project) -> None:
     measured.write(test_gate=AGAINST_BASELINE)
-    for option in ("--lmgate-update", "--lmgate-update-new-only"):
-        measured.run(option, env={"CI": "true"}).expect(4).says(f"{option}: refused in CI", "--lmgate-force-update")
+    measured.run("--lmgate-update", env={"CI": "true"}).expect(4).says("--lmgate-update: ", "CI=true")
     assert not baseline(measured).exists()
-    measured.run("--lmgate-update", env={"CI": "false"}).expect(0, passed=1)
+    measured.run("--lmgate-update").expect(0, passed=1)
     # Written at another commit on another day: what has not changed is no diff.
     text = re.sub(r'"date": "[^"]+"', '"date": "2001-01-31"', baseline(measured).read_text(encoding="utf-8"))
     baseline(measured).write_text(text, encoding="utf-8")
     done = measured.run("--lmgate-update", "--lmgate-force-update", env={"CI": "true"}).expect(0, passed=1)
     done.says("baseline lmgate-baseline.json: 1 unchanged\n")
     assert baseline(measured).read_text(encoding="utf-8") == text
-    measured.run(env={"CI": "true"}).expect(0, passed=1)
-    measured.run("--lmgate-update", "--lmgate-update-new-only").expect(4).says("expected one of them, got both")
 
 
 def test_neither_the_ini_file_nor_the_environment_can_turn_an_update_on(measured: Project) -> None:
     measured.write(test_gate=AGAINST_BASELINE)
-    measured.run(env={"LMGATE_UPDATE": "1"}).expect(4).says("the environment variable LMGATE_UPDATE is none of")
-    says = "expected on the command line, got it from addopts, PYTEST_ADDOPTS or a conftest"
-    for option in ("--lmgate-update", "--lmgate-update-new-only", "--lmgate-prune"):
-        measured.run(env={"PYTEST_ADDOPTS": option}).expect(4).says(f"{option}: {says}").is_silent_on("Traceback")
-        measured.run("-o", f"addopts={option}").expect(4).says(f"{option}: {says}")
-        measured.write(pytest_ini=f"[pytest]\naddopts = {option}\n")
-        measured.run().expect(4).says(f"{option}: {says}")
-        measured.run("-n", "2").expect(4).says(f"{option}: {says}")
-        measured.write(pytest_ini="[pytest]\n")
+    measured.run(env={"LMGATE_UPDATE": "1"}).expect(4).says("LMGATE_UPDATE")
+    measured.run(env={"PYTEST_ADDOPTS": "--lmgate-prune"}).expect(4).says("--lmgate-prune: ", "PYTEST_ADDOPTS")
+    measured.write(pytest_ini="[pytest]\naddopts = --lmgate-update\n")
+    measured.run().expect(4).says("--lmgate-update: ", "addopts").is_silent_on("Traceback")
+    measured.write(pytest_ini="[pytest]\n")
     forced = measured.run("--lmgate-update", env={"PYTEST_ADDOPTS": "--lmgate-force-update", "CI": "true"})
-    forced.expect(4).says(f"--lmgate-force-update: {says}")
+    forced.expect(4).says("--lmgate-force-update: ")
     assert not baseline(measured).exists()
-    measured.run("--lmgate-update", "-n", "2", env={"PYTEST_ADDOPTS": "-v"}).expect(0, passed=1).says("1 new")
 
 
-def test_entries_that_no_gate_uses_are_reported_and_removed_only_by_a_full_update(measured: Project) -> None:
-    with_baseline(measured, TWO_GATES)
-    measured.write(test_gate=AGAINST_BASELINE)
-    other = "test_gate.py::test_other::no_regression:bpb[die-words]"
-    measured.run().expect(0, passed=1).says(f"no gate uses {other}; remove it by --lmgate-prune")
-    for selection in (("-k", "gate"), ("test_gate.py",), ("--lf",), ("--deselect", "nothing")):
-        measured.run("--lmgate-update", *selection).expect(0).is_silent_on("removed")
-        assert other in baseline(measured).read_text(encoding="utf-8")
-    inner = measured.folder / "inner"
-    inner.mkdir()
-    (inner / "test_inner.py").write_text((measured.folder / "test_gate.py").read_text(encoding="utf-8"))
-    measured.run("--lmgate-update", cwd=inner).expect(0).says("1 new").is_silent_on("removed")
-    shutil.rmtree(inner)
-    elsewhere = ("--lmgate-config", "lmgate.yaml")
-    measured.run(*elsewhere).expect(0).is_silent_on("no gate uses")
-    measured.run("--lmgate-update-new-only").expect(0).is_silent_on("removed")
-    measured.run("--lmgate-update", "-n", "2").expect(0).says("1 unchanged, 2 removed", f"{other}: removed")
-    assert other not in baseline(measured).read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("broken", "workers"),
-    [("import no_such_module", ()), ("pytest.skip('not here', allow_module_level=True)", ("-n", "2"))],
-)
-def test_entries_of_a_file_that_was_not_collected_stay(
-    measured: Project, broken: str, workers: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("broken", ["import no_such_module", "pytest.skip('not here', allow_module_level=True)"])
+def test_entries_of_a_file_that_was_not_collected_stay(measured: Project, broken: str) -> None:
     measured.write(test_other=AGAINST_BASELINE)
     with_baseline(measured)
     measured.write(test_other=AGAINST_BASELINE.replace("import pytest\n", f"import pytest\n    {broken}\n"))
-    goes_on = ("--continue-on-collection-errors", *workers)
-    measured.run(*goes_on).is_silent_on("no gate uses")
-    measured.run("--lmgate-update", *goes_on).says("1 unchanged").is_silent_on("removed")
+    goes_on = "--continue-on-collection-errors"
+    measured.run("--lmgate-update", goes_on).says("1 unchanged").is_silent_on("removed", "no gate uses")
     assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2
 
 
-def test_a_group_of_xdist_is_no_part_of_a_gates_id(measured: Project) -> None:
+def test_groups_of_xdist_are_no_part_of_an_id_and_a_gate_that_a_fixture_adds_has_a_baseline_too(
+    measured: Project,
+) -> None:
     measured.write(
         test_gate="""
             import pytest
@@ -483,27 +315,17 @@ def test_a_group_of_xdist_is_no_part_of_a_gates_id(measured: Project) -> None:
             @pytest.mark.no_regression("ppl", "die", "words", "1%")
             @pytest.mark.xdist_group("g@h")
             def test_gate(which): pass
-        """
-    )
-    measured.run("--lmgate-update", "-n", "2", "--dist", "loadgroup").expect(0, passed=2).says("2 new")
-    measured.run().expect(0, passed=2).says("2 gates: 2 pass").is_silent_on("no gate uses")
-
-
-def test_a_gate_that_a_fixture_adds_has_a_baseline_too(measured: Project) -> None:
-    measured.write(
-        test_gate="""
-            import pytest
 
             @pytest.fixture
             def late(request):
                 request.node.add_marker(pytest.mark.no_regression("ppl", "die", "words", "1%"))
 
-            def test_gate(late): pass
+            def test_late(late): pass
         """
     )
-    measured.run("--lmgate-update", "-n", "2").expect(0, passed=1).says("1 new")
-    measured.run().expect(0, passed=1).says("1 gate: 1 pass").is_silent_on("no gate uses")
-    measured.run("--lmgate-update").expect(0, passed=1).says("1 unchanged").is_silent_on("removed")
+    measured.run("--lmgate-update", "-n", "2", "--dist", "loadgroup").expect(0, passed=3).says("3 new")
+    measured.run().expect(0, passed=3).says("3 gates: 3 pass").is_silent_on("no gate uses")
+    measured.run("--lmgate-update").expect(0, passed=3).says("3 unchanged").is_silent_on("removed")
 
 
 def test_a_file_behind_a_link_or_of_an_editor_on_windows_is_the_same_file(measured: Project) -> None:
@@ -519,8 +341,7 @@ def test_a_file_behind_a_link_or_of_an_editor_on_windows_is_the_same_file(measur
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("context", "the protocol differs (protocol:sliding|max_length:16|stride:8|"),
-        ("data", "the data differs"),
+        ("context", "protocol:sliding|max_length:16|stride:8|"),
         ("tokenizer", "the tokens differ"),
     ],
 )
@@ -535,10 +356,6 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(measured: Proje
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}), encoding="utf-8")
         path.write_text(written.replace(f"{models[1]}/die}}", f"{folder}}}"), encoding="utf-8")
-    elif change == "data":
-        text = Path(models[1], "words.txt").read_text(encoding="utf-8")
-        (measured.folder / "words.txt").write_text(f"{text} w1", encoding="utf-8")
-        path.write_text(written.replace(f"{models[1]}/words.txt", "words.txt"), encoding="utf-8")
     else:
         folder = measured.model("renumbered", Path(models[1], "die"))
         state = (folder / "tokenizer.json").read_text(encoding="utf-8")
@@ -546,7 +363,7 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(measured: Proje
         (folder / "tokenizer.json").write_text(swapped, encoding="utf-8")
         path.write_text(written.replace(f"{models[1]}/die}}", f"{folder}}}"), encoding="utf-8")
     measured.write(conftest=COUNT_MEASUREMENTS)
-    measured.run().expect(1, error=1).says("cannot be compared with the baseline of", says, "--lmgate-update")
+    measured.with_torch.run().expect(1, error=1).says(says, "--lmgate-update")
     # What is known of data and protocol before a model runs is compared before.
     assert measured.measured == (["die"] if change == "tokenizer" else [])
 
@@ -558,58 +375,20 @@ def test_a_gate_whose_arguments_changed_has_no_baseline_and_is_not_measured_to_f
     assert measured.measured == []
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (lambda text: text[: len(text) // 2], "not whole JSON"),
-        (lambda text: "", "not whole JSON"),
-        (lambda text: re.sub(r'"value": [\d.]+', '"value": "low"', text), "value: expected `float`, got `str`"),
-        (lambda text: re.sub(r'"value": [\d.]+', '"value": 99.5', text), "edited by hand"),
-        (
-            lambda text: text.replace('"metric": "ppl"', '"metric": "bleu"'),
-            "metric: expected 'ppl', got 'bleu': edited",
-        ),
-        (lambda text: re.sub(r'"n": \d+', '"n": 1', text), "got 1: edited by hand"),
-        (lambda text: text.replace("{", "<<<<<<< HEAD\n{", 1), "1: an unresolved merge conflict"),
-        (lambda text: text.replace('"schema": 2', '"schema": 9'), "expected schema 2, got 9"),
-        (lambda text: text.replace('"clusters": [', '"clusters": [' + "[" * 100_000), "nested more deeply than any"),
-    ],
-)
-def test_a_damaged_baseline_is_a_clear_error_and_never_a_pass(measured: Project, damage: object, says: str) -> None:
+def test_a_baseline_whose_value_was_edited_is_a_clear_error_and_never_a_pass(measured: Project) -> None:
     with_baseline(measured)
-    assert callable(damage)
-    baseline(measured).write_text(damage(baseline(measured).read_text(encoding="utf-8")), encoding="utf-8")
-    done = measured.run()
-    assert done.code != 0
-    done.says(says, "lmgate-baseline.json").is_silent_on("1 pass")
-    damaged = baseline(measured).read_bytes()
-    if "edited" not in says:  # which a new measurement mends
-        assert measured.run("--lmgate-update").code != 0
-        assert baseline(measured).read_bytes() == damaged
+    text = re.sub(r'"value": [\d.]+', '"value": 99.5', baseline(measured).read_text(encoding="utf-8"))
+    baseline(measured).write_text(text, encoding="utf-8")
+    measured.run().expect(1, error=1).says("lmgate-baseline.json", "edited by hand")
 
 
 def test_an_update_says_what_it_wrote_anew_though_the_value_is_the_same(measured: Project) -> None:
     with_baseline(measured)
     text = baseline(measured).read_text(encoding="utf-8")
     baseline(measured).write_text(re.sub(r'"data": "\w{6}', '"data": "000000', text), encoding="utf-8")
-    done = measured.run("--lmgate-update").expect(0)
-    done.says("1 changed; commit it", "60 -> 60: cannot be compared with the baseline of", "the data differs")
+    measured.run("--lmgate-update").expect(0).says("1 changed; commit it", "60 -> 60: ", "the data differs")
     baseline(measured).write_text(re.sub(r'"torch": "\w+', '"torch": "1', text), encoding="utf-8")
     measured.run("--lmgate-update").expect(0).says("1 changed; commit it", "60, unchanged, measured elsewhere")
-
-
-def test_an_update_keeps_the_files_permissions(measured: Project) -> None:
-    with_baseline(measured)
-    baseline(measured).chmod(0o640)
-    other_model(measured, "sure")
-    measured.run("--lmgate-update").expect(0).says("1 changed")
-    assert baseline(measured).stat().st_mode & 0o777 == 0o640
-
-
-def test_an_updated_gate_says_in_the_report_that_it_was_not_judged(measured: Project) -> None:
-    measured.write(test_gate=AGAINST_BASELINE).run("--lmgate-update", "--lmgate-report", "json:report.json").expect(0)
-    (gate,) = measured.report()["gates"]
-    assert (gate["verdict"], gate["message"]) == ("pass", "the baseline is measured anew")
 
 
 def test_other_hardware_and_versions_are_shown_and_judged_all_the_same(measured: Project) -> None:
@@ -620,14 +399,7 @@ def test_other_hardware_and_versions_are_shown_and_judged_all_the_same(measured:
     done = measured.run().expect(0, passed=1)
     done.says("baseline of 1 gate measured elsewhere: device: cuda then, cpu now; torch: 1.0 then, 2")
     other_model(measured, "sure")
-    measured.run().expect(1, failed=1).says("note       device: cuda then, cpu now", "torch: 1.0 then, 2")
-
-
-def test_the_file_can_be_elsewhere(measured: Project) -> None:
-    measured.write(test_gate=AGAINST_BASELINE, pytest_ini="[pytest]\nlmgate_baseline = quality/base.json\n")
-    measured.run("--lmgate-update").expect(0, passed=1).says("baseline base.json: 1 new")
-    assert (measured.folder / "quality" / "base.json").is_file()
-    measured.run().expect(0, passed=1)
+    measured.with_torch.run().expect(1, failed=1).says("note       device: cuda then, cpu now", "torch: 1.0 then, 2")
 
 
 # Kills itself just before the new file takes the old one's place.
@@ -680,51 +452,6 @@ def test_two_sessions_that_update_at_once_both_end_up_in_the_file(measured: Proj
     for process in both:
         finished(process).expect(0, passed=1)
     assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2
-
-
-def test_a_read_only_folder_fails_the_update_and_says_so(measured: Project) -> None:
-    measured.write(test_gate=AGAINST_BASELINE, pytest_ini="[pytest]\nlmgate_baseline = /dev/null/base.json\n")
-    done = measured.run("--lmgate-update")
-    assert done.code != 0
-    done.says("base.json")
-
-
-def test_the_second_run_imports_neither_torch_nor_scipy(measured: Project) -> None:
-    with_baseline(measured)
-    measured.write(
-        test_gate=AGAINST_BASELINE
-        + """
-    def test_imports():
-        import sys
-        assert not {"torch", "scipy"} & set(sys.modules)
-    """
-    )
-    measured.run(fresh=True).expect(0, passed=2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ('"ppl", "die", "words"', "missing a required argument: 'tolerance'"),
-        ('"ppl", "die", "words", "1 percent"', "expected a percentage"),
-        ('"ppl", "die", "words", -1', "expected a finite size"),
-        ('"ppl", "die", "words", "150%"', "tolerance: expected at most 100% of the reference, got '150%'"),
-        ('"ppl", "die", "words", "1%", confidence=1', "confidence: expected a one-sided level"),
-        ('"ppl", "die", "words", "1%", against=""', "against: expected"),
-        ('"ppl", "die", "words", "1%", against="dye"', "did you mean 'die'"),
-        ('"ppl", "die", "words", "1%", strde=3', "did you mean 'stride'"),
-        ('"pll", "die", "words", "1%"', "expected a registered metric, got 'pll'"),
-        ('"accuracy", "die", "words", 1', "could never fail"),
-        ('"bleu", "die", "words", "100%"', "could never fail"),
-        ('"kl", "die", "words", "1%"', "missing a required argument: 'reference'"),
-        ('"kl", "die", "words", "1%", reference="die", statistic="p99"', "statistic: expected 'mean'"),
-        ('"compare", "die", "words", "1%", reference="die"', "metric: 'compare' is many numbers"),
-        ('3, "die", "words", "1%"', "metric: expected the name"),
-    ],
-)
-def test_bad_arguments_are_usage_errors(measured: Project, arguments: str, says: str) -> None:
-    measured.write(test_gate=f"import pytest\n\n@pytest.mark.no_regression({arguments})\ndef test_gate(): pass\n")
-    measured.run().expect(4).says("test_gate.py::test_gate: @pytest.mark.no_regression", says)
 
 
 def test_a_session_that_is_interrupted_keeps_what_was_measured(measured: Project) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import textwrap
 
-import pytest
-
 from tests.end_to_end.dice import DiceProject
 
 KINDS = """
@@ -47,7 +45,7 @@ def test_a_gate_on_an_item_without_a_function_is_judged_and_has_no_line(dice: Di
     dice.run("--lmgate-report=json:report.json").expect(1, failed=1).says("red", "above the limit 5.9")
     (gate,) = dice.report()["gates"]
     assert (gate["test"], gate["verdict"]) == ("checks.list::first", "fail")
-    assert (gate["file"], gate["line"]) == ("", 0)
+    assert gate.keys().isdisjoint({"file", "line"})
 
 
 def test_an_item_without_fixtures_cannot_name_one(dice: DiceProject) -> None:
@@ -78,59 +76,3 @@ def test_the_tests_outside_of_rootdir_go_by_the_models_of_rootdir(dice: DiceProj
     dice.run(*arguments).expect(0, passed=1)
     (dice.folder / "outer" / "lmgate.yml").write_text("")
     dice.run(*arguments).expect(4).says("lmgate.yml is not read, since only a file named lmgate.yaml is")
-
-
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_a_wrong_option_is_one_sentence_in_a_test_that_has_no_gate_but_measures(
-    dice: DiceProject, workers: tuple[str, ...]
-) -> None:
-    dice.models(red={}).write(test_score="def test_score(ppl_of): assert ppl_of('red', 'one') < 7\n")
-    outcome = dice.run("--lmgate-device=gpu", *workers)
-    outcome.expect(1, error=1).says("got 'gpu' (did you mean 'cuda'?)").is_silent_on("Traceback", "/pytest_lmgate/")
-
-
-def test_a_gate_that_a_fixture_adds_is_skipped_by_no_lmgate(dice: DiceProject) -> None:
-    dice.models(red={}).write(
-        test_late="""
-            import pytest
-
-            @pytest.fixture
-            def gated(request): request.node.add_marker(pytest.mark.ppl_max("red", "one", 5.9))
-
-            def test_late(gated): pass
-        """
-    )
-    dice.run().expect(1, failed=1)
-    dice.run("--no-lmgate").expect(0, skipped=1)
-
-
-def test_a_file_whose_gates_are_a_comment_is_not_missed(dice: DiceProject) -> None:
-    dice.models(red={}).write(test_plain="def test_plain(): pass\n")
-    with (dice.folder / "lmgate.yaml").open("a") as file:
-        file.write("defaults: # gates: in tests/\n  batch_size: 1\n")
-    dice.run("--lmgate-require-all", "test_plain.py").expect(0, passed=1).is_silent_on("not collected")
-
-
-def test_fixtures_that_need_each_other_twice_are_looked_at_once(dice: DiceProject) -> None:
-    dice.models(red={}).write(
-        test_gate="""
-            import pytest
-            import pytest_lmgate as lmgate
-
-            @pytest.fixture
-            def name(): return "red"
-
-            @pytest.fixture
-            def left(name): return name
-
-            @pytest.fixture
-            def right(name): return name
-
-            @pytest.fixture
-            def model(left, right): return left
-
-            @pytest.mark.ppl_max(lmgate.fixture("model"), "one", 6.01)
-            def test_gate(): pass
-        """
-    )
-    dice.run().expect(0, passed=1)

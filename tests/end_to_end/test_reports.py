@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.end_to_end.commands import lmgate
 from tests.end_to_end.projects import GATE, Project
-
-KEYS = {
-    "id", "test", "metric", "model", "dataset", "verdict", "value", "limit", "stderr", "interval", "n", "unit",
-    "signature", "fingerprint", "cached", "seconds", "marker", "blocking", "file", "line", "direction",
-    "device", "identity",
-}  # fmt: skip
 
 
 def test_the_json_report_has_its_schema_for_every_verdict(measured: Project) -> None:
@@ -41,8 +33,6 @@ def test_the_json_report_has_its_schema_for_every_verdict(measured: Project) -> 
     assert report["schema"] == 1
     assert {"python", "platform", "packages"} <= report["environment"].keys()
     passed, failed, error = report["gates"]
-    for gate in report["gates"]:
-        assert gate.keys() == KEYS | ({"message"} if gate is error else set())
     assert passed["id"] == "test_all.py::test_pass::ppl_max[die-words]"
     assert passed["test"] == "test_all.py::test_pass"
     assert (passed["metric"], passed["model"], passed["dataset"]) == ("ppl", "die", "words")
@@ -57,63 +47,13 @@ def test_the_json_report_has_its_schema_for_every_verdict(measured: Project) -> 
     assert error["value"] is error["stderr"] is error["interval"] is error["n"] is None
 
 
-def test_a_value_that_is_infinite_is_an_error_and_null_in_the_report(measured: Project) -> None:
-    measured.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.ppl_max("hopeless", "words", 1e308)
-            def test_gate(): pass
-        """
-    )
-    measured.run("--lmgate-report", "json:report.json").expect(1, error=1).says("no limit can judge", "1 gate: 1 error")
-    gate = measured.report()["gates"][0]
-    assert gate["verdict"] == "error"
-    assert gate["value"] is None
+def test_a_report_of_a_session_without_gates_is_empty_but_valid(unmeasured: Project) -> None:
+    unmeasured.write(test_plain="def test_plain(): pass\n")
+    unmeasured.run("--lmgate-report", "json:out/report.json").expect(0, passed=1)
+    assert unmeasured.report("out/report.json")["gates"] == []
 
 
-def test_a_report_of_a_session_without_gates_is_empty_but_valid(project: Project) -> None:
-    project.write(test_plain="def test_plain(): pass\n")
-    project.run("--lmgate-report", "json:out/report.json").expect(0, passed=1)
-    assert project.report("out/report.json")["gates"] == []
-
-
-def test_reports_of_the_ini_file_are_written_unless_the_command_line_names_others(measured: Project) -> None:
-    measured.write(test_gate=GATE, pytest_ini="[pytest]\nlmgate_report =\n    json:one.json\n    json:two.json\n")
-    measured.run().expect(0)
-    assert measured.report("one.json")["gates"] == measured.report("two.json")["gates"] != []
-    measured.run("--lmgate-report", "json:three.json", env={"LMGATE_REPORT": "json:four.json"}).expect(0)
-    assert measured.report("three.json")["gates"]
-    assert not (measured.folder / "four.json").exists()
-
-
-def test_the_table_names_each_gate_by_its_test_where_its_label_alone_does_not_tell(measured: Project) -> None:
-    measured.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.ppl_max("die", "words", 60.5)
-            def test_one(): pass
-
-            @pytest.mark.ppl_max("die", "words", 60.25)
-            @pytest.mark.bpb_max("die", "words", 9)
-            def test_two(): pass
-        """
-    )
-    outcome = measured.run().expect(0)
-    rows = [line.split() for line in outcome.out.splitlines() if line.startswith("PASS ")]
-    assert [row[1] for row in rows] == [
-        "test_gate.py::test_one::ppl_max[die-words]",
-        "test_gate.py::test_two::ppl_max[die-words]",
-        "bpb_max[die-words]",
-    ]
-    assert all(row[-1] == "cached" for row in rows)
-
-
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_a_gate_whose_fixture_fails_is_an_error_in_the_report_and_the_summary(
-    measured: Project, workers: tuple[str, ...]
-) -> None:
+def test_a_gate_whose_fixture_fails_is_an_error_in_the_report_and_the_summary(measured: Project) -> None:
     measured.write(
         test_gate="""
             import pytest
@@ -140,7 +80,7 @@ def test_a_gate_whose_fixture_fails_is_an_error_in_the_report_and_the_summary(
             def test_whole(): pass
         """
     )
-    outcome = measured.run("--lmgate-report", "json:report.json", *workers)
+    outcome = measured.run("--lmgate-report", "json:report.json", "-n", "2")
     outcome.expect(1, passed=1, error=1, skipped=1, xfailed=1).says("3 gates: 1 pass, 2 error")
     named, other, whole = measured.report()["gates"]
     assert named["id"] == "test_gate.py::test_broken::ppl_max[broken-words]"
@@ -155,20 +95,20 @@ def test_a_report_goes_where_its_user_is_at_home(measured: Project) -> None:
     measured.cache.rename(measured.folder / "kept")
     home.mkdir()
     (measured.folder / "kept").rename(home / "cache")
-    measured.run("--lmgate-report", "json:~/report.json", env={"HOME": str(home)}).expect(0).says("cached")
+    measured.write(at_home=f"import os\nos.environ['HOME'] = {str(home)!r}\n")
+    measured.run("-p", "at_home", "--lmgate-report", "json:~/report.json").expect(0).says("cached")
     assert measured.report("home/report.json")["gates"]
     assert not (measured.folder / "~").exists()
 
 
-@pytest.mark.parametrize("strict", [False, True])
 def test_a_gate_that_cannot_be_measured_counts_as_xfail_in_every_report_where_its_test_is_marked_so(
-    measured: Project, strict: bool
+    measured: Project,
 ) -> None:
     measured.write(
-        test_gate=f"""
+        test_gate="""
             import pytest
 
-            @pytest.mark.xfail(strict={strict})
+            @pytest.mark.xfail(strict=True)
             @pytest.mark.ppl_max("./no_such_folder", "words", 60.5)
             @pytest.mark.ppl_max("die", "words", 59.5)
             def test_gate(): pass

@@ -49,31 +49,11 @@ def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project
     return writing_project(tmp_path, tmp_path_factory.getbasetemp())
 
 
-@pytest.mark.parametrize("options", [("-p", "no:xdist"), ("-n", "2")])
-def test_a_second_metric_on_cached_texts_loads_no_model_and_no_torch(
-    project: Project, options: tuple[str, ...]
-) -> None:
+def test_a_second_metric_on_cached_texts_loads_no_model_and_no_torch(project: Project) -> None:
     project.write(conftest=COUNT_MEASUREMENTS, test_first=FIRST).run("-p", "no:xdist").expect(0, passed=2)
     assert project.measured == ["counter"]
     (project.folder / "test_first.py").unlink()
     project.write(conftest=COUNT_MEASUREMENTS + TORCH_FREE, test_second=SECOND)
-    project.run(*options, "--lmgate-report", "json:report.json", fresh=True).expect(0, passed=2)
+    project.run("-p", "no:xdist", "--lmgate-report", "json:report.json", torch_free=True).expect(0, passed=2)
     assert project.measured == ["counter"]
     assert [gate["cached"] for gate in project.report()["gates"]] == [True] * 4
-
-
-def test_a_text_that_fails_is_explained_without_the_model_too(project: Project) -> None:
-    project.write(conftest=COUNT_MEASUREMENTS, test_first=FIRST).run("-p", "no:xdist").expect(0, passed=2)
-    (project.folder / "test_first.py").unlink()
-    project.write(
-        conftest=COUNT_MEASUREMENTS + TORCH_FREE,
-        test_second="""
-            import pytest
-
-            @pytest.mark.ter_max("counter", "chains", 0)
-            @pytest.mark.rouge_min("counter", "chains", 1, "rouge2")
-            def test_too_much(): pass
-        """,
-    )
-    project.run("-p", "no:xdist", fresh=True).expect(1, failed=1).says("five", "rouge2")
-    assert project.measured == ["counter"]

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_lmgate.metrics import texts as metrics
+from pytest_lmgate.settings.metrics import METRICS
 from tests.end_to_end.projects import Outcome, Project
 from tests.end_to_end.writers import make_writer, models_that_write
 
@@ -28,7 +28,9 @@ CHAINS = (
     "Korea? Seoul",
     "China? Beijing",
 )
-"""What the model of both guides goes on with."""
+"""What the model of the guide to texts goes on with."""
+CHOICES = (*CHAINS[-2:], "cup was too big.", "bag", "Eve had helped.", "Ann", "her cow", "to read")
+"""What the model of the guide to choices goes on with."""
 BLOCK = re.compile(r"(?:^`(?P<file>\S+)`:\n\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -59,9 +61,9 @@ def put_on_disk(guide: str, folder: Path) -> Project:
     return Project(folder)
 
 
-def make_chains(folder: Path) -> None:
-    words = dict.fromkeys(["<unk>", "<s>", "</s>", "Busan", "Shanghai", *" ".join(CHAINS).split()])
-    successors = dict.fromkeys(words, "</s>") | {a: b for chain in CHAINS for a, b in pairwise(chain.split())}
+def make_chains(folder: Path, chains: Sequence[str] = CHAINS) -> None:
+    words = dict.fromkeys(["<unk>", "<s>", "</s>", "Busan", "Shanghai", *" ".join(chains).split()])
+    successors = dict.fromkeys(words, "</s>") | {a: b for chain in chains for a, b in pairwise(chain.split())}
     make_writer(folder, list(words), successors)
     (folder / "chat_template.jinja").write_text("{{ messages[-1].content }} ")
 
@@ -91,7 +93,7 @@ def test_the_guide_to_choices(tmp_path: Path, tmp_path_factory: pytest.TempPathF
     writers = models_that_write(tmp_path_factory.getbasetemp())
     for name, source in {"bert": "masked", "t5": "translator"}.items():
         shutil.copytree(writers / source, tmp_path / "models" / name)
-    make_chains(tmp_path / "models" / "candidate")
+    make_chains(tmp_path / "models" / "candidate", CHOICES)
     outcome: Outcome = project.run("-W", "error")
     outcome.expect(0, passed=count_tests("choices.md"))
 
@@ -115,7 +117,7 @@ def test_the_readme_on_what_a_model_writes(tmp_path: Path) -> None:
     outcome.says("PASS     rouge_min:rouge2[int8-news-max_new_tokens:64]", "PASS     bleu_min[int8-news")
 
 
-@pytest.mark.parametrize("metric", ["bleu", "chrf", "ter", "rouge", "exact"])
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "ter", "rouge", "exact", "invalid"])
 def test_the_arguments_and_defaults_of_a_marker_are_those_of_its_metric(metric: str) -> None:
     guide = (DOCS / "texts.md").read_text("utf-8")
     (said,) = re.findall(rf"^\| `{metric}_m\w\w\((.*?)\)` \|", guide, re.MULTILINE)
@@ -127,5 +129,5 @@ def test_the_arguments_and_defaults_of_a_marker_are_those_of_its_metric(metric: 
     names = [*positional[3:], *(each.arg for each in arguments.kwonlyargs)]
     values = [*arguments.defaults, *(each for each in arguments.kw_defaults if each is not None)]
     shown = dict(zip(names, map(ast.literal_eval, values), strict=True))
-    parameters = inspect.signature(getattr(metrics, metric)).parameters
+    parameters = inspect.signature(METRICS[metric].scorer()).parameters
     assert shown == {name: parameter.default for name, parameter in parameters.items()}

@@ -25,15 +25,14 @@ NEW = """
 RED, GREEN = "\x1b[31m", "\x1b[32m"
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Project, workers: tuple[str, ...]) -> None:
+def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Project) -> None:
     done = measured.write(test_gate=GATES).run("--lmgate-update").expect(0)
     done.says("baseline of test_gate.py::test_worse::no_regression:ppl[die-words]: new, 60\n")
     path = measured.folder / "lmgate.yaml"
     before = path.read_text(encoding="utf-8")
     path.write_text(before.replace("/die}", "/SURE}").replace("/sure}", "/die}").replace("/SURE}", "/sure}"))
     measured.write(test_gate=GATES + NEW)
-    done = measured.run("--lmgate-update", "--color=yes", "--lmgate-report", "json:report.json", *workers).expect(0)
+    done = measured.run("--lmgate-update", "--color=yes", "--lmgate-report", "json:report.json", "-n", "2").expect(0)
     own = [line for line in done.out.splitlines() if "baseline of test_gate" in line]
     lines = {line.rpartition("::")[0].rpartition("::")[2]: line for line in own}
     assert set(lines) == {"test_worse", "test_better", "test_unchanged", "test_new"}
@@ -44,7 +43,8 @@ def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Proje
     assert "% better: by the old baseline PASS at a tolerance of 1%" in lines["test_better"]
     assert lines["test_unchanged"].endswith(", unchanged")
     assert ": new, " in lines["test_new"]
-    former = {gate["test"].rpartition("::")[2]: gate.get("former") for gate in measured.report()["gates"]}
-    assert (former["test_worse"]["value"], former["test_worse"]["verdict"]) == (pytest.approx(60), "fail")
-    assert former["test_worse"]["degradation"] > 0.01
-    assert former["test_new"] is None
+    previous = {gate["test"].rpartition("::")[2]: gate["previous"] for gate in measured.report()["gates"]}
+    assert previous["test_worse"]["value"] == pytest.approx(60)
+    assert previous["test_worse"]["comparison"]["decision"] == "fail"
+    assert previous["test_worse"]["comparison"]["degradation"] > 0.01
+    assert previous["test_new"] == {}

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Project
 from tests.end_to_end.writers import models_that_write, write_rows, writing_project
 
@@ -50,12 +49,12 @@ def test_two_models_with_equal_answers_on_20_rows_are_inconclusive_and_52_rows_s
     settles = "it needs 52 rows without a change to show less than 0.05"
     project.write(test_gate=regression("right", "even"))
     done = project.run("--lmgate-report", "json:report.json").expect(0, passed=1)
-    done.says("1 gate: 1 inconclusive", settles, "few rows: 1 gate rests on fewer than 30 (the fewest: 20)")
+    done.says("1 gate: 1 inconclusive", settles, "few rows: 1 gate has fewer than 30 (min 20)")
     verdict, found = only_comparison(project)
     z2 = scipy.stats.norm.ppf(0.95) ** 2
     assert (verdict, found["bounds"], found["clustered_by"], found["needed"]) == ("inconclusive", "tango", "rows", 52)
     assert (found["degradation"], found["upper"]) == (0, pytest.approx(z2 / (20 + z2)))
-    done = project.run("--lmgate-strict", "-n", "2").expect(1, failed=1)
+    done = project.run("--lmgate-strict").expect(1, failed=1)
     done.says(settles, "noise      from 20 rows, by Tango's test", "--lmgate-strict fails the build")
 
     project.write(test_gate=regression("many", "even"))
@@ -77,7 +76,7 @@ def test_the_same_checkpoint_twice_passes_with_any_rows_also_from_another_folder
         done = project.run("--lmgate-strict", "--lmgate-report", "json:report.json").expect(0, passed=1)
         done.says("1 gate: 1 pass").is_silent_on("few rows")
         verdict, found = only_comparison(project)
-        assert (verdict, found["reason"]) == ("pass", "the same measurement twice")
+        assert (verdict, found["reason"]) == ("pass", "both are the same measurement")
         assert (found["degradation"], found["lower"], found["upper"]) == (0, 0, 0)
 
     # The same against a baseline: of this checkpoint, a copy of it, and another model.
@@ -92,26 +91,6 @@ def test_the_same_checkpoint_twice_passes_with_any_rows_also_from_another_folder
     path.write_text(text.replace(f"{models}/counter}}", f"{models}/even}}"), encoding="utf-8")
     done = project.run().expect(0, passed=1)
     done.says("1 gate: 1 inconclusive", "it needs 52 rows without a change to show less than 0.05")
-
-
-def test_two_models_with_the_same_texts_are_judged_as_rows_without_a_change(
-    project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    import safetensors.torch
-
-    folder = project.model("other", models_that_write(tmp_path_factory.getbasetemp()) / "counter")
-    weights = safetensors.torch.load_file(folder / "model.safetensors")
-    weights["lm_head.weight"] *= 1.5  # as sure of the same words
-    safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    path = project.folder / "lmgate.yaml"
-    written = path.read_text(encoding="utf-8")
-    path.write_text(written.replace("models:\n", "models:\n  other: {path: other}\n", 1), encoding="utf-8")
-    for metric, bounds in (("exact", "tango"), ("rouge", "unchanged")):
-        project.write(test_gate=regression("chains", "counter", model="other", metric=metric))
-        done = project.run("--lmgate-report", "json:report.json").expect(0, passed=1)
-        done.says("it needs 52 rows without a change to show less than 0.05")
-        verdict, found = only_comparison(project)
-        assert (verdict, found["bounds"], found["degradation"]) == ("inconclusive", bounds, 0)
 
 
 # Limit gates with a confidence.
@@ -133,20 +112,15 @@ LIMITS = """
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_an_accuracy_passes_by_its_lower_bound_and_fails_by_its_upper_one(
-    project: Project, workers: tuple[str, ...]
-) -> None:
+def test_an_accuracy_passes_by_its_lower_bound_and_fails_by_its_upper_one(project: Project) -> None:
     project.write(test_gate=LIMITS)
-    done = project.run("--lmgate-report", "json:report.json", *workers).expect(1, passed=2, failed=2)
+    done = project.run("--lmgate-report", "json:report.json").expect(1, passed=2, failed=2)
     done.says(
         "4 gates: 1 pass, 1 fail, 2 inconclusive",
-        "inconclusive at 95%: the limit lies within the noise",
-        "the build goes on",
+        "the build does not fail",
         "the build fails",
-        "accuracy_min: accuracy 0 [0, 0.161125] of 'counter' on 'wrong' is below the limit 0.12",
-        "(from 20 rows, by Wilson's interval)",
-        "few rows: 4 gates rest on fewer than 30 (the fewest: 20)",
+        "accuracy 0 [0, 0.161125] of 'counter' on 'wrong'",
+        "few rows: 4 gates have fewer than 30 (min 20)",
     )
     gates = {gate["test"].rpartition("::")[2]: gate for gate in project.report()["gates"]}
     assert {name: gate["verdict"] for name, gate in gates.items()} == {
@@ -162,39 +136,3 @@ def test_an_accuracy_passes_by_its_lower_bound_and_fails_by_its_upper_one(
     assert (bounded["bounds"], bounded["clusters"], bounded["confidence"]) == ("wilson", 20, 0.95)
     assert bounded["needed"] > 20
     assert gates["test_open_beyond"]["bounded"]["upper"] == pytest.approx(z2 / (20 + z2))
-
-
-def test_in_strict_mode_a_limit_that_the_bounds_enclose_fails(project: Project) -> None:
-    project.write(test_gate=LIMITS)
-    project.run("--lmgate-strict").expect(1, passed=1, failed=3).says("4 gates: 1 pass, 1 fail, 2 inconclusive")
-
-
-def test_without_a_confidence_the_value_itself_is_judged(project: Project) -> None:
-    project.write(test_gate=LIMITS.replace(", confidence=0.95", "").replace("def test_open_beyond(): pass", ""))
-    done = project.run("--lmgate-strict", "--lmgate-report", "json:report.json")
-    done.is_silent_on("inconclusive", "few rows")
-    assert all("bounded" not in gate for gate in project.report()["gates"])
-
-
-def test_a_blank_text_is_an_error_and_few_targets_are_named(tmp_path: Path) -> None:
-    project = DiceProject.at(tmp_path).models(die={})
-    project.write(
-        short_txt="a b c",
-        test_gate="""
-            import pytest
-
-            @pytest.mark.ppl_max("die", "./blank.txt", 7)
-            @pytest.mark.bpb_max("die", ["", " "], 7)
-            def test_blank(): pass
-
-            @pytest.mark.ppl_max("die", "./short.txt", 7)
-            def test_short(): pass
-
-            @pytest.mark.ppl_max("die", "one", 7)
-            def test_long(): pass
-        """,
-    )
-    (tmp_path / "blank.txt").write_text("\n\n   \n")
-    done = project.run().expect(1, passed=2, error=1)
-    done.says("expected text, got none (1 rows, all blank)", "expected text, got none (2 rows, all blank)")
-    done.says("few targets: 1 gate rests on fewer than 30 (the fewest: 4), which show only large changes")

@@ -14,10 +14,10 @@ import torch
 from tests.end_to_end.projects import Project
 
 TWO_GPUS = """
-    from pytest_lmgate.backends.hf.models import device
+    from pytest_lmgate.engines import devices
 
-    device._torch_has_cuda = lambda: True
-    device._cuda_devices = lambda: 2
+    devices._torch_has_cuda = lambda: True
+    devices.cuda_devices = lambda: 2
 """
 GATES = """
 import pytest

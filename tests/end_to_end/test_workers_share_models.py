@@ -32,17 +32,6 @@ def test_no_model_is_loaded_by_two_workers_and_verdicts_are_those_of_one_process
     assert sorted(verdicts(dice), key=lambda gate: str(gate["id"])) == shared
 
 
-def test_a_worker_shares_the_processors_with_those_that_measure_without_loading(dice: DiceProject) -> None:
-    (dice.models(red={}).folder / "asked.jsonl").write_text('{"source": "a", "references": ["b"]}\n')
-    with (dice.folder / "lmgate.yaml").open("a") as file:
-        file.write("  asked: {path: asked.jsonl, source: source, references: references}\n")
-    function = "@pytest.mark.exact_min(lambda prompts: ['b'], 'asked', 1)"
-    model = "@pytest.mark.ppl_max('red', 'one', 6.01)"
-    dice.write(test_gates=f"import pytest\n{function}\ndef test_function(): pass\n{model}\ndef test_model(): pass\n")
-    dice.run("-n", "2").expect(0, passed=2)
-    assert [(name, workers) for _, name, workers in dice.loads] == [("red", 2)]
-
-
 def test_functions_that_write_are_no_model_that_a_worker_loads(dice: DiceProject) -> None:
     dice.models(red={})
     (dice.folder / "asked.jsonl").write_text('{"source": "a", "references": ["b"]}\n')
@@ -71,14 +60,6 @@ def test_functions_that_write_are_no_model_that_a_worker_loads(dice: DiceProject
         """
     )
     dice.run("-n", "2").expect(0, passed=2)
-
-
-def test_models_that_are_compared_go_to_one_worker_which_gets_all_processors(dice: DiceProject) -> None:
-    against = "@pytest.mark.no_regression('ppl', 'blue', 'one', '1%', against='red')\ndef test_both(): pass\n"
-    dice.models(red={}, blue={}).write(test_gates=f"{gates_of('red', 'blue')}\n{against}")
-    dice.run("-n", "2").expect(0, passed=7)
-    assert sorted((model, workers) for _, model, workers in dice.loads) == [("blue", 1), ("red", 1)]
-    assert len({worker for worker, _, _ in dice.loads}) == 1
 
 
 def test_workers_that_measure_side_by_side_share_the_processors(dice: DiceProject) -> None:
@@ -123,18 +104,10 @@ def test_a_worker_that_is_killed_and_not_replaced_leaves_a_red_session(dice: Dic
     outcome.says("the verdict of test_gates.py::test_2 never arrived")
 
 
-def test_the_first_failure_ends_the_session_where_it_is_asked_to(dice: DiceProject) -> None:
-    dice.models(red={"sides": 7}, blue={"seconds": 0.1}).write(test_gates=gates_of("red", *["blue"] * 6))
-    outcome = dice.run("-n", "2", "--maxfail=1")
-    assert outcome.code in (1, 2)
-    outcome.says("stopping after 1 failures")
-    assert sum(outcome.counts.values()) < 21
-
-
 def test_progress_of_workers_reaches_the_terminal_of_the_controller(dice: DiceProject) -> None:
     dice.models(red={"seconds": 0.01}, blue={"seconds": 0.01}).write(test_gates=gates_of("red", "blue"))
     with (dice.folder / "conftest.py").open("a") as file:
-        file.write("\nfrom pytest_lmgate.report.terminal import progress\nprogress._LOG_SECONDS = 0.0\n")
+        file.write("\nfrom pytest_lmgate.report import text\ntext._LOG_SECONDS = 0.0\n")
     outcome = dice.run("-n", "2").expect(0, passed=6)
     for model in ("red", "blue"):
         assert re.search(rf"^lmgate: {model} on one: \d+%, ppl 6 so far, [\d,]+ tokens/s", outcome.text, re.MULTILINE)

@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.engines.projects import described
+
+
+@pytest.fixture(scope="module")
+def reference(opened: Callable[..., Any]) -> Any:
+    """The model that all are compared with, run by transformers."""
+    return opened("float")
+
 
 @pytest.fixture(scope="session")
 def opened(files: Path) -> Callable[..., Any]:
     """Opens a model of `files` by its name there; further arguments are those of its entry."""
-    from pytest_lmgate.backends.base import Entry
-    from pytest_lmgate.backends.table import backend_of
-    from pytest_lmgate.config.specs import ModelSpec
-
-    def open_(name: str, **entry: Any) -> Any:
-        spec = ModelSpec(path=str(files / name), **entry)
-        backend = backend_of(spec, name, {})
-        known = {"path": Path, "hub_id": lambda _: None, "digest": lambda path: path.name, "device": "cpu"}
-        return backend.describe(Entry(name=name, spec=spec, **known)).open()
-
-    return open_
+    return lambda name, **entry: described(name, path=str(files / name), **entry).open()

@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 CONTEXT = 640
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -31,7 +33,7 @@ OPTIONS = [
 _WATCHED = """
 import os, pathlib
 import MODULE as module
-from pytest_lmgate.engine import loop
+from pytest_lmgate.measure import loop
 
 loop.SAVE_SECONDS = 0.0  # every partial result is kept at once
 plain = module.RUNNER.score
@@ -73,8 +75,8 @@ def text_of(words: int, seed: int = 0) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=words))
 
 
-def trained_tokenizer(seed: int = 0, *, bos: bool = True) -> Any:
-    """Return a tokenizer of byte-level BPE as GPT-2's, trained on a text."""
+def trained_tokenizer(seed: int = 0, *, bos: bool = True, texts: Sequence[str] = ()) -> Any:
+    """Return a tokenizer of byte-level BPE as GPT-2's, trained on texts; by default on a random one of `text_of`."""
     import tokenizers
     import transformers
 
@@ -87,7 +89,7 @@ def trained_tokenizer(seed: int = 0, *, bos: bool = True) -> Any:
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator([text_of(2000, seed)], trainer)
+    backend.train_from_iterator(texts or [text_of(2000, seed)], trainer)
     if bos:
         processing = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
         backend.post_processor = processing
@@ -114,6 +116,7 @@ def write_float_model(folder: Path, **config: Any) -> tuple[Any, Any]:
 
     tokenizer = trained_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    tokenizer.chat_template += "{% if thinks %}thinks {{ thinks }}{% endif %}"
     model = build(
         "llama",
         vocab_size=320,
@@ -207,6 +210,72 @@ class Project:
         self.write("quiz.jsonl", questions)
         self.write("news.jsonl", [{"article": text_of(9, row), "summary": text_of(9, row + 50)} for row in range(8)])
         return self
+
+
+def described(name: str, **entry: Any) -> Any:
+    """Describe a model by the engine of an entry, without a project; the digest of a file is its name."""
+    from pytest_lmgate.engines.base import Entry
+    from pytest_lmgate.engines.registry import backend_of
+    from pytest_lmgate.settings.entries import ModelSpec
+
+    spec = ModelSpec(**entry)
+    known: dict[str, Any] = {"path": Path, "hub_id": lambda _: None, "digest": lambda path: path.name, "device": "cpu"}
+    return backend_of(spec, name, {}).describe(Entry(name=name, spec=spec, **known))
+
+
+def twin_gates(*models: str) -> list[str]:
+    """Return gates of every metric of one model, for each of these models; see `require_twins`."""
+    gates = [ppl(model, options) for options in OPTIONS for model in models]
+    for model in models:
+        gates += [
+            f"bpb_max: {{model: {model}, dataset: text, limit: 99}}",
+            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0.001}}",
+            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24}}",
+        ]
+    return gates
+
+
+def require_twins(project: Project, *models: str) -> None:
+    """Require the values of the model ``float`` of each of these models, in all gates that both have."""
+    values = project.values
+    for model in models:
+        gates = [gate for gate in values if f"[{model}-" in gate and gate.replace(f"[{model}-", "[float-") in values]
+        assert len(gates) >= len(OPTIONS) + 3
+        for gate in gates:
+            assert values[gate] == pytest.approx(values[gate.replace(f"[{model}-", "[float-")], rel=1e-5), gate
+
+
+def require_kept(project: Project, gates: list[str], runner: str) -> None:
+    """Run gates again that passed, with a runner, as in ``fair_die:Die``, that cannot measure."""
+    module, _, name = runner.partition(":")
+    (project.folder / "conftest.py").write_text(
+        f"from {module} import {name} as Runner\n"
+        "def measure(*_): raise RuntimeError('measured again')\n"
+        "Runner.score = Runner.distributions = Runner.generate = measure\n"
+    )
+    said = project.run(gates)
+    assert project.status == 0, said
+
+
+def require_refusals(
+    project: Project, model: str, models: dict[str, str] | None = None, *, compares: bool = True
+) -> None:
+    """Run gates that an engine of causal models without beams has to refuse, each with one clear sentence."""
+    refused = {
+        ppl(model, "max_length: 641"): f"is longer than the context of the model '{model}', 640 tokens",
+        f"bleu_min: {{model: {model}, dataset: news, limit: 1, max_new_tokens: 640}}": "has a context of 640 tokens",
+        f"bleu_min: {{model: {model}, dataset: news, limit: 1, num_beams: 2}}": (
+            f"num_beams: the engine of the model '{model}' does not support it"
+        ),
+        f"pppl_max: {{model: {model}, dataset: text, limit: 9}}": f"undefined for the causal model '{model}'",
+    }
+    if not compares:
+        kl = f"kl_max: {{model: {model}, reference: float, dataset: text, limit: 1}}"
+        refused[kl] = f"is not possible with the model '{model}'"
+    said = project.run(list(refused), models)
+    assert project.status == 1, said
+    assert [message for message in refused.values() if message not in said] == [], said
+    assert "Traceback" not in said
 
 
 def interrupted(project: Project, entry: str, after: int) -> tuple[list[str], list[str]]:

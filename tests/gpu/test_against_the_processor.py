@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet
-from pytest_lmgate.backends.hf.runner import TransformersRunner
-from pytest_lmgate.config.arguments.generation import GenerationSettings
-from pytest_lmgate.data.requests.windows import window_requests
-from tests.engine.measuring import (
+from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.windows.requests import window_requests
+from tests.engines.transformers.measuring import (
     Kept,
     generate_texts,
     measure_conditional_nll,
@@ -28,9 +28,9 @@ from tests.engine.measuring import (
     measure_pseudo_nll,
     pair_of,
 )
-from tests.engine.test_conditional import pairs_of
-from tests.engine.test_masked import TEXTS, pieces_of
-from tests.engine.writing import PROMPTS
+from tests.engines.transformers.test_conditional import pairs_of
+from tests.engines.transformers.test_masked import TEXTS, pieces_of
+from tests.engines.transformers.writing import PROMPTS
 from tests.models.encoders import encoder_decoder, framed_tokenizer, masked
 from tests.models.zoo import ARCHITECTURES, build, documents, loaded, sliding, word_tokenizer
 
@@ -109,7 +109,7 @@ def test_targets_of_an_encoder_decoder(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"temperature": 0.8, "seed": 3}])
 def test_texts(how: dict[str, Any]) -> None:
-    model, tokenizer, settings = build("llama"), word_tokenizer(), GenerationSettings.of(max_new_tokens=8, **how)
+    model, tokenizer, settings = build("llama"), word_tokenizer(), GenerationSettings(max_new_tokens=8, **how)
     write: Callable[[LoadedModel], list[str]] = lambda on: generate_texts(  # noqa: E731
         on, PROMPTS, settings, dataset="rows", context=128
     )
@@ -132,7 +132,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was() -> None:
     agree(measure_nll(moved, STREAMS, plan, batch_size=1, kept=Kept(kept[0])), whole)
 
 
-@pytest.mark.skipif(DEVICE.type != "cuda", reason="the processor's memory is tested by tests/engine/test_out_of_memory")
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="the processor's memory is tested in tests/measure")
 def test_a_batch_too_large_for_the_gpu_is_halved_and_gives_the_same_numbers() -> None:
     streams = documents(*[2000] * 64)
     plan, moved = sliding(streams, 100, 50), there(build("llama"))
@@ -146,7 +146,7 @@ def test_a_batch_too_large_for_the_gpu_is_halved_and_gives_the_same_numbers() ->
         torch.cuda.set_per_process_memory_fraction(1.0, DEVICE)
 
 
-@pytest.mark.skipif(DEVICE.type != "cuda", reason="tests/engine/test_waits proves it without a GPU")
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="tests/engines/transformers/test_waits proves it without a GPU")
 def test_the_gpu_is_waited_for_at_the_end_of_a_batch_only(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, runner = sliding(STREAMS, 32, 16), TransformersRunner(there(build("llama")), None)
     requests = window_requests(STREAMS, plan, "d")

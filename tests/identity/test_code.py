@@ -1,14 +1,36 @@
-"""What the code that comes with a checkpoint imports is found by its files, and nothing is imported to find it."""
+"""Which package a source file belongs to, its version, and what the code that comes with a checkpoint imports."""
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pytest_lmgate.identity.code import Imports, imports_of
+from pytest_lmgate.identity.code import STANDARD_LIBRARY, Imports, home_of_file, imports_of, is_library, versions
+
+
+def test_versions_are_those_installed_and_absent_packages_are_said_to_be() -> None:
+    found = versions(["pytest", "no-such-package-of-that-name"])
+    assert found == {"pytest": pytest.__version__, "no-such-package-of-that-name": "absent"}
+
+
+def test_a_file_belongs_to_an_installed_package_to_python_or_to_the_user(tmp_path: Path) -> None:
+    assert home_of_file(str(np.__file__)) == "numpy"
+    assert home_of_file(str(json.__file__)) == STANDARD_LIBRARY
+    assert home_of_file("<frozen importlib._bootstrap>") == STANDARD_LIBRARY
+    assert home_of_file(str(tmp_path / "conftest.py")) is None
+    assert home_of_file("<string>") is None
+
+
+def test_libraries_are_known_by_their_first_name() -> None:
+    assert is_library("torch.nn.modules")
+    assert is_library("json")
+    assert not is_library("torchlike")
+    assert not is_library("conftest")
 
 
 @pytest.fixture
@@ -27,9 +49,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / file).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(installed)
-    from pytest_lmgate.identity import libraries
+    from pytest_lmgate.identity import code
 
-    caches = (libraries.home_of_file, libraries._site_folders, libraries.installed_packages)
+    caches = (code.home_of_file, code._site_folders, code.installed_packages)
     for each in caches:
         each.cache_clear()
     yield tmp_path

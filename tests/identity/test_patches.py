@@ -47,7 +47,7 @@ def test_a_plain_session_has_no_patch() -> None:
 def test_a_library_that_is_no_installed_package_is_a_patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = str(tmp_path / "peft" / "__init__.py")
     monkeypatch.setattr(peft, "__file__", file)
-    assert find_patched_libraries() == (f"peft, by importing it from {file}, which is no installed package",)
+    assert find_patched_libraries() == (f"peft, by importing it from {file}, which is not an installed package",)
 
 
 def test_nothing_is_imported_to_find_patches() -> None:
@@ -74,7 +74,6 @@ OWN_CODE = {
     "a function": (f"{_LLAMA}.apply_rotary_pos_emb", lambda *args: args),
     "a function in the name of the library's": (f"{_LLAMA}.apply_rotary_pos_emb", _wrapping),
     "a function in a library's decorator": (f"{_LLAMA}.rotate_half", torch.no_grad()(lambda *args: args)),
-    "a function of exec": (f"{_LLAMA}.rotate_half", eval("lambda x: x", {})),
     "a mock": (f"{_LLAMA}.LlamaMLP.forward", MagicMock()),
     "a mock of a function": (f"{_LLAMA}.rotate_half", Mock()),
     "a partial method": (f"{_LLAMA}.LlamaMLP.forward", functools.partialmethod(lambda self, x: x)),
@@ -116,7 +115,7 @@ def test_a_functions_code_that_was_exchanged_is_a_patch(monkeypatch: pytest.Monk
 def test_an_attention_function_that_was_exchanged_is_a_patch(monkeypatch: pytest.MonkeyPatch, table: str) -> None:
     everyone = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
     monkeypatch.setitem(getattr(everyone, table), "sdpa", _wrapping)
-    assert any("ALL_ATTENTION_FUNCTIONS['sdpa']" in patch for patch in find_patched_libraries())
+    assert any(f"{table}.sdpa is " in patch for patch in find_patched_libraries())
 
 
 def test_an_attention_function_of_the_sessions_own_is_a_patch() -> None:
@@ -137,21 +136,6 @@ def test_a_hook_on_all_modules_is_a_patch() -> None:
     assert find_patched_libraries() == ()
 
 
-def test_a_mode_is_a_patch_and_a_default_device_is_none() -> None:
-    class Mode(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return function(*args, **(kwargs or {}))
-
-    class Dispatch(torch.utils._python_dispatch.TorchDispatchMode):
-        pass
-
-    for mode in (Mode(), Dispatch()):
-        with mode:
-            assert any(type(mode).__name__ in patch for patch in find_patched_libraries())
-    with torch.device("cpu"):
-        assert find_patched_libraries() == ()
-
-
 def test_a_registered_class_is_a_patch(ours: type[Any]) -> None:
     class OurModel(transformers.LlamaForCausalLM):
         config_class = ours
@@ -160,14 +144,14 @@ def test_a_registered_class_is_a_patch(ours: type[Any]) -> None:
         pass
 
     transformers.AutoConfig.register("ours", ours)
-    assert any("OurConfig is registered" in patch for patch in find_patched_libraries())
+    assert any(".OurConfig" in patch for patch in find_patched_libraries())
     transformers.AutoModelForCausalLM.register(ours, OurModel)
-    assert any("OurModel is registered" in patch for patch in find_patched_libraries())
+    assert any(".OurModel" in patch for patch in find_patched_libraries())
     names = ("REGISTERED_TOKENIZER_CLASSES", "REGISTERED_FAST_ALIASES")  # transformers 4 has neither
     tables = [getattr(transformers.models.auto.tokenization_auto, name, {}) for name in names]
     before = list(map(dict, tables))
     transformers.AutoTokenizer.register(ours, fast_tokenizer_class=OurTokenizer)
-    assert any("OurTokenizer is registered" in patch for patch in find_patched_libraries())
+    assert any(".OurTokenizer" in patch for patch in find_patched_libraries())
     for table, content in zip(tables, before, strict=True):
         table.clear()
         table.update(content)
@@ -184,10 +168,10 @@ class OwnLlama(LlamaForCausalLM):
 _RUN = """
 import sys, warnings
 from pathlib import Path
-from pytest_lmgate.cache.digest import FileDigests
-from pytest_lmgate.config.file import load_project
-from pytest_lmgate.config.options import Options
-from pytest_lmgate.evaluate.sources.resolver import Resolver
+from pytest_lmgate.cache.fingerprint import FileDigests
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.measure.sources import Resolver
 
 folder = Path(sys.argv[1])
 resolver = Resolver(load_project(folder), Options(cache=folder), FileDigests(folder / "digests"), {})

@@ -23,7 +23,7 @@ def statistics(*rows: tuple[list[tuple[float, str]], int]) -> ChoiceStatistics:
         np.array([len(text) for _, text in choices]),
         np.array([len(text.encode()) for _, text in choices]),
         np.array([len(pairs) for pairs, _ in rows]),
-        np.array([answer for _, answer in rows]),
+        np.array([at == answer for pairs, answer in rows for at in range(len(pairs))]),
     )
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.config.signature import Signature
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.divergence import DivergenceStatistics, divergence, kl, top1
-from pytest_lmgate.metrics.noise.means import mean_of_blocks
+from pytest_lmgate.settings.requests import Signature
+from pytest_lmgate.stats.means import mean_of_blocks
 
 IID = "iid stderr (tokens as independent)"
+SIGNED = Signature([("s", None)])
 
 
 def statistics(n: int = 60, window: int = 5, seed: int = 0, **columns: Any) -> DivergenceStatistics:
@@ -41,7 +42,7 @@ def test_the_ratio_and_its_error_are_llama_cpps_by_hand() -> None:
     zeros, ones = np.zeros(2), np.ones(2)
     a, b = np.array([1.0, 3.0]), np.array([1.0, 2.0])
     given = statistics(2, 1, kl=zeros, dp=zeros, same_top=ones, nll_q=a, nll_p=b)
-    found = divergence(given, signature=Signature([("s", None)])).figures
+    found = divergence(given, signature=SIGNED).figures
 
     # u^2 = (mean square - mean^2) / (N - 1): 1 and 0.25; cov = (3.5 - 3) / 1 = 0.5; u_r^2 = 1 + 0.25 - 1 = 0.25.
     assert found["Mean ln(PPL(Q)/PPL(base))"].value == pytest.approx(0.5)
@@ -68,12 +69,12 @@ def test_every_figure_is_there_under_llama_cpps_name_and_in_its_order() -> None:
                                     *below[2:])),
         "RMS Δp", "Same top p",
     ]  # fmt: skip
-    assert list(divergence(statistics(), signature=Signature([("s", None)])).figures) == expected
+    assert list(divergence(statistics(), signature=SIGNED).figures) == expected
 
 
 def test_percentiles_are_interpolated_as_llama_cpp_does() -> None:
     values = np.array([5.0, 1.0, 4.0, 2.0, 3.0, 9.0])
-    found = divergence(statistics(6, 1, kl=values, dp=-values), signature=Signature([("s", None)])).figures
+    found = divergence(statistics(6, 1, kl=values, dp=-values), signature=SIGNED).figures
 
     ordered = sorted(values)
     for fraction, name in ((0.5, "Median"), (0.9, "90.0%"), (0.99, "99.0%"), (0.001, "0.1%")):
@@ -88,7 +89,7 @@ def test_percentiles_are_interpolated_as_llama_cpp_does() -> None:
 def test_probability_differences_and_the_same_top_have_llama_cpps_errors() -> None:
     dp = np.array([0.3, -0.1, 0.2, 0.0, -0.4])
     top = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
-    found = divergence(statistics(5, 1, dp=dp, same_top=top), signature=Signature([("s", None)])).figures
+    found = divergence(statistics(5, 1, dp=dp, same_top=top), signature=SIGNED).figures
 
     rms = math.sqrt((0.09 + 0.01 + 0.04 + 0.16) / 5)
     squares = np.array([0.09, 0.01, 0.04, 0.0, 0.16])
@@ -103,8 +104,8 @@ def test_probability_differences_and_the_same_top_have_llama_cpps_errors() -> No
 def test_the_scores_have_the_noise_between_clusters() -> None:
     given = statistics()
     for score, values in (
-        (kl(given, signature=Signature([("s", None)])), given.kl),
-        (top1(given, signature=Signature([("s", None)])), given.same_top),
+        (kl(given, signature=SIGNED), given.kl),
+        (top1(given, signature=SIGNED), given.same_top),
     ):
         noise = mean_of_blocks(values.reshape(-1, 5).sum(1), np.full(12, 5))
         assert float(score) == pytest.approx(values.mean())
@@ -113,8 +114,8 @@ def test_the_scores_have_the_noise_between_clusters() -> None:
         most = 1 if score.metric == "top1" else math.inf
         assert score.interval == pytest.approx((max(lower, 0), min(upper, most)))
         assert score.n == 60
-    assert kl(given, signature=Signature([("s", None)])).direction == "lower"
-    assert top1(given, signature=Signature([("s", None)])).direction == "higher"
+    assert kl(given, signature=SIGNED).direction == "lower"
+    assert top1(given, signature=SIGNED).direction == "higher"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_the_scores_have_the_noise_between_clusters() -> None:
 )
 def test_a_statistic_is_what_its_name_says_and_in_the_signature(statistic: str, percentile: float) -> None:
     given = statistics()
-    score = kl(given, signature=Signature([("s", None)]), statistic=statistic)
+    score = kl(given, signature=SIGNED, statistic=statistic)
 
     assert float(score) == pytest.approx(np.percentile(given.kl, percentile))
     assert score.signature == f"s|statistic:{statistic}"
@@ -134,7 +135,7 @@ def test_equal_models_have_a_ratio_of_one_without_error() -> None:
     nll = np.random.default_rng(3).exponential(3, 60)
     zeros, ones = np.zeros(60), np.ones(60)
     found = divergence(
-        statistics(kl=zeros, dp=zeros, same_top=ones, nll_p=nll, nll_q=nll.copy()), signature=Signature([("s", None)])
+        statistics(kl=zeros, dp=zeros, same_top=ones, nll_p=nll, nll_q=nll.copy()), signature=SIGNED
     ).figures
 
     for name in ("Mean ln(PPL(Q)/PPL(base))", "Mean PPL(Q)-PPL(base)", "Mean KLD", "RMS Δp", "Mean Δp"):
@@ -146,7 +147,7 @@ def test_equal_models_have_a_ratio_of_one_without_error() -> None:
 
 def test_the_difference_of_perplexities_has_the_error_of_the_delta_method() -> None:
     given = statistics(n=400, window=10, seed=5)
-    error = divergence(given, signature=Signature([("s", None)])).figures["Mean PPL(Q)-PPL(base)"].stderr
+    error = divergence(given, signature=SIGNED).figures["Mean PPL(Q)-PPL(base)"].stderr
 
     windows = np.random.default_rng(0).integers(0, 40, (4000, 40))
     q, p = (values.reshape(40, 10).mean(1) for values in (given.nll_q, given.nll_p))
@@ -155,7 +156,7 @@ def test_the_difference_of_perplexities_has_the_error_of_the_delta_method() -> N
 
 
 def test_a_perplexity_beyond_floats_is_infinite_and_no_crash() -> None:
-    found = divergence(statistics(nll_q=np.full(60, 1e4)), signature=Signature([("s", None)]))
+    found = divergence(statistics(nll_q=np.full(60, 1e4)), signature=SIGNED)
 
     assert found.figures["Mean PPL(Q)"].value == math.inf
     assert math.isfinite(found.kl.value)
@@ -163,16 +164,16 @@ def test_a_perplexity_beyond_floats_is_infinite_and_no_crash() -> None:
 
 def test_details_are_plain_numbers_with_their_errors_under_clear_names() -> None:
     given = statistics()
-    details = kl(given, signature=Signature([("s", None)])).details
+    details = kl(given, signature=SIGNED).details
 
     assert details["Mean KLD"] == pytest.approx(given.kl.mean())
     assert details[f"Mean KLD, {IID}"] == pytest.approx(given.kl.std() / math.sqrt(59))
-    assert details["Mean KLD, stderr"] == pytest.approx(kl(given, signature=Signature([("s", None)])).stderr)
+    assert details["Mean KLD, stderr"] == pytest.approx(kl(given, signature=SIGNED).stderr)
     assert all(type(value) in (float, int, str) for value in details.values())
 
 
 def test_one_cluster_has_no_error_but_that_of_llama_cpp() -> None:
-    score = kl(statistics(10, 10), signature=Signature([("s", None)]))
+    score = kl(statistics(10, 10), signature=SIGNED)
 
     assert (score.stderr, score.interval) == (None, None)
     assert "Mean KLD, stderr" not in score.details
@@ -180,10 +181,10 @@ def test_one_cluster_has_no_error_but_that_of_llama_cpp() -> None:
 
 
 def test_the_table_shows_every_figure() -> None:
-    table = str(divergence(statistics(), signature=Signature([("s", None)])))
+    table = str(divergence(statistics(), signature=SIGNED))
 
     assert "  Mean PPL(Q)/PPL(base)" in table
-    assert table.count("\n") == len(divergence(statistics(), signature=Signature([("s", None)])).figures)
+    assert table.count("\n") == len(divergence(statistics(), signature=SIGNED).figures)
 
 
 @pytest.mark.parametrize("column", ["kl", "dp", "same_top", "nll_p", "nll_q"])

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.noise.means import noisy_mean
-from pytest_lmgate.metrics.noise.student import t_quantile
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.stats.means import noisy_mean, t_quantile
 
 NLL = np.array([1.0, 2.0, 3.0, 0.5, 1.5, 4.0])
 
@@ -59,7 +58,7 @@ def test_the_window_average_weighs_windows_equally() -> None:
 
 
 def bounds_by_hand(sums: list[float], counts: list[int], *, rows: bool = True) -> tuple[float, float]:
-    """Two-sided 95 % interval of a mean: on each side the wider of Student's and Hall's, H as docs/noise.md has it."""
+    """Two-sided 95% interval of a mean: on each side the wider of Student's and Hall's, H as docs/noise.md has it."""
     noise = noisy_mean(np.array(sums), np.array(counts), rows=rows)
     t, k = t_quantile(0.975, noise.df), noise.skewness
     below, above = (t, t) if k == 0 else (sign * 3 / k * (np.cbrt(1 + k * (sign * t - k / 6)) - 1) for sign in (1, -1))

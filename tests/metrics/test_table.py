@@ -11,8 +11,8 @@ import pytest
 
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.table import MARKERS, METRICS, USERS_METRIC, Metric, metric_called
 from pytest_lmgate.metrics.texts import TextMetric
+from pytest_lmgate.settings.metrics import MARKERS, METRICS, USERS_METRIC, Metric, metric_called
 
 TEXTS = [row for row in METRICS.values() if row.measures == "texts"]
 ONE = np.ones(1, dtype=np.int64)
@@ -34,7 +34,7 @@ def scorer(row: Metric) -> Any:
 
 @pytest.mark.parametrize("row", TEXTS, ids=lambda row: row.name)
 def test_a_row_of_a_text_metric_says_what_its_function_says(row: Metric) -> None:
-    metric = row.text_metric({})
+    metric = row.scorer()()
 
     assert isinstance(metric, TextMetric)
     assert set(row.options) == set(inspect.signature(scorer(row)).parameters)
@@ -53,11 +53,12 @@ def test_the_usual_value_of_an_option_is_its_default(row: Metric) -> None:
 def test_every_marker_names_its_metric_and_the_side_that_fails() -> None:
     assert set(MARKERS) >= {
         "ppl_max", "bpb_max", "kl_max", "top1_min", "pppl_max", "accuracy_min", "bleu_min", "chrf_min", "ter_max",
-        "rouge_min", "exact_min", "metric_min", "metric_max",
+        "rouge_min", "exact_min", "invalid_max", "metric_min", "metric_max",
     }  # fmt: skip
     for marker, row in MARKERS.items():
         assert row.direction in (None, "lower" if marker.endswith("_max") else "higher")
-    assert all((row.scale is None) == (row.direction == "lower") for row in METRICS.values() if row.is_number)
+    unbounded = {row.name for row in METRICS.values() if row.is_number and row.scale is None}
+    assert unbounded == {row.name for row in METRICS.values() if row.direction == "lower"} - {"invalid"}
 
 
 def test_no_other_name_of_a_metric_is_said_twice_or_is_a_metric() -> None:
@@ -75,6 +76,6 @@ def test_a_metric_is_found_by_every_name_that_people_give_it(row: Metric) -> Non
 
 
 def test_a_score_is_made_by_the_function_that_the_row_names() -> None:
-    score = METRICS["ppl"].score(STATISTICS, signature="s", metric="ppl")
+    score = METRICS["ppl"].scorer()(STATISTICS, signature="s", metric="ppl")
     assert isinstance(score, Score)
     assert score == 1.0

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from pytest_lmgate.backends.hf.models.loading import quiet
+from pytest_lmgate.engines.transformers.loading import quiet
 from tests.models.tiny import word_level
 from tests.models.zoo import CONTEXT, VOCABULARY, words
 

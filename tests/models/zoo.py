@@ -15,10 +15,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from pytest_lmgate.backends.hf.models.loading import LoadedModel, quiet
-from pytest_lmgate.data.protocols.windowing import Windowing
-from pytest_lmgate.data.requests.windows import WindowPlan, plan_windows
-from pytest_lmgate.data.tokenization.tokens import Streams
+from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet
+from pytest_lmgate.settings.requests import Windowing
+from pytest_lmgate.windows.protocols import WindowPlan, plan_windows
+from pytest_lmgate.windows.tokens import Streams
 from tests.models.tiny import word_level
 
 VOCABULARY = 97

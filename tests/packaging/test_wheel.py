@@ -2,7 +2,6 @@
 
 import configparser
 import email
-import email.message
 import subprocess
 import sys
 import zipfile
@@ -30,11 +29,6 @@ def dist_info(wheel: zipfile.ZipFile, name: str) -> str:
     return wheel.read(f"pytest_lmgate-{pytest_lmgate.__version__}.dist-info/{name}").decode()
 
 
-@pytest.fixture(scope="module")
-def metadata(wheel) -> email.message.Message:
-    return email.message_from_string(dist_info(wheel, "METADATA"))
-
-
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     built = {name for name in wheel.namelist() if ".dist-info/" not in name}
     package = {
@@ -45,25 +39,13 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     assert built == package
 
 
-def test_the_wheel_says_that_the_package_is_typed(wheel):
-    assert "pytest_lmgate/py.typed" in wheel.namelist()
-
-
-def test_the_entry_point_lmgate_names_a_module_that_is_in_the_wheel(wheel):
+def test_the_wheel_has_the_entry_point_the_types_the_version_the_licence_and_the_readme(wheel):
     entry_points = configparser.ConfigParser()
     entry_points.read_string(dist_info(wheel, "entry_points.txt"))
     assert dict(entry_points["pytest11"]) == {"lmgate": "pytest_lmgate.plugin"}
-    assert "pytest_lmgate/plugin/__init__.py" in wheel.namelist()
-
-
-def test_the_metadata_carry_the_version_of_the_package(metadata):
+    assert {"pytest_lmgate/plugin/__init__.py", "pytest_lmgate/py.typed"} <= set(wheel.namelist())
+    metadata = email.message_from_string(dist_info(wheel, "METADATA"))
     assert metadata["Version"] == pytest_lmgate.__version__
-
-
-def test_the_licence_travels_with_the_wheel(wheel, metadata):
     assert metadata["License-Expression"] == "Apache-2.0"
     assert "END OF TERMS AND CONDITIONS" in dist_info(wheel, "licenses/LICENSE")
-
-
-def test_the_readme_is_the_long_description(metadata):
     assert metadata.get_payload() == (ROOT / "README.md").read_text(encoding="utf-8")

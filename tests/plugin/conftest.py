@@ -12,9 +12,9 @@ import numpy as np  # noqa: F401
 import pytest
 import yaml  # noqa: F401
 
-import pytest_lmgate.config.file
-import pytest_lmgate.gates.verdict  # noqa: F401
-from pytest_lmgate.plugin.updates import CI_VARIABLES
+import pytest_lmgate.judge.result
+import pytest_lmgate.settings.file  # noqa: F401
+from pytest_lmgate.plugin.options import CI_VARIABLES
 
 Configured = Callable[..., pytest.Config]
 

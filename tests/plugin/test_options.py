@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.plugin import options, updates
+from pytest_lmgate.plugin import options
 from tests.plugin.conftest import Configured
 
 
@@ -32,11 +32,6 @@ def test_a_flag_is_on_or_off_in_the_ini_file_and_in_the_environment(
     monkeypatch.setenv("LMGATE_STRICT", value)
     assert options.flag(configured(), "strict") is on
     assert options.flag(configured("--lmgate-strict", ini="lmgate_strict = no"), "strict")
-
-
-def test_an_empty_variable_leaves_a_flag_off(configured: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMGATE_STRICT", "")
-    assert not options.flag(configured(), "strict")
 
 
 def test_a_flag_that_is_neither_on_nor_off_is_a_usage_error(configured: Configured) -> None:
@@ -65,10 +60,6 @@ def test_a_project_file_that_is_not_there_is_a_usage_error(configured: Configure
         options.project_file(configured("--lmgate-config", "gone.yaml"))
 
 
-def test_no_project_file_is_named_unless_someone_names_it(configured: Configured) -> None:
-    assert options.project_file(configured()) is None
-
-
 def test_the_baseline_lies_in_rootdir_unless_it_is_named(configured: Configured, pytester: pytest.Pytester) -> None:
     assert options.baseline_file(configured()) == (pytester.path / "lmgate-baseline.json", "")
     assert options.baseline_file(configured("--lmgate-baseline", "a/b.json"))[0] == pytester.path / "a" / "b.json"
@@ -79,12 +70,13 @@ def test_the_baseline_lies_in_rootdir_unless_it_is_named(configured: Configured,
     ("given", "expected"), [((), ""), (("--lmgate-update",), "all"), (("--lmgate-update-new-only",), "new")]
 )
 def test_which_baselines_are_written(configured: Configured, given: tuple[str, ...], expected: str) -> None:
-    assert updates.update(configured(*given)) == expected
+    assert options.update(configured(*given)) == expected
 
 
-def test_both_ways_to_write_baselines_are_a_usage_error(configured: Configured) -> None:
+@pytest.mark.parametrize("other", ["--lmgate-update-new-only", "--lmgate-prune"])
+def test_two_ways_to_write_baselines_are_a_usage_error(configured: Configured, other: str) -> None:
     with pytest.raises(pytest.UsageError, match="expected one of them, got both"):
-        updates.update(configured("--lmgate-update", "--lmgate-update-new-only"))
+        options.update(configured("--lmgate-update", other))
 
 
 def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
@@ -92,24 +84,24 @@ def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
 ) -> None:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.UsageError, match=r"--lmgate-update-new-only: refused in CI \(CI=true\)"):
-        updates.update(configured("--lmgate-update-new-only"))
-    assert updates.update(configured("--lmgate-update", "--lmgate-force-update")) == "all"
-    assert updates.update(configured()) == ""
+        options.update(configured("--lmgate-update-new-only"))
+    assert options.update(configured("--lmgate-update", "--lmgate-force-update")) == "all"
+    assert options.update(configured()) == ""
     monkeypatch.setenv("CI", "false")
-    assert updates.update(configured("--lmgate-update")) == "all"
+    assert options.update(configured("--lmgate-update")) == "all"
 
 
 COMMAND_LINE_ONLY = ("update", "update-new-only", "force-update", "prune", "plan")
 
 
-@pytest.mark.parametrize("name", updates.CI_VARIABLES)
+@pytest.mark.parametrize("name", options.CI_VARIABLES)
 def test_an_update_is_refused_in_each_system_of_ci(
     configured: Configured, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "1")
     with pytest.raises(pytest.UsageError, match=rf"--lmgate-update: refused in CI \({name}=1\)"):
-        updates.update(configured("--lmgate-update"))
-    assert updates.update(configured("--lmgate-prune")) == "prune"
+        options.update(configured("--lmgate-update"))
+    assert options.update(configured("--lmgate-prune")) == "prune"
 
 
 def test_the_help_names_the_environment_variable_of_each_option(pytester: pytest.Pytester) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from pytest_lmgate.config.arguments.tolerance import Tolerance
-from pytest_lmgate.gates.comparisons.comparison import Comparison
-from pytest_lmgate.gates.spread import Spread
-from pytest_lmgate.gates.verdict import Bounded, Former, Verdict
-from pytest_lmgate.gates.where import Passage, PositionChange, Slope, TagChange, TokenChange, Where
-from pytest_lmgate.report.measured import Measured
-from pytest_lmgate.report.results import Results, Run
-from pytest_lmgate.report.runs.past import PastRun
+from pytest_lmgate.judge.attribution import Attribution, Passage, TagChange, TokenChange
+from pytest_lmgate.judge.histogram import ChangeHistogram
+from pytest_lmgate.judge.result import (
+    Bounded,
+    Environment,
+    FixtureCall,
+    PastRun,
+    PreviousBaseline,
+    Results,
+    Run,
+    Verdict,
+    WorstRow,
+)
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.stats.comparison import Comparison
 
 INFINITE = float("inf")
+WORSE = "16 -> 17.6 (+10.00%), 5.5 standard errors, p 4e-08, allowed 0.025"
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +34,7 @@ def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def failed() -> Verdict:
-    return Verdict(
+    return Verdict.unmeasured(
         id="tests/test_quality.py::test_quality::ppl_max[int8-wikitext2]",
         test="tests/test_quality.py::test_quality",
         marker="ppl_max",
@@ -57,62 +65,33 @@ def stopped(failed: Verdict) -> Verdict:
 
 @pytest.fixture
 def unmeasured(failed: Verdict) -> Verdict:
-    return replace(
-        failed,
-        id="tests/test_quality.py::test_quality::bpb_max[gone-wikitext2]",
-        marker="bpb_max",
-        metric="bpb",
-        model="gone",
-        verdict="error",
-        value=None,
-        stderr=None,
-        interval=None,
-        n=None,
-        signature="",
-        fingerprint="",
-        message="model 'gone': no such folder: models/gone; check models.gone.path",
-        seconds=0.04,
-    )
+    nothing = {"value": None, "stderr": None, "interval": None, "n": None, "signature": "", "fingerprint": ""}
+    named = {"marker": "bpb_max", "metric": "bpb", "model": "gone"}
+    message = "model 'gone': no such folder: models/gone; check models.gone.path"
+    id_ = "tests/test_quality.py::test_quality::bpb_max[gone-wikitext2]"
+    return replace(failed, id=id_, verdict="error", message=message, seconds=0.04, **named, **nothing)
 
 
 @pytest.fixture
 def compared(failed: Verdict) -> Verdict:
+    values = {"candidate": 18.15, "reference": 16.5, "change": 0.1, "degradation": 0.1, "lower": 0.09, "upper": 0.11}
     comparison = Comparison(
-        decision="fail",
-        candidate=18.15,
-        reference=16.5,
-        change=0.1,
-        degradation=0.1,
-        tolerance=Tolerance(0.01, relative=True),
-        confidence=0.95,
-        n=283287,
-        clusters=40,
-        lower=0.09,
-        upper=0.11,
-        p_pass=1.0,
-        p_fail=0.0001,
-        bounds="hall",
-        against="model 'fp16'",
-        notes=("device: cpu then, cuda now",),
-    )
+        decision="fail", tolerance=Tolerance(0.01, relative=True), confidence=0.95, n=283287, clusters=40, **values,
+        p_pass=1.0, p_fail=0.0001, bounds="hall", against="model 'fp16'", notes=("device: cpu then, cuda now",),
+    )  # fmt: skip
     return replace(failed, marker="no_regression", comparison=comparison)
 
 
 @pytest.fixture
-def where() -> Where:
-    """Two documents, a slope, and three tags, of which one got worse beyond noise."""
+def where() -> Attribution:
+    """Two documents and three tags, of which one got worse beyond noise."""
     sat = TokenChange("the cat ", "sat", " on the mat", 9.25, 1.25)
     on = TokenChange("the cat sat ", "on", " the mat", 2.5, 0.5)
-    spelled = (("the ", -0.5), ("cat ", 0.25), ("sat ", 8.0), ("on ", 2.0), ("the ", None), ("mat", 0.1))
-    return Where(
+    return Attribution(
         passages=(
-            Passage("row 17", 5, 10.0, "the cat sat on the mat", (sat, on), spelled),
+            Passage("row 17", 5, 10.0, "the cat sat on the mat", (sat, on)),
             Passage("row 3", 4, 2.0, "a dog ran"),
         ),
-        positions=tuple(
-            PositionChange(8 * at + 1, 8 * at + 8, 100, at / 8, at / 8 - 0.1, at / 8 + 0.2) for at in range(8)
-        ),
-        slope=Slope(1.0, 0.5, 1.5),
         tags=(
             TagChange("language", "ko", 10, 24.0, 20.0, 0.2, 0.15, 0.25),
             TagChange("language", "en", 30, 16.5, 16.5, 0.0, -0.01, 0.01),
@@ -124,22 +103,24 @@ def where() -> Where:
 
 
 @pytest.fixture
-def located(compared: Verdict, where: Where) -> Verdict:
+def located(compared: Verdict, where: Attribution) -> Verdict:
     return replace(compared, where=where)
 
 
 @pytest.fixture
-def spread() -> Spread:
+def spread() -> ChangeHistogram:
     """300 rows: 100 better in two bins, 190 worse in three, of which the last is open."""
-    return Spread("rows", "nats per token", 190, 10, 100, 0.01, -0.2, 5.0, -0.2, 0.1, (40, 60, 90, 60, 40))
+    return ChangeHistogram(
+        "rows", "nats per token", 190, 10, 100, 0.01, -0.2, 5.0, 0.5, 1.0, -0.2, 0.1, (40, 60, 90, 60, 40)
+    )
 
 
 @pytest.fixture
-def distances() -> Spread:
+def distances() -> ChangeHistogram:
     """200 rows, of which two are as the reference has them; the last bin is open."""
     unit, bins = "nats per token", (120, 60, 12, 6)
     ends = (0.004, 0.0, 0.25)
-    return Spread("rows", unit, 198, 2, 0, *ends, 0.0, 0.01, bins, "distance", p90=0.011, p99=0.032)
+    return ChangeHistogram("rows", unit, 198, 2, 0, *ends, 0.011, 0.032, 0.0, 0.01, bins, "distance")
 
 
 @pytest.fixture
@@ -149,17 +130,10 @@ def past() -> list[PastRun]:
     def run(at: int) -> PastRun:
         worse = at >= 24
         value = 17.6 if worse else 16.0
-        return PastRun(
-            date=f"2026-03-{at + 1:02}T18:00:00Z",
-            commit=f"{at:02}c0ffee1c0f",
-            branch="main",
-            verdict="fail" if worse else "pass",
-            value=value,
-            interval=(value - 0.4, value + 0.4),
-            limit=16.8,
-            kind="worse" if at == 24 else "same" if at else "first",
-            words="16 -> 17.6 (+10.00%), 5.5 standard errors, p 4e-08, allowed 0.025" if at == 24 else "",
-        )
+        kind, words = ("worse", WORSE) if at == 24 else ("same" if at else "first", "")
+        date, verdict = f"2026-03-{at + 1:02}T18:00:00Z", "fail" if worse else "pass"
+        interval = (value - 0.4, value + 0.4)
+        return PastRun(date, f"{at:02}c0ffee1c0f", "main", verdict, value, interval, 16.8, kind, words)
 
     return [run(at) for at in range(31)]
 
@@ -167,20 +141,14 @@ def past() -> list[PastRun]:
 @pytest.fixture
 def run() -> Run:
     return Run(
-        project="owner/model",
-        commit="0c0ffee1c0f0+",
-        branch="main",
-        date="2026-03-31T18:00:00Z",
-        device="cuda",
-        hardware="an accelerator",
-        command="pytest -k quality",
-        environment={
-            "python": "3.11.7",
-            "platform": "Linux-6",
-            "machine": "x86_64",
-            "packages": {"torch": "2.13.0", "numpy": "absent"},
-        },
-    )
+        project="owner/model", commit="0c0ffee1c0f0+", branch="main", date="2026-03-31T18:00:00Z", device="cuda",
+        hardware="an accelerator", command="pytest -k quality",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def environment() -> Environment:
+    return Environment("3.11.7", "Linux-6", "x86_64", {"torch": "2.13.0", "numpy": "absent"})
 
 
 @pytest.fixture
@@ -190,10 +158,11 @@ def results(
     stopped: Verdict,
     unmeasured: Verdict,
     compared: Verdict,
-    spread: Spread,
-    distances: Spread,
+    spread: ChangeHistogram,
+    distances: ChangeHistogram,
     past: list[PastRun],
     run: Run,
+    environment: Environment,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Results:
@@ -203,32 +172,29 @@ def results(
     open_above = replace(compared.comparison, decision="inconclusive", upper=INFINITE, detectable=None, needed=10)
     without = replace(open_above, lower=None, upper=None, bounds=None, reason="1 cluster")
     verdicts = [
-        replace(passed, direction="lower", device="cuda", identity=(("data", "0a"), ("protocol", "sliding"))),
-        replace(failed, interval=(17.25, INFINITE), worst=((3, 0.5, "say it", "a | b", "c"),), file="t.py", line=7),
+        replace(passed, direction="lower", device="cuda", identity={"data": "0a", "protocol": "sliding"}),
+        replace(
+            failed, interval=(17.25, INFINITE), worst=(WorstRow(3, 0.5, "say it", "a | b", "c"),), file="t.py", line=7
+        ),
         replace(stopped, arguments=("--lmgate-device=cpu",)),
         unmeasured,
         replace(compared, spread=spread),
         replace(compared, verdict="inconclusive"),
         replace(compared, verdict="inconclusive", blocking=True, comparison=open_above),
         replace(compared, verdict="inconclusive", comparison=without),
-        replace(passed, limit=None, marker="no_regression", message="anew", former=Former(16.5, problem="other data")),
-        replace(failed, verdict="inconclusive", bounded=Bounded(0.95, -INFINITE, 19.0, "hall", 40, "rows", 1000)),
         replace(
-            failed, iid=True, details=(("reference", "fp16"), ("Mean KLD", 0.02), ("Median KLD", 0.01), ("df", None))
+            passed, limit=None, marker="no_regression", message="anew", previous=PreviousBaseline(16.5, problem="x")
         ),
+        replace(failed, verdict="inconclusive", bounded=Bounded(0.95, -INFINITE, 19.0, "hall", 40, "rows", 1000)),
+        replace(failed, iid=True, details={"reference": "fp16", "Mean KLD": 0.02, "Median KLD": 0.01, "df": None}),
         replace(passed, marker="kl_max", metric="kl", spread=distances),
     ]
     verdicts = [replace(each, id=f"{each.id}#{number}") for number, each in enumerate(verdicts)]
-    unknown = replace(past[3], value=None, interval=(1.0, None), limit=None, kind="unknown", words="why")
-    measured = Measured(
-        "t.py::t", "ppl_of", "ppl", "m", "d", 2.0, 0.1, (1.9, INFINITE), 9, "token", "s", "f", True, 0.1
-    )
-    return Results(
-        verdicts,
-        problems=("lost",),
-        expected_to_fail=frozenset({verdicts[2].id}),
-        folder=tmp_path,
-        measured=[measured],
-        history={verdicts[4].id: [unknown, *past[1:]], verdicts[0].id: past[:5]},
-        run=run,
-    )
+    unknown = replace(past[3], value=None, interval=(1.0, INFINITE), limit=None, kind="unknown", words="why")
+    verdicts[0] = replace(verdicts[0], history=tuple(past[:5]))
+    verdicts[2] = replace(verdicts[2], xfail=True)
+    verdicts[4] = replace(verdicts[4], history=(unknown, *past[1:]))
+    score = {"metric": "ppl", "model": "m", "dataset": "d", "value": 2.0, "stderr": 0.1, "interval": (1.9, INFINITE)}
+    facts = {"n": 9, "unit": "token", "signature": "s", "fingerprint": "f", "cached": True, "seconds": 0.1}
+    measured = FixtureCall(test="t.py::t", fixture="ppl_of", **score, **facts)
+    return Results(run=run, verdicts=tuple(verdicts), problems=("lost",), measured=(measured,), environment=environment)

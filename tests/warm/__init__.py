@@ -10,7 +10,9 @@ There are two more such processes. One has imported torch, but nothing of Huggin
 - variables that these libraries read while they are imported: those of READ_BY_TRANSFORMERS;
 - code of transformers that is replaced before this package imports it.
 
-The other has imported pytest and what needs no torch: its forks are small, for what measures with dice.
+The other has imported pytest and what of this package needs no torch: its forks are small, for what measures with
+dice or finds every measurement in the cache, and for whatever must import neither torch nor what is Hugging Face's
+(``torch_free=True``).
 
 And these still need a new interpreter (``Project.run(..., fresh=True)``, or `Project.start`):
 
@@ -63,7 +65,8 @@ def warm_python(environment: Mapping[str, str], imported: Imported = "transforme
         pass
     else:
         client = f'"{sys.executable}" -ISE "{HERE / "client.py"}" "{socket}" "$0" "$@"'
-        executable.write_text(f"#!/bin/sh\nexec {client}\n")
+        # An isolated Python needs none of these libraries.
+        executable.write_text(f'#!/bin/sh\n[ "$1" = -I ] && exec "{sys.executable}" "$@"\nexec {client}\n')
         executable.chmod(0o755)
         command = [sys.executable, HERE / "server.py", socket, str(owner), imported]
         _servers.append(

@@ -37,7 +37,8 @@ LONGEST = 1 << 17  # bytes of a request: arguments, folder and environment
 _PYTEST = (
     "execnet.gateway_base",
     "filelock",
-    "pytest_lmgate.plugin.session.gate_session",
+    "pytest_lmgate.plugin.session",
+    "sacrebleu.metrics",
     "xdist.remote",
     "yaml",
 )
@@ -62,7 +63,6 @@ _TRANSFORMERS = (
     *_TORCH,
     "datasets",
     "rapidfuzz.distance.LCSseq",
-    "sacrebleu.metrics",
     "tokenizers",
     "transformers.generation",
     "transformers.models.auto.modeling_auto",
@@ -72,7 +72,11 @@ _TRANSFORMERS = (
 )
 _OF_HUGGING_FACE = {"accelerate", "datasets", "huggingface_hub", "peft", "tokenizers", "transformers"}
 LIBRARIES = {"pytest": _PYTEST, "torch": _TORCH, "transformers": _TRANSFORMERS}
-ABSENT = {"pytest": {"torch", *_OF_HUGGING_FACE}, "torch": _OF_HUGGING_FACE, "transformers": set[str]()}
+ABSENT = {
+    "pytest": {"pyarrow", "scipy", "torch", *_OF_HUGGING_FACE},
+    "torch": _OF_HUGGING_FACE,
+    "transformers": set[str](),
+}
 
 
 def warm_up(imported: str) -> None:
@@ -85,6 +89,8 @@ def warm_up(imported: str) -> None:
     for name in LIBRARIES[imported]:
         with contextlib.suppress(ModuleNotFoundError):  # xdist is not everywhere, nor all of this in other torches
             importlib.import_module(name)
+    if imported != "torch":
+        import_package(ABSENT[imported])
     assert not ABSENT[imported] & sys.modules.keys()
     if imported == "transformers":
         find_what_is_found_once()
@@ -94,15 +100,23 @@ def warm_up(imported: str) -> None:
     gc.freeze()  # so that a fork that collects garbage does not copy the memory of all these modules
 
 
-def find_what_is_found_once() -> None:
-    """Import all of this package, and do what a session does once."""
+def import_package(absent: set[str]) -> None:
+    """Import all of this package but the modules that need one of these libraries, and look up versions."""
     import pytest_lmgate
 
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # to import None is an error
     for module in pkgutil.walk_packages(pytest_lmgate.__path__, "pytest_lmgate."):
         if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(module.name)
+    for name in absent:
+        del sys.modules[name]
+    importlib.import_module("pytest_lmgate.identity.code").versions(("tokenizers", "torch", "transformers"))
+
+
+def find_what_is_found_once() -> None:
+    """Do what a session that runs a model does once."""
     assert importlib.import_module("pytest_lmgate.identity.code").find_patched_libraries() == ()
-    importlib.import_module("pytest_lmgate.identity.libraries").versions(("tokenizers", "torch", "transformers"))
     with contextlib.suppress(ModuleNotFoundError):  # transformers 5
         # Which transformers builds when it loads its first model.
         importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
-from tests.engines.projects import OPTIONS, Project, interrupted, ppl, text_of, watched
+from tests.engines.projects import (
+    Project,
+    interrupted,
+    ppl,
+    require_kept,
+    require_refusals,
+    require_twins,
+    text_of,
+    twin_gates,
+    watched,
+)
 
+RUNNER = "pytest_lmgate.engines.llamacpp.gguf:LlamaCppRunner"
 WATCHED = watched(
-    "pytest_lmgate.backends.llamacpp.runner:LlamaCppRunner",
+    RUNNER,
     and_then="""
     def pytest_sessionfinish():
         import sys
@@ -22,33 +32,17 @@ WATCHED = watched(
 
 
 def test_every_metric_of_a_gguf_is_that_of_the_float_model_and_is_kept(project: Project) -> None:
-    both = [ppl(model, options) for options in OPTIONS for model in ("float", "f32")]
-    for model in ("float", "f32"):
-        both += [
-            f"bpb_max: {{model: {model}, dataset: text, limit: 99}}",
-            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0.001}}",
-            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24}}",
-        ]
+    both = twin_gates("float", "f32")
     kl = "kl_max: {model: MODEL, reference: float, dataset: text, limit: 0.0001, max_length: 128}"
     both += [kl.replace("MODEL", "f32"), kl.replace("MODEL", "f16")]
     both += ["no_regression: {metric: ppl, model: f32, dataset: text, tolerance: 0.1%, against: float}"]
     said = project.run(both)
     assert project.status == 0, said
-    values = project.values
-    for gate, value in values.items():
-        if "[f32-" in gate and (twin := gate.replace("[f32-", "[float-")) in values:
-            assert value == pytest.approx(values[twin], rel=1e-5), gate
-    assert sum("[f32-" in gate for gate in values) >= len(OPTIONS) + 3
+    require_twins(project, "f32")
     # llama.cpp says a page on stderr when a model is loaded.
     assert project.stderr == ""
 
-    (project.folder / "conftest.py").write_text(
-        "from pytest_lmgate.backends.llamacpp import runner\n"
-        "def score(self, requests): raise RuntimeError('measured again')\n"
-        "runner.LlamaCppRunner.score = runner.LlamaCppRunner.distributions = runner.LlamaCppRunner.generate = score\n"
-    )
-    said = project.run(both)
-    assert project.status == 0, said
+    require_kept(project, both, RUNNER)
 
 
 def test_short_rows_of_a_longrope_model_have_the_numbers_of_transformers_beside_a_long_row(project: Project) -> None:
@@ -120,97 +114,52 @@ def test_models_whose_ids_differ_are_not_compared_whatever_their_tokens_are_call
     said = project.run(gates, models)
     assert project.status == 1, said
     for model, reference in refused:
-        sentence = f"model '{model}' and its reference '{reference}' have tokenizers that differ (they cut the text of"
+        sentence = f"model '{model}' and its reference '{reference}' have tokenizers that differ (they tokenize"
         assert said.count(sentence) >= 2, said
     assert "7 gates: 1 pass, 6 error" in said, said
     assert project.values["kl_max[renamed-float-text-max_length:128]"] < 1e-8
 
 
-def cut(files: Path, folder: Path) -> None:
-    (folder / "x.gguf").write_bytes((files / "f16.gguf").read_bytes()[:-500])
+# Bytes of the file x, taken from that of a model unless they are a text; an entry; and what is said of it.
+WRONG: list[tuple[slice | bytes | None, str, str]] = [
+    (slice(-500), "{path: x.gguf}", "not within the file bounds, model is corrupted or incomplete; the file is trunc"),
+    (slice(1000), "{path: x.gguf}", "failed to read key-value pairs; the file is truncated or damaged: copy it again"),
+    (b"hello", "{path: x.gguf}", "x.gguf is not a GGUF file: expected it to begin with GGUF, got b'hell'"),
+    (None, "{path: x.gguf}", "no such file:"),
+    (slice(None), "{path: x.bin, backend: llama.cpp}", "llama.cpp reads a file that ends in .gguf, got"),
+    (None, "{backend: llama.cpp}", "model 'x': expected path: of a .gguf file"),
+    (None, "{path: {files}/encoder.gguf}", "is not a causal model (architecture llama)"),
+    (None, "{path: {files}/f32.gguf, dtype: float16}", "models.x.dtype: the engine llama.cpp does not support it"),
+    (None, "{path: {files}/f32.gguf, adapter: a}", "models.x.adapter: the engine llama.cpp does not support it: merge"),
+    (None, "{path: {files}/f32.gguf, load: {n_thread: 2}}", "no option 'n_thread' (did you mean 'n_threads'?)"),
+    (None, "{path: {files}/f32.gguf, load: {flash_attn: 1}}", "load.flash_attn: expected true or false, got 1"),
+    (None, "{path: {files}/f32.gguf, load: {n_batch: 0}}", "load.n_batch: expected a whole number from 1, got 0"),
+    (None, "{path: {files}/f32.gguf, load: {type_k: f12}}", "load.type_k: expected one of f32, f16"),
+    (None, "{path: {files}/f32.gguf, device: cuda}", "the device 'cuda' cannot be used: this llama-cpp-python was"),
+    (None, "{path: {files}/f32.gguf, tokenizer: {files}/other-words}", "tokenize a text differently: token"),
+    (
+        None,
+        "{path: {files}/f32.gguf, tokenizer: {files}/no-bos}",
+        "token 0 at the beginning is 67 ('a') in the folder and 1 ('<s>') in the GGUF",
+    ),
+]
 
 
-def cut_early(files: Path, folder: Path) -> None:
-    (folder / "x.gguf").write_bytes((files / "f16.gguf").read_bytes()[:1000])
-
-
-def no_gguf(files: Path, folder: Path) -> None:
-    (folder / "x.gguf").write_text("hello")
-
-
-def wrong_suffix(files: Path, folder: Path) -> None:
-    shutil.copy(files / "f16.gguf", folder / "x.bin")
-
-
-@pytest.mark.parametrize(
-    ("make", "entry", "message"),
-    [
-        (
-            cut,
-            "{path: x.gguf}",
-            "is not within the file bounds, model is corrupted or incomplete; the file is cut short",
-        ),
-        (
-            cut_early,
-            "{path: x.gguf}",
-            "failed to read key-value pairs; the file is cut short or damaged: copy it again",
-        ),
-        (no_gguf, "{path: x.gguf}", "x.gguf is no GGUF file: expected it to begin with GGUF, got b'hell'"),
-        (None, "{path: x.gguf}", "no such file:"),
-        (wrong_suffix, "{path: x.bin, backend: llama.cpp}", "llama.cpp reads a file that ends in .gguf, got"),
-        (None, "{backend: llama.cpp}", "model 'x': expected path: of a .gguf file"),
-        (None, "{path: {files}/encoder.gguf}", "is not a causal model (architecture llama)"),
-        (None, "{path: {files}/f32.gguf, dtype: float16}", "models.x.dtype: the engine llama.cpp does not take it"),
-        (
-            None,
-            "{path: {files}/f32.gguf, adapter: a}",
-            "models.x.adapter: the engine llama.cpp does not take it: merge",
-        ),
-        (None, "{path: {files}/f32.gguf, load: {n_thread: 2}}", "no option 'n_thread' (did you mean 'n_threads'?)"),
-        (None, "{path: {files}/f32.gguf, load: {flash_attn: 1}}", "load.flash_attn: expected true or false, got 1"),
-        (None, "{path: {files}/f32.gguf, load: {type_k: f12}}", "load.type_k: expected one of f32, f16"),
-        (None, "{path: {files}/f32.gguf, device: cuda}", "the device 'cuda' cannot be used: this llama-cpp-python was"),
-        (
-            None,
-            "{path: {files}/f32.gguf, tokenizer: {files}/other-words}",
-            "cut a text into different tokens: token",
-        ),
-        (
-            None,
-            "{path: {files}/f32.gguf, tokenizer: {files}/no-bos}",
-            "token 0 at the beginning is 67 ('a') in the folder and 1 ('<s>') in the GGUF",
-        ),
-    ],
-)
-def test_a_wrong_file_or_entry_is_one_clear_sentence(project: Project, make: object, entry: str, message: str) -> None:
-    if callable(make):
-        make(project.files, project.folder)
+@pytest.mark.parametrize(("content", "entry", "message"), WRONG)
+def test_a_wrong_file_or_entry_is_one_clear_sentence(
+    project: Project, content: slice | bytes | None, entry: str, message: str
+) -> None:
+    if content is not None:
+        found = (project.files / "f16.gguf").read_bytes()[content] if isinstance(content, slice) else content
+        (project.folder / ("x.bin" if "x.bin" in entry else "x.gguf")).write_bytes(found)
     said = project.run([ppl("x")], {"x": entry})
     assert project.status == 1, said
     assert message in said
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    ("gate", "message"),
-    [
-        (ppl("f32", "max_length: 641"), "max_length"),
-        ("bleu_min: {model: f32, dataset: news, limit: 1, max_new_tokens: 640}", "has a context of 640 tokens"),
-        (
-            "bleu_min: {model: f32, dataset: news, limit: 1, num_beams: 2}",
-            "num_beams: the engine of the model 'f32' does not honour it",
-        ),
-        (
-            "pppl_max: {model: f32, dataset: text, limit: 9}",
-            "undefined for the causal model 'f32' (architecture llama)",
-        ),
-    ],
-)
-def test_what_a_gguf_cannot_do_is_one_clear_sentence(project: Project, gate: str, message: str) -> None:
-    said = project.run([gate])
-    assert project.status != 0
-    assert message in said
-    assert "Traceback" not in said
+def test_what_a_gguf_cannot_do_is_one_clear_sentence(project: Project) -> None:
+    require_refusals(project, "f32")
 
 
 def test_a_missing_package_says_what_to_install(project: Project) -> None:

@@ -9,24 +9,31 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_lmgate.data.corpora.corpus import Corpus
-from pytest_lmgate.data.requests.windows import WindowPlan, window_requests
-from pytest_lmgate.data.tokenization.tokens import Streams
-from pytest_lmgate.spec.protocol import Protocol
+from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.windows.protocols import WindowPlan
+from pytest_lmgate.windows.requests import window_requests
+from pytest_lmgate.windows.tokens import Streams
 from tests.engines.projects import text_of
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
-from pytest_lmgate.backends.base import COLUMNS
-from pytest_lmgate.engine.comparing import ModelPair, compare
-from pytest_lmgate.engine.loop import Job
-from pytest_lmgate.engine.scoring import score
-from tests.engines.numbers import CORPUS, JOB, PROTOCOLS, nll_of, requests_of, texts_of
-
-
-@pytest.fixture(scope="module")
-def reference(opened: Callable[..., Any]) -> Any:
-    return opened("float")
+from pytest_lmgate.engines.base import COLUMNS
+from pytest_lmgate.measure.divergence import ModelPair, compare
+from pytest_lmgate.measure.loop import Job, Log
+from pytest_lmgate.measure.scoring import score
+from tests.engines.numbers import (
+    CORPUS,
+    JOB,
+    PROTOCOLS,
+    WAYS,
+    nll_of,
+    requests_of,
+    require_same_nll,
+    require_same_texts,
+    require_sampled,
+    texts_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +43,12 @@ def exact(opened: Callable[..., Any]) -> Any:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: f"{each.name}-{each.max_length}")
 def test_every_token_has_the_nll_of_transformers(reference: Any, exact: Any, protocol: Protocol) -> None:
-    expected, found = nll_of(reference, protocol), nll_of(exact, protocol)
-    assert len(found) > 100
     # llama.cpp rounds the angles of late positions more: 0.0003 nats at position 600 of a model with random weights.
-    assert np.abs(found - expected).max() < 1e-3
-    assert np.exp(found.mean()) == pytest.approx(np.exp(expected.mean()), rel=1e-5)
+    require_same_nll(exact, reference, protocol, most=1e-3)
+
+
+def test_what_it_draws_has_the_likelihoods_that_it_wrote_by(reference: Any, exact: Any) -> None:
+    require_sampled(exact, reference)
 
 
 def test_the_tokenizer_of_the_folder_gives_the_same_numbers(exact: Any, opened: Callable[..., Any], files: Any) -> None:
@@ -68,28 +76,24 @@ def test_a_gguf_is_the_reference_of_another(opened: Callable[..., Any]) -> None:
     assert 1e-8 < found[:, COLUMNS.index("kl")].mean() < 0.1
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {},
-        {"stop": "the"},
-        {"seed": 3, "temperature": 0.8},
-        {"seed": 4, "top_k": 7},
-        {"seed": 5, "top_p": 0.7, "temperature": 1.3},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("how", WAYS, ids=str)
 def test_texts_are_those_of_transformers(reference: Any, exact: Any, how: dict[str, Any]) -> None:
-    prompts = [text_of(length, length) for length in (3, 9, 20, 1, 6)]
-    expected = texts_of(reference, prompts, max_new_tokens=40, **how)
-    assert texts_of(exact, prompts, max_new_tokens=40, **how) == expected
-    assert len(set(expected)) > 1
+    require_same_texts(exact, reference, **how)
 
 
 def test_a_chat_is_put_into_the_template_of_the_file(reference: Any, exact: Any) -> None:
     messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
     assert exact.tokenizer.chat(messages) == reference.tokenizer.chat(messages)
     assert exact.tokenizer.chat(messages).startswith("<s>user: the cat\n")
+
+
+def test_the_template_of_the_file_reads_its_variables_and_no_others(reference: Any, exact: Any) -> None:
+    messages = [{"role": "user", "content": "the cat"}]
+    for variables in ({}, {"thinks": 3}, {"thinks": False}):
+        assert exact.tokenizer.chat(messages, **variables) == reference.tokenizer.chat(messages, **variables)
+    assert exact.tokenizer.chat(messages, thinks=3) == "<s>user: the cat\nthinks 3"
+    with pytest.raises(ValueError, match="chat_template_kwargs: the template has no variable 'think'"):
+        exact.tokenizer.chat(messages, think=3)
 
 
 @pytest.mark.parametrize("text", ["", " ", "a", "<s>the cat</s>", "\n\n tab\t", "🙂 é 猫", "the cat " * 50])
@@ -124,7 +128,7 @@ def test_the_factors_of_longrope_go_by_the_length_of_a_row_and_of_no_other(opene
     assert len(runner.tokenizer.encode(rows[0], True)) > 512 > len(runner.tokenizer.encode(rows[1], True))
     said: list[str] = []
     requests = requests_of(runner, protocol, Corpus("d", rows))
-    together = score(runner, requests, Job(model="m", dataset="d", remark=said.append)).nll
+    together = score(runner, requests, Job(model="m", dataset="d", log=Log(remark=said.append))).nll
     alone = [score(runner, requests_of(runner, protocol, Corpus("d", (row,))), JOB).nll for row in rows]
     assert np.array_equal(together, np.concatenate(alone))
     assert np.abs(together - score(reference, requests, JOB).nll).max() < 1e-3
@@ -171,28 +175,6 @@ def test_a_question_is_read_once_for_all_choices_of_one_token(
 
     assert sorted(read) == sorted(map(len, questions))
     assert found == pytest.approx(score(reference, window_requests(streams, plan, "d"), JOB).nll, abs=1e-3)
-
-
-@pytest.mark.parametrize("name", ["f32.gguf", "f16.gguf", "q8_0.gguf"])
-@pytest.mark.parametrize(("length", "rows"), [(128, 4), (100, 5), (33, 8), (3, 8)])
-def test_short_windows_share_a_batch_and_have_the_same_bits_as_alone(
-    opened: Callable[..., Any], name: str, length: int, rows: int
-) -> None:
-    runner = opened(name)
-    requests = requests_of(runner, Protocol("disjoint", length), Corpus("d", (text_of(length * 36),)))
-    together = score(runner, requests, JOB).nll
-    assert runner._together.is_proven
-    assert runner._together.rows == rows, "the trial found other bits"
-    alone = score(runner, requests, Job(model="m", dataset="d", batch_size=1)).nll
-    assert not runner._together.is_proven
-    assert np.array_equal(together, alone)
-
-
-def test_windows_share_no_batch_that_the_user_made_too_small(opened: Callable[..., Any]) -> None:
-    runner = opened("f16.gguf", load={"n_ubatch": 128})
-    requests = requests_of(runner, Protocol("disjoint", 128), Corpus("d", (text_of(4000),)))
-    assert np.array_equal(score(runner, requests, JOB).nll, score(opened("f16.gguf"), requests, JOB).nll)
-    assert runner._together.rows == 1
 
 
 def test_logits_come_a_batch_at_a_time(opened: Callable[..., Any]) -> None:

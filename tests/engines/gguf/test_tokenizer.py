@@ -11,9 +11,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make
 
 import llama_cpp
 
-from pytest_lmgate.backends.base import Entry, Model
-from pytest_lmgate.backends.llamacpp.backend import LlamaCpp
-from pytest_lmgate.config.specs import ModelSpec
+from tests.engines.projects import described
 
 
 @pytest.fixture
@@ -29,15 +27,9 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-def described(files: Path, **entry: Any) -> Model:
-    spec = ModelSpec(path=str(files / "q8_0.gguf"), **entry)
-    known: dict[str, Any] = {"hub_id": lambda _: None, "digest": lambda path: path.name, "device": "cpu"}
-    return LlamaCpp().describe(Entry(name="q8_0", spec=spec, path=Path, **known))
-
-
 @pytest.mark.parametrize("folder", [None, "float"])
 def test_the_vocabulary_alone_gives_the_tokens_of_the_model(files: Path, loads: list[bool], folder: str | None) -> None:
-    model = described(files, **({} if folder is None else {"tokenizer": str(files / folder)}))
+    model = described("q8_0", path=str(files / "q8_0.gguf"), tokenizer=folder and str(files / folder))
     assert model.tokenizer is not None
     own = model.tokenizer()
     own.encode("the cat", True)

@@ -20,7 +20,7 @@ WORD, LOWER = " the", 4.0
 GATE = "no_regression: {metric: ppl, model: deaf, against: fair, dataset: text, tolerance: 1%, protocol: document}"
 NOTES_LOADS = """
 import pathlib
-from pytest_lmgate.backends.llamacpp.library import Weights
+from pytest_lmgate.engines.llamacpp.library import Weights
 
 plain = Weights.__init__
 

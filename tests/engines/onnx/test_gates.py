@@ -15,21 +15,26 @@ import pytest
 pytest.importorskip("onnxruntime", reason="onnxruntime is NOT installed; make test-onnx runs these tests")
 
 from pytest_lmgate.errors import ModelError
-from tests.engines.projects import OPTIONS, Project, interrupted, ppl, watched
+from tests.engines.projects import (
+    OPTIONS,
+    Project,
+    interrupted,
+    ppl,
+    require_kept,
+    require_refusals,
+    require_twins,
+    twin_gates,
+    watched,
+)
 
-WATCHED = watched("pytest_lmgate.backends.onnx.runner:OnnxRunner", note="{self.loaded.name}-{len(requests)}")
+RUNNER = "pytest_lmgate.engines.onnx.session:OnnxRunner"
+WATCHED = watched(RUNNER, note="{self.loaded.name}-{len(requests)}")
 
 
 def test_every_metric_of_an_export_is_that_of_the_float_model_and_is_kept(project: Project) -> None:
-    exports = ("past", "plain")
-    gates = [ppl(model, options) for options in OPTIONS for model in ("float", *exports)]
-    for model in ("float", *exports):
-        gates += [
-            f"bpb_max: {{model: {model}, dataset: text, limit: 99}}",
-            f"accuracy_min: {{model: {model}, dataset: quiz, limit: 0.001}}",
-            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24}}",
-            f"chrf_min: {{model: {model}, dataset: news, limit: 0.001, max_new_tokens: 24, seed: 1, top_k: 9}}",
-        ]
+    gates = twin_gates("float", "past", "plain")
+    chrf = "chrf_min: {model: MODEL, dataset: news, limit: 0.001, max_new_tokens: 24, seed: 1, top_k: 9}"
+    gates += [chrf.replace("MODEL", model) for model in ("float", "past", "plain")]
     kl = "kl_max: {model: MODEL, reference: REFERENCE, dataset: text, limit: LIMIT, max_length: 128}"
     pairs = [("past", "float", "0.000001"), ("float", "plain", "0.000001"), ("int8", "float", "0.2")]
     for model, p, limit in (*pairs, ("float", "int8", "0.2"), ("float16", "past", "0.001")):
@@ -42,23 +47,10 @@ def test_every_metric_of_an_export_is_that_of_the_float_model_and_is_kept(projec
         ]
     said = project.run(gates)
     assert project.status == 0, said
-    values = project.values
-    compared = 0
-    for gate, value in values.items():
-        for model in exports:
-            if f"[{model}-" in gate and (twin := gate.replace(f"[{model}-", "[float-")) in values:
-                assert value == pytest.approx(values[twin], rel=1e-5), gate
-                compared += 1
-    assert compared >= 2 * (len(OPTIONS) + 4)
+    require_twins(project, "past", "plain")
     assert project.stderr == ""
 
-    (project.folder / "conftest.py").write_text(
-        "from pytest_lmgate.backends.onnx.runner import OnnxRunner\n"
-        "def measure(self, *_): raise RuntimeError('measured again')\n"
-        "OnnxRunner.score = OnnxRunner.distributions = OnnxRunner.generate = measure\n"
-    )
-    said = project.run(gates)
-    assert project.status == 0, said
+    require_kept(project, gates, RUNNER)
 
 
 def nll_of_a_loop(file: Path, ids: list[int], targets: list[int]) -> list[float]:
@@ -153,14 +145,6 @@ def test_one_of_several_files_is_chosen_by_name_or_path_also_below_the_config(pr
     assert one != two
 
 
-def without_model(folder: Path) -> None:
-    (folder / "model.onnx").unlink()
-
-
-def with_two(folder: Path) -> None:
-    shutil.copy(folder / "model.onnx", folder / "model_int4.onnx")
-
-
 def without_data(folder: Path) -> None:
     (folder / "model.onnx_data").unlink()
 
@@ -191,56 +175,45 @@ def without_tokenizer(folder: Path) -> None:
         file.unlink()
 
 
-def encoder_decoder(folder: Path) -> None:
-    (folder / "config.json").write_text('{"is_encoder_decoder": true, "architectures": ["T5ForConditionalGeneration"]}')
+def put(file: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / file).write_text(text)
 
 
-def masked(folder: Path) -> None:
-    (folder / "config.json").write_text('{"architectures": ["BertForMaskedLM"]}')
+def edited(edit: Callable[[Any], object]) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        import onnx
+
+        model = onnx.load(folder / "model.onnx")
+        edit(model)
+        onnx.save(model, folder / "model.onnx")
+
+    return make
 
 
-def edited(folder: Path, edit: Callable[[Any], object]) -> None:
+@edited
+def hidden_states(model: Any) -> None:
+    (node,) = (node for node in model.graph.node if "logits" in node.output)
+    node.output[0] = model.graph.output[0].name = "last_hidden_state"
+
+
+@edited
+def branch(model: Any) -> None:
     import onnx
 
-    model = onnx.load(folder / "model.onnx")
-    edit(model)
-    onnx.save(model, folder / "model.onnx")
+    model.graph.input.append(onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1]))
 
 
-def hidden_states(folder: Path) -> None:
-    def edit(model: Any) -> None:
-        (node,) = (node for node in model.graph.node if "logits" in node.output)
-        node.output[0] = model.graph.output[0].name = "last_hidden_state"
-
-    edited(folder, edit)
+@edited
+def fixed_shape(model: Any) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 128
 
 
-def branch(folder: Path) -> None:
-    def edit(model: Any) -> None:
-        import onnx
+@edited
+def own_operator(model: Any) -> None:
+    import onnx
 
-        given = onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
-        model.graph.input.append(given)
-
-    edited(folder, edit)
-
-
-def fixed_shape(folder: Path) -> None:
-    def edit(model: Any) -> None:
-        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 128
-
-    edited(folder, edit)
-
-
-def own_operator(folder: Path) -> None:
-    def edit(model: Any) -> None:
-        import onnx
-
-        node = next(node for node in model.graph.node if node.op_type == "MatMul")
-        node.domain = "my.operators"
-        model.opset_import.append(onnx.helper.make_opsetid("my.operators", 1))
-
-    edited(folder, edit)
+    next(node for node in model.graph.node if node.op_type == "MatMul").domain = "my.operators"
+    model.opset_import.append(onnx.helper.make_opsetid("my.operators", 1))
 
 
 def small_vocabulary(folder: Path) -> None:
@@ -251,29 +224,42 @@ def small_vocabulary(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+T5 = '{"is_encoder_decoder": true, "architectures": ["T5ForConditionalGeneration"]}'
 WRONG: list[tuple[Callable[[Path], object] | None, str, str]] = [
     (None, "{path: nowhere, backend: onnx}", "no such folder: {folder}/nowhere; check models.x0.path"),
     (None, "{path: nowhere/model.onnx}", "no such file: {folder}/nowhere/model.onnx"),
     (None, "{backend: onnx}", "expected path: of a folder that optimum exported, or of an .onnx file"),
-    (without_model, "", "no .onnx file in {folder}/mine: expected a folder made by optimum-cli export onnx"),
-    (with_two, "", "several .onnx files (model.onnx, model_int4.onnx): say which, as in load: {file_name: model.onn"),
+    (
+        lambda folder: (folder / "model.onnx").unlink(),
+        "",
+        "no .onnx file in {folder}/mine: expected a folder made by optimum-cli export onnx",
+    ),
+    (
+        lambda folder: shutil.copy(folder / "model.onnx", folder / "model_int4.onnx"),
+        "",
+        "several .onnx files (model.onnx, model_int4.onnx): name one, as in load: {file_name: model.onn",
+    ),
     (None, "load: {file_name: other.onnx}", "no such file: {folder}/mine/other.onnx"),
     (without_data, "", "External data path does not exist"),
-    (with_short_data, "", "cut short or damaged: copy it again"),
-    (cut, "", "Protobuf parsing failed; the file is cut short or damaged: copy it again"),
+    (with_short_data, "", "truncated or damaged: copy it again"),
+    (cut, "", "Protobuf parsing failed; the file is truncated or damaged: copy it again"),
     (pointer, "", "mine/model.onnx is a Git LFS pointer, not the file itself: run git lfs pull"),
     (pointer_to_data, "", "mine/model.onnx_data is a Git LFS pointer, not the file itself: run git lfs pull"),
     (without_tokenizer, "", "no tokenizer in {folder}/mine"),
-    (encoder_decoder, "", "the one in {folder}/mine is encoder-decoder (T5ForConditionalGeneration)"),
-    (masked, "", "the one in {folder}/mine is masked (BertForMaskedLM)"),
+    (put("config.json", T5), "", "the one in {folder}/mine is encoder-decoder (T5ForConditionalGeneration)"),
+    (
+        put("config.json", '{"architectures": ["BertForMaskedLM"]}'),
+        "",
+        "the one in {folder}/mine is masked (BertForMaskedLM)",
+    ),
     (hidden_states, "", "lacks the outputs logits of a causal model (it has last_hidden_state"),
-    (branch, "", "wants inputs that this engine cannot give it (use_cache_branch)"),
+    (branch, "", "needs inputs that this engine does not have (use_cache_branch)"),
     (fixed_shape, "", "but a text may be of any length"),
     (own_operator, "", "libraries of custom operators are not supported"),
     (small_vocabulary, "", "its tokenizer gives token id 320, but its vocabulary has 320 entries"),
-    (None, "dtype: float16", ".dtype: the engine onnx does not take it: a file has the dtype that it was"),
-    (None, "adapter: a", ".adapter: the engine onnx does not take it: merge the adapter"),
-    (None, "trust_remote_code: true", ".trust_remote_code: the engine onnx does not take it"),
+    (None, "dtype: float16", ".dtype: the engine onnx does not support it: a file has the dtype that it was"),
+    (None, "adapter: a", ".adapter: the engine onnx does not support it: merge the adapter"),
+    (None, "trust_remote_code: true", ".trust_remote_code: the engine onnx does not support it"),
     (None, "load: {threads: 2}", "the engine onnx has no option 'threads'"),
     (None, "load: {intra_op_num_threads: 0}", "expected a whole number from 1, got 0"),
     (None, "load: {graph_optimization_level: al}", "got 'al' (did you mean 'all'?)"),
@@ -301,23 +287,12 @@ def test_a_wrong_file_or_entry_is_one_clear_sentence(project: Project) -> None:
     assert "Traceback" not in said
 
 
-CANNOT = {
-    ppl("past", "max_length: 641"): "max_length",
-    "bleu_min: {model: past, dataset: news, limit: 1, max_new_tokens: 640}": "has a context of 640 tokens",
-    "bleu_min: {model: past, dataset: news, limit: 1, num_beams: 2}": "num_beams: the engine of the model 'past'",
-    "pppl_max: {model: past, dataset: text, limit: 9}": "undefined for the causal model 'past'",
-}
-
-
 def test_what_an_export_cannot_do_is_one_clear_sentence(project: Project) -> None:
-    said = project.run(list(CANNOT))
-    assert project.status != 0
-    assert [message for message in CANNOT.values() if message not in said] == [], said
-    assert "Traceback" not in said
+    require_refusals(project, "past")
 
 
 def test_a_library_that_is_missing_or_old_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_lmgate.backends.onnx.session import library
+    from pytest_lmgate.engines.onnx.session import library
 
     monkeypatch.setattr("onnxruntime.__version__", "1.23.2")
     library.cache_clear()

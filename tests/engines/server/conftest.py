@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.projects import CONTEXT, Project, write_float_model
+from tests.engines.projects import CONTEXT, Project, described, write_float_model
 from tests.engines.server.faulty import NAME, ROOM, FaultyServer
 from tests.models.tiny import made_once
 from tests.warm import warm_python
@@ -66,52 +66,67 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
-def llama_cpp_server(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server of llama-cpp-python with the float32 GGUF of the model."""
+def write_f32(checkpoint: Path, folder: Path) -> Path:
+    """Write the float32 GGUF of a checkpoint; skips where the server of llama-cpp-python is not installed."""
     pytest.importorskip("llama_cpp.server.app", reason="llama-cpp-python[server] is NOT installed: make test-server")
     import transformers
 
     from tests.engines.gguf.converting import write_gguf
 
-    folder, port = tmp_path_factory.mktemp("llama"), free_port()
-    model = transformers.AutoModelForCausalLM.from_pretrained(files / "float")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(files / "float")
-    gguf = write_gguf(folder / "f32.gguf", model, tokenizer)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    return write_gguf(folder / "f32.gguf", model, transformers.AutoTokenizer.from_pretrained(checkpoint))
+
+
+@contextlib.contextmanager
+def llama_cpp_serves(checkpoint: Path, folder: Path) -> Iterator[str]:
+    """Run the server of llama-cpp-python with the float32 GGUF of a checkpoint; yields its address."""
+    gguf, port = write_f32(checkpoint, folder), free_port()
     # Keys and values in float32, as transformers has them.
-    command = (
-        f"-m llama_cpp.server --model {gguf} --model_alias {NAME} --port {port} --n_ctx {ROOM} --type_k 0 --type_v 0"
-    )
+    command = f"-m llama_cpp.server --model {gguf} --model_alias {NAME} --port {port}"
+    command += f" --n_ctx {ROOM} --type_k 0 --type_v 0"
     with running([*command.split(), "--verbose", "False"], folder / "log", port) as url:
         yield url
 
 
-@pytest.fixture(scope="session")
-def vllm_server(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of vLLM with the model."""
+@contextlib.contextmanager
+def vllm_serves(checkpoint: Path, folder: Path) -> Iterator[str]:
+    """Run a server of vLLM with a checkpoint; yields its address."""
     pytest.importorskip("vllm", reason="vLLM is NOT installed: run this with the environment of make test-vllm")
-    folder, port = tmp_path_factory.mktemp("vllm"), free_port()
-    command = (
-        f"-m vllm.entrypoints.openai.api_server --model {files / 'float'} --served-model-name {NAME} --port {port}"
-    )
+    port = free_port()
+    command = f"-m vllm.entrypoints.openai.api_server --model {checkpoint} --served-model-name {NAME} --port {port}"
     command += f" --host 127.0.0.1 --dtype float32 --max-model-len {ROOM} --enforce-eager"
     command += f" --kv-cache-memory-bytes {2**28}"
     with running(command.split(), folder / "log", port, VLLM_ALLOW_LONG_MAX_MODEL_LEN="1") as url:
         yield url
 
 
+@pytest.fixture(scope="session")
+def llama_gguf(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The float32 GGUF of the model; copy it before changing it."""
+    return write_f32(files / "float", tmp_path_factory.mktemp("gguf"))
+
+
+@pytest.fixture(scope="session")
+def llama_cpp_server(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of llama-cpp-python with the model."""
+    with llama_cpp_serves(files / "float", tmp_path_factory.mktemp("llama")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def vllm_server(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of vLLM with the model."""
+    with vllm_serves(files / "float", tmp_path_factory.mktemp("vllm")) as url:
+        yield url
+
+
 @pytest.fixture
 def served(files: Path) -> Callable[..., Any]:
     """Opens a model at an address; further arguments are those of its entry."""
-    from pytest_lmgate.backends.base import Entry
-    from pytest_lmgate.backends.table import backend_of
-    from pytest_lmgate.config.specs import ModelSpec
 
     def open_(url: str, **entry: Any) -> Any:
-        known: dict[str, Any] = {"model": NAME, "tokenizer": str(files / "float"), "load": {"context": ROOM}, **entry}
-        spec = ModelSpec(server=url, **known)
-        facts: dict[str, Any] = {"path": Path, "hub_id": lambda _: None, "digest": lambda path: path.name}
-        return backend_of(spec, "m", {}).describe(Entry(name="m", spec=spec, **facts)).open()
+        own = {"model": NAME, "tokenizer": str(files / "float"), "load": {"context": ROOM}}
+        return described("m", server=url, **(own | entry)).open()
 
     return open_
 
@@ -130,9 +145,19 @@ def faulty(tokenizer: Any) -> Iterator[FaultyServer]:
     server.close()
 
 
-def entry_of(url: str, **more: Any) -> str:
-    """Return an entry of lmgate.yaml in one line."""
-    return json.dumps({"server": url, "model": NAME, "tokenizer": "{files}/float", **more})
+def damage(weights: Path) -> None:
+    """Shuffle the second half of a file of float32 numbers, and make each a hundred times as large."""
+    import numpy as np
+
+    content = weights.read_bytes()
+    begin = len(content) // 8 * 4
+    numbers = np.frombuffer(content[begin : begin + len(content[begin:]) // 4 * 4], np.float32)
+    weights.write_bytes(content[:begin] + (100 * np.random.default_rng(0).permutation(numbers)).tobytes())
+
+
+def entry_of(server: str | dict[str, Any], **more: Any) -> str:
+    """Return an entry of lmgate.yaml in one line, for the address of a server or how to start one."""
+    return json.dumps({"server": server, "model": NAME, "tokenizer": "{files}/float", **more})
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""The engine transformers: checkpoints and models in memory, with the streaming likelihood."""

@@ -1,1 +1,0 @@
-"""Log-likelihoods from hidden states, without holding the logits of a text."""

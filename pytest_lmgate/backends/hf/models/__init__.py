@@ -1,1 +1,0 @@
-"""From files or objects in memory to a model that runs."""

@@ -1,1 +1,0 @@
-"""What is tried out on a model before its numbers are believed."""

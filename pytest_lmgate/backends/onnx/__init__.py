@@ -1,1 +1,0 @@
-"""The engine onnxruntime: folders that optimum exports, read without optimum."""

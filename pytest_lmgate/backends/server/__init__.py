@@ -1,1 +1,0 @@
-"""The engine server: a model behind an OpenAI-compatible HTTP server, for likelihoods and texts."""

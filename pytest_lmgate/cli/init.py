@@ -1,0 +1,355 @@
+"""The command ``lmgate init``: finds models and a text or asks for them, measures once, and writes gates that run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+
+import msgspec
+import typer
+
+from pytest_lmgate.cli.console import AsJson, DeviceOption, flow, note, root, show
+from pytest_lmgate.cli.measure import Measuring, measuring
+from pytest_lmgate.errors import ComparisonError, ConfigError, DataError, EngineError, LmgateError, ModelError
+from pytest_lmgate.report.text import byte_size
+from pytest_lmgate.settings.entries import TEXT_SUFFIXES, ProjectSpec
+from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.settings.options import BASELINE_NAME, FILE_NAME
+from pytest_lmgate.settings.rootdir import Root
+
+if TYPE_CHECKING:
+    from pytest_lmgate.metrics.score import Score
+
+_INI = """\
+[pytest]
+# A run of single files leaves the gates out and is refused; -o lmgate_require_all=false allows it.
+lmgate_require_all = true
+"""
+# The search for models and texts is bounded: some folders hold millions of files.
+_DEPTH, _MOST_ENTRIES, _SHOWN = 5, 20_000, 9
+_SKIPPED = frozenset({"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"})
+_WEIGHTS = re.compile(r".*\.safetensors|pytorch_model.*\.bin")
+_NO_TEXTS = re.compile(
+    r"(requirements|constraints|licen[cs]e|notice|readme|changelog|cmakelists|robots|top_level)", re.I
+)
+_SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
+_SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")
+_ENOUGH = 20_000  # tokens: a comparison of similar models then shows a change of about 1%
+_BYTES_PER_TOKEN, _BEGINNING = 4, 1000  # rows
+_METRIC_OF = {"causal": "ppl", "masked": "pppl"}
+_CONFIDENCE, _POWER = 0.95, 0.8
+_LEAST, _MOST = 0.01, 0.1  # tolerances
+
+
+def init(
+    model: Annotated[list[Path] | None, typer.Option(exists=True, help="Checkpoint to gate; repeatable.")] = None,
+    dataset: Annotated[Path | None, typer.Option(exists=True, help="Text to measure it on.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Use only the first rows of a .jsonl file.")] = None,
+    margin: Annotated[float, typer.Option(min=0.1, max=1000, help="Percent from the value to the limit.")] = 5.0,
+    against: Annotated[
+        Path | None, typer.Option(exists=True, help="Original of the models (default: a larger one of the same shape).")
+    ] = None,
+    device: DeviceOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: take the defaults.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write an lmgate.yaml with gates.
+
+    Measures each model once, and explains each limit. Never overwrites a file.
+    """
+    here = root()
+    if (named := here.project_file(None)) is not None:
+        raise ConfigError(
+            f"pytest's settings here name {named}, so a new lmgate.yaml would not be read: edit that file"
+        )
+    if rows is not None and dataset is not None and dataset.suffix != ".jsonl":
+        raise typer.BadParameter(f"--rows counts rows of a .jsonl file, and {dataset} is one text: shorten the file")
+    folder = here.start
+    found, texts = ([], []) if model and dataset is not None else find_places(folder)
+    if not model:
+        looked_for = "a folder with config.json and *.safetensors, or a .gguf file"
+        model = _ask("model", looked_for, {path: _relative(path, folder) for path in found}, yes=yes)
+    if dataset is None:
+        looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
+        tokens = {path: count_tokens(path, rows) for path in texts if rows is None or path.suffix == ".jsonl"}
+        # The smallest that is long enough comes first.
+        texts = sorted(tokens, key=lambda path: (tokens[path] < _ENOUGH, abs(tokens[path] - _ENOUGH)))
+        sizes = {path: f"{byte_size(path.stat().st_size)}, about {tokens[path]:,} tokens" for path in texts}
+        shown = {path: f"{_relative(path, folder)}  {size}" for path, size in sizes.items()}
+        (dataset,) = _ask("dataset", looked_for, shown, yes=yes)
+    chosen, text = [path.absolute() for path in model], dataset.absolute()
+    pairs = _pairs(chosen, against)
+
+    names = _names([*chosen, *pairs.values()])
+    models = {name: {"path": _relative(path, folder)} for path, name in names.items()}
+    entry: dict[str, Any] = {"path": _relative(text, folder)}
+    if text.suffix == ".jsonl" and (column := text_column(text)) not in ("text", None):
+        entry["text"] = column
+    if rows is not None:
+        entry["limit"] = rows
+    datasets = {text.resolve().stem: entry}
+    baseline = here.baseline(None) if here.text("baseline") else folder / BASELINE_NAME
+    files = [folder / FILE_NAME, baseline, *([folder / "pytest.ini"] if here.ini is None else [])]
+    for file in files:
+        if file.exists() or file.is_symlink():
+            raise ConfigError(f"{file} exists; lmgate init overwrites nothing: move it away, or edit it")
+
+    spec = msgspec.convert({"models": models, "datasets": datasets}, ProjectSpec)
+    with measuring(device=device, project=Project(folder, spec=spec)) as session:
+        proposals = {path: propose(session, names[path], next(iter(datasets)), margin / 100) for path in chosen}
+        for path, larger in pairs.items():
+            try:
+                add_pair(session, proposals[path], names[larger])
+            except LmgateError as error:
+                if against is not None:
+                    raise
+                note(f"no gate of {names[path]} against {names[larger]}: {error}")
+                if larger not in chosen:
+                    models.pop(names[larger], None)
+    try:
+        _write(here, files, models, datasets, list(proposals.values()))
+    except OSError as error:
+        raise ConfigError(f"a file cannot be written: {error}") from error
+    _tell(list(proposals.values()), text, [_relative(file, folder) for file in files], as_json=as_json)
+
+
+def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return checkpoints (folders or GGUF files) and texts in a folder and below; links are not followed."""
+    models, texts, seen = [], [], 0
+    for path, folders, names in os.walk(folder):
+        place, seen = Path(path), seen + len(folders) + len(names)
+        if seen > _MOST_ENTRIES:
+            break
+        if len(place.relative_to(folder).parts) >= _DEPTH:
+            folders.clear()
+        folders[:] = sorted(each for each in folders if each not in _SKIPPED and each[0] != ".")
+        if "config.json" in names and any(map(_WEIGHTS.fullmatch, names)):
+            models.append(place)
+            continue  # its merges.txt is no text
+        models += [place / name for name in names if name.endswith(".gguf")]
+        found = (place / name for name in names if name.lower().endswith(_SUFFIXES) and not _NO_TEXTS.match(name))
+        texts += [
+            file
+            for file in found
+            if file.is_file() and file.stat().st_size and (file.suffix != ".jsonl" or text_column(file) is not None)
+        ]
+    return sorted(models), sorted(texts)
+
+
+def text_column(file: Path) -> str | None:
+    """Return the column of a file of JSON lines that holds the text: ``text``, else that of the longest text."""
+    texts = {key: value for row in _rows(file, 1) for key, value in row.items() if isinstance(value, str)}
+    return "text" if "text" in texts else max(texts, key=lambda key: len(texts[key]), default=None)
+
+
+def count_tokens(file: Path, rows: int | None) -> int:
+    """Estimate the tokens of a text, or of the first rows of a file of JSON lines."""
+    size = file.stat().st_size
+    if file.suffix == ".jsonl":
+        column, beginning = str(text_column(file)), _rows(file, rows or _BEGINNING)
+        whole = sum(len(json.dumps(row, ensure_ascii=False)) + 1 for row in beginning)
+        size = (size if rows is None else whole) * sum(len(str(row.get(column, ""))) for row in beginning) // whole
+    return size // _BYTES_PER_TOKEN
+
+
+def _rows(file: Path, most: int) -> list[dict[str, Any]]:
+    """Return the first rows, up to a line that is not JSON."""
+    from pytest_lmgate.data.readers import READERS
+
+    rows: list[dict[str, Any]] = []
+    with contextlib.suppress(DataError):
+        rows.extend(row for row in islice(READERS[".jsonl"](file, file.name), most) if isinstance(row, dict))
+    return rows
+
+
+def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> list[Path]:
+    """Return the paths that the user chooses, by number or path; only one text."""
+    what = "text" if option == "dataset" else option
+    if not shown:
+        place = f"{Path.cwd()}, {_DEPTH} folders deep ({looked_for})"
+        raise ConfigError(f"no {what} was found in {place}; name it: --{option} PATH")
+    found = list(shown)[:_SHOWN]
+    if yes:
+        if len(found) > 1:
+            note(f"{what}: {shown[found[0]]}; --{option} names another")
+        return found[:1]
+    for number, path in enumerate(found, 1):
+        note(f"{number}  {shown[path]}")
+    several = " (several: 1,2)" * (what == "model" and len(found) > 1)
+    try:
+        answer = typer.prompt(f"Which {what}? Number or path{several}", default="1", err=True)
+    except typer.Abort:
+        raise typer.BadParameter(f"no answer: give --{option} PATH, or --yes to take the first {what}") from None
+    numbers = re.split(r"[ ,]+", answer.strip()) if several else [answer]
+    if all(each.isdecimal() and 1 <= int(each) <= len(found) for each in numbers):
+        return [found[int(each) - 1] for each in dict.fromkeys(numbers)]
+    if not (path := Path(answer).expanduser()).exists():
+        raise typer.BadParameter(f"expected a number from the list or a path, got {answer!r}")
+    return [path]
+
+
+def _pairs(chosen: list[Path], against: Path | None) -> dict[Path, Path]:
+    """Return the original of each model that has one: the given one, or the largest of the same shape."""
+    if against is not None:
+        if against.resolve() in [each.resolve() for each in chosen]:
+            raise typer.BadParameter(f"--against: expected another model than --model, got {against}")
+        return dict.fromkeys(chosen, against.absolute())
+    pairs = {}
+    for model in chosen:
+        others = chosen if len(chosen) > 1 else sorted(model.parent.iterdir())
+        (shape, size), found = _facts(model), [(*_facts(path), path) for path in others]
+        largest = max((each for each in found if each[0] == shape is not None), default=None, key=lambda each: each[1])
+        if largest is not None and largest[1] > 1.1 * size:  # less is another header
+            pairs[model] = largest[2]
+    return pairs
+
+
+def _facts(folder: Path) -> tuple[object, int]:
+    """Return what a checkpoint shares only with its original, vocabulary and shape (None if unknown), and its bytes."""
+    from pytest_lmgate.engines.checkpoints import open_checkpoint
+
+    try:
+        checkpoint = open_checkpoint(folder, name=folder.name)
+        # Another program may have written the same tokens with other settings of padding.
+        vocabulary = json.loads((folder / "tokenizer.json").read_bytes())["model"]["vocab"]
+        return [vocabulary, *map(checkpoint.config.get, _SHAPE)], checkpoint.weight_bytes
+    except Exception:  # no checkpoint, or none that shares a shape with another
+        return None, 0
+
+
+def _names(paths: Sequence[Path]) -> dict[Path, str]:
+    names: dict[Path, str] = {}
+    for path in dict.fromkeys(paths):
+        name = path.resolve().name if path.is_dir() else path.resolve().stem
+        names[path] = f"{name}-{len(names) + 1}" if name in names.values() else name
+    return names
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def _write(
+    here: Root, files: list[Path], models: dict[str, Any], datasets: dict[str, Any], proposals: list[Proposal]
+) -> None:
+    from pytest_lmgate.judge.baseline import entry_of, rewrite
+    from pytest_lmgate.judge.provenance import provenance
+    from pytest_lmgate.settings.decoding import parse_marker
+
+    lines = ["# Written by `lmgate init`. Paths are relative to this file.", "models:"]
+    lines += [f"  {flow(name)}: {flow(entry)}" for name, entry in models.items()]
+    lines += ["datasets:", *(f"  {flow(name)}: {flow(entry)}" for name, entry in datasets.items()), "gates:"]
+    for proposal in proposals:
+        lines += [f"  # {reason}" for reason in proposal.reasons]
+        lines += [f"  - {marker}: {flow(arguments)}" for marker, arguments in proposal.gates]
+    project, baseline, *ini = files
+    for file, text in [(project, "\n".join(lines) + "\n"), *((file, _INI) for file in ini)]:
+        file.write_text(text, encoding="utf-8")
+
+    # Ids of gates are relative to lmgate.yaml; in a baseline that the settings name, to rootdir.
+    carrier = _relative(project, here.folder if here.text("baseline") else here.start)
+    entries = {}
+    for each in proposals:
+        gate = parse_marker(each.gates[1][0], (), each.gates[1][1])
+        entries[f"{carrier}::{gate.label}"] = entry_of(each.score, provenance(baseline.parent, each.score.device))
+    rewrite(baseline, lambda before: {**before, **entries})
+
+
+def _tell(proposals: Sequence[Proposal], text: Path, written: list[str], *, as_json: bool) -> None:
+    lines, gates = [], []
+    for each in proposals:
+        value = {"value": float(each.score), "reasons": each.reasons}
+        gates += [{"marker": marker, "arguments": arguments, **value} for marker, arguments in each.gates]
+        lines += [f"{each.model} on {text.resolve().stem}: {each.score.metric} {float(each.score):.6g}"]
+        lines += [f"  {reason}" for reason in each.reasons]
+    lines += [f"written: {', '.join(written)}", "Run pytest, and commit these files."]
+    show({"files": written, "gates": gates}, "\n".join(lines), as_json=as_json)
+
+
+class Proposal(NamedTuple):
+    """A model's score, markers with their arguments by name, and a sentence for each reason."""
+
+    model: str
+    score: Score
+    gates: list[tuple[str, dict[str, Any]]]
+    reasons: list[str]
+
+
+def propose(session: Measuring, model: str, dataset: str, margin: float) -> Proposal:
+    """Measure a model and propose a limit that is a `margin` above the value, as a fraction, and a tolerance."""
+    score = _measure(session, model, dataset)
+    measured = f"the {float(score):.6g} that were measured on {score.n:,} {score.unit}s"
+    limit, end = float(f"{score * (1 + margin):.4g}"), (score.interval or (0, 0))[1]
+    why = f"limit {limit:g}: {100 * margin:g}% above {measured}"
+    if limit < end:  # another text of this kind would fail a limit within the noise
+        unit = 10.0 ** (math.floor(math.log10(end)) - 3)
+        limit = float(f"{math.ceil(end / unit) * unit:.4g}")
+        why = f"limit {limit:g}: beyond the interval of {measured}, which reaches further than {100 * margin:g}%"
+    names, tolerance = {"model": model, "dataset": dataset}, Tolerance(_LEAST, relative=True)
+    gates: list[tuple[str, dict[str, Any]]] = [
+        (f"{score.metric}_max", {**names, "limit": limit}),
+        ("no_regression", {"metric": score.metric, **names, "tolerance": str(tolerance)}),
+    ]
+    by_tolerance = f"tolerance {tolerance}: at most {tolerance} worse than today's baseline"
+    return Proposal(model, score, gates, [why, _noise(score), by_tolerance])
+
+
+def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
+    """Add a gate that compares a model with its original, or raise LmgateError if the two are too different."""
+    from pytest_lmgate.stats.paired import compare
+
+    model, score, arguments = proposal.model, proposal.score, proposal.gates[1][1]
+    other = _measure(session, original, arguments["dataset"])
+    if score.metric != other.metric:
+        raise ComparisonError(f"{model} and {original} cannot be compared: one is causal, the other is masked")
+    try:
+        tolerance = Tolerance(_LEAST, relative=True)
+        found = compare(score.require_sample(), other.require_sample(), tolerance=tolerance, confidence=_CONFIDENCE)
+    except ComparisonError as error:
+        raise ComparisonError(f"{model} and {original} cannot be compared: {error}") from None
+    worst = found.degradation if found.upper is None else found.upper
+    word = "better" if found.degradation < 0 else "worse"
+    today = f"{model} is {100 * abs(found.degradation):.2g}% {word} than {original} today"
+    if not worst <= _MOST:
+        raise ComparisonError(f"{today}: beyond {100 * _MOST:g}% it is no longer the same model")
+    tolerance = Tolerance(max(_LEAST, math.ceil(1000 * worst) / 1000), relative=True)
+    bound = "with unknown noise" if found.upper is None else f"at most {100 * worst:.2g}% at 95%"
+    shown = f"; the smallest change that this text shows is {100 * found.detectable:.2g}%" if found.detectable else ""
+    proposal.gates.append(("no_regression", {**arguments, "tolerance": str(tolerance), "against": original}))
+    proposal.reasons.append(f"tolerance {tolerance}: {today}, {bound}{shown}")
+
+
+def _measure(session: Measuring, model: str, dataset: str) -> Score:
+    kind = session.evaluator.resolver.model(model).kind
+    if kind not in _METRIC_OF:
+        raise ModelError(
+            f"model {model!r}: expected a causal or a masked model, got an {kind} one; its gates need a dataset with "
+            "prompts and references, as described in docs/texts.md"
+        )
+    score = cast("Score", session.measure(_METRIC_OF[kind], model=model, dataset=dataset))
+    if not score.is_finite:
+        raise EngineError(f"the perplexity of {model!r} on {dataset!r} is {float(score)}: no limit can be proposed")
+    return score
+
+
+def _noise(score: Score) -> str:
+    from pytest_lmgate.stats.means import INTERVAL_NEEDS, t_quantile
+
+    if score.interval is None or score.stderr is None:
+        return f"noise: not known; it needs {INTERVAL_NEEDS}"
+    low, high = score.interval
+    # As Comparison.detectable, but of one value: what shows without pairing.
+    df = float(score.details.get("df", math.inf))
+    visible = (t_quantile(_CONFIDENCE, df) + t_quantile(_POWER, df)) * score.stderr / score
+    return (
+        f"noise: the 95% interval is [{low:.6g}, {high:.6g}]; a limit sees a change of {100 * visible:.2g}%; "
+        "no_regression compares with the baseline part by part, and detects smaller changes between similar models"
+    )

@@ -1,0 +1,312 @@
+"""``lmgate measure`` and ``lmgate why``, with the lmgate.yaml and the cache that a session of pytest would use."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, root, show
+from pytest_lmgate.errors import EngineError, nearest
+from pytest_lmgate.report.text import ProgressLine, table
+from pytest_lmgate.settings.metrics import METRICS, metric_called
+
+if TYPE_CHECKING:
+    from pytest_lmgate.judge.result import FixtureCall
+    from pytest_lmgate.measure.evaluator import Evaluator
+    from pytest_lmgate.measure.why import Why
+    from pytest_lmgate.metrics.divergence import Divergence
+    from pytest_lmgate.metrics.score import Score
+    from pytest_lmgate.settings.file import Project
+
+
+_PLOT, _BAR = 24, 30  # characters
+
+
+@dataclass
+class Measuring:
+    project: Project
+    evaluator: Evaluator
+
+    def measure(self, metric: str, **arguments: Any) -> Score | Divergence:
+        """Measure as the metric's fixture does, with the same arguments."""
+        from pytest_lmgate.settings.decoding import parse_fixture_call
+
+        for name in ("model", "reference", "dataset"):
+            if isinstance(given := arguments.get(name), str):
+                arguments[name] = self.named(given)
+        what = parse_fixture_call(METRICS[metric].fixture, (), arguments)
+        return self.evaluator.evaluate(what) if what.is_number else self.evaluator.compare(what)
+
+    def named(self, given: str) -> str:
+        """Return a name, or a path as lmgate.yaml would write it."""
+        if given in {*self.project.spec.models, *self.project.spec.datasets}:
+            return given
+        typed = Path.cwd() / Path(given).expanduser()
+        if given.startswith("hub:") or not typed.exists():
+            return given
+        relative = Path(os.path.relpath(typed, self.project.folder)).as_posix()
+        return relative if relative.startswith(".") else f"./{relative}"
+
+
+@contextlib.contextmanager
+def measuring(
+    *,
+    config: str | None = None,
+    cache: str | None = None,
+    device: str | None = None,
+    offline: bool = False,
+    refresh: bool = False,
+    project: Project | None = None,
+) -> Iterator[Measuring]:
+    """Make an evaluator from a command's options; progress and notes go to stderr.
+
+    Raises:
+        LmgateError: lmgate.yaml or an option is wrong.
+    """
+    from pytest_lmgate.measure.evaluator import Evaluator
+    from pytest_lmgate.measure.loop import Log
+    from pytest_lmgate.settings.file import load_project
+    from pytest_lmgate.settings.session import CacheKey, Options
+
+    here = root()
+    if project is None:
+        project = load_project(here.start, here.project_file(config))
+    options = Options(
+        cache=here.cache(cache),
+        remote_cache=here.text("remote-cache"),
+        remote_cache_readonly=here.is_on("remote-cache-readonly"),
+        refresh=refresh,
+        offline=offline or here.is_on("offline"),
+        device=here.text("device", device),
+        cache_key=CacheKey.from_environment(),
+    )
+    progress, remarks = ProgressLine(_echo, sys.stderr.isatty), dict[str, None]()
+    log = Log(progress.show, progress.say, remark=lambda sentence: remarks.setdefault(sentence), warn=progress.say)
+    evaluator = Evaluator(project, options, log)
+    with progress, contextlib.closing(evaluator):
+        yield Measuring(project, evaluator)
+    for sentence in remarks:
+        progress.say(sentence)
+    for model, reason in evaluator.measurements.uncacheable_reasons.items():
+        progress.say(f"{model}: its measurement is not kept: {reason}")
+
+
+def _echo(text: str) -> None:
+    typer.echo(text, err=True, nl=False)
+
+
+def measure(
+    metric: Annotated[str, typer.Argument(metavar="METRIC", help=f"One of {', '.join(METRICS)}.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of lmgate.yaml, path or hub id.")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name of lmgate.yaml, path or hub id.")],
+    reference: Annotated[str | None, typer.Option(help="For kl, top1 and compare: the other model.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="Name as in docs/protocols.md.")] = None,
+    stride: Annotated[str | None, typer.Option(help="Tokens; 128,256,512 makes a table.")] = None,
+    max_length: Annotated[str | None, typer.Option(help="Tokens per window; 512,1024 makes a table.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="K=V", help="Any other argument of the fixture; K=V1,V2 makes a table."),
+    ] = None,
+    config: ConfigOption = None,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    offline: OfflineOption = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Ignore the cache and measure again.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a model, or take the number from the cache.
+
+    METRIC and its options are those of the fixture: `lmgate markers ppl_of` lists them. Several values, as in
+    --stride 128,256,512, make a table with a row each. Progress goes to stderr.
+    """
+    if metric not in METRICS:
+        meant = metric_called(metric)
+        hint = f" (did you mean {meant!r}?)" if meant in METRICS else nearest(metric, METRICS)
+        hint = hint or "; only pytest knows metrics that a conftest.py registers"
+        raise typer.BadParameter(f"expected a metric, one of {', '.join(METRICS)}; got {metric!r}{hint}")
+    named = {"protocol": protocol, "stride": stride, "max_length": max_length}
+    axes = {key: _values(key, text) for key, text in named.items() if text is not None}
+    for each in option or ():
+        key, equals, text = each.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key or key in axes:
+            raise typer.BadParameter(f"--option: expected NAME=VALUE, each name once; got {each!r}")
+        axes[key] = _values(key, text)
+    fixed = {"model": model, "dataset": dataset} | ({} if reference is None else {"reference": reference})
+    swept = [key for key, values in axes.items() if len(values) > 1]
+
+    from pytest_lmgate.judge.result import FixtureCall
+
+    found: list[tuple[dict[str, Any], FixtureCall]] = []
+    with measuring(config=config, cache=cache, device=device, offline=offline, refresh=refresh) as session:
+        for values in itertools.product(*axes.values()):
+            chosen = dict(zip(axes, values, strict=True))
+            score = session.measure(metric, **fixed, **chosen)
+            found.append((chosen, FixtureCall.of("", METRICS[metric].fixture, score)))
+    text = _sweep(metric, swept, found) if swept else _single(found[0][1])
+    show({"measurements": [_facts(chosen, each) for chosen, each in found]}, text, as_json=as_json)
+    if wrong := [each for _, each in found if not math.isfinite(each.value)]:
+        raise EngineError(
+            f"{metric} of {wrong[0].model!r} on {wrong[0].dataset!r} is {wrong[0].value}, not a number to judge"
+        )
+
+
+def _values(key: str, text: str) -> list[Any]:
+    """Return the values of an option as YAML reads them: one, or several with commas between."""
+    import yaml
+
+    try:
+        whole = yaml.safe_load(text)
+        several = isinstance(whole, str | int) and "," in text and text[0] not in "'\"[{"
+        return [yaml.safe_load(each) for each in text.split(",")] if several else [whole]
+    except yaml.YAMLError:
+        raise typer.BadParameter(f"{key}: expected a value as YAML writes it, got {text!r}") from None
+
+
+def _single(found: FixtureCall) -> str:
+    from pytest_lmgate.report.wording import interval, number
+
+    noise = f" {interval(*found.interval)}, at 95%" if found.interval else ""
+    lines = [
+        f"{found.metric} {number(found.value)}{noise}",
+        f"  of {found.model} on {found.dataset}, {found.n:,} {found.unit}s",
+        f"  {found.signature}",
+        f"  from the cache ({found.fingerprint[:12]})"
+        if found.cached
+        else f"  measured in {found.seconds:.1f} s ({found.fingerprint[:12]})",
+    ]
+    width = max((len(name) for name in found.details), default=0)
+    return "\n".join([*lines, *(f"  {name:<{width}}  {_figure(value)}" for name, value in found.details.items())])
+
+
+def _figure(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, int | float) else str(value)
+
+
+def _sweep(metric: str, swept: Sequence[str], found: Sequence[tuple[dict[str, Any], FixtureCall]]) -> str:
+    from pytest_lmgate.report.wording import interval, number
+
+    header = (*swept, metric, "95% interval", "scored", "seconds", "")
+    ends = [each.interval or (each.value, each.value) for _, each in found]
+    low, high = min(min(pair) for pair in ends), max(max(pair) for pair in ends)
+    rows = [
+        (
+            *(str(chosen[key]) for key in swept),
+            number(each.value),
+            interval(*each.interval) if each.interval else "-",
+            f"{each.n:,} {each.unit}s",
+            "cached" if each.cached else f"{each.seconds:.1f}",
+            _bar(each.value, each.interval or (each.value, each.value), low, high),
+        )
+        for chosen, each in found
+    ]
+    return "\n".join(table(header, rows, names=()))
+
+
+def _bar(value: float, ends: tuple[float, float], low: float, high: float) -> str:
+    """Return the value ``o`` in its interval ``---``, in ASCII."""
+    if not all(map(math.isfinite, (value, *ends, low, high))) or low == high:
+        return ""
+    at, begin, end = (round((_PLOT - 1) * (each - low) / (high - low)) for each in (value, *ends))
+    marks = ("o" if place == at else "-" if begin <= place <= end else " " for place in range(_PLOT))
+    return f"|{''.join(marks)}|"
+
+
+def _facts(chosen: dict[str, Any], found: FixtureCall) -> dict[str, Any]:
+    facts = msgspec.to_builtins(found)
+    return {"options": chosen} | {key: value for key, value in facts.items() if key not in ("test", "fixture")}
+
+
+def why(
+    candidate: Annotated[str, typer.Argument(help="Model that got worse: a name of lmgate.yaml or a path.")],
+    dataset: Annotated[str, typer.Argument(help="Dataset, named as in a gate.")],
+    against: Annotated[str, typer.Option(help="Model to compare with: the original.")],
+    tokens: Annotated[int, typer.Option(min=2, help="Maximum number of tokens to read.")] = 20_000,
+    seconds: Annotated[float, typer.Option(min=1, help="Time limit in seconds; shorter means less text.")] = 600,
+    max_length: Annotated[int | None, typer.Option(min=2, help="Tokens per window (default: context).")] = None,
+    config: ConfigOption = None,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    offline: OfflineOption = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which layers cost what, by putting each in turn into the original model.
+
+    Both models must be causal, of one shape, and run by transformers: a quantization or a fine-tune and its original.
+    """
+    from pytest_lmgate.measure.why import why as measured
+    from pytest_lmgate.settings.requests import Protocol
+
+    with measuring(config=config, cache=cache, device=device, offline=offline) as session:
+        found = measured(
+            session.evaluator,
+            *map(session.named, (candidate, against, dataset)),
+            protocol=Protocol("disjoint", max_length=max_length),
+            tokens=tokens,
+            seconds=seconds,
+        )
+    show(_data(found), _text(found), as_json=as_json)
+
+
+def _data(found: Why) -> dict[str, Any]:
+    whole = found.whole
+    return {
+        "candidate": whole.model,
+        "reference": whole.reference,
+        "dataset": whole.dataset,
+        "tokens": whole.n,
+        "seconds": found.seconds,
+        "signature": str(whole.signature),
+        "kl": {"mean": whole.kl.value, "stderr": whole.kl.stderr},
+        "perplexity_ratio": whole.ratio.value,
+        "parts": [
+            {
+                "part": each.part,
+                "kl": {"mean": each.cost.mean, "stderr": each.cost.stderr},
+                "relief": {"mean": each.relief.mean, "stderr": each.relief.stderr},
+                "perplexity_ratio": each.ratio,
+                "stands_out": each.stands_out,
+            }
+            for each in found.parts
+        ],
+    }
+
+
+def _text(found: Why) -> str:
+    whole, largest = found.whole, max(each.cost.mean for each in found.parts)
+    width = max(len(each.part) for each in found.parts)
+    lines = [
+        f"{whole.model} against {whole.reference} on {whole.dataset}: {whole.n:,} tokens, {found.seconds:.0f} s",
+        f"KL {_number(whole.kl.value, whole.kl.stderr)} nats per token, perplexity {_change(whole.ratio.value)}",
+        "",
+        f"{'part':{width}}  {'KL, put in':>19}  {'perplexity':>10}  {'KL, put back':>19}",
+    ]
+    for each in found.parts:
+        cost, relief = _number(each.cost.mean, each.cost.stderr), _number(-each.relief.mean, each.relief.stderr)
+        bar = "█" * round(_BAR * each.cost.mean / largest) if largest > 0 else ""
+        line = f"{each.part:{width}}  {cost:>19}  {_change(each.ratio):>10}  {relief:>19}  {bar}"
+        lines.append(line.rstrip())
+    named = sorted((each for each in found.parts if each.stands_out), key=lambda each: -each.cost.mean)
+    sentences = [
+        f"{each.part} stands out: put into {whole.reference}, it alone costs {each.cost.mean:.3g} nats per token."
+        for each in named
+    ]
+    return "\n".join([*lines, "", *(sentences or ["No part stands out from the others."])])
+
+
+def _number(value: float, stderr: float | None) -> str:
+    return f"{value:.3g}" + ("" if stderr is None else f" ± {stderr:.2g}")
+
+
+def _change(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.2f}%"

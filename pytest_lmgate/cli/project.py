@@ -1,0 +1,249 @@
+"""Commands that look at a project before anything is measured: ``check``, ``doctor``, ``markers`` and ``schema``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, root, show
+from pytest_lmgate.errors import ConfigError, LmgateError, nearest
+from pytest_lmgate.report.text import byte_size, counted
+from pytest_lmgate.settings.rootdir import Root
+
+if TYPE_CHECKING:
+    from pytest_lmgate.settings.file import Project
+
+_NEEDED = ("torch", "transformers", "tokenizers", "datasets")
+_PLUGINS = ("pytest", "pytest-xdist", "pytest-testmon", "peft")
+# Of each engine beside transformers: the module of its library, and the extra that installs it.
+_ENGINES = {
+    "llama.cpp": ("llama_cpp", "gguf"),
+    "onnx": ("onnxruntime", "onnx"),
+    "server": ("httpx2", "server"),
+    "vllm": ("vllm", "vllm"),
+}
+
+
+class Finding(NamedTuple):
+    """A finding and its remedy; `wrong` if a session would fail or mislead."""
+
+    topic: str
+    fact: str
+    advice: str = ""
+    wrong: bool = False
+
+
+def check(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Files to check (default: the nearest lmgate.yaml)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check lmgate.yaml, and report each error with its line; exit code 1 if there is one."""
+    facts, lines = {}, []
+    for file in files or [_nearest()]:
+        try:
+            project, gates, problems, warnings = _read(file)
+            counts = f"{file}: {_counts(project, gates)}"
+        except LmgateError as error:
+            counts, problems, warnings = "", [str(error)], []
+        facts[str(file)] = {"ok": not problems, "problems": problems, "warnings": warnings}
+        lines += [*(problems or [counts]), *(f"warning: {each}" for each in warnings)]
+    ok = all(each["ok"] for each in facts.values())
+    show({"ok": ok, "files": facts}, "\n".join(lines), as_json=as_json)
+    if not ok:
+        raise typer.Exit(1)
+
+
+def doctor(cache: CacheOption = None, config: ConfigOption = None, as_json: AsJson = False) -> None:
+    """Report problems here, and how to fix them.
+
+    Checks versions, device, memory, cache, lmgate.yaml and baseline. The exit code is 1 if something is wrong.
+    """
+    here = root()
+    checks: list[tuple[str, Callable[[], Iterator[Finding]], str]] = [
+        ("package", _versions, ""),
+        ("device", _device, "Repair the installation of torch."),
+        ("cache", lambda: _cache(here, cache), "Measurements cannot be kept until this is fixed."),
+        ("lmgate.yaml", lambda: _project(here, config), "No gate runs until this is fixed."),
+        ("baseline", lambda: _baseline(here), "Restore it from version control."),
+    ]
+    found = []
+    for topic, look, advice in checks:
+        try:
+            found += list(look())
+        except (LmgateError, ImportError, OSError) as error:
+            found.append(Finding(topic, str(error), advice, wrong=True))
+    lines = []
+    for each in found:
+        lines.append(f"{'WRONG' if each.wrong else 'ok':<5}  {each.topic:<11}  {each.fact}")
+        lines += [f"{'':20}{each.advice}"] * bool(each.advice)
+    wrong = sum(each.wrong for each in found)
+    lines.append(f"{counted(wrong, 'thing')} wrong" if wrong else "nothing is wrong")
+    show({"ok": not wrong, "findings": [each._asdict() for each in found]}, "\n".join(lines), as_json=as_json)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def markers(
+    name: Annotated[str, typer.Argument(help="A marker or fixture, such as ppl_max (default: all).")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List markers and fixtures with their arguments."""
+    from pytest_lmgate.settings.help import arguments_help, fixtures_help, markers_help
+
+    known, width = {**markers_help(), **fixtures_help()}, shutil.get_terminal_size().columns
+    if name and name not in known:
+        raise typer.BadParameter(f"no marker or fixture is called {name!r}{nearest(name, known)}")
+    arguments = [
+        textwrap.fill(f"{each}{f'={default}' if default else ''}: {words}", width, subsequent_indent="    ")
+        for each, (default, words) in (arguments_help(name).items() if name else ())
+    ]
+    shown = {name: known[name]} if name else known
+    last = (
+        "\n".join(arguments).replace("``", "")
+        if name
+        else "lmgate markers NAME explains each argument and its default."
+    )
+    show(shown, "\n\n".join([*shown.values(), last]), as_json=as_json)
+
+
+def schema(as_json: AsJson = False) -> None:
+    """Print the JSON Schema of lmgate.yaml, for editors."""
+    from pytest_lmgate.settings.help import json_schema
+
+    del as_json  # it is JSON either way
+    show(json_schema(), "", as_json=True)
+
+
+def _nearest() -> Path:
+    from pytest_lmgate.settings.file import Project
+    from pytest_lmgate.settings.options import find_project_file
+
+    here = root()
+    file = here.project_file(None) or find_project_file(here.start)
+    if file is None:
+        raise ConfigError(f"{Project(here.start).origin}; name the file")
+    return file
+
+
+def _read(file: Path) -> tuple[Project, int, list[str], list[str]]:
+    """Return a file's project, the number of its gates, errors and warnings.
+
+    Raises:
+        LmgateError: The file cannot be read.
+    """
+    from pytest_lmgate.cli.measure import measuring
+    from pytest_lmgate.settings.file import load_project, read_gates
+    from pytest_lmgate.settings.metrics import METRICS, metric_hint
+
+    project = load_project(file.parent, file)
+    gates, problems = read_gates(file)
+    warnings = []
+    with measuring(project=project) as session:
+        for entry in gates:
+            if (metric := entry.gate.evaluation.metric) not in METRICS:  # a user's own, which only pytest knows
+                if hint := metric_hint(metric):
+                    own = f"{metric!r} is not a metric of lmgate{hint}; a conftest.py has to register it"
+                    warnings.append(entry.problem(ConfigError.of("metric", own)))
+                continue
+            try:
+                session.evaluator.check(entry.gate)
+            except LmgateError as error:
+                problems.append(entry.problem(error))
+    return project, len(gates), problems, warnings
+
+
+def _counts(project: Project, gates: int) -> str:
+    counts = {"model": len(project.spec.models), "dataset": len(project.spec.datasets), "gate": gates}
+    return ", ".join(counted(number, what) for what, number in counts.items())
+
+
+def _versions() -> Iterator[Finding]:
+    from pytest_lmgate import __version__
+    from pytest_lmgate.identity.code import QUANTIZERS, versions
+
+    yield Finding("package", f"pytest-lmgate {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    if not any(each.value.startswith("pytest_lmgate") for each in entry_points(group="pytest11")):
+        yield Finding("plugin", "not known to pytest", "Install the package with pip, so that pytest loads it.", True)
+    found = versions((*_NEEDED, *_PLUGINS, *QUANTIZERS))
+    absent = [name for name in _NEEDED if found[name] == "absent"]
+    advice = f"Install {', '.join(absent)} with pip." if absent else ""
+    shown = ", ".join(f"{name} {version}" for name, version in found.items() if version != "absent" or name in absent)
+    yield Finding("libraries", shown, advice, wrong=bool(absent))
+    engines = [f"{engine} {'yes' if find_spec(module) else 'no'}" for engine, (module, _) in _ENGINES.items()]
+    yield Finding("engines", f"transformers yes, {', '.join(engines)}")
+
+
+def _device() -> Iterator[Finding]:
+    from pytest_lmgate.engines.devices import available_bytes, resolve_device
+
+    device = resolve_device("auto")
+    free = f"{byte_size(available_bytes(device))} free"
+    yield Finding("device", f"auto is {device}, {free}, {counted(os.cpu_count() or 1, 'processor')}")
+
+
+def _cache(here: Root, given: str | None) -> Iterator[Finding]:
+    from pytest_lmgate.cache.inventory import check, find_entries
+    from pytest_lmgate.settings.session import CacheKey
+
+    folder, key = here.cache(given), CacheKey.from_environment()
+    entries = find_entries(folder)
+    broken = [entry for entry in entries if entry.state not in ("set aside", "newer") and check(entry, key)]
+    place = next(each for each in (folder, *folder.parents) if each.exists())
+    fact = f"{folder}: {counted(len(entries), 'entry')}, {byte_size(sum(entry.size for entry in entries))}"
+    advice = f"{len(broken)} of them cannot be trusted: `lmgate cache verify` names them." if broken else ""
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        advice = f"{place} cannot be written: every session measures again."
+    yield Finding("cache", fact + ", signed" * (key is not None), advice, wrong=bool(advice))
+
+
+def _project(here: Root, given: str | None) -> Iterator[Finding]:
+    from pytest_lmgate.engines.registry import BACKENDS, backend_of
+    from pytest_lmgate.settings.file import load_project
+
+    yield Finding("rootdir", f"{here.folder}{f', by {here.ini.name}' if here.ini else ''}")
+    project = load_project(here.start, here.project_file(given))
+    if project.file is None:
+        yield Finding("lmgate.yaml", f"none in {project.folder} or above", "`lmgate init` makes one.")
+        return
+    project, gates, problems, _ = _read(project.file)
+    yield Finding("lmgate.yaml", f"{project.file}: {_counts(project, gates)}")
+    for problem in problems:
+        yield Finding("gate", problem, "No gate runs until this is fixed.", wrong=True)
+    for key, entries in (("models", project.spec.models), ("datasets", project.spec.datasets)):
+        for name, entry in entries.items():
+            if entry.path is not None and not (path := project.path(entry.path)).exists():
+                advice = f"Correct {key}.{name}.path, or add the files."
+                yield Finding(key.removesuffix("s"), f"{name}: {path} does not exist", advice, wrong=True)
+    for name, model in project.spec.models.items():
+        if model.backend is not None and model.backend not in BACKENDS:
+            unknown = f"{name}: pytest-lmgate has no engine {model.backend!r}{nearest(model.backend, BACKENDS)}"
+            yield Finding("model", unknown, "Only pytest knows whether a conftest registers it.")
+            continue
+        try:
+            module, extra = _ENGINES.get(backend_of(model, name, {}).name, ("", ""))
+        except LmgateError as error:
+            yield Finding("model", str(error), "Correct the entry.", wrong=True)
+            continue
+        if module and find_spec(module) is None:
+            advice = f"pip install 'pytest-lmgate[{extra}]'"
+            yield Finding("model", f"{name}: its engine is not installed", advice, wrong=True)
+
+
+def _baseline(here: Root) -> Iterator[Finding]:
+    from pytest_lmgate.judge.baseline import read_baseline
+
+    path = here.baseline(None)
+    entries = read_baseline(path)
+    yield Finding("baseline", f"{path}: {counted(len(entries), 'entry')}" if path.exists() else f"{path}: none yet")

@@ -1,1 +1,0 @@
-"""Commands that look at a project before anything is measured."""

@@ -1,1 +1,0 @@
-"""Arguments of gates that are more than plain values: fixtures, revisions, tolerances, sampling."""

@@ -1,0 +1,177 @@
+"""From rows to prompts and references: templates with ``{column}`` fields, chat messages, few-shot examples. Pure."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_lmgate.errors import DataError, nearest
+
+Row = Mapping[str, Any]
+Chat = tuple[tuple[str, str], ...]
+Prompt = str | Chat
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """What to generate from, and what to compare with.
+
+    Attributes:
+        name: The dataset's name, for messages.
+        prompts: One per row: text, or for a chat ``(role, content)`` pairs.
+        references: One or more texts per row.
+        rows: The rows themselves, for metrics that look at other columns.
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    references: tuple[tuple[str, ...], ...]
+    rows: tuple[Row, ...]
+
+
+def make_task(
+    rows: Sequence[Row],
+    *,
+    name: str,
+    template: str | None = None,
+    source: str | None = None,
+    messages: str | None = None,
+    references: Sequence[str],
+    examples: Sequence[Row] = (),
+    chat: bool = False,
+    system: str | None = None,
+) -> TextTask:
+    """Make each row's prompt by a template, or take it from a column.
+
+    Args:
+        rows: The dataset.
+        name: Its name, for messages.
+        template: Text with ``{column}`` fields; ``{{`` and ``}}`` are braces.
+        source: A column instead of a template; it may have any name.
+        messages: A column of whole chats instead of both.
+        references: Columns that hold references; a column may hold a text or a list of texts.
+        examples: Few-shot rows before each prompt, each followed by its first reference, with a blank line between two.
+        chat: Make messages for the model's chat template rather than text.
+        system: Text of a chat's system message; without `chat`, text before the examples.
+
+    Raises:
+        DataError: A row lacks a column, or holds something else than text in it.
+    """
+    shown = f"{name} (examples)"
+
+    def ask(row: Row, where: str, index: int) -> str:
+        if template is not None:
+            return fill(template, row, where, index)
+        return bare(str(source), row, where, index, what="source")
+
+    shots = [
+        (ask(row, shown, index), _references(row, references, shown, index)[0]) for index, row in enumerate(examples)
+    ]
+    prompts: list[Prompt]
+    if messages is None:
+        prompts = [
+            shown_after(shots, ask(row, name, index), chat=chat, system=system) for index, row in enumerate(rows)
+        ]
+    else:
+        prompts = [chat_in(row, messages, name, index) for index, row in enumerate(rows)]
+    return TextTask(
+        name,
+        tuple(prompts),
+        tuple(_references(row, references, name, index) for index, row in enumerate(rows)),
+        tuple(rows),
+    )
+
+
+def shown_after(shots: Sequence[tuple[str, str]], prompt: str, *, chat: bool, system: str | None) -> Prompt:
+    """Put the system text and the `shots`, each a question and its answer, before a prompt."""
+    if chat:
+        turns = [("system", system)] if system else []
+        for asked, answered in shots:
+            turns += [("user", asked), ("assistant", answered)]
+        return (*turns, ("user", prompt))
+    return "\n\n".join([*([system] if system else []), *(asked + answered for asked, answered in shots), prompt])
+
+
+def chat_in(row: Row, column: str, name: str, index: int) -> Chat:
+    """Return the turns of a chat that a column holds, a list of ``{role, content}``."""
+    turns, where = cell(row, column, name, index, what="messages"), f"dataset {name!r}: row {index}: messages"
+    if not isinstance(turns, list | tuple) or not turns:
+        raise DataError(f"{where}: column {column!r}: expected a list of turns, got {turns!r:.60}")
+    for turn in turns:
+        is_turn = isinstance(turn, Mapping) and turn.keys() == {"role", "content"}
+        if not is_turn or not all(isinstance(text, str) for text in turn.values()) or not turn["role"]:
+            raise DataError(
+                f"{where}: column {column!r}: expected turns of role and content, both texts, got {turn!r:.80}"
+            )
+    return tuple((turn["role"], turn["content"]) for turn in turns)
+
+
+def fill(template: str, row: Row, name: str, index: int, *, what: str = "prompt") -> str:
+    """Fill the ``{column}`` fields of a template from a row; `name`, `index` and `what` are for messages.
+
+    Raises:
+        DataError: The template is malformed, or a column is missing or holds a list or a mapping.
+    """
+    parts = []
+    try:
+        pieces = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise DataError(f"dataset {name!r}: {what}: {error}; write {{{{ and }}}} for braces in {template!r}") from error
+    for text, column, form, conversion in pieces:
+        parts.append(text)
+        if column is None:
+            continue
+        if form or conversion:
+            raise DataError(
+                f"dataset {name!r}: {what}: expected {{column}}, got a format in {{{column}}} of {template!r}"
+            )
+        parts.append(bare(column, row, name, index, what=what))
+    return "".join(parts)
+
+
+def bare(column: str, row: Row, name: str, index: int, *, what: str) -> str:
+    """Return a row's column, which must hold text or a number, as text."""
+    value = cell(row, column, name, index, what=what)
+    if not isinstance(value, str | int | float):
+        kind = type(value).__name__
+        raise DataError(
+            f"dataset {name!r}: row {index}: {what}: column {column!r}: expected text or a number, got {kind}"
+        )
+    return str(value)
+
+
+def cell(row: Row, column: str, name: str, index: int, *, what: str) -> Any:
+    """Return a row's column, which must not be null."""
+    value = _present(row, column, name, index, what=what)
+    if value is None:
+        raise DataError(f"dataset {name!r}: row {index}: {what}: column {column!r} is null")
+    return value
+
+
+def _references(row: Row, columns: Sequence[str], name: str, index: int) -> tuple[str, ...]:
+    found: list[str] = []
+    for column in columns:
+        value = _present(row, column, name, index, what="references")
+        texts = value if isinstance(value, list | tuple) else [value]
+        if not all(text is None or isinstance(text, str) for text in texts):
+            raise DataError(
+                f"dataset {name!r}: row {index}: references: column {column!r}: expected text or a list of texts, "
+                f"got {value!r:.60}"
+            )
+        found += [text for text in texts if text is not None]
+    if not found:
+        raise DataError(
+            f"dataset {name!r}: row {index}: expected at least one reference, got none in {', '.join(columns)}"
+        )
+    return tuple(found)
+
+
+def _present(row: Row, column: str, name: str, index: int, *, what: str) -> Any:
+    if column not in row:
+        raise DataError(
+            f"dataset {name!r}: row {index}: {what}: no column {column!r}{nearest(column, map(str, row))}; "
+            f"it has {', '.join(map(str, row)) or 'none'}"
+        )
+    return row[column]

@@ -1,0 +1,194 @@
+"""Rows of a dataset from where they are, one after another: text, JSON lines, CSV, parquet, saved folders, the hub.
+
+Text is never normalized: no newline translation, no stripping, and bytes that are not UTF-8 are an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from pytest_lmgate.errors import DataError, OfflineError
+from pytest_lmgate.settings.entries import DatasetSpec
+
+_PLAIN = "utf-8"
+# A byte-order mark is part of a text, but not of a table.
+_TABLE = "utf-8-sig"
+
+
+def read_text(path: Path, name: str) -> str:
+    with _opened(path, name, _PLAIN, "") as file:
+        return file.read()
+
+
+def lines_of_text(path: Path, name: str) -> Iterator[str]:
+    line = None
+    with _opened(path, name, _PLAIN, "\n") as file:
+        for line in file:
+            yield line.removesuffix("\n")
+    if line is None:
+        yield ""
+
+
+def _jsonl_rows(path: Path, name: str) -> Iterator[Any]:
+    with _opened(path, name, _TABLE, "\n") as file:
+        is_first = True
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            if is_first and line.lstrip().startswith("["):
+                raise DataError(
+                    f"dataset {name!r}: {path}:{number}: expected one row a line, got a JSON array; write its rows as "
+                    f"lines, for example with jq -c '.[]' {path.name}"
+                )
+            is_first = False
+            try:
+                yield msgspec.json.decode(line.removesuffix("\n"))
+            except msgspec.DecodeError as error:
+                raise DataError(f"dataset {name!r}: {path}:{number}: not JSON: {error}") from error
+            except RecursionError:
+                raise DataError(f"dataset {name!r}: {path}:{number}: nested too deeply to be read as JSON") from None
+
+
+def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
+    with _opened(path, name, _TABLE, "") as file:
+        reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+        while True:
+            limit = csv.field_size_limit(2**31 - 1)  # 128 KiB at first, less than a document can have
+            try:
+                row = next(reader, None)
+            except csv.Error as error:
+                raise DataError(
+                    f"dataset {name!r}: {path}:{reader.line_num}: not {path.suffix[1:].upper()}: {error}"
+                ) from error
+            finally:
+                csv.field_size_limit(limit)
+            if row is None:
+                return
+            yield row
+
+
+def _parquet_rows(path: Path, name: str) -> Iterator[Any]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"dataset {name!r}: {path}: not a parquet file: {error}") from error
+
+
+READERS: dict[str, Callable[[Path, str], Iterable[Any]]] = {
+    ".jsonl": _jsonl_rows,
+    ".csv": _csv_rows,
+    ".tsv": partial(_csv_rows, delimiter="\t"),  # with quotes as in CSV, which is how spreadsheets write it
+    ".parquet": _parquet_rows,
+}
+"""The reader of each kind of table, by its suffix: from path and the dataset's name to rows."""
+
+
+def saved_rows(spec: DatasetSpec, path: Path, name: str) -> Iterable[Any]:
+    import datasets
+
+    try:
+        saved = datasets.load_from_disk(str(path))
+    except Exception as error:
+        raise DataError(f"dataset {name!r}: {path}: not a folder saved by datasets: {error}") from error
+    return _split(saved, spec, name)
+
+
+def hub_rows(spec: DatasetSpec, name: str, offline: bool) -> Iterable[Any]:
+    import datasets
+
+    # The user may have meant `org/name` as a path.
+    either = f"; there is no file or folder {name} either (write ./{name}, or name it in lmgate.yaml)"
+    either = either if name == spec.hub else ""
+    where = "hub:" + "/".join(filter(None, (spec.hub, spec.name, spec.split)))
+    mode = datasets.DownloadMode.REUSE_DATASET_IF_EXISTS
+    config = datasets.DownloadConfig(local_files_only=offline)
+    before = datasets.config.HF_HUB_OFFLINE
+    try:
+        datasets.config.HF_HUB_OFFLINE = offline or before
+        found = datasets.load_dataset(
+            spec.hub, spec.name, split=spec.split, revision=spec.revision, download_mode=mode, download_config=config
+        )
+    except Exception as error:
+        if offline:
+            raise OfflineError(
+                f"dataset {name!r}: {where} is not in the local hub cache, and --lmgate-offline forbids fetching "
+                f"it; run once without it, or give a local path ({type(error).__name__}: {error}){either}"
+            ) from error
+        raise DataError(
+            f"dataset {name!r}: {where}: cannot be loaded from the hub: {str(error).rstrip('.')}{either}"
+        ) from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+    return _split(found, spec, name)
+
+
+def _split(found: Any, spec: DatasetSpec, name: str) -> Iterable[Any]:
+    if not hasattr(found, "keys"):
+        if spec.hub is None and spec.split not in (None, str(found.split)):
+            raise DataError(f"dataset {name!r}: split: expected none, as {spec.path} is one split, got {spec.split!r}")
+        return found  # type: ignore[no-any-return]
+    splits = list(found.keys())
+    chosen = splits[0] if spec.split is None and len(splits) == 1 else spec.split
+    if chosen in splits:
+        return found[chosen]  # type: ignore[no-any-return]
+    raise DataError(f"dataset {name!r}: set split: to one of {', '.join(splits)}; got {spec.split!r}")
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str, encoding: str, newline: str) -> Iterator[IO[str]]:
+    try:
+        with _readable(path, name), path.open(encoding=encoding, newline=newline) as file:
+            yield file
+    except UnicodeDecodeError:
+        with path.open("rb") as lines:
+            before = 0
+            for line in lines:
+                try:
+                    line.decode()
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"dataset {name!r}: {path}: not UTF-8 at byte {before + error.start:,} "
+                        f"({line[error.start]:#04x}); convert the file, for example with iconv -t UTF-8"
+                    ) from error
+                before += len(line)
+        raise
+
+
+@contextlib.contextmanager
+def _readable(path: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"dataset {name!r}: {path}: cannot be read: {error.strerror}") from error
+
+
+# https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md; its first versions wrote the second host.
+_POINTER = re.compile(rb"version https://(git-lfs\.github\.com/spec|hawser\.github\.com/spec)/v\d+\r?\n(.*\n)*oid \w+:")
+_LARGEST = 1024
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Return whether a file is a Git LFS pointer, the few lines that ``git lfs pull`` replaces by the file."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST:
+            return _POINTER.match(path.read_bytes()) is not None
+    return False
+
+
+def pull_hint(path: Path) -> str:
+    return f"{path} is a Git LFS pointer, not the file itself: run git lfs pull (in CI, check out with LFS)"

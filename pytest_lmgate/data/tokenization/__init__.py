@@ -1,1 +1,0 @@
-"""From texts to the token ids that a model reads: running texts and prompts."""

@@ -1,1 +1,0 @@
-"""Running models: loading, the streaming likelihood, batching. Torch is imported inside, never at import."""

@@ -1,0 +1,276 @@
+"""The engine onnx: describes folders that optimum exports, by their files and the options of the entry."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
+from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, Option, Runner
+from pytest_lmgate.engines.checkpoints import (
+    WEIGHTS,
+    facts_of_folder,
+    open_checkpoint,
+    tokenizer_files,
+    tokenizer_folder,
+)
+from pytest_lmgate.engines.devices import device_class, resolve_device
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.identity.code import versions
+from pytest_lmgate.identity.files import checkpoint_files
+
+# What to do instead of each.
+_UNSUPPORTED_KEYS = {
+    "hub": "download the repository, and give its path:",
+    "adapter": "merge the adapter into the model before exporting it",
+    "dtype": "a file has the dtype that it was exported in; export it in another one",
+    "trust_remote_code": "an exported model contains no code",
+    "pickle_weights": "an exported model contains no pickle",
+}
+# Older versions open data outside of a model's folder, which its address does not cover.
+_OLDEST = (1, 24)
+_LIBRARIES = ("torch", "transformers", "tokenizers")
+
+
+@functools.cache
+def library(model: str) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelError(
+            f"model {model!r}: an ONNX model runs with onnxruntime, which cannot be imported ({error}): "
+            "pip install 'pytest-lmgate[onnx]'"
+        ) from error
+    version = tuple(int(part) for part in re.findall(r"\d+", onnxruntime.__version__)[:2])
+    if version < _OLDEST:
+        raise ModelError(
+            f"model {model!r}: expected onnxruntime {'.'.join(map(str, _OLDEST))} or newer, got "
+            f"{onnxruntime.__version__}: pip install -U onnxruntime"
+        )
+    return onnxruntime
+
+
+class Onnx(Backend):
+    """Causal models as optimum exports them: an .onnx file, with config and tokenizer in its folder."""
+
+    name = "onnx"
+    suffixes = (".onnx",)
+    offers = frozenset({"score", "generate", "compare", "greedy", "sample"})
+
+    def describe(self, entry: Entry) -> Model:
+        spec, name = entry.spec, entry.name
+        entry.refuse_keys(self.name, _UNSUPPORTED_KEYS)
+        device = _device(entry)
+        options = LoadOptions.of(entry, device)
+        export = OnnxFiles.of(entry)
+        checkpoint = open_checkpoint(export.folder, name=name)
+        if checkpoint.kind != "causal":
+            raise ModelError(
+                f"model {name!r}: the engine onnx runs causal models, but the one in {export.folder} is "
+                f"{checkpoint.kind} ({checkpoint.architecture}): use the checkpoint that it was exported from"
+            )
+        folder = tokenizer_folder(entry, export.folder)
+        files = export.by_name() | ({} if spec.tokenizer is None else tokenizer_files(folder))
+        snapshot, content = entry.hash_files(files)
+        runtime = library(name)
+
+        def open_() -> Runner:
+            from pytest_lmgate.engines.onnx.session import OnnxRunner, Session
+            from pytest_lmgate.engines.transformers.loading import load_tokenizer
+
+            _require_provider(options, runtime.get_available_providers(), name)
+            tokenizer = load_tokenizer(name, folder)
+            session = Session(name, export.model, options)
+            ends = _ends(checkpoint.config, export.folder, tokenizer, name)
+            return OnnxRunner(name, session, tokenizer, ends, checkpoint.context)
+
+        return Model(
+            name,
+            open_,
+            context=checkpoint.context,
+            content={**content, "load": json.dumps(options.changing_numbers, sort_keys=True, default=str)},
+            runtime={
+                "device": device_class(device),
+                "onnxruntime": f"{runtime.__version__}, {runtime.get_build_info()}",
+                **versions(_LIBRARIES),
+            },
+            offers=self.offers,
+            honours=SAMPLING,
+            device=device,
+            dtype=_dtype(checkpoint.config, export.model),
+            weight_bytes=export.weight_bytes,
+            architecture=checkpoint.architecture,
+            files=snapshot,
+            changed=lambda: sorted(snapshot.moved),
+            tokenizer=partial(facts_of_folder, name, folder),
+        )
+
+
+def _device(entry: Entry) -> str:
+    """Return the device; ``auto`` is ``cuda`` if onnxruntime was built for it and there is a GPU, else ``cpu``."""
+    device = resolve_device(entry.device, entry.worker)
+    if entry.device != "auto":
+        return device
+    has_cuda = "CUDAExecutionProvider" in library(entry.name).get_available_providers()
+    return device if has_cuda and device_class(device) == "cuda" else "cpu"
+
+
+def _require_provider(options: LoadOptions, available: list[str], name: str) -> None:
+    if device_class(options.device) in ("cpu", "cuda") and options.provider in available:
+        return
+    raise ModelError(
+        f"model {name!r}: the device {options.device!r} cannot be used: this onnxruntime has {', '.join(available)}, "
+        "and the engine onnx runs on cpu and cuda; use device: cpu, or install onnxruntime-gpu for cuda"
+    )
+
+
+def _dtype(config: Mapping[str, Any], file: Path) -> str:
+    """Return the dtype of an export; a file whose name is not optimum's ``model.onnx`` may be quantized."""
+    if file.stem != "model":
+        return "bfloat16"  # or coarser
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+
+def _ends(config: Mapping[str, Any], folder: Path, tokenizer: Any, name: str) -> frozenset[int]:
+    """Return the tokens that end a text, by generation_config.json, else by config.json, else by the tokenizer."""
+    file = folder / "generation_config.json"
+    configured = None
+    if file.is_file():
+        try:
+            configured = json.loads(file.read_bytes()).get("eos_token_id")
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
+            raise ModelError(f"model {name!r}: {file}: not the JSON of a generation config: {error}") from error
+    for ends in (configured, config.get("eos_token_id"), getattr(tokenizer, "eos_token_id", None)):
+        if ends is not None:
+            return frozenset(ends if isinstance(ends, list) else [ends])
+    return frozenset()
+
+
+# Where a repository of the hub keeps its exports, below its config and tokenizer.
+_BELOW = "onnx"
+
+
+@dataclass(frozen=True)
+class OnnxFiles:
+    """The files of one model.
+
+    Attributes:
+        model: The .onnx file.
+        folder: Where its config.json is, and its tokenizer unless the entry names another.
+    """
+
+    model: Path
+    folder: Path
+
+    @classmethod
+    def of(cls, entry: Entry) -> OnnxFiles:
+        name, wanted = entry.name, entry.spec.load.get("file_name")
+        if entry.spec.path is None:
+            raise ModelError(f"model {name!r}: expected path: of a folder that optimum exported, or of an .onnx file")
+        path = entry.path(entry.spec.path)
+        if path.suffix == ".onnx" and not path.is_dir():
+            if wanted is not None:
+                raise ModelError(f"model {name!r}: path: names a file, {path}: leave load.file_name out")
+            is_below = path.parent.name == _BELOW and not (path.parent / "config.json").is_file()
+            return cls(path, path.parents[1 if is_below else 0])._checked(name)
+        if not path.is_dir():
+            raise ModelError(f"model {name!r}: no such folder: {path}; check models.{name}.path")
+        if wanted is not None:
+            return cls(path / wanted, path)._checked(name)
+        found = sorted(path.glob("*.onnx")) or sorted(path.glob(f"{_BELOW}/*.onnx"))
+        if not found:
+            raise ModelError(
+                f"model {name!r}: no .onnx file in {path}: expected a folder made by optimum-cli export onnx"
+            )
+        if len(found) > 1:
+            names = ", ".join(file.relative_to(path).as_posix() for file in found)
+            raise ModelError(
+                f"model {name!r}: {path} has several .onnx files ({names}): name one, as in load: {{file_name: "
+                f"{found[0].relative_to(path).as_posix()}}}"
+            )
+        return cls(found[0], path)._checked(name)
+
+    @property
+    def weight_bytes(self) -> int:
+        parts = self.model.parent.glob(f"{self.model.name}*")
+        return sum(path.stat().st_size for path in parts if path.is_file())
+
+    def by_name(self) -> dict[str, Path]:
+        """Return every file that can change a number, by its name in an address.
+
+        Weights outside of the .onnx file may have any name, but onnxruntime opens none outside of its folder. So all
+        files there count, except for other .onnx files.
+        """
+        inner = self.model.parent
+        nearby = checkpoint_files(inner, everything=True).items()
+        found = {f"onnx/{file}": path for file, path in nearby if path.suffix != ".onnx" or path == self.model}
+        if inner != self.folder:
+            around = checkpoint_files(self.folder).items()
+            found |= {f"model/{file}": path for file, path in around if path.suffix not in (".onnx", *WEIGHTS)}
+        return found
+
+    def _checked(self, name: str) -> OnnxFiles:
+        if not self.model.is_file():
+            raise ModelError(f"model {name!r}: no such file: {self.model}; check models.{name}")
+        for path in self.by_name().values():
+            if is_lfs_pointer(path):
+                raise ModelError(f"model {name!r}: {pull_hint(path)}")
+        return self
+
+
+# Options under the names of optimum and onnxruntime.
+_KNOWN = {
+    "file_name": Option(str),
+    "graph_optimization_level": Option(str, texts=("disable", "basic", "extended", "layout", "all")),
+    "intra_op_num_threads": Option(int, 1),
+    "provider_options": Option(dict),
+}
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Options of ``load:``, checked, with the number of threads and the device, such as ``cuda:1``."""
+
+    given: Mapping[str, Any]
+    threads: int
+    device: str
+
+    @classmethod
+    def of(cls, entry: Entry, device: str) -> LoadOptions:
+        given = entry.load_options("the engine onnx", _KNOWN)
+        return cls(given, given.get("intra_op_num_threads", entry.threads), device)
+
+    @property
+    def changing_numbers(self) -> dict[str, Any]:
+        """Options that can change a number; the address covers the file by its content."""
+        return {key: self.given[key] for key in ("graph_optimization_level", "provider_options") if key in self.given}
+
+    @property
+    def provider(self) -> str:
+        return "CUDAExecutionProvider" if self.device.startswith("cuda") else "CPUExecutionProvider"
+
+    def session_options(self, library: Any) -> Any:
+        found = library.SessionOptions()
+        found.log_severity_level = 4
+        found.intra_op_num_threads = self.threads
+        level = self.given.get("graph_optimization_level", "all").upper()
+        name = f"ORT_{level}_ALL" if level == "DISABLE" else f"ORT_ENABLE_{level}"
+        found.graph_optimization_level = getattr(library.GraphOptimizationLevel, name)
+        return found
+
+    def providers(self) -> list[tuple[str, dict[str, str]]]:
+        """Return the execution providers, the device's own first, and their options.
+
+        On CUDA we switch off TF32, onnxruntime's default, which keeps 10 bits of a fraction.
+        """
+        options = {str(key): str(value) for key, value in self.given.get("provider_options", {}).items()}
+        if not self.device.startswith("cuda"):
+            return [(self.provider, options)]
+        own = {"device_id": self.device.partition(":")[2] or "0", "use_tf32": "0"}
+        return [(self.provider, own | options), ("CPUExecutionProvider", {})]

@@ -1,0 +1,103 @@
+"""The engines: this package's and the user's own, the choice of one for an entry, and what it raises."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest_lmgate
+from pytest_lmgate.engines.base import Backend, Entry, Model
+from pytest_lmgate.errors import ConfigError, LmgateError, ModelError, nearest
+from pytest_lmgate.identity.code import home_of_file
+from pytest_lmgate.settings.entries import ModelSpec
+
+_DEFAULT, _SERVER = "transformers", "server"
+# This package's engines: the class, and the suffixes of its paths. Imported lazily, when a model needs one.
+BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    _DEFAULT: ("pytest_lmgate.engines.transformers:Transformers", ()),
+    "llama.cpp": ("pytest_lmgate.engines.llamacpp:LlamaCpp", (".gguf",)),
+    "onnx": ("pytest_lmgate.engines.onnx:Onnx", (".onnx",)),
+    "vllm": ("pytest_lmgate.engines.vllm:Vllm", ()),
+    _SERVER: ("pytest_lmgate.engines.server:Server", ()),
+}
+# Keys for servers and for engines of the user's own.
+_OF_SERVERS = ("server", "model", "key")
+
+
+def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Backend:
+    """Return the engine that an entry names, else that of its path's suffix or of `server:`, else transformers."""
+    wanted = spec.backend or (_SERVER if spec.server else None)
+    if wanted is None:
+        suffixes = {each: own for own, (_, several) in BACKENDS.items() for each in several}
+        suffixes |= {each: own for own, backend in users.items() for each in backend.suffixes}
+        path = spec.path or ""
+        wanted = next((own for each, own in suffixes.items() if path.endswith(each)), _DEFAULT)
+    if wanted in users:
+        return users[wanted]
+    if wanted not in BACKENDS:
+        known = [*BACKENDS, *users]
+        hint = nearest(wanted, known)
+        if not users and not hint:
+            hint = "; only pytest reads conftest.py, where your own engines are registered"
+        raise ConfigError(f"models.{name}.backend: expected one of {', '.join(known)}; got {wanted!r}{hint}")
+    for key in _OF_SERVERS:
+        if wanted != _SERVER and getattr(spec, key) is not None:
+            raise ConfigError(
+                f"models.{name}.{key}: the engine {wanted} does not support it: it is for a model with server:"
+            )
+    found: Backend = resolve_name(BACKENDS[wanted][0])()
+    return found
+
+
+def described(backend: Backend, entry: Entry) -> Model:
+    """Describe a model by an engine, whose name becomes part of the address."""
+    try:
+        model = backend.describe(entry)
+    except LmgateError:
+        raise
+    except Exception as error:  # an engine may raise anything
+        raise ModelError(
+            f"model {entry.name!r}: the engine {backend.name} cannot describe it: {raised(error)}"
+        ) from error
+    if not isinstance(model, Model):
+        kind = type(model).__name__
+        raise ModelError(f"model {entry.name!r}: expected the engine {backend.name} to describe a Model, got {kind}")
+    if model.context is not None and not (type(model.context) is int and model.context > 0):
+        raise ModelError(
+            f"model {entry.name!r}: expected the engine {backend.name} to give a context of 1 token or more, or None "
+            f"for no limit; got {model.context!r}"
+        )
+    if backend.name == _DEFAULT:
+        return model
+    return replace(model, runtime={**model.runtime, "backend": backend.name})  # two engines may describe one file alike
+
+
+def collected_backends(given: Iterable[Any]) -> dict[str, Backend]:
+    """Return the engines that users registered, by name, or refuse them."""
+    found: dict[str, Backend] = {}
+    for backend in given:
+        name = getattr(backend, "name", None)
+        if not isinstance(name, str) or not callable(getattr(backend, "describe", None)):
+            raise ConfigError(f"expected a Backend with a name and describe(entry), got {type(backend).__name__}")
+        if name in BACKENDS or name in found:
+            raise ConfigError(f"there are two backends with the name {name!r}; give one of them another name")
+        found[name] = backend
+    return found
+
+
+def raised(error: Exception) -> str:
+    """Return an exception's class and text, and the line of the user's own code that raised it, if any."""
+    ours = Path(pytest_lmgate.__file__).parent
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<")
+        and not Path(frame.filename).is_relative_to(ours)
+        and home_of_file(frame.filename) is None
+    ]
+    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,196 @@
+"""The program that starts a server for the session, and ends it when no process of the session needs it.
+
+pytest may be killed at any moment, and so may a worker of xdist. So the server is the child of this program, in a
+session of its own, and each process that uses the server holds a connection to this program, which the operating
+system closes however the process ends. Without connections the server ends, and also where nobody measured with it for
+a while. This program imports only the standard library, so that it starts in a few milliseconds.
+
+``guard.py SOCKET HELLO IDLE COMMAND...``: the first connection is its standard input. Each connection is sent HELLO,
+and later a line of JSON with the exit status if the server ends by itself. A connection sends ``+`` before it measures,
+which is answered by ``+``, and ``-`` after that; ``!`` means that it waits for the server's end. It closes its side to
+leave, and sees the end of the connection once nothing is left of the server, or others still use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+# Seconds from SIGTERM to SIGKILL, and without a measurement before a server makes way for another.
+_PATIENCE, _LINGER = 5.0, 2.0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+class Guard:
+    """A running server, and the connections of those who use it."""
+
+    def __init__(self, listener: socket.socket, first: socket.socket, hello: str, idle: float) -> None:
+        self._hello, self._idle = hello.encode(), idle
+        self._busy: dict[socket.socket, bool] = {}  # whether each user measures
+        self._leaving: list[socket.socket] = []  # they wait for the end
+        self._makes_way = self._is_told = False
+        self._ended: int | None = None
+        self._since = time.monotonic()  # nobody measures
+        woken, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        signal.set_wakeup_fd(wakes.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._tell)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the loop
+        self._woken, self._wakes, self._listener = woken, wakes, listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(woken, selectors.EVENT_READ)
+        self._welcome(first)
+
+    def run(self, command: list[str]) -> None:
+        """Start the server, and return when nothing is left of it."""
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # children that a server leaves behind become ours
+        server = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # should this program be killed
+        )
+        self._pid = server.pid
+        hello = {**json.loads(self._hello), "pid": server.pid}
+        self._hello = json.dumps(hello).encode() + b"\n"
+        for user in self._busy:
+            self._send(user, self._hello)
+        while not self._should_end():
+            limit = _LINGER if self._makes_way else self._idle
+            wait = None if any(self._busy.values()) else max(0.0, self._since + limit - time.monotonic())
+            for key, _ in self._selector.select(wait):
+                self._hear(key.fileobj)  # type: ignore[arg-type]
+        server.returncode = self._ended  # reaped here
+        if self._ended is not None:
+            for user in self._busy:
+                self._send(user, json.dumps({"status": self._ended}).encode() + b"\n")
+        self._stop()
+
+    def _tell(self, *_: object) -> None:
+        self._is_told = True
+
+    def _should_end(self) -> bool:
+        self._reap()
+        if self._ended is not None or self._is_told or not self._busy:
+            return True
+        idle = time.monotonic() - self._since
+        return not any(self._busy.values()) and idle >= (_LINGER if self._makes_way else self._idle)
+
+    def _hear(self, connection: socket.socket) -> None:
+        if connection is self._listener:
+            self._welcome(connection.accept()[0])
+            return
+        try:
+            heard = connection.recv(64)
+        except OSError:
+            heard = b""
+        if connection is self._woken:
+            return
+        for order in heard.decode("ascii", "replace"):
+            if order == "!":
+                self._busy.pop(connection, None)
+                self._leaving.append(connection)
+                self._makes_way = True
+            elif connection in self._busy:
+                self._busy[connection] = order == "+"
+                self._since = time.monotonic()
+                if order == "+":
+                    self._send(connection, b"+")
+        if not heard:
+            self._selector.unregister(connection)
+            if connection in self._leaving:
+                self._leaving.remove(connection)
+                self._makes_way = bool(self._leaving)
+            self._busy.pop(connection, None)
+            self._since = time.monotonic()
+            if self._busy or self._ended is not None:
+                connection.close()
+            else:
+                self._leaving.append(connection)
+
+    def _welcome(self, user: socket.socket) -> None:
+        self._busy[user] = False
+        self._selector.register(user, selectors.EVENT_READ)
+        if self._hello.endswith(b"\n"):
+            self._send(user, self._hello)
+
+    def _send(self, user: socket.socket, content: bytes) -> None:
+        with contextlib.suppress(OSError):
+            user.sendall(content)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._pid:
+                    self._ended = os.waitstatus_to_exitcode(ended[1])
+
+    def _stop(self) -> None:
+        """End the server's process group, and what left it."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._signal(number)
+            until = time.monotonic() + _PATIENCE
+            while time.monotonic() < until:
+                self._reap()
+                if not self._signal(0):
+                    return
+                if number == signal.SIGKILL:
+                    self._signal(number)
+                time.sleep(0.02)
+
+    def _signal(self, number: int) -> bool:
+        """Send a signal to all processes of the server; return whether there are any."""
+        found = False
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, number)
+            found = True
+        children: list[str] = []
+        with contextlib.suppress(OSError):  # Linux has the file
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+        for child in map(int, children):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(child) != self._pid:
+                    os.kill(child, number)
+                    found = True
+        return found
+
+
+def main() -> None:
+    path, hello, idle, *command = sys.argv[1:]
+    first = socket.socket(fileno=os.dup(0))
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    guard = Guard(listener, first, hello, float(idle))
+    try:
+        guard.run(command)
+    except OSError as error:  # there is no such program
+        with contextlib.suppress(OSError):
+            first.sendall(json.dumps({"cannot": str(error)}).encode() + b"\n")
+    finally:
+        Path(path).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # there are other servers, or another is about to start
+            folder = os.open(Path(path).parent, os.O_RDONLY)
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            Path(path).parent.rmdir()
+
+
+if __name__ == "__main__":
+    main()

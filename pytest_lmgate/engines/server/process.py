@@ -1,0 +1,481 @@
+"""A server that the session starts: its command, the one that all workers share, its log, and its end.
+
+`guard.py` is the program that starts and ends it. Sockets of the session's guards are in a folder of the system's
+temporary files that is named by the run, which all workers share. Windows has no process groups, so it is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import random
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_lmgate.engines.base import Entry
+from pytest_lmgate.engines.devices import cuda_devices
+from pytest_lmgate.engines.server.client import Client, ServerSettings, hide
+from pytest_lmgate.errors import ConfigError, EngineError, ModelError, RequirementError
+from pytest_lmgate.identity.code import versions
+from pytest_lmgate.settings.entries import ServerSpec
+
+_GUARD = Path(__file__).with_name("guard.py")
+# Seconds without a measurement after which a server ends, between two lines of progress, that an answer may take, and
+# from a lost connection to the news that the server has ended.
+IDLE, _SAY, _ANSWER, _DYING = 60.0, 30.0, 5.0, 2.0
+_LINES, _LONGEST_LINE, _READ = 20, 300, 2**16
+# Linux gives ports above these to whoever does not choose, as clients do while a server loads.
+_PORTS = range(20_000, 32_000)
+_SECRET = re.compile(r"(key|token|secret|passw(or)?d|credentials?|auth)s?$", re.IGNORECASE)
+_SHORTEST_SECRET = 4
+_LONGEST_SOCKET = 100  # characters of its path
+# Those of this process, of which one gives way to another.
+_running: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Command:
+    """How to start a server, checked.
+
+    Attributes:
+        model: The model's name in lmgate.yaml, for messages.
+        spec: The entry.
+        arguments: The command's words, with ``{port}``.
+        folder: Where it runs, the folder of lmgate.yaml.
+    """
+
+    model: str
+    spec: ServerSpec
+    arguments: tuple[str, ...]
+    folder: Path
+
+    @classmethod
+    def of(cls, entry: Entry, spec: ServerSpec) -> Command:
+        """Read an entry; a `ConfigError` if its command cannot be split, or has no ``{port}``."""
+        where = f"models.{entry.name}.server.command"
+        try:
+            arguments = tuple(shlex.split(spec.command))
+        except ValueError as error:
+            raise ConfigError(f"{where}: expected words as for a shell, got {spec.command!r}: {error}") from error
+        if not any("{port}" in each for each in (*arguments[1:], *map(str, spec.env.values()))):
+            raise ConfigError(
+                f"{where}: expected {{port}} where the server's port belongs, as in `vllm serve models/int8 --port "
+                "{port}`, because a free port is chosen at each start"
+            )
+        return cls(entry.name, spec, arguments, entry.path("."))
+
+    @property
+    def content(self) -> dict[str, str]:
+        """What it adds to the address of a measurement: words and variables, secrets as digests."""
+        words, is_secret = [], False
+        for word in self.arguments:
+            name, equals, value = word.partition("=")
+            if equals and _SECRET.search(name):
+                word = f"{name}={_digest(value)}"
+            words.append(_digest(word) if is_secret else word)
+            is_secret = word.startswith("-") and not equals and bool(_SECRET.search(word))
+        env = {name: _digest(str(each)) if _SECRET.search(name) else str(each) for name, each in self.spec.env.items()}
+        found = {"command": json.dumps(words), "env": json.dumps(env, sort_keys=True)}
+        for package, version in versions(self.spec.versions).items():
+            if version == "absent":
+                raise ConfigError(
+                    f"models.{self.model}.server.versions: {package} is not installed in pytest's environment; remove "
+                    "it, and name the files of the server's own environment that decide its numbers in content:"
+                )
+            found[f"version {package}"] = version
+        return found
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files of ``content:`` by name, those of a folder with all that is below it."""
+        found: dict[str, Path] = {}
+        for given in self.spec.content:
+            path = self.folder / Path(given).expanduser()
+            if not path.exists():
+                raise ModelError(f"models.{self.model}.server.content: {path} does not exist; check the path")
+            below = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+            found |= {f"content {given} {each.relative_to(path).as_posix()}": each for each in below}
+        return found
+
+    def environment(self, port: int) -> dict[str, str]:
+        """Return the server's environment: pytest's own with ``env:``, and the programs beside its Python first."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        own = {name: str(value).replace("{port}", str(port)) for name, value in self.spec.env.items()}
+        found = {**os.environ, "PATH": path, **own}
+        found.pop("LMGATE_CACHE_KEY", None)  # it signs the cache
+        return found
+
+    def hidden(self, text: str) -> str:
+        """Remove values that look like secrets from a text."""
+        known = {**os.environ, **{name: str(value) for name, value in self.spec.env.items()}}
+        secrets = {value for name, value in known.items() if _SECRET.search(name)}
+        for before, word in zip(("", *self.arguments), self.arguments, strict=False):
+            name, equals, value = word.partition("=")
+            secrets |= {value} if equals and _SECRET.search(name) else set()
+            secrets |= {word} if before.startswith("-") and _SECRET.search(before) else set()
+        return hide(text, (each for each in secrets if len(each) >= _SHORTEST_SECRET))
+
+    def require(self) -> None:
+        """Raise `RequirementError` where the machine lacks what the entry requires."""
+        wanted, where = self.spec.requires, f"models.{self.model}.server.requires"
+        if wanted is None:
+            return
+        if wanted.gpus and (found := cuda_devices()) < wanted.gpus:
+            raise RequirementError(f"{where}: expected {wanted.gpus} GPUs on this machine, found {found}")
+        if wanted.command is not None and not _is_program(wanted.command):
+            raise RequirementError(f"{where}: expected the program {wanted.command!r} in PATH, found none")
+
+
+def _is_program(name: str) -> bool:
+    import shutil
+
+    return shutil.which(name) is not None
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+class Lease:
+    """A connection to the guard of a running server, which runs at least as long as the connection exists."""
+
+    def __init__(self, connection: socket.socket, hello: Mapping[str, Any]) -> None:
+        self._connection, self._pid = connection, int(hello["pid"])
+        self.port, self.log = int(hello["port"]), Path(hello["log"])
+        self._said, self._how, self._lock = b"", "", threading.Lock()
+        self.guard: subprocess.Popen[bytes] | None = None  # if this process started it
+        # A fork of this process must not keep the server.
+        os.register_at_fork(after_in_child=_closing(connection))
+
+    @classmethod
+    def over(cls, connection: socket.socket) -> Lease | dict[str, Any]:
+        """Return a lease once the guard has said hello, or what it says instead; an empty mapping if it is gone."""
+        hello = _line(connection)
+        if "pid" in hello:
+            return cls(connection, hello)
+        connection.close()
+        return hello
+
+    def begin(self) -> bool:
+        """Tell the guard that a measurement begins; return False if the server has ended."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(b"+")
+            heard = self._connection.recv(1)
+            if heard == b"+":
+                return True
+            self._said += heard
+        self.status()
+        return False
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.sendall(b"-")
+
+    def has_ended(self, wait: float = 0.0) -> bool:
+        """Return whether the server has ended, or ends within some seconds."""
+        return self._connection.fileno() < 0 or bool(select.select([self._connection], [], [], wait)[0])
+
+    def status(self) -> str:
+        """Say how the server ended, as what follows "it"; several threads may ask."""
+        with self._lock:
+            self._how = self._how or self._heard()
+        return self._how
+
+    def _heard(self) -> str:
+        with contextlib.suppress(OSError):
+            found = _line(self._connection, self._said)
+            if (status := found.get("status")) is not None:
+                how = f"by the signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+                return f"ended {how}{' (probably the OOM killer)' * (status == -signal.SIGKILL)}"
+        with contextlib.suppress(OSError):
+            os.killpg(self._pid, signal.SIGKILL)  # nobody else is left to end it
+        return "was ended, because the program that guards it ended"
+
+    def release(self) -> None:
+        """Give the server up, and wait until it has ended if nobody else uses it."""
+        if self.has_ended():
+            self.status()
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+            while self._connection.recv(4096):
+                pass
+        self._connection.close()
+        if self.guard is not None:
+            try:
+                self.guard.wait(1.0)
+            except subprocess.TimeoutExpired:
+                self.guard.returncode = 0  # others use the server, and the guard outlives this process
+
+
+def _closing(connection: socket.socket) -> Callable[[], None]:
+    known = weakref.ref(connection)
+
+    def close() -> None:
+        if (held := known()) is not None:
+            held.close()
+
+    return close
+
+
+def _line(connection: socket.socket, begin: bytes = b"") -> dict[str, Any]:
+    """Read a line of JSON; an empty mapping if the other side is gone."""
+    with contextlib.suppress(ConnectionError):
+        while not begin.endswith(b"\n"):
+            if not (more := connection.recv(4096)):
+                return {}
+            begin += more
+        found: dict[str, Any] = json.loads(begin.lstrip(b"+"))
+        return found
+    return {}
+
+
+class ServerProcess:
+    """The server of a model, which is started when it is needed and not running."""
+
+    def __init__(self, command: Command, entry: Entry, settings: ServerSettings) -> None:
+        self._command, self._settings, self._note = command, settings, entry.note
+        self.name, self.together = entry.name, command.spec.together
+        self._logs = entry.cache / "servers" if entry.cache is not None else Path(tempfile.gettempdir())
+        self._folder = _session_folder(entry.run)
+        identity = json.dumps([command.arguments, dict(command.spec.env), str(command.folder)], default=str)
+        self._key = _digest(identity)[7:17] + (".together" if self.together else ".alone")
+        self._lease: Lease | None = None
+        self._client: Client | None = None
+        self._measures = 0
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[Client]:
+        """Yield a client of the server, which is started first if it does not run.
+
+        Raises:
+            ModelError: It cannot be started, ended, or did not answer in time.
+        """
+        if self._lease is None or not self._lease.begin():
+            self.close()
+            self._give_way()
+            self._lease = self._acquired()
+            _running.add(self)
+        self._measures += 1
+        try:
+            if self._client is None:
+                self._client = self._answering(self._lease)
+            yield self._client
+        finally:
+            self._measures -= 1
+            if self._lease is not None and not self._measures:
+                self._lease.end()
+
+    def close(self) -> None:
+        """Give the server up; it ends if nobody else uses it."""
+        _running.discard(self)
+        if self._client is not None:
+            self._client.close()
+        lease, self._lease, self._client = self._lease, None, None
+        if lease is not None:
+            lease.release()
+        if (self._folder / self._key).exists():  # others use the server, or its guard was killed
+            with _locked(self._folder):
+                if (running := _connected(self._folder / self._key)) is not None:
+                    running.close()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._lease is None or self._lease.has_ended()
+
+    def why(self) -> str:
+        """Say how the server ended or that it runs, with the end of its log."""
+        lease = self._lease
+        assert lease is not None
+        return f"it {lease.status() if lease.has_ended(_DYING) else 'still runs'}{self._tail(lease.log)}"
+
+    def _give_way(self) -> None:
+        """Give up other servers of this process that may not run beside this one."""
+        for other in list(_running):
+            if other._key == self._key or (self.together and other.together):
+                continue
+            if other._measures:
+                raise ConfigError(
+                    f"model {self.name!r}: its server is needed while {other.name!r} is measured: set together: true "
+                    "in both entries if both servers fit on this machine"
+                )
+            other.close()
+
+    def _acquired(self) -> Lease:
+        """Return a lease on the session's server, which starts first if it does not run."""
+        has_waited = False
+        while True:
+            with _locked(self._folder):
+                if (running := _connected(self._folder / self._key)) is not None:
+                    found = Lease.over(running)
+                    if isinstance(found, Lease) and found.begin():
+                        return found
+                    continue
+                others = [
+                    connection
+                    for path in self._folder.iterdir()
+                    if not (self.together and path.suffix == ".together")
+                    and (connection := _connected(path)) is not None
+                ]
+                if not others:
+                    return self._started()
+            if not has_waited:
+                self._note(f"the server of {self.name} waits until that of another model is not used")
+            has_waited = True
+            for connection in others:
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"!")
+                    while connection.recv(4096):
+                        pass
+                connection.close()
+
+    def _started(self) -> Lease:
+        port, command = _free_port(), self._command
+        log = self._new_log()
+        words = [word.replace("{port}", str(port)) for word in command.arguments]
+        ours, theirs = socket.socketpair()
+        hello = json.dumps({"port": port, "log": str(log)})
+        # Isolated and without site, so that variables for the server do not concern the guard.
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(self._folder / self._key), hello, str(IDLE), *words]
+        with log.open("wb") as printed, theirs:
+            process = subprocess.Popen(
+                guard,
+                stdin=theirs.fileno(),
+                stdout=printed,
+                stderr=printed,
+                cwd=command.folder,
+                env=command.environment(port),
+                start_new_session=True,
+            )
+        self._note(f"starts the server of {self.name} on port {port}; its log is {log}")
+        found = Lease.over(ours)
+        if isinstance(found, Lease):
+            found.guard = process
+            if found.begin():
+                return found
+        else:
+            process.wait()
+        why = found.get("cannot", "the program that guards it ended") if isinstance(found, dict) else found.status()
+        raise self._failed(f"cannot be started: {why}; check server.command", log)
+
+    def _new_log(self) -> Path:
+        name = re.sub(r"[^\w.-]", "-", self.name)
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True)
+            handle, path = tempfile.mkstemp(".log", f"{name}-", self._logs)
+        except OSError:  # the cache is read-only, say
+            handle, path = tempfile.mkstemp(".log", f"lmgate-{name}-")
+        os.close(handle)
+        return Path(path)
+
+    def _answering(self, lease: Lease) -> Client:
+        """Wait until the server answers, and return a client of it."""
+        began = said = time.monotonic()
+        spec, root = self._command.spec, f"http://127.0.0.1:{lease.port}"
+        client = Client(self.name, replace(self._settings, url=f"{root}/v1"), self)
+        try:
+            while problem := client.problem_at(root + spec.health, _ANSWER):
+                now = time.monotonic()
+                if lease.has_ended(0.2):
+                    raise self._failed(f"{lease.status()} before it answered", lease.log)
+                if now - began > spec.wait:
+                    raise self._failed(
+                        f"did not answer at {spec.health} within {spec.wait} s ({problem}); raise wait: if it needs "
+                        "more time, or set health: to a path that it answers when it is ready",
+                        lease.log,
+                    )
+                if now - said > _SAY:
+                    last = next(iter(self._lines(lease.log)[-1:]), "")
+                    self._note(f"the server of {self.name} has been loading for {now - began:.0f} s: {last}")
+                    said = now
+        except BaseException:
+            client.close()
+            self.close()
+            raise
+        self._note(f"the server of {self.name} answers after {time.monotonic() - began:.0f} s")
+        return client
+
+    def _failed(self, why: str, log: Path) -> ModelError:
+        return ModelError(f"model {self.name!r}: its server {why}{self._tail(log)}")
+
+    def _tail(self, log: Path) -> str:
+        lines = self._lines(log)
+        shown = "\n".join(f"  {line}" for line in lines)
+        return f"; the end of its log, which is {log}:\n{shown}" if lines else f"; its log, {log}, is empty"
+
+    def _lines(self, log: Path) -> list[str]:
+        """Return the last lines of the log without secrets."""
+        try:
+            with log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - _READ))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return []
+        # Programs draw bars of progress over each other.
+        lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in self.hidden(text).split("\n")]
+        return [line[:_LONGEST_LINE] for line in lines if line][-_LINES:]
+
+    def hidden(self, text: str) -> str:
+        return self._settings.hidden(self._command.hidden(text))
+
+
+def _session_folder(run: str) -> Path:
+    """Return the folder of a run's sockets, whose paths may not be long."""
+    found = Path(tempfile.gettempdir()) / f"lmgate-{run[:16]}"
+    return found if len(str(found)) + 21 < _LONGEST_SOCKET else Path("/tmp") / found.name
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if need be; guards remove it."""
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if folder.exists() and os.path.samestat(folder.stat(), os.fstat(handle)):
+                yield
+                return
+        finally:
+            os.close(handle)
+
+
+def _connected(path: Path) -> socket.socket | None:
+    """Return a connection to a guard; None if there is none, after the socket of one that was killed is removed."""
+    found = socket.socket(socket.AF_UNIX)
+    try:
+        found.connect(str(path))
+    except OSError as error:
+        found.close()
+        if error.errno == errno.ECONNREFUSED:
+            path.unlink(missing_ok=True)
+        return None
+    return found
+
+
+def _free_port() -> int:
+    for port in random.sample(_PORTS, 200):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise EngineError(f"no free port between {_PORTS[0]} and {_PORTS[-1]}: end some programs on this machine")

@@ -1,0 +1,141 @@
+"""One forward pass of a model.
+
+Batches are right-padded, without an attention mask: right for models whose states do not depend on later tokens, which
+a trial proves. A model that draws random numbers is run twice: the same tokens must give the same numbers.
+
+The rotary frequencies ``longrope`` and ``dynamic`` of transformers follow the length: beyond the trained length, the
+longest row of a batch chooses those of all rows. ``dynamic`` also keeps those of the longest row so far, until it reads
+a row within the trained length.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pytest_lmgate.errors import EngineError, ModelError
+
+_ROUNDINGS = 8
+_FLOAT32_ROUNDING = 1e-5
+
+
+def run(model: Any, ids: Tensor, cache: Any = None) -> Any:
+    """Run a model on token ids of shape ``[batch, tokens]``; they follow what a cache of keys and values holds."""
+    if cache is not None:
+        return model(input_ids=ids, past_key_values=cache, use_cache=True)
+    parameters = inspect.signature(model.forward).parameters
+    takes_use_cache = "use_cache" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return model(input_ids=ids, **({"use_cache": False} if takes_use_cache else {}))
+
+
+def logits_of(model: Any, ids: Tensor) -> Tensor:
+    """Return the logits after each token, shape ``[batch, tokens, vocabulary]``."""
+    output = run(model, ids)
+    first = output[0] if isinstance(output, tuple) else output
+    logits = first if isinstance(first, Tensor) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise EngineError(f"expected logits of {type(model).__name__}, got {type(output).__name__} without them")
+    if logits.ndim != 3 or logits.shape[0] != ids.shape[0] or logits.shape[1] < ids.shape[1]:
+        raise EngineError(
+            f"expected logits of shape [{ids.shape[0]}, {ids.shape[1]}, vocabulary] of {type(model).__name__}, got "
+            f"{list(logits.shape)}"
+        )
+    # A prompt-tuning adapter reads its virtual tokens before the text and gives logits for them too.
+    return logits[:, -ids.shape[1] :]
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch off dropout and the like, and on again afterwards: a model in memory may be in training."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def repeatable(compute: Callable[[], Tensor], *, name: str) -> Tensor:
+    """Run a model by `compute`; if that took random numbers from torch, a second run may differ by rounding only."""
+    before = _random_states()
+    found = compute()
+    if all(torch.equal(one, other) for one, other in zip(before, _random_states(), strict=True)):
+        return found
+    again = compute()
+    if not _agree(found, again):
+        raise not_deterministic(name)
+    return found
+
+
+def not_deterministic(name: str) -> ModelError:
+    return ModelError(
+        f"model {name!r} is not deterministic: it gave two different likelihoods for the same row, but a gate needs "
+        "the same number twice; switch off its randomness, such as dropout that ignores evaluation mode, or "
+        "Reformer's attention by random hashes (hash_seed in config.json)"
+    )
+
+
+def _random_states() -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states += [torch.cuda.get_rng_state(device) for device in range(torch.cuda.device_count())]
+    return states
+
+
+def _agree(found: Tensor, again: Tensor) -> bool:
+    """Return whether two results differ by rounding only; NaN is an error elsewhere."""
+    tolerance = max(_ROUNDINGS * torch.finfo(found.dtype).eps, _FLOAT32_ROUNDING)
+    found, again = found.cpu().double().nan_to_num(), again.cpu().double().nan_to_num()
+    return bool((found - again).abs().mean() <= tolerance * found.abs().mean())
+
+
+def follows_length(model: Any, tokens: int) -> bool:
+    """Return whether the longest row of a batch, of so many tokens, chooses the frequencies of the other rows."""
+    return _has(model, ("dynamic", "longrope"), tokens)
+
+
+def forget_lengths(model: Any, ids: Tensor, tokens: int | None = None) -> None:
+    """Reset frequencies that a model keeps from earlier, longer rows.
+
+    `ids` are the next batch, shape ``[batch, tokens]``; `tokens` is the length of a row with the text that it writes.
+    """
+    # A row of exactly the trained length does not reset them.
+    if _has(model, ("dynamic",), (tokens or ids.shape[1]) + 1):
+        model(input_ids=ids[:, :2])
+
+
+def _has(model: Any, kinds: tuple[str, ...], tokens: int) -> bool:
+    return any(
+        each.get("rope_type", each.get("type")) in kinds and tokens > _trained(config, each)
+        for config in _configs(getattr(model, "config", None))
+        for each in _declared(config)
+    )
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    """Yield a config and its parts, such as the text config of a multimodal model."""
+    yield config
+    for each in getattr(config, "__dict__", {}).values():
+        if hasattr(each, "model_type"):
+            yield from _configs(each)
+
+
+def _declared(config: Any) -> Iterator[dict[Any, Any]]:
+    """Yield a config's settings of its frequencies; some have one for each type of layer."""
+    found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if isinstance(found, dict):
+        yield found
+        yield from (each for each in found.values() if isinstance(each, dict))
+
+
+def _trained(config: Any, declared: dict[Any, Any]) -> float:
+    """Return the length that the model was trained to read; 0 if unknown."""
+    original = "original_max_position_embeddings"
+    lengths = declared.get(original), *(getattr(config, each, None) for each in (original, "max_position_embeddings"))
+    return min((each for each in lengths if isinstance(each, int | float)), default=0)

@@ -1,0 +1,379 @@
+"""From hidden states to log-likelihoods: the language-model head, split off, and the logits in tiles.
+
+The model's own forward runs with its head's input cut to nothing, so that everything before the head (scaling,
+projections, norms) is the model's own. The transform after the head (soft-capping, scaling) is one of the few forms in
+use, proven against ``model(...).logits``. A head that cannot be proven is not used; the model's own logits are then.
+
+The logits are never held whole: a tile of some rows and tokens is made, exponentiated and summed while it is in the
+processor's cache. Each row is shifted by about its target's logit, so that one pass is enough:
+``NLL = log sum_v exp(x_v - shift) + shift - x_target``. If that logit is moderate, no shift is needed, which saves a
+pass. If the sum overflows (an NLL or a logit above 88) or underflows, the row is done again with a running maximum
+(Milakov and Gimelshein 2018, arXiv 1805.02867).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pytest_lmgate.engines.base import check_ids
+from pytest_lmgate.engines.devices import sent, wide
+from pytest_lmgate.engines.logits import Logits, TileShape, tile_shape, vocabulary_tiles
+from pytest_lmgate.engines.transformers.forward import forget_lengths, logits_of, repeatable, run
+from pytest_lmgate.errors import EngineError
+
+LogitTransform = Callable[[Tensor], Tensor]
+
+# Config entries with such names may act on the logits.
+_CONFIG_WORDS = ("logit", "softcap", "soft_cap", "cap", "head_multiplier", "output_multiplier", "scal")
+_PROOF_TOKENS = 24
+_PROOF_ROWS = 8
+# Targets' logits up to this size need no shift: exp(-50) = 2e-22 is part of the sum, so that what float32 loses in
+# terms below its smallest normal number, 1e-38, is less than a rounding of the sum.
+_UNSHIFTED = 50.0
+# Logits upcast at a time if they are held whole: 128 MiB of float64.
+_LOGITS = 2**24
+# Logits of a position that `Scorer.some_logits` returns: a changed hidden state changes them all.
+_SOME = 4096
+
+
+@dataclass(frozen=True)
+class VocabularyHead:
+    """A linear head with an elementwise transform behind it.
+
+    Attributes:
+        weight: Shape ``[vocabulary, hidden]``.
+        bias: Shape ``[vocabulary]``, or None.
+        transform: In-place map from the linear output to the logit, or None.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    transform: LogitTransform | None
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    def every(self, step: int) -> VocabularyHead:
+        """Return the head of the tokens ``0, step, 2 * step, ...`` alone."""
+        return VocabularyHead(self.weight[::step], None if self.bias is None else self.bias[::step], self.transform)
+
+    def tile(self, hidden: Tensor, begin: int, end: int, buffer: Tensor) -> Tensor:
+        """Return the logits of the tokens ``begin..end-1``, shape ``[positions, end - begin]``, in float32 or better.
+
+        `hidden` has the shape ``[positions, hidden]`` and the head's dtype, as has `buffer`, which may hold the logits.
+        """
+        out = buffer[: hidden.shape[0] * (end - begin)].view(hidden.shape[0], end - begin)
+        weight = self.weight[begin:end].t()
+        if self.bias is None:
+            torch.mm(hidden, weight, out=out)
+        else:
+            torch.addmm(self.bias[begin:end], hidden, weight, out=out)
+        return self._finished(out)
+
+    def at(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return about the logit of one target per position, shape ``[positions]``; that of `tile` is exact."""
+        raw = (hidden * self.weight[targets]).sum(-1)
+        if self.bias is not None:
+            raw = raw + self.bias[targets]
+        return self._finished(raw)
+
+    def _finished(self, product: Tensor) -> Tensor:
+        logits = product if product.dtype in (torch.float32, torch.float64) else product.float()
+        return logits if self.transform is None else self.transform(logits)
+
+
+@contextlib.contextmanager
+def capture_hidden(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the input of the head `module`, ``[batch, tokens, hidden]``, and skip its work."""
+    captured: list[Tensor] = []
+
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        hidden, *rest = args
+        captured.append(hidden)
+        return (hidden[:, :0], *rest), kwargs
+
+    handle = module.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield captured
+    finally:
+        handle.remove()
+
+
+def prove_head(model: Any, ids: Tensor) -> tuple[VocabularyHead, nn.Module] | None:
+    """Split off the head of a model in evaluation mode, if a few token ids, shape ``[tokens]``, prove it right.
+
+    Returns:
+        The head and the module whose input it takes, or None if the model's own logits must be used.
+    """
+    try:
+        module = model.get_output_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    if not _is_plain_linear(module):
+        return None
+    weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
+    ids = ids[None, :_PROOF_TOKENS]
+    try:
+        with capture_hidden(module) as captured:
+            run(model, ids)
+        logits = logits_of(model, ids)[0, -_PROOF_ROWS:]
+        probe, image = _probe(model, module, ids)
+    except (EngineError, RuntimeError, TypeError, ValueError, LookupError):
+        return None
+    if len(captured) != 1 or captured[0].shape != (*ids.shape, weight.shape[1]):
+        return None
+    if logits.shape[-1] != weight.shape[0] or image.shape != probe.shape:
+        return None
+    hidden = captured[0][0, -_PROOF_ROWS:].to(weight)
+    buffer = torch.empty(logits.numel(), dtype=weight.dtype, device=weight.device)
+    for transform in _candidates(getattr(model, "config", None)):
+        head = VocabularyHead(weight, bias, transform)
+        if not _agree(probe.clone() if transform is None else transform(probe.clone()), image, image.dtype):
+            continue
+        if _agree(head.tile(hidden, 0, head.vocabulary_size, buffer), logits, weight.dtype):
+            return head, module
+    return None
+
+
+def _is_plain_linear(module: object) -> bool:
+    """Return whether a head computes ``hidden @ weight.T + bias`` and nothing else.
+
+    A subclass (quantized, with an adapter), or a weight of its own type (torchao, DTensor), may compute anything.
+    """
+    return (
+        type(module) is nn.Linear
+        and type(module.weight) is nn.Parameter
+        and module.weight.dtype.is_floating_point
+        and not module.weight.is_meta
+    )
+
+
+def _probe(model: Any, module: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Let the model transform known numbers instead of its head's output.
+
+    Their range is large, since a soft-cap may not show in the logits of a few tokens. They are float32 or better, so
+    that a factor near 1 is not mistaken for rounding in half precision.
+    """
+    given: list[Tensor] = []
+
+    def replace(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        dtype = torch.promote_types(output.dtype, torch.float32)
+        ramp = torch.linspace(-50, 50, output.shape[-1], device=output.device, dtype=dtype)
+        given.append(ramp)
+        return ramp.expand(output.shape).clone()
+
+    handle = module.register_forward_hook(replace)
+    try:
+        image = logits_of(model, ids)[0, -1]
+    finally:
+        handle.remove()
+    return given[-1], image
+
+
+def _agree(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether two results differ by the rounding of `dtype` only; false for NaN."""
+    tolerance = max(4 * torch.finfo(dtype).eps, 1e-5)
+    ours, theirs = ours.cpu().double(), theirs.cpu().double()
+    error = (ours - theirs).abs().max()
+    return bool(error <= tolerance * max(1e-3, theirs.abs().max().item()))
+
+
+def _candidates(config: Any) -> Iterator[LogitTransform | None]:
+    """Yield the transforms that the config may mean, first none."""
+    yield None
+    numbers = _declared(config.to_dict() if hasattr(config, "to_dict") else {})
+    caps = [_soft_cap(number) for number in numbers]
+    scales = [_scale(factor) for number in numbers for factor in (number, 1 / number)]
+    yield from (*caps, *scales)
+    for at, cap in itertools.product(range(len(numbers)), caps):
+        for scale in scales[2 * at : 2 * at + 2]:
+            yield _chain(scale, cap)
+            yield _chain(cap, scale)
+
+
+def _declared(config: dict[str, Any]) -> list[float]:
+    found: dict[float, None] = {}
+    for key, value in config.items():
+        if isinstance(value, dict) and key.endswith("config"):
+            found.update(dict.fromkeys(_declared(value)))
+        elif any(word in key for word in _CONFIG_WORDS) and type(value) in (int, float):
+            found[float(value)] = None
+    return [number for number in found if math.isfinite(number) and number not in (0, 1)]
+
+
+def _soft_cap(cap: float) -> LogitTransform:
+    return lambda logits: logits.div_(cap).tanh_().mul_(cap)
+
+
+def _scale(factor: float) -> LogitTransform:
+    return lambda logits: logits.mul_(factor)
+
+
+def _chain(first: LogitTransform, then: LogitTransform) -> LogitTransform:
+    return lambda logits: then(first(logits))
+
+
+def launch_nll(
+    hidden: Tensor, targets: Tensor, head: VocabularyHead, tile: TileShape | None = None
+) -> Callable[[], Tensor]:
+    """Begin to compute the NLL of each target, without waiting for a GPU.
+
+    `hidden` is the head's input, shape ``[positions, hidden]``; `targets` are token ids on the host, ``[positions]``.
+
+    Returns:
+        A function that waits for the NLLs in nats, shape ``[positions]``, float64, on the host. They are not finite
+        if the logits are not, or if the target's probability is zero.
+    """
+    # A head may live on another device than the layers before it.
+    hidden = hidden.to(head.weight)
+    tile = tile or tile_shape(hidden.device)
+    buffer = Logits(hidden, head).buffer(tile)
+    parts = [
+        _block(rows, wanted, head, buffer, tile.tokens)
+        for rows, wanted in zip(hidden.split(tile.rows), targets.split(tile.rows), strict=True)
+    ]
+    launched = torch.cat(parts) if parts else torch.zeros(0)
+
+    def wait() -> Tensor:
+        nll = launched.cpu().double()
+        again = (~nll.isfinite()).nonzero()[:, 0]
+        for some in again.split(tile.rows) if len(again) else ():
+            rows = hidden[some.to(hidden.device)]
+            nll[some] = _safe_block(rows, targets[some], head, buffer, tile.tokens).cpu().double()
+        return nll
+
+    return wait
+
+
+def _block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor, tokens: int) -> Tensor:
+    shift = head.at(hidden, sent(targets, hidden.device))
+    # On a GPU, which the host would have to wait for, every row is shifted; NaN is not within reach, so the shift
+    # carries it on.
+    within_reach = hidden.device.type == "cpu" and bool((shift.abs() <= _UNSHIFTED).all())
+    total = torch.zeros(len(targets), dtype=wide(hidden.device), device=hidden.device)
+    target_logit = torch.empty_like(total)
+    for begin, end, rows, columns in vocabulary_tiles(targets, head.vocabulary_size, tokens, hidden.device):
+        logits = head.tile(hidden, begin, end, buffer)
+        target_logit[rows] = logits[rows, columns].to(total.dtype)
+        shifted = logits if within_reach else logits.sub_(shift[:, None])
+        total += shifted.exp_().sum(-1)
+    nll = total.log() - target_logit
+    if not within_reach:
+        nll += shift.to(nll.dtype)
+    return nll
+
+
+def _safe_block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: Tensor, tokens: int) -> Tensor:
+    """The same with a running maximum: one more pass over each tile, and no overflow."""
+    highest = torch.full((len(targets),), -torch.inf, dtype=wide(hidden.device), device=hidden.device)
+    total = torch.zeros_like(highest)
+    target_logit = torch.empty_like(highest)
+    for begin, end, rows, columns in vocabulary_tiles(targets, head.vocabulary_size, tokens, hidden.device):
+        logits = head.tile(hidden, begin, end, buffer)
+        target_logit[rows] = logits[rows, columns].to(total.dtype)
+        new = torch.maximum(highest, logits.amax(-1).to(total.dtype))
+        # exp(-inf - -inf) is NaN: a row without a finite logit so far adds nothing.
+        scale = torch.where(highest == -torch.inf, torch.zeros_like(total), (highest - new).exp())
+        base = torch.where(new == -torch.inf, torch.zeros_like(new), new)
+        total = total * scale + (logits.to(total.dtype) - base[:, None]).exp().sum(-1)
+        highest = new
+    return total.log() + highest - target_logit
+
+
+class Batch(NamedTuple):
+    """Requests as tensors.
+
+    Attributes:
+        model: In evaluation mode; an encoder-decoder is bound to the sources.
+        ids: Token ids, shape ``[requests, tokens]``, padded on the right, on the model's device.
+        rows: The row in which each target is predicted, shape ``[targets]``.
+        columns: The position whose state predicts it, shape ``[targets]``.
+        targets: Token ids, shape ``[targets]``, on the host.
+    """
+
+    model: Any
+    ids: Tensor
+    rows: Tensor
+    columns: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores a model's targets by `split`, the head and its module, or by the model's own logits if that is None."""
+
+    name: str
+    split: tuple[VocabularyHead, nn.Module] | None
+
+    @property
+    def head(self) -> VocabularyHead | None:
+        return None if self.split is None else self.split[0]
+
+    def launch(self, batch: Batch) -> Callable[[], Tensor]:
+        """Begin to compute the NLL of each target, and return a function that waits for them, as `launch_nll`."""
+        if self.head is not None:
+            check_ids(int(batch.targets.max()), self.head.vocabulary_size, self.name)
+            return launch_nll(self.states(batch), batch.targets, self.head)
+        logits = self.read(batch.model, batch.ids)
+        check_ids(int(batch.targets.max()), logits.shape[-1], self.name)
+        nll = _plain_nll(logits, batch)
+        return lambda: nll.cpu().double()
+
+    def states(self, batch: Batch) -> Tensor:
+        """Return the head's input for each target, or whole logits without a head, shape ``[targets, numbers]``."""
+        found = self.read(batch.model, batch.ids)
+        return found[sent(batch.rows, found.device), sent(batch.columns, found.device)]
+
+    def some_logits(self, model: Any, ids: Tensor) -> Tensor:
+        """Return logits after each token, shape ``[batch, tokens, up to 4096]``, spread evenly over the vocabulary."""
+        found = self.read(model, ids)
+        if self.head is None:
+            return found[..., :: -(-found.shape[-1] // _SOME)]
+        head = self.head.every(-(-self.head.vocabulary_size // _SOME))
+        hidden, size = found.flatten(0, 1).to(head.weight), head.vocabulary_size
+        buffer = torch.empty(len(hidden) * size, dtype=head.dtype, device=hidden.device)
+        return head.tile(hidden, 0, size, buffer).view(*ids.shape, size)
+
+    def read(self, model: Any, ids: Tensor, cache: Any = None) -> Tensor:
+        """Return the head's input, or logits without a head, after each token: shape ``[batch, tokens, numbers]``.
+
+        With a cache of keys and values, which needs a head, the ids follow what it holds.
+        """
+        if cache is not None:
+            assert self.split is not None
+            with capture_hidden(self.split[1]) as captured:
+                run(model, ids, cache)
+            return captured.pop()
+
+        def read() -> Tensor:
+            forget_lengths(model, ids)
+            if self.split is None:
+                return logits_of(model, ids)
+            with capture_hidden(self.split[1]) as captured:
+                run(model, ids)
+            return captured.pop()
+
+        return repeatable(read, name=self.name)
+
+
+def _plain_nll(logits: Tensor, batch: Batch) -> Tensor:
+    """NLLs from the model's own logits, a few positions upcast at a time."""
+    step, device = max(1, _LOGITS // logits.shape[-1]), logits.device
+    parts = []
+    for row, column, target in zip(*(each.split(step) for each in batch[2:]), strict=True):
+        some = torch.log_softmax(logits[sent(row, device), sent(column, device)].to(wide(device)), -1)
+        parts.append(-some.gather(-1, sent(target, device)[:, None])[:, 0])
+    return torch.cat(parts)

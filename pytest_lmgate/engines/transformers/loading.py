@@ -1,0 +1,272 @@
+"""From a checkpoint's folder to a model in memory, and the facts of its tokenizer."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from pytest_lmgate.engines.base import Kind
+from pytest_lmgate.engines.checkpoints import Checkpoint
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.windows.tokens import Placed, TokenizerFacts, require_variables
+
+_LOADERS: dict[Kind, Any] = {
+    "causal": transformers.AutoModelForCausalLM,
+    "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
+    "masked": transformers.AutoModelForMaskedLM,
+}
+# A text's unknown words are its own; these stand around or between texts, or are the mask itself.
+_SPECIAL = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id", "mask_token_id")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run, in evaluation mode; its inputs go to `device`."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    device: torch.device
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Rows of the input embedding; None if unknown."""
+        try:
+            return int(self.model.get_input_embeddings().weight.shape[0])
+        except (AttributeError, NotImplementedError):
+            return None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the weights; float32 if unknown."""
+        found: torch.dtype = getattr(self.model, "dtype", torch.float32)
+        return found
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
+
+
+def load_checkpoint(
+    checkpoint: Checkpoint,
+    *,
+    tokenizer_folder: Path,
+    adapter_folder: Path | None,
+    load: dict[str, Any],
+    dtype: str,
+    device: str,
+    trust_remote_code: bool,
+    pickle_weights: bool,
+) -> LoadedModel:
+    """Load a model of the checkpoint's kind and its tokenizer, from local files only."""
+    name, folder = checkpoint.name, str(checkpoint.folder)
+    with quiet():
+        tokenizer = load_tokenizer(name, tokenizer_folder, trust_remote_code=trust_remote_code)
+
+        def read(**more: Any) -> Any:
+            return _LOADERS[checkpoint.kind].from_pretrained(
+                folder,
+                dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+                use_safetensors=None if pickle_weights else True,
+                output_loading_info=True,
+                **{"low_cpu_mem_usage": True, **_decoded(load, checkpoint, device), **more},
+                trust_remote_code=trust_remote_code,
+                local_files_only=True,
+            )
+
+        try:
+            model, info = read()
+        except Exception as error:
+            if reshaped := _reshaped(error, read):
+                raise ModelError(
+                    f"model {name!r}: weights in {folder} do not have the shapes of its config.json: "
+                    f"{_some(reshaped)}; put config.json and weights of one model there"
+                ) from error
+            raise ModelError(f"model {name!r}: {folder} cannot be loaded: {type(error).__name__}: {error}") from error
+        # Weights that the checkpoint lacks, or has in another shape, are drawn at random: another model at every load.
+        mismatched = {key if isinstance(key, str) else key[0] for key in info.get("mismatched_keys", ())}
+        if missing := sorted(mismatched.union(info.get("missing_keys", ()))):
+            raise ModelError(
+                f"model {name!r}: the checkpoint in {folder} lacks weights that {type(model).__name__} needs: "
+                f"{_some(missing)}; save the whole model"
+            )
+        if adapter_folder is not None:
+            model = _with_adapter(model, adapter_folder, name)
+        model = model.eval()
+        if "device_map" not in load and not getattr(model, "hf_device_map", None):
+            try:
+                model = model.to(device)
+            except (RuntimeError, AssertionError, ValueError) as error:
+                raise ModelError(
+                    f"model {name!r}: cannot be put on the device {device!r}: {error}; use device: cpu, or "
+                    "--lmgate-device cpu"
+                ) from error
+    return LoadedModel(name, model, tokenizer, _input_device(model))
+
+
+def wrap_pair(pair: Sequence[Any], *, name: str) -> LoadedModel:
+    model, tokenizer = pair
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(f"model {name!r}: expected (model, tokenizer), got ({type(model).__name__}, ...)")
+    if not callable(tokenizer):
+        raise ModelError(f"model {name!r}: expected (model, tokenizer), got (..., {type(tokenizer).__name__})")
+    return LoadedModel(name, model, tokenizer, _input_device(model))
+
+
+def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
+    """Return what the planning needs to know of a tokenizer."""
+
+    def encode(text: str, special: bool) -> Sequence[int]:
+        try:
+            with quiet():
+                ids: Sequence[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
+        except Exception as error:
+            raise _failed(
+                error, "is called as tokenizer(text, add_special_tokens=...) and returns a mapping with input_ids"
+            ) from error
+        return ids
+
+    def decode(token: int) -> str:
+        try:
+            with quiet():
+                return str(tokenizer.decode(token))
+        except Exception as error:
+            raise _failed(error, "returns a token's text by tokenizer.decode(id)") from error
+
+    def _failed(error: Exception, expected: str) -> ModelError:
+        return ModelError(
+            f"the tokenizer {type(tokenizer).__name__} failed: {type(error).__name__}: {error}; "
+            f"expected one that {expected}"
+        )
+
+    def placed(text: str, special: bool) -> Placed | None:
+        if not getattr(tokenizer, "is_fast", False):
+            return None
+        with quiet():
+            found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+        ids, starts = found["input_ids"], [begin for begin, _ in found["offset_mapping"]]
+        return Placed(ids, starts) if len(ids) == len(starts) else None
+
+    def target(text: str) -> Sequence[int]:
+        with quiet():
+            ids: Sequence[int] = tokenizer(text_target=text)["input_ids"]
+        return ids
+
+    def chat(messages: Sequence[Mapping[str, str]], **variables: Any) -> str:
+        goes_on = messages[-1]["role"] == "assistant"
+        if variables:
+            require_variables(tokenizer.get_chat_template(), variables)
+        with quiet():
+            return str(
+                tokenizer.apply_chat_template(
+                    list(messages), tokenize=False, add_generation_prompt=not goes_on, continue_final_message=goes_on,
+                    **variables,
+                )
+            )  # fmt: skip
+
+    bos, eos, mask = (getattr(tokenizer, f"{which}_token_id", None) for which in ("bos", "eos", "mask"))
+    special = (getattr(tokenizer, name, None) for name in _SPECIAL)
+    return TokenizerFacts(
+        encode,
+        bos,
+        eos,
+        bos is not None and list(encode("a", True))[:1] == [bos],
+        decode,
+        placed,
+        mask=mask,
+        special=frozenset(token for token in special if token is not None),
+        target=target,
+        chat=chat if getattr(tokenizer, "chat_template", None) else None,
+        vocabulary=getattr(tokenizer, "get_vocab", None),
+    )
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the libraries' progress bars and warnings: under ``-W error`` a deprecation would fail a gate."""
+    logging = transformers.utils.logging
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def load_tokenizer(name: str, folder: Path, *, trust_remote_code: bool = False) -> Any:
+    try:
+        with quiet():
+            return transformers.AutoTokenizer.from_pretrained(
+                str(folder), trust_remote_code=trust_remote_code, local_files_only=True
+            )
+    except Exception as error:
+        raise ModelError(
+            f"model {name!r}: no usable tokenizer in {folder}: {type(error).__name__}: {error}; save one there with "
+            "tokenizer.save_pretrained, or set tokenizer: to the folder that has it"
+        ) from error
+
+
+def decoded(tokenizer: Any, ids: Sequence[int], *, skip_special: bool = True, **how: Any) -> str:
+    with quiet():
+        return str(tokenizer.decode(list(ids), skip_special_tokens=skip_special, **how))
+
+
+def _with_adapter(model: Any, folder: Path, name: str) -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError(f"model {name!r}: an adapter needs PEFT: pip install 'pytest-lmgate[peft]'") from error
+    try:
+        return peft.PeftModel.from_pretrained(model, str(folder), local_files_only=True)
+    except Exception as error:
+        raise ModelError(f"model {name!r}: adapter {folder} cannot be loaded: {error}") from error
+
+
+def _reshaped(error: Exception, read: Callable[..., Any]) -> list[str]:
+    """Return the names of weights with wrong shapes, which transformers' own error does not have."""
+    if "ignore_mismatched_sizes" not in str(error):
+        return []
+    try:
+        _, info = read(ignore_mismatched_sizes=True)
+    except Exception:  # what the first error says is better than nothing
+        return []
+    keys = info.get("mismatched_keys", ())
+    return sorted(key if isinstance(key, str) else f"{key[0]} {list(key[1])} instead of {list(key[2])}" for key in keys)
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:5])}{' and more' if len(names) > 5 else ''}"
+
+
+def _decoded(load: dict[str, Any], checkpoint: Checkpoint, device: str) -> dict[str, Any]:
+    """Turn options of YAML into those of from_pretrained: a quantization config by its method, the device's map."""
+    options = dict(load)
+    config = options.get("quantization_config")
+    if isinstance(config, dict):
+        config = transformers.quantizers.auto.AutoQuantizationConfig.from_dict(config)
+        options["quantization_config"] = config
+    stored = checkpoint.config.get("quantization_config") or {}
+    if "bitsandbytes" in (getattr(config, "quant_method", None), stored.get("quant_method")):
+        # By default it takes the first GPU, even if another device is wanted.
+        options.setdefault("device_map", {"": device})
+    return options
+
+
+def _input_device(model: Any) -> torch.device:
+    try:
+        return model.get_input_embeddings().weight.device  # type: ignore[no-any-return]
+    except (AttributeError, NotImplementedError):
+        return next(iter(model.parameters()), torch.zeros(0)).device

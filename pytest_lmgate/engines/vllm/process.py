@@ -1,0 +1,244 @@
+"""A model that vLLM runs in a process of its own: the session's side of that process, and the runner."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_lmgate.arrays import Floats
+from pytest_lmgate.engines.base import Batching, Drawn, Runner, check_ids
+from pytest_lmgate.engines.devices import device_class, says_out_of_memory
+from pytest_lmgate.engines.transformers.loading import decoded, load_tokenizer, tokenizer_facts
+from pytest_lmgate.engines.vllm.worker import receive, send
+from pytest_lmgate.engines.writing import row_seed, sampling
+from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
+from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.windows.requests import Request, Requests
+from pytest_lmgate.windows.tokens import PromptIds
+
+_MODULE = "pytest_lmgate.engines.vllm.worker"
+# These override the user's environment.
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+_LONGEST = 400
+_PATIENCE = 20.0  # seconds to end
+# Tokens that vLLM is given at a time: many of its own batches, so that it can fill each.
+_CPU_TOKENS, _ACCELERATOR_TOKENS = 16384, 2**18
+
+
+class Failure(Exception):
+    """vLLM raised an exception: its class, and its message as one line."""
+
+    def __init__(self, kind: str, says: str) -> None:
+        super().__init__(kind, says)
+        self.kind, self.says = kind, says
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        return says_out_of_memory(f"{self.kind} {self.says}")
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.says}"
+
+
+class VllmProcess:
+    """A process of vLLM, with additional environment variables.
+
+    It ends with `close`, and by itself once the session is gone, since its standard input ends then.
+    """
+
+    def __init__(self, name: str, environment: Mapping[str, str]) -> None:
+        self._name = name
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process is
+        self._process = subprocess.Popen(
+            [sys.executable, *(["-P"] if sys.version_info >= (3, 11) else []), "-m", _MODULE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._printed,
+            env={**os.environ, **_ENVIRONMENT, **environment},
+        )
+
+    def ask(self, do: str, **given: Any) -> Any:
+        """Have the process call a method of its engine, or ``open`` it, and return the result.
+
+        An exception of vLLM is a `Failure`, a process that has ended an `EngineError`.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        answer = None
+        with contextlib.suppress(OSError):
+            send(self._process.stdin, {"do": do, "given": given})
+            answer = receive(self._process.stdout)
+        if answer is None:
+            raise EngineError(f"model {self._name!r}: the process of vLLM has ended {self._why()}")
+        if "found" not in answer:
+            raise Failure(answer["kind"], _one_line(answer["says"]))
+        return answer["found"]
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._printed.close()
+
+    def _why(self) -> str:
+        status = self._process.wait()
+        how = f"by the signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        hint = " (probably the OOM killer)" if status == -signal.SIGKILL else ""
+        self._printed.seek(0)
+        lines = self._printed.read().decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return f"{how}{hint}{'; its last output: ' + _one_line(last) if last else ''}"
+
+
+def _one_line(text: str) -> str:
+    """Return a message in one line, without pydantic's frame and without the end of a long list."""
+    line = re.sub(r"^\d+ validation errors? for \w+ (Value error, )?", "", " ".join(text.split()))
+    line = re.sub(r" \[type=.*", "", line)
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+
+
+def opened(name: str, arguments: Mapping[str, Any], environment: Mapping[str, str], *, device: str) -> VllmRunner:
+    """Load a model with the arguments of ``vllm.LLM`` and the environment variables of vLLM's process."""
+    tokenizer = load_tokenizer(name, Path(arguments["tokenizer"]), trust_remote_code=arguments["trust_remote_code"])
+
+    def start() -> tuple[VllmProcess, Mapping[str, Any]]:
+        process = VllmProcess(name, environment)
+        try:
+            return process, process.ask("open", device=device_class(device), options=arguments)
+        except Failure as error:
+            process.close()
+            if error.is_out_of_memory:
+                raise EngineError(
+                    f"model {name!r}: no memory to load it with vLLM on {device}: {error}; lower load: "
+                    "{max_model_len: ..} or load: {kv_cache_memory_bytes: ..}, or use a device with more memory"
+                ) from error
+            raise ModelError(f"model {name!r}: vLLM cannot load {arguments['model']}: {error}") from error
+        except BaseException:
+            process.close()
+            raise
+
+    return VllmRunner(name, start, tokenizer, _CPU_TOKENS if device == "cpu" else _ACCELERATOR_TOKENS)
+
+
+class VllmRunner(Runner):
+    """Scores requests and writes texts with vLLM, which makes the batches of the `tokens` that it is given at a time.
+
+    `start` starts a process of vLLM that loads the model, and returns the model's facts.
+    """
+
+    any_target = False
+
+    def __init__(
+        self, name: str, start: Callable[[], tuple[VllmProcess, Mapping[str, Any]]], tokenizer: Any, tokens: int
+    ) -> None:
+        self._name, self._start, self._tokenizer, self._tokens = name, start, tokenizer, tokens
+        self._process, facts = start()
+        self._vocabulary_size = facts["vocabulary"]
+        eos = getattr(tokenizer, "eos_token_id", None)
+        self._ends = sorted(facts["ends"] or ([] if eos is None else [eos]))
+        self.tokenizer = tokenizer_facts(tokenizer)
+
+    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
+        self._restart()
+        check_ids(requests.highest, self._vocabulary_size, self._name)
+        return Batching(self._tokens)
+
+    def score(self, requests: Sequence[Request]) -> list[Floats]:
+        found = self._ask("score", prompts=[self._prompt(request) for request in requests])
+        scored = []
+        for values, request in zip(found, requests, strict=True):
+            logprobs, ranks = np.frombuffer(values, np.float32).astype(np.float64).reshape(2, -1)[:, request.at]
+            scored.append(np.stack([-logprobs, ranks == 1], 1) if request.greedy else -logprobs)
+        return scored
+
+    def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
+        self._restart()
+        return Batching(self._tokens)
+
+    def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int, bool]]:
+        written = self._write(prompts, settings)
+        return [(self._text(ids), len(ids), not set(ids).isdisjoint(self._ends)) for ids, _ in written]
+
+    def sample(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[Drawn]:
+        return [(ids, [-each for each in logprobs]) for ids, logprobs in self._write(prompts, settings)]
+
+    def _write(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[list[int], list[float]]]:
+        """Return the ids that vLLM writes, and their log-probabilities."""
+        how: dict[str, Any] = {
+            "max_tokens": settings.max_new_tokens,
+            **sampling(settings),
+            "stop": list(settings.stop),
+            "detokenize": bool(settings.stop),
+            "ignore_eos": True,  # the tokenizer's EOS would also end a text
+            "stop_token_ids": self._ends,
+        }
+        seeds = [None if settings.seed is None else row_seed(settings.seed, prompt.row) for prompt in prompts]
+        written: list[tuple[list[int], list[float]]] = self._ask(
+            "write", prompts=[list(prompt.ids) for prompt in prompts], seeds=seeds, how=how
+        )
+        if not all(math.isfinite(sum(logprobs)) for _, logprobs in written):
+            raise NonFiniteError(
+                f"model {self._name!r}: NaN or infinite logits while generating; the weights are damaged, or the dtype "
+                "overflows (try dtype: float32)"
+            )
+        return written
+
+    def close(self) -> None:
+        self._process.close()
+
+    def _restart(self) -> None:
+        """Start vLLM again if its process ended in an earlier measurement."""
+        if self._process.has_ended:
+            self._process.close()
+            self._process, _ = self._start()
+
+    def _ask(self, do: str, **given: Any) -> Any:
+        try:
+            return self._process.ask(do, **given)
+        except Failure as error:
+            if error.is_out_of_memory:
+                raise EngineError(
+                    f"model {self._name!r}: out of memory in vLLM: {error}; lower load: {{max_num_batched_tokens: ..}} "
+                    "or load: {gpu_memory_utilization: ..}"
+                ) from error
+            raise EngineError(f"model {self._name!r}: vLLM failed: {error}") from error
+
+    def _prompt(self, request: Request) -> tuple[bytes, int]:
+        """Return the tokens that predict a request's targets, as bytes, and the token that follows."""
+        last = int(request.at.argmax())
+        ids = request.ids[: int(request.at[last]) + 1].astype(np.int64)
+        follows = int(request.targets[last])
+        if not np.array_equal(np.append(ids[1:], follows)[request.at], request.targets):
+            raise EngineError(f"model {self._name!r}: the engine vllm scores only the token that follows a position")
+        return ids.tobytes(), follows
+
+    def _text(self, ids: Sequence[int]) -> str:
+        end = next((at for at, token in enumerate(ids) if token in self._ends), len(ids))
+        return decoded(self._tokenizer, ids[:end])

@@ -1,1 +1,0 @@
-"""What is measured of a model: likelihoods, divergences, choices and generated texts."""

@@ -1,1 +1,0 @@
-"""Pure: a score and a limit make a verdict, once."""

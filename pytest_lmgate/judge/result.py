@@ -1,0 +1,429 @@
+"""What a run found: one family of records, which the JSON report and a record of the history encode as they are.
+
+A record is frozen, holds plain values and travels between processes. JSON has no infinity and no NaN: it has null, and
+reading turns a null that must be a number back into one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from platform import machine, python_version
+from platform import platform as platform_name
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import force_setattr, replace
+
+from pytest_lmgate.errors import RecordError, encodable
+from pytest_lmgate.identity.code import versions
+from pytest_lmgate.judge.attribution import Attribution
+from pytest_lmgate.judge.histogram import ChangeHistogram
+from pytest_lmgate.metrics.answers import AnswerCounts
+from pytest_lmgate.metrics.divergence import Divergence
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.stats.comparison import Comparison, Number
+from pytest_lmgate.stats.means import Rule
+
+Outcome = Literal["pass", "fail", "inconclusive", "error"]
+Interval = tuple[Number, Number]
+_PACKAGES = ("pytest-lmgate", "pytest", "torch", "transformers", "tokenizers", "numpy")
+
+
+class Scored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A number and its measurement.
+
+    Attributes:
+        metric: Such as ppl.
+        model: As written by the user.
+        dataset: As written by the user.
+        value: Null if it could not be measured or is not finite.
+        n: Number of targets or rows that were scored.
+        unit: Unit of `n`, such as token.
+        signature: All settings that the value depends on.
+    """
+
+    metric: str
+    model: str
+    dataset: str
+    value: float | None
+    n: int | None
+    unit: str
+    signature: str
+
+
+class Measured(Scored, frozen=True, kw_only=True, omit_defaults=True):
+    """A measurement for a test.
+
+    Attributes:
+        test: Node id of the test.
+        stderr: Standard error of the value.
+        interval: At 95%; an end that is infinite is null.
+        fingerprint: Address of the measurement in the cache; empty if it is not kept.
+        cached: Whether the measurement came from the cache.
+        seconds: Time of the measurement in this session.
+        details: All statistics of two models, by name.
+        answers: Of texts, how many have no answer or were cut; absent for given predictions.
+    """
+
+    test: str
+    stderr: float | None
+    interval: Interval | None
+    fingerprint: str
+    cached: bool
+    seconds: float
+    details: dict[str, float | int | str | None] = {}
+    answers: AnswerCounts | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "interval", _open(self.interval))
+
+
+class FixtureCall(Measured, frozen=True, kw_only=True, omit_defaults=True):
+    """What a fixture such as ``ppl_of`` measured for a test, whose own code judges it.
+
+    Attributes:
+        value: Null if it is not a number.
+        fixture: Such as ppl_of; the value of compare_of is the mean KL divergence.
+    """
+
+    value: Number
+    fixture: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value is None:
+            force_setattr(self, "value", math.nan)
+
+    @classmethod
+    def of(cls, test: str, fixture: str, found: Score | Divergence) -> FixtureCall:
+        if isinstance(found, Score):
+            return cls(test=test, fixture=fixture, **measured_facts(found))
+        facts = {name: getattr(found, name) for name in ("model", "dataset", "n", "fingerprint", "cached", "seconds")}
+        facts |= {"value": found.kl.value, "stderr": found.kl.stderr, "signature": str(found.signature)}
+        return cls(
+            test=test, fixture=fixture, metric="kl", unit="token", interval=None, details=dict(found.details), **facts
+        )
+
+
+class Bounded(msgspec.Struct, frozen=True):
+    """The bounds of the value, for a limit gate with a confidence.
+
+    Attributes:
+        confidence: One-sided level of each bound.
+        lower: One-sided lower bound of the value.
+        upper: One-sided upper bound of the value.
+        bounds: The rule of the deciding bound.
+        clusters: Number of clusters.
+        clustered_by: What a cluster is.
+        needed: Targets or rows that would settle an inconclusive verdict.
+    """
+
+    confidence: float
+    lower: float | None = None
+    upper: float | None = None
+    bounds: Rule | None = None
+    clusters: int = 0
+    clustered_by: str = "rows"
+    needed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bounds is not None:
+            lower, upper = _open((self.lower, self.upper))  # type: ignore[misc]
+            force_setattr(self, "lower", lower)
+            force_setattr(self, "upper", upper)
+
+
+class PreviousBaseline(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The baseline entry that an update replaced.
+
+    Attributes:
+        value: Its value; null if there was no entry.
+        comparison: Comparison of the new value with it; null if they cannot be compared.
+        problem: Why they cannot.
+    """
+
+    value: float | None = None
+    comparison: Comparison | None = None
+    problem: str = ""
+
+
+class WorstRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A row of texts with a low score; of a comparison, a row that got worse.
+
+    Attributes:
+        row: Its number, from 0.
+        score: The row's own score.
+        prompt: What the model read.
+        reference: References, joined by a bar.
+        output: What the model wrote.
+        answer: What `extract` made of the output; absent if the dataset has none.
+        before: The reference's score of the row, if it got worse; absent if the rows of the reference are not known.
+    """
+
+    row: int
+    score: Number
+    prompt: str
+    reference: str
+    output: str
+    answer: str | None = None
+    before: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.score is None:
+            force_setattr(self, "score", math.nan)
+
+
+class PastRun(msgspec.Struct, frozen=True):
+    """A gate in one run of the history.
+
+    Attributes:
+        date: When the run ended, UTC.
+        commit: With + if tracked files were changed; empty outside a repository.
+        branch: Empty if unknown.
+        verdict: As in the gate.
+        value: As in the gate.
+        interval: At 95%.
+        limit: As in the gate.
+        kind: The finding, given all runs before it; for a no_regression gate, by its verdicts.
+        words: Size of a change beyond noise, else why the value cannot be compared or judged.
+    """
+
+    date: str
+    commit: str
+    branch: str
+    verdict: Outcome
+    value: float | None
+    interval: Interval | None
+    limit: float | None
+    kind: Literal["first", "same", "worse", "better", "unknown"]
+    words: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "interval", _open(self.interval))
+
+
+class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
+    """One gate's verdict: decided once, rendered many times.
+
+    Attributes:
+        id: Id of the gate, the same in every session.
+        marker: Such as ppl_max.
+        verdict: After Holm's correction for many gates.
+        limit: Limit of the value; for a comparison, the worst value within the tolerance.
+        direction: Which values are better; empty if nothing was measured.
+        device: Where the model ran, such as cuda; empty for texts and functions.
+        identity: Digests of the data, and the protocol; values with the same identity can be compared.
+        blocking: Whether an inconclusive verdict fails the build.
+        xfail: Whether the test is marked xfail, so that the gate does not fail the build.
+        at_least: Whether the value is a lower bound, because the measurement was stopped early.
+        iid: Whether errors treat tokens as independent, as the protocol's own program does.
+        message: Why a gate is an error, or that its baseline was written.
+        comparison: Only for no_regression.
+        bounded: Only for a limit with a confidence.
+        previous: Only if this session replaced the baseline.
+        worst: Worst rows of a failed gate on texts.
+        where: Where a comparison that did not pass got worse. Losses are in nats.
+        spread: How the change of a comparison, or a divergence, is distributed over rows or blocks.
+        history: With --lmgate-history, this run and the last 30 recorded runs of the gate.
+        arguments: Command-line options that affect results.
+        layers: The `lmgate why` command, for a failed gate on two models that it supports.
+        cache: With --lmgate-explain-cache, a hit or what changed.
+        file: File of the gate; empty if unknown.
+        line: Line of the gate in the file, from 1.
+    """
+
+    id: str
+    marker: str
+    verdict: Outcome
+    limit: float | None
+    direction: Literal["lower", "higher", ""]
+    device: str
+    identity: dict[str, str]
+    blocking: bool
+    xfail: bool = False
+    at_least: bool = False
+    iid: bool = False
+    message: str = ""
+    comparison: Comparison | None = None
+    bounded: Bounded | None = None
+    previous: PreviousBaseline | None = None
+    worst: tuple[WorstRow, ...] = ()
+    where: Attribution | None = None
+    spread: ChangeHistogram | None = None
+    history: tuple[PastRun, ...] = ()
+    arguments: tuple[str, ...] = ()
+    layers: str = ""
+    cache: str = ""
+    file: str = ""
+    line: int = 0
+
+    @classmethod
+    def unmeasured(cls, **facts: Any) -> Verdict:
+        """Return an error that has measured nothing yet, with the known `facts` of the gate."""
+        blank: dict[str, Any] = dict.fromkeys(("value", "stderr", "interval", "n"))
+        blank |= dict.fromkeys(("signature", "fingerprint", "direction", "device"), "")
+        blank |= {"unit": "token", "cached": False, "seconds": 0.0, "identity": {}, "blocking": False}
+        return cls(**{"verdict": "error"} | blank | facts)
+
+    @property
+    def label(self) -> str:
+        """The gate's short name, unique within its test."""
+        return self.id.partition("::")[2] if self.id == self.test else self.id.removeprefix(f"{self.test}::")
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict in ("fail", "error") or self.blocking
+
+    @property
+    def fails(self) -> bool:
+        return self.failed and not self.xfail
+
+    @property
+    def outcome(self) -> Literal["pass", "fail", "inconclusive", "error", "xfail"]:
+        """The verdict, or ``xfail`` for a failure of an xfail test."""
+        return "xfail" if self.failed and self.xfail else self.verdict
+
+    @property
+    def shown(self) -> str:
+        """The verdict in capitals, marked if inconclusive and failing the build, or if xfail."""
+        is_marked = self.verdict == "inconclusive" and self.blocking
+        return self.verdict.upper() + (" (xfail)" if self.outcome == "xfail" else "!" * is_marked)
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether Holm's correction changed the comparison's verdict."""
+        return self.comparison is not None and self.comparison.decision != self.verdict
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Where the run was made; packages that are not installed are absent."""
+
+    python: str = msgspec.field(default_factory=python_version)
+    platform: str = msgspec.field(default_factory=platform_name)
+    machine: str = msgspec.field(default_factory=machine)
+    packages: dict[str, str] = msgspec.field(default_factory=lambda: versions(_PACKAGES))
+
+
+class Run(msgspec.Struct, frozen=True):
+    """The call of pytest; unknown texts are empty.
+
+    Attributes:
+        id: The same for all workers of the run.
+        project: The project's name in CI, as in owner/name; else the name of rootdir.
+        commit: With + if tracked files were changed.
+        branch: The current branch, else the one that CI names.
+        date: When the session ended, ISO 8601 in UTC.
+        device: Where the models ran, such as cuda; several are separated by commas.
+        hardware: Name of the processor or the accelerator.
+        command: The command, without secrets: user, password and query of an address, the value of an option such as
+            --token.
+        stopped: Whether some tests did not run, as after Ctrl-C or -x.
+    """
+
+    id: str = ""
+    project: str = ""
+    commit: str = ""
+    branch: str = ""
+    date: str = ""
+    device: str = ""
+    hardware: str = ""
+    command: str = ""
+    stopped: bool = False
+
+
+class Results(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag=1,
+    rename={"verdicts": "gates", "measured": "measurements"},
+):
+    """The JSON report, and a record of the history.
+
+    Attributes:
+        run: The call of pytest.
+        verdicts: Verdicts of the gates, in the order of the tests.
+        measured: Measurements of fixtures such as ppl_of.
+        problems: What fails the session although every test passed, such as a lost verdict.
+        environment: Versions and the platform.
+    """
+
+    run: Run
+    verdicts: tuple[Verdict, ...]
+    measured: tuple[FixtureCall, ...] = ()
+    problems: tuple[str, ...] = ()
+    environment: Environment = msgspec.field(default_factory=Environment)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has every gate of the run."""
+        return not (self.run.stopped or self.problems)
+
+    def by_id(self, where: str) -> dict[str, Verdict]:
+        """Return the gates' verdicts by id; RecordError if one appears twice in the file `where`."""
+        gates: dict[str, Verdict] = {}
+        for gate in self.verdicts:
+            if gates.setdefault(gate.id, gate) is not gate:
+                raise RecordError(f"{where}: the gate {gate.id} appears twice: expected one verdict")
+        return gates
+
+    def without_texts(self) -> Results:
+        """Return the results for the history: numbers and names, but no text of a dataset or a model."""
+        blank: dict[str, Any] = {"message": "", "cache": "", "layers": "", "file": "", "line": 0, "arguments": ()}
+        blank |= {"worst": (), "where": None, "spread": None, "history": (), "previous": None, "details": {}}
+        gates = tuple(replace(verdict, **blank) for verdict in self.verdicts)
+        return replace(self, run=replace(self.run, command=""), verdicts=gates, measured=())
+
+
+def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Sort verdicts: first those that fail the build, then inconclusive ones, then others."""
+    return sorted(verdicts, key=lambda each: 0 if each.fails else 2 if each.verdict == "pass" else 1)
+
+
+def scored_facts(score: Score) -> dict[str, Any]:
+    """Return what a score says of itself, by the names in `Scored`."""
+    facts = {name: getattr(score, name) for name in ("metric", "model", "dataset", "n", "unit")}
+    return facts | {"value": float(score), "signature": str(score.signature)}
+
+
+def measured_facts(score: Score) -> dict[str, Any]:
+    """Return what a score says of itself, by the names in `Measured`."""
+    names = ("stderr", "interval", "fingerprint", "cached", "seconds")
+    found = {name: getattr(score, name) for name in names}
+    return scored_facts(score) | found | {"answers": score.details.get("answers")}
+
+
+def to_json(value: object) -> str:
+    """Return JSON in ASCII that every reader accepts: null for NaN, no half surrogate pairs."""
+    return json.dumps(_plain(msgspec.to_builtins(value)), indent=2, allow_nan=False) + "\n"
+
+
+def read_results(text: bytes, where: str) -> Results:
+    """Read a JSON report, or a record of the history; messages name the file `where` and the key."""
+    try:
+        return msgspec.json.decode(text, type=Results)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # also of the wrong type
+        raise RecordError(
+            f"{where}: no JSON report, or record of --lmgate-history, of schema 1: {error}; restore or remove the file"
+        ) from None
+
+
+def _open(ends: tuple[float | None, float | None] | None) -> tuple[float, float] | None:
+    """Return an interval, with infinite ends for null."""
+    if ends is None:
+        return None
+    low, high = ends
+    return (-math.inf if low is None else low, math.inf if high is None else high)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,290 @@
+"""`Cluster`: workers of Ray, of which a free one is asked; where one is lost, another one takes its place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from pytest_lmgate import __version__
+from pytest_lmgate.arrays import Floats
+from pytest_lmgate.engines.base import Backend, Batching, Entry, Model, Runner, Written
+from pytest_lmgate.errors import EngineError, ModelError
+from pytest_lmgate.identity.code import find_patched_libraries, summarize
+from pytest_lmgate.measure.divergence import RemoteRunner
+from pytest_lmgate.measure.loop import Log
+from pytest_lmgate.measure.worker import Recipe, Task, Worker, comparing, outline, scoring, writing
+from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.session import Executor
+from pytest_lmgate.windows.requests import Request, Requests
+from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
+
+# Workers that may be lost over one batch before the batch is taken for the reason.
+_TRIES = 3
+# Seconds to wait for a first worker, and until a sentence says what is waited for.
+_PATIENCE, _QUIET = 600.0, 10.0
+
+
+class Cluster:
+    """The workers of a session, which start when the first model is opened."""
+
+    def __init__(self, executor: Executor, log: Log) -> None:
+        self._executor, self._log = executor, log
+        self._ray: Any = None
+        self._free: deque[Any] = deque()
+        self._workers: list[Any] = []
+        self._starting: dict[Any, Any] = {}  # workers by the answer that says that they are there
+        self._busy, self._is_closed = 0, False
+        self._changed = threading.Condition()  # held for whatever tells who is free, busy or starting
+        self._failed = ""  # why the workers could not be started
+        self._last = ""  # why the last worker was lost
+        self.size = 0
+        """How many workers were started."""
+
+    def moved(self, model: Model, backend: Backend, entry: Entry) -> Model:
+        """Return the same model, which opens on the workers.
+
+        Its `open` raises ModelError if the session patched a library, and EngineError without workers.
+        """
+
+        def open_() -> RayRunner:
+            if patched := find_patched_libraries():
+                raise ModelError(
+                    f"model {model.name!r}: this session patched {summarize(patched)}, and the Ray workers would "
+                    "measure without the patch: remove --lmgate-executor"
+                )
+            self._start()
+            _pickle_by_value(self._ray, backend)
+            recipe = Recipe.of(model, backend, entry)
+            tokenizer = model.tokenizer() if model.tokenizer else self.ask("tokenizer", recipe)
+            return RayRunner(self, recipe, tokenizer)
+
+        # Its weights take no memory here, and workers see to it that its files are those of its description.
+        return replace(model, open=open_, weight_bytes=0, changed=tuple)
+
+    def keep(self, value: Any) -> Any:
+        """Share a value with all workers, and return a reference to it."""
+        return self._ray.put(value)
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Have a free worker do something, and another one if the first is lost; the worker's own error is raised."""
+        errors = self._ray.exceptions
+        for _ in range(_TRIES):
+            worker = self._take()
+            is_there = True
+            try:
+                return self._ray.get(getattr(worker, method).remote(*arguments))
+            except errors.RayTaskError as error:
+                raise error.cause from None
+            except (errors.RayActorError, errors.WorkerCrashedError, errors.OutOfMemoryError) as error:
+                is_there, self._last = False, _words(error)
+                if not self._is_closed:
+                    self._log.note(f"a Ray worker was lost, and another one reads its batch: {self._last}")
+            finally:
+                self._return(worker, is_there=is_there)
+        raise EngineError(
+            f"{_TRIES} Ray workers were lost over one batch, which may need more memory than they have: {self._last}"
+        )
+
+    def close(self) -> None:
+        """End the workers; threads that wait for one end with an error."""
+        self._is_closed = True
+        for worker in self._workers:
+            self._ray.kill(worker)
+
+    def _start(self) -> None:
+        if self._ray is not None:
+            return
+        if self._failed:  # to try again takes as long, for each gate
+            raise EngineError(self._failed)
+        try:
+            self._make()
+        except EngineError as error:
+            self._failed = str(error)
+            raise
+
+    def _make(self) -> None:
+        ray, wanted = _connected(self._executor), self._executor
+        cpus, room = _room(ray, wanted)
+        size = wanted.workers or room
+        if not size:
+            raise EngineError(
+                f"Ray has no node with {wanted.share(cpus)} for a worker: it has {_resources(ray)}; ask for less, or "
+                "set workers=N if nodes are added on demand"
+            )
+        # A lost worker begins again, on another node where its own is lost, as soon as there is room.
+        make = ray.remote(Worker).options(
+            num_cpus=cpus, num_gpus=wanted.num_gpus, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
+        )
+        self._ray, self.size = ray, size
+        self._workers = [make.remote() for _ in range(size)]
+        for worker in self._workers:
+            self._await(worker)
+
+    def _await(self, worker: Any) -> None:
+        with self._changed:
+            self._starting[worker.ready.remote(__version__)] = worker
+
+    def _take(self) -> Any:
+        began, is_said = time.monotonic(), False
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    raise EngineError("the session has ended its Ray workers")
+                self._welcome()
+                if self._free:
+                    self._busy += 1
+                    return self._free.popleft()
+                if not (self._busy or self._starting):
+                    raise EngineError(f"no Ray worker is left: {self._last}")
+                self._changed.wait(0.1)
+                if self._busy:  # whoever has it gives it back
+                    continue
+            waited = time.monotonic() - began
+            if waited > _PATIENCE:
+                raise EngineError(
+                    f"no Ray worker could start within {_PATIENCE:.0f} s: Ray has {_resources(self._ray)}; "
+                    "others may use them, or a worker needs more than a node has"
+                )
+            if waited > _QUIET and not is_said:
+                self._log.note("waiting for a Ray worker to start")
+                is_said = True
+
+    def _return(self, worker: Any, *, is_there: bool) -> None:
+        with self._changed:
+            self._busy -= 1
+            if is_there:
+                self._free.append(worker)
+                self._changed.notify()
+            else:
+                self._await(worker)
+
+    def _welcome(self) -> None:
+        """Add workers that have started."""
+        with self._changed:
+            if not self._starting:
+                return
+            there, _ = self._ray.wait(list(self._starting), num_returns=len(self._starting), timeout=0)
+            for answer in there:
+                worker = self._starting.pop(answer)
+                try:
+                    self._ray.get(answer)
+                except self._ray.exceptions.RayTaskError as error:
+                    raise error.cause from None
+                except self._ray.exceptions.ActorUnavailableError:  # it is still beginning again
+                    self._await(worker)
+                except self._ray.exceptions.RayError as error:
+                    self._last = _words(error)
+                else:
+                    self._free.append(worker)
+
+
+def _connected(executor: Executor) -> Any:
+    """Connect to Ray, and return it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a test session tells nobody
+    import ray
+
+    if not ray.is_initialized():
+        try:
+            ray.init(executor.address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # whatever Ray raises
+            where = f"at {executor.address}" if executor.address else "on this machine"
+            raise EngineError(f"--lmgate-executor: no Ray cluster answers {where}: {_words(error)}") from error
+    return ray
+
+
+def _room(ray: Any, executor: Executor) -> tuple[float, int]:
+    """Return the processors per worker, and how many workers fit."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = executor.num_gpus
+    cpus = executor.num_cpus
+    if cpus is None:
+        cpus = 1 if gpus else min((node["CPU"] for node in nodes if node.get("CPU")), default=1)
+    room = 0
+    for node in nodes:
+        fits = [int(node.get("CPU", 0) / cpus)] if cpus else []
+        if gpus:
+            has = int(node.get("GPU", 0))
+            fits.append(has * int(1 / gpus) if gpus < 1 else int(has / gpus))
+        room += min(fits, default=0)
+    return cpus, room
+
+
+def _resources(ray: Any) -> str:
+    found = ray.cluster_resources()
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    return f"{nodes} nodes with {found.get('CPU', 0):g} processors and {found.get('GPU', 0):g} GPUs"
+
+
+def _pickle_by_value(ray: Any, backend: Backend) -> None:
+    """Send an engine of the user's with its module, which workers need not be able to import."""
+    module = type(backend).__module__
+    if not module.startswith("pytest_lmgate."):
+        ray.cloudpickle.register_pickle_by_value(sys.modules[module])
+
+
+def _words(error: Exception) -> str:
+    """The first line of Ray's message, with the reason from the lines below."""
+    first, *below = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if first.endswith(":"):
+        first = " ".join([first, *(below[-1:] if below[:1] == ["Traceback (most recent call last):"] else below)])
+    return first[:300]
+
+
+class RayRunner(RemoteRunner):
+    """Runs batches on the workers of a cluster; each loads the model for its first batch."""
+
+    def __init__(self, cluster: Cluster, recipe: Recipe, tokenizer: TokenizerFacts) -> None:
+        self._cluster, self._recipe, self.tokenizer = cluster, recipe, tokenizer
+        self._task: tuple[str, list[Any]] = "", []  # id of the task that was given to the workers, and its reference
+
+    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
+        return self._give(scoring(self._recipe, outline(requests)))
+
+    def score(self, requests: Sequence[Request]) -> Sequence[Floats]:
+        return self._run(requests)
+
+    def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
+        return self._give(writing(self._recipe, prompts, settings))
+
+    def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Sequence[Written]:
+        return self._run(prompts)
+
+    def sample(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> NoReturn:
+        raise ModelError(
+            f"model {self._recipe.entry.name!r} is on the Ray workers, which give no log-probabilities of the tokens "
+            "that they draw: remove --lmgate-executor"
+        )
+
+    def compare_with(
+        self, candidate: Runner, requests: Requests
+    ) -> tuple[Callable[[], Batching], Callable[[Sequence[Request]], Sequence[Floats]]]:
+        if not isinstance(candidate, RayRunner):
+            self._refuse()
+        task = comparing(self._recipe, candidate._recipe, outline(requests))
+        return lambda: self._give(task), self._run
+
+    def distributions(self, requests: Sequence[Request]) -> NoReturn:
+        self._refuse()
+
+    def _give(self, task: Task) -> Batching:
+        # In a list, so that Ray does not fetch it for each call.
+        self._task = task.id, [self._cluster.keep(task)]
+        batching: Batching = self._cluster.ask("prepare", self._task[1])
+        return replace(batching, max_concurrency=self._cluster.size)
+
+    def _run(self, items: Sequence[Any]) -> Sequence[Any]:
+        found: Sequence[Any] = self._cluster.ask("run", *self._task, list(items))
+        return found
+
+    def _refuse(self) -> NoReturn:
+        raise ModelError(
+            f"model {self._recipe.entry.name!r} is on the Ray workers, and cannot be compared with a model in this "
+            "process: name both in lmgate.yaml or give their paths, or remove --lmgate-executor"
+        )

@@ -1,0 +1,428 @@
+"""What is measured of texts that are given: perplexity, pseudo- and conditional perplexity, bits per byte, choices."""
+
+from __future__ import annotations
+
+import abc
+import json
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate import __version__
+from pytest_lmgate.arrays import Floats
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.data.corpus import Corpus, TextSizes
+from pytest_lmgate.errors import ConfigError, DataError, ProtocolError
+from pytest_lmgate.measure.measurement import (
+    AtLeast,
+    Measurement,
+    MeasurementContext,
+    TargetMeasurement,
+    addressed,
+    counted,
+    digest_of_targets,
+    digest_of_text,
+    planned_windows,
+    require,
+    targets_of_rows,
+    template_address,
+    template_variables,
+)
+from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.sources import DatasetRows
+from pytest_lmgate.metrics.accuracy import ChoiceStatistics, TargetStatistics
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
+from pytest_lmgate.metrics.score import Score, make_score
+from pytest_lmgate.settings.requests import ChoiceRequest, MaskedRequest, Protocol, Signature, SignatureField, Windowing
+from pytest_lmgate.windows.choices import plan_choices
+from pytest_lmgate.windows.masked import Piece, cut_pieces, masked_requests
+from pytest_lmgate.windows.pairs import Pair, encode_pairs, pair_requests
+from pytest_lmgate.windows.protocols import WindowPlan, beginning
+from pytest_lmgate.windows.requests import window_requests
+from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, with_variables
+
+T = TypeVar("T")
+# Raise a number whenever the code that measures may give another result.
+_CAUSAL, _MASKED, _CONDITIONAL = "token-nll/7", "pseudo-nll/5", "conditional-nll/3"
+_CHOICES, _TARGETS = "choices/4", "targets/1"
+
+
+@dataclass(frozen=True)
+class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
+    """NLLs of a text's tokens under a causal model."""
+
+    data: Corpus
+    asked: Protocol
+
+    def __post_init__(self) -> None:
+        require(self.model, self.metric, "score", "causal")
+        if self.data.tokens is not None and self.asked.unit != "token":
+            raise ConfigError(
+                f"dataset {self.data.name!r}: tokens: expected unit='token', got {self.asked.unit!r}, which compares "
+                "models with different tokenizers: these would read different texts; shorten the file"
+            )
+
+    @cached_property
+    def windowing(self) -> Windowing:
+        return self.asked.windowing(self.model.context, model=self.model.name)
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        return addressed(_CAUSAL, self.model, data=self.data.digest, protocol=self.windowing.signature)
+
+    def measure(self, context: MeasurementContext) -> LikelihoodStatistics | AtLeast:
+        runner = context.runner(self.model)
+        streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
+        job = context.job(self.model.name, self.data.name, self.model.batch_size)
+        counts = counted(streams.sizes)
+        sizes = {"token": int(plan.targets.sum()), "word": counts["words"].sum(), "char": counts["chars"].sum()}
+        sizes["byte"] = sizes["bits_per_byte"] = counts["utf8_bytes"].sum()
+        of_unit, limit = int(sizes[self.asked.unit]), context.stop_above
+        if limit is not None and self._average == "token":
+            # NLLs are not negative, so a partial sum that is above the limit stays above it.
+            job = replace(job, stop_when=lambda nll: self._value(nll / of_unit) > limit)
+        found = score(runner, window_requests(streams, plan, self.data.name), job)
+        if not found.is_whole:
+            return AtLeast(self._value(found.total / of_unit), of_unit)
+        return LikelihoodStatistics(
+            nll=found.nll if found.is_double else found.nll.astype(np.float32),
+            window_targets=plan.targets,
+            window_document=plan.document,
+            **counts,
+            running_text=not self.windowing.by_document,
+            row_targets=targets_of_rows(plan, streams, self.data, by_document=self.windowing.by_document),
+            targets=digest_of_targets(streams.ids),
+        )
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
+        return window_requests(streams, plan, self.data.name).tokens
+
+    def bound(self, found: AtLeast) -> Score:
+        counted = "byte" if self.asked.unit == "bits_per_byte" else self.asked.unit
+        details = {"at_least": True}
+        return Score(
+            found.value, metric=self.metric, n=found.n, unit=counted, signature=self.signature, details=details
+        )
+
+    def score(self, statistics: LikelihoodStatistics) -> Score:
+        return make_score(
+            self.metric,
+            statistics,
+            signature=self.signature,
+            unit=self.asked.unit,
+            average=self._average,
+            iid=self.windowing.rules.iid,
+            metric=self.metric,
+        )
+
+    @property
+    def _average(self) -> str:
+        return self.asked.average or self.windowing.average
+
+    @property
+    def signature(self) -> Signature:
+        own = ("average", self._average), ("unit", self.asked.unit), ("version", __version__)
+        return self.windowing.signature.plus(*own)
+
+    def _value(self, mean: float) -> float:
+        if self.asked.unit == "bits_per_byte":
+            return mean / math.log(2)
+        return math.exp(mean) if mean < 709 else math.inf
+
+
+@dataclass(frozen=True)
+class MaskedLikelihoods(TargetMeasurement[LikelihoodStatistics]):
+    """NLLs of each token given all others of its row, under a masked model."""
+
+    data: Corpus
+    asked: MaskedRequest
+
+    def __post_init__(self) -> None:
+        require(self.model, self.metric, "score", "masked")
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        return addressed(_MASKED, self.model, data=self.data.digest, protocol=f"max_length:{self.max_length}")
+
+    def measure(self, context: MeasurementContext) -> LikelihoodStatistics:
+        runner, name = context.runner(self.model), self.model.name
+        texts, pieces = self.pieces(runner.tokenizer)
+        targets = np.array([len(piece.targets) for piece in pieces])
+        documents = np.array([piece.document for piece in pieces])
+        job = context.job(name, self.data.name, self.model.batch_size)
+        found = score(runner, masked_requests(pieces, runner.tokenizer, self.data.name), job)
+        return LikelihoodStatistics(
+            nll=found.nll,
+            window_targets=targets,
+            window_document=documents,
+            **counted(list(map(TextSizes.of, texts))),
+            running_text=self.data.is_one_text,
+            row_targets=(None if self.data.is_one_text else np.bincount(documents, weights=targets).astype(np.int64)),
+            targets=digest_of_targets([piece.ids for piece in pieces]),
+        )
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        return masked_requests(self.pieces(tokenizer)[1], tokenizer, self.data.name).tokens
+
+    def score(self, statistics: LikelihoodStatistics) -> Score:
+        return make_score(self.metric, statistics, signature=self.signature, metric=self.metric)
+
+    @property
+    def max_length(self) -> int | None:
+        """Maximum number of tokens of a chunk, with special ones; None for no limit."""
+        return self.asked.max_length or self.model.context
+
+    @property
+    def signature(self) -> Signature:
+        return Signature(
+            [("masked", None), ("max_length", str(self.max_length)), ("unit", "token"), ("version", __version__)]
+        )
+
+    def pieces(self, tokenizer: TokenizerFacts) -> tuple[list[str], list[Piece]]:
+        """Return the rows that are not blank, and what the model reads of them."""
+        texts = [row for row in beginning(self.data, tokenizer).rows if row.strip()]
+        return texts, cut_pieces(texts, tokenizer, self.max_length, model=self.model.name, dataset=self.data.name)
+
+
+@dataclass(frozen=True)
+class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
+    """NLLs of the tokens of each target, its EOS included, given its source, under an encoder-decoder model.
+
+    The words, bytes and characters that a unit counts are those of the targets.
+
+    Raises:
+        ProtocolError: The protocol has more than a unit: sources and targets are not cut into windows.
+    """
+
+    data: DatasetRows
+    asked: Protocol
+
+    def __post_init__(self) -> None:
+        require(self.model, self.metric, "score", "encoder-decoder")
+        plain, words = Protocol(unit=self.asked.unit), {"name": "protocol"}
+        given = [key for key in Protocol.__struct_fields__ if getattr(self.asked, key) != getattr(plain, key)]
+        if given:
+            raise ProtocolError(
+                f"{', '.join(words.get(key, key) for key in given)}: the encoder-decoder model {self.model.name!r} "
+                "reads each source and target whole; its conditional perplexity takes unit= only"
+            )
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        how = {**self.model.writing(), **template_address(self.model, self.data.spec)}
+        return addressed(_CONDITIONAL, self.model, **how, pairs=self.identity["data"])
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        return {"data": self.data.pairs_digest}
+
+    @property
+    def signature(self) -> Signature:
+        return Signature(
+            [("conditional", None), ("target", "first reference"), ("unit", self.asked.unit), ("version", __version__)]
+        )
+
+    def measure(self, context: MeasurementContext) -> LikelihoodStatistics:
+        runner, model, name = context.runner(self.model), self.model, self.data.name
+        pairs = self._pairs(runner.tokenizer)
+        found = score(runner, pair_requests(pairs, name), context.job(model.name, name, model.batch_size))
+        lengths = np.array([len(pair.target) for pair in pairs])
+        return LikelihoodStatistics(
+            nll=found.nll,
+            window_targets=lengths,
+            window_document=np.arange(len(pairs)),
+            **counted(list(map(TextSizes.of, self.data.targets))),
+            running_text=False,
+            row_targets=lengths,
+            targets=digest_of_targets([pair.target for pair in pairs]),
+        )
+
+    def score(self, statistics: LikelihoodStatistics) -> Score:
+        return make_score(self.metric, statistics, signature=self.signature, unit=self.asked.unit, metric=self.metric)
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        return pair_requests(self._pairs(tokenizer), self.data.name).tokens
+
+    def _pairs(self, tokenizer: TokenizerFacts) -> list[Pair]:
+        if not any(text.strip() for text in self.data.targets):
+            raise DataError(f"dataset {self.data.name!r}: expected references with text, got none: all are blank")
+        return encode_pairs(
+            with_variables(tokenizer, template_variables(self.model, self.data.spec)),
+            self.data.task.prompts,
+            self.data.targets,
+            model=self.model.name,
+            dataset=self.data.name,
+            context=self.model.context,
+        )
+
+
+@dataclass(frozen=True)
+class _AfterQuestions(Measurement[T]):
+    """Log-likelihoods after a question under a causal model, row after row."""
+
+    data: DatasetRows
+    asked: ChoiceRequest
+
+    def __post_init__(self) -> None:
+        require(self.model, self.metric, "score", "causal")
+
+    def _address(self, kind: str) -> Fingerprint:
+        how = {"delimiter": self.data.spec.between, "max_length": str(self._max_length)}
+        if self.data.spec.is_chat:
+            how |= template_address(self.model, self.data.spec)
+            how |= self.model.writing()  # which has the chat template of a model in memory
+        return addressed(kind, self.model, questions=digest_of_text(self.data.questions_text), **how)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        answers = [each.right if len(each.right) > 1 else each.right[0] for each in self.data.questions]
+        return {"data": digest_of_text(json.dumps([self.data.questions_text, answers, *self.data.parts]))}
+
+    @property
+    def signature(self) -> Signature:
+        spec, shown = self.data.spec, len(self.data.examples)
+        return Signature(
+            [
+                self._scored,
+                ("max_length", str(self._max_length)),
+                *([("examples", str(shown))] if shown else []),
+                *([("average_by", spec.average_by)] if spec.average_by else []),
+                *([("chat", None)] if spec.is_chat else []),
+                ("delimiter", repr(spec.between)),
+                ("version", __version__),
+            ]
+        )
+
+    @property
+    @abc.abstractmethod
+    def _scored(self) -> SignatureField:
+        """What is made of the likelihoods."""
+
+    def _measured(
+        self, context: MeasurementContext, *, greedy: bool = False
+    ) -> tuple[Floats, NDArray[np.bool_] | None]:
+        """Return the log-likelihood of each continuation, and whether it is the greedy text."""
+        runner, name = context.runner(self.model), self.data.name
+        streams, plan = self._plan(runner.tokenizer)
+        job = context.job(self.model.name, name, self.model.batch_size)
+        found = score(runner, window_requests(streams, plan, name, greedy=greedy), job)
+        nll = found.nll if found.is_double else found.nll.astype(np.float32)
+        begins = np.concatenate([[0], np.cumsum(plan.targets)[:-1]])
+        is_greedy = None if found.greedy is None else np.logical_and.reduceat(found.greedy, begins)
+        return -np.add.reduceat(nll.astype(np.float64), begins), is_greedy
+
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        return window_requests(*self._plan(tokenizer), self.data.name).tokens
+
+    def _plan(self, tokenizer: TokenizerFacts) -> tuple[Streams, WindowPlan]:
+        return plan_choices(
+            self.data.questions,
+            with_variables(tokenizer, template_variables(self.model, self.data.spec)),
+            delimiter=self.data.spec.between,
+            max_length=self._max_length,
+            name=self.data.name,
+            model=self.model.name,
+        )
+
+    @property
+    def _max_length(self) -> int | None:
+        return self.asked.max_length or self.model.context
+
+
+@dataclass(frozen=True)
+class ChoiceLikelihoods(_AfterQuestions[list[float]]):
+    """Log-likelihood of each choice."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.metric != "accuracy":
+            raise ConfigError(
+                f"{self.metric} needs a dataset with question: and target:, without answer:, but {self.data.name!r} "
+                "has choices; use accuracy"
+            )
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        return self._address(_CHOICES)
+
+    @property
+    def _scored(self) -> SignatureField:
+        return "variant", self.asked.variant
+
+    def measure(self, context: MeasurementContext) -> list[float]:
+        found: list[float] = self._measured(context)[0].tolist()
+        return found
+
+    def encode(self, statistics: list[float]) -> Entry:
+        return Entry({"log_likelihood": np.array(statistics)})
+
+    def decode(self, entry: Entry) -> list[float]:
+        return [float(value) for value in entry.arrays["log_likelihood"]]
+
+    def score(self, statistics: list[float]) -> Score:
+        choices = [choice for each in self.data.questions for choice in each.choices]
+        found = ChoiceStatistics(
+            np.array(statistics),
+            np.array([len(choice) for choice in choices]),
+            np.array([len(choice.encode()) for choice in choices]),
+            np.array([len(each.choices) for each in self.data.questions]),
+            np.array([at in each.right for each in self.data.questions for at in range(len(each.choices))]),
+        )
+        return make_score(
+            self.metric,
+            found,
+            signature=self.signature,
+            variant=self.asked.variant,
+            clusters=self.data.clusters,
+            groups=self.data.groups,
+        )
+
+
+@dataclass(frozen=True)
+class TargetLikelihoods(_AfterQuestions[TargetStatistics]):
+    """Log-likelihood of each row's target, and whether greedy decoding would write it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.metric == "accuracy":
+            require(self.model, self.metric, "greedy", "causal")
+        elif self.data.spec.average_by is not None:
+            raise ConfigError(
+                f"dataset {self.data.name!r}: average_by: {self.metric} is no mean over rows, so groups of rows have "
+                "no average: name the dataset a second time without average_by:"
+            )
+        if self.asked.variant != "acc":
+            raise ConfigError.of(
+                "variant",
+                f"{self.asked.variant!r} chooses between choices, but the dataset {self.data.name!r} has one target "
+                "a row",
+            )
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        return self._address(_TARGETS)
+
+    @property
+    def _scored(self) -> SignatureField:
+        return ("target", "greedy match" if self.metric == "accuracy" else "perplexity per row")
+
+    def measure(self, context: MeasurementContext) -> TargetStatistics:
+        return TargetStatistics(*self._measured(context, greedy="greedy" in self.model.offers))
+
+    def encode(self, statistics: TargetStatistics) -> Entry:
+        found: dict[str, NDArray[Any]] = {"log_likelihood": statistics.log_likelihood}
+        return Entry(found if statistics.greedy is None else {**found, "greedy": statistics.greedy.astype(np.float32)})
+
+    def decode(self, entry: Entry) -> TargetStatistics:
+        greedy = entry.arrays["greedy"] == 1 if "greedy" in self.model.offers else None
+        return TargetStatistics(entry.arrays["log_likelihood"], greedy)
+
+    def score(self, statistics: TargetStatistics) -> Score:
+        groups = {"groups": self.data.groups} if self.metric == "accuracy" else {}
+        return make_score(self.metric, statistics, signature=self.signature, clusters=self.data.clusters, **groups)

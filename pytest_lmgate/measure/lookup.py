@@ -1,0 +1,452 @@
+"""Measure once: address, lock, cache, and only then the engine. What is measured is the caller's business.
+
+``--lmgate-verify`` measures some cache hits of a session again at its end, drawn at random. A checksum shows that an
+entry is whole, not that it is true: whoever can write to the cache can write a checksum. Models in memory are not
+drawn, since the user's object may have changed by the end of the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.engines.base import Model, Runner
+from pytest_lmgate.engines.devices import available_bytes
+from pytest_lmgate.engines.registry import raised
+from pytest_lmgate.errors import CacheError, LmgateError, ModelError, escape_controls
+from pytest_lmgate.identity.code import find_patched_libraries
+from pytest_lmgate.measure.loop import Job, Log, Progress
+from pytest_lmgate.measure.measurement import AtLeast, Measurement, MeasurementContext
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.windows.tokens import TokenizerFacts
+
+T = TypeVar("T")
+# Begin the keys in the pool of a model whose measurements are not kept, and of one that a program of its own runs.
+_UNKEPT, _PROCESS = "not kept ", "process "
+_ATTEMPTS = 3
+_ROOM = 2.0  # beside the weights a model needs room for activations, and for what loading holds twice
+# Mean difference per token, in nats, that the rounding of another machine explains, and a quarter as much for each nat
+# of the mean: 4 eps of the dtype, and this at least. Measured between AVX-512 and SSE on two Llamas of 260,000 weights:
+# 1e-6 in float32, 2.2 eps in float16, 2.3 eps in bfloat16, where 1.1% of the most likely tokens were others.
+_FLOAT32_ROUNDING = 1e-4
+_ROUNDINGS = {"bfloat16": 4 * 2.0**-7, "float16": 4 * 2.0**-10}
+_NEAR_TIES = 3  # so many values of yes or no, such as whether the most likely token is the same, may differ on any text
+
+
+class FilesChanged(ModelError):
+    """A model's files changed between their digest and the loading."""
+
+
+class ModelPool:
+    """Models in memory by key: one, unless the next fits beside it. The least recently used go first."""
+
+    def __init__(self) -> None:
+        self._runners: dict[str, Runner] = {}
+
+    def get(self, key: str, model: Model) -> Runner:
+        """Return the model under `key`, loading it if need be; FilesChanged if a file changed after it was hashed."""
+        if key in self._runners:
+            self._runners[key] = self._runners.pop(key)
+            return self._runners[key]
+        self._make_room(model)
+        self._runners[key] = _opened(model)
+        return self._runners[key]
+
+    def drop(self, beginning: str) -> None:
+        for key in [key for key in self._runners if key.startswith(beginning)]:
+            self._runners.pop(key).close()
+
+    def fits_beside(self, kept: str, key: str, model: Model) -> bool:
+        """Return whether a model fits in memory beside the one under `kept`; all others go first where they must."""
+        return key in self._runners or self._make_room(model, kept)
+
+    def _make_room(self, model: Model, kept: str | None = None) -> bool:
+        # What has no size is elsewhere, and so may its device be.
+        while model.weight_bytes and available_bytes(model.device) < _ROOM * model.weight_bytes:
+            oldest = next((key for key in self._runners if key != kept), None)
+            if oldest is None:
+                return False
+            self._runners.pop(oldest).close()
+        return True
+
+    def __len__(self) -> int:
+        return len(self._runners)
+
+
+def _opened(model: Model) -> Runner:
+    try:
+        runner = model.open()
+    except LmgateError:
+        raise
+    except Exception as error:  # whatever an engine raises
+        raise ModelError(f"model {model.name!r}: its engine cannot load it: {raised(error)}") from error
+    if not isinstance(tokenizer := getattr(runner, "tokenizer", None), TokenizerFacts):
+        raise ModelError(
+            f"model {model.name!r}: expected its engine to open a Runner whose tokenizer is a TokenizerFacts, got "
+            f"{type(runner).__name__} with {type(tokenizer).__name__}"
+        )
+    if changed := model.changed():
+        runner.close()
+        raise FilesChanged(
+            f"model {model.name!r}: {', '.join(changed[:3])} changed while the model was loaded, three times: run "
+            "again when nothing writes to these files"
+        )
+    return runner
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One lookup of a measurement in the cache.
+
+    On a miss with ``--lmgate-explain-cache``, `changed` has the ingredients that differ from the nearest earlier entry.
+    """
+
+    hit: bool
+    address: str
+    changed: tuple[str, ...] = ()
+
+
+@dataclass
+class Verified:
+    """What came of measuring cache hits again.
+
+    Attributes:
+        hits: Hits that could be drawn.
+        in_memory: Hits of models in memory, which are not drawn.
+        verified: Hits that were measured again.
+        problems: A sentence for each hit that is not what the model gives, or cannot be measured again.
+    """
+
+    hits: int = 0
+    in_memory: int = 0
+    verified: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Made(NamedTuple):
+    """What a measurement gave, and whether the session or the cache had it before."""
+
+    measurement: Measurement[Any]
+    statistics: Any
+    address: str
+    cached: bool
+
+
+@dataclass
+class Measurements:
+    """The measurements of a session, and the models that are in memory for them.
+
+    Attributes:
+        lookups: All lookups, in order.
+        expect: Called with a sample's identity before a model runs; it may raise.
+        uncacheable_reasons: Why nothing of a model was kept, by its name.
+    """
+
+    store: Store
+    options: Options
+    log: Log = field(default_factory=Log)
+    lookups: list[Lookup] = field(default_factory=list)
+    expect: Callable[[Mapping[str, str]], None] = lambda _: None
+    uncacheable_reasons: dict[str, str] = field(default_factory=dict)
+    _known: dict[str, Any] = field(default_factory=dict)
+    _shared: list[str] = field(default_factory=list)  # addresses of measurements that are not kept
+    _pool: ModelPool = field(default_factory=ModelPool)
+    # Models that could not be loaded, by key and name: the class of the error and its message.
+    _failed: dict[tuple[str, str], tuple[type[ModelError], str]] = field(default_factory=dict)
+    _hits: Verified = field(default_factory=Verified)
+    _drawn: list[tuple[Measurement[Any], Any]] = field(default_factory=list)
+    _latest: Progress | None = None  # of the measurement that runs
+
+    def once(self, describe: Callable[[], Measurement[Any]], stop_above: float | None = None) -> Made:
+        """Return what a measurement gives, which two processes that want it make once.
+
+        Args:
+            describe: Returns what to measure; called again if a model's files change while they are loaded, as when a
+                training run saves a new checkpoint.
+            stop_above: See `MeasurementContext`. A measurement that ended early is not kept.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            measurement = describe()
+            if found := self._found(measurement):
+                return found
+            fingerprint, reason = measurement.fingerprint, self._why_uncacheable(measurement)
+            wait = partial(self.log.note, f"another process is measuring {measurement.words}; waiting for it")
+            with contextlib.nullcontext() if reason else self.store.lock(fingerprint, wait):
+                if found := self._found(measurement):  # another process made it meanwhile
+                    return found
+                self.lookups.append(self._missed(measurement))
+                try:
+                    measured = measurement.measure(self._context(None if reason else fingerprint, stop_above))
+                except FilesChanged:
+                    if attempt == _ATTEMPTS:
+                        raise
+                    continue
+                if not isinstance(measured, AtLeast):
+                    self._keep(measurement, measured, reason)
+                return Made(measurement, measured, fingerprint.address, False)
+        raise AssertionError
+
+    def _found(self, measurement: Measurement[Any]) -> Made | None:
+        """Return what the session knows or the cache has."""
+        address = measurement.fingerprint.address
+        if address not in self._known:
+            # Most lookups hit: no lock is needed to read, since entries appear whole.
+            if self._why_uncacheable(measurement) or (entry := self._fresh(measurement)) is None:
+                return None
+            self._draw(measurement, entry)
+            self._known[address] = entry
+        self.lookups.append(Lookup(True, address))
+        return Made(measurement, self._known[address], address, True)
+
+    def _why_uncacheable(self, measurement: Measurement[Any]) -> str:
+        """Return why a measurement may not be kept, and note it; empty if it may."""
+        for model in measurement.models:
+            if model.not_kept:
+                self.uncacheable_reasons[model.name] = model.not_kept
+                return model.not_kept
+        return ""
+
+    def _keep(self, measurement: Measurement[T], measured: T, uncacheable: str) -> None:
+        address = measurement.fingerprint.address
+        if uncacheable:
+            self._shared.append(address)
+        elif self._was_patched(measurement):
+            return
+        else:
+            whole = measurement.encode(measured)
+            # What people want to know of an entry; names are of today, and no part of the address.
+            about = {
+                "measured_at": time.time(),
+                "run": self.options.run,
+                "metric": measurement.metric,
+                "models": [model.name for model in measurement.models],
+                "dataset": measurement.data.name,
+                "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
+                "device": measurement.model.device,
+            }
+            if self._latest is not None:
+                about |= {"tokens": self._latest.tokens, "seconds": self._latest.seconds}
+            self.store.put(measurement.fingerprint, replace(whole, facts={**whole.facts, **about}))
+        self._known[address] = measured
+
+    def again(self, measurement: Measurement[T], *, shuffle: int | None = None) -> T:
+        """Measure again completely, ignoring the cache; `shuffle` is the seed of another order of the requests."""
+        measured = measurement.measure(self._context(None, shuffle=shuffle))
+        assert not isinstance(measured, AtLeast)
+        if self._was_patched(measurement):
+            raise ModelError("this session patched a library while the model was loaded")
+        return measured
+
+    def known(self, measurement: Measurement[T]) -> T | None:
+        """Return what the session has measured or found; None if it has not. No model runs."""
+        found: T | None = self._known.get(measurement.fingerprint.address)
+        return found
+
+    def planned(self, measurement: Measurement[Any]) -> tuple[Lookup, Entry | None]:
+        """Return the cache's answer, and the results of an interrupted measurement. No model runs."""
+        fingerprint = measurement.fingerprint
+        if self._why_uncacheable(measurement):
+            return self._missed(measurement), None
+        if self._fresh(measurement) is not None:
+            return Lookup(True, fingerprint.address), None
+        return self._missed(measurement), None if self.options.refresh else self.store.get_partial(fingerprint)
+
+    def forget(self) -> None:
+        """Forget uncacheable measurements and their models."""
+        for address in self._shared:
+            self._known.pop(address, None)
+        self._shared.clear()
+        self._pool.drop(_UNKEPT)
+        self._failed = {known: error for known, error in self._failed.items() if not known[0].startswith(_UNKEPT)}
+
+    def close(self) -> None:
+        """End the programs of models at the end of the session."""
+        self._pool.drop(_PROCESS)
+
+    def runner(self, model: Model) -> Runner:
+        """Return a model in memory: one at a time, unless the next fits too.
+
+        A model that cannot be loaded is not tried again until its files change.
+        """
+        if model.in_memory:
+            return model.open()  # held here, it would stay in memory after the user let it go
+        known = (_key(model), model.name)
+        if known in self._failed:
+            kind, message = self._failed[known]
+            raise kind(message)
+        try:
+            return self._pool.get(known[0], model)
+        except FilesChanged:
+            raise
+        except ModelError as error:
+            if not model.changed():
+                self._failed[known] = (type(error), str(error))
+            raise
+
+    def fit_together(self, here: Model, other: Model) -> bool:
+        return other.in_memory or self._pool.fits_beside(_key(here), _key(other), other)
+
+    def verify(self) -> Verified:
+        """Measure the hits that were drawn again."""
+        drawn = sorted(self._drawn, key=lambda hit: hit[0].words)  # so that each model is loaded once
+        problems = [problem for hit in drawn if (problem := self._problem(*hit))]
+        return replace(self._hits, verified=len(drawn), problems=problems)
+
+    def _draw(self, measurement: Measurement[Any], found: Any) -> None:
+        """Draw hits to verify; in the end any is drawn as likely as any other (Vitter 1985, algorithm R)."""
+        size = self.options.verify
+        if not size:
+            return
+        if any(model.in_memory for model in measurement.models):
+            self._hits.in_memory += 1
+            return
+        self._hits.hits += 1
+        place = len(self._drawn) if len(self._drawn) < size else secrets.randbelow(self._hits.hits)
+        if place < size:
+            self._drawn[place : place + 1] = [(measurement, found)]
+
+    def _problem(self, measurement: Measurement[Any], found: Any) -> str:
+        what = f"--lmgate-verify: {measurement.words}"
+        try:
+            again = measurement.encode(self.again(measurement))
+            differs = difference(measurement.encode(found), again, max(map(_rounding, measurement.models)))
+        except Exception as error:  # out of memory, say: whatever it is, the entry is not verified
+            why = f"{type(error).__name__}: {error}"
+            return escape_controls(f"{what}: cannot be measured again, so it was not verified: {why}", line=True)
+        if not differs:
+            return ""
+        entry = self.store.path(measurement.fingerprint)
+        return escape_controls(
+            f"{what}: the cache entry does not match the model: {differs}; do not trust the gates that used it; "
+            f"identify the writer of {entry} or of the digests in that cache, then delete both",
+            line=True,
+        )
+
+    def _was_patched(self, measurement: Measurement[Any]) -> bool:
+        """Return whether a library was patched while it was loaded: the fingerprint does not cover it."""
+        found = find_patched_libraries()
+        if not found or any("patches" in model.ingredients for model in measurement.models):
+            return False
+        for model in measurement.models:
+            self.uncacheable_reasons[model.name] = f"this session patched {found[0]} while the model was loaded"
+        return True
+
+    def close_models(self) -> None:
+        """Give the memory of all models back; the next measurement opens its own anew."""
+        self._pool.drop("")
+
+    def _context(
+        self, fingerprint: Fingerprint | None, stop_above: float | None = None, *, shuffle: int | None = None
+    ) -> MeasurementContext:
+        """Return what a measurement is made with; without a fingerprint nothing is kept."""
+        self._latest = None
+
+        def progress(progress: Progress) -> None:
+            self._latest = progress
+            self.log.progress(progress)
+
+        def job(model: str, dataset: str, batch_size: int | str) -> Job:
+            log = replace(self.log, progress=progress)
+            job = Job(model=model, dataset=dataset, batch_size=batch_size, log=log, shuffle=shuffle)
+            if fingerprint is None:
+                return job
+            known = None if self.options.refresh else self.store.get_partial(fingerprint)
+            return replace(job, partial=known, keep=partial(self.store.put_partial, fingerprint))
+
+        def measured(other: Measurement[Any]) -> Any:
+            return self.once(lambda: other).statistics
+
+        return MeasurementContext(self.store.folder, self.runner, self.fit_together, job, stop_above, measured)
+
+    def _fresh(self, measurement: Measurement[T]) -> T | None:
+        fingerprint = measurement.fingerprint
+        entry = self.store.get(fingerprint)
+        # Not by time: an entry may come from a machine whose clock is fast.
+        if entry is None or (self.options.refresh and entry.facts.get("run") != self.options.run):
+            return None
+        try:
+            return measurement.decode(entry)
+        except (KeyError, TypeError, ValueError, LmgateError) as error:
+            # Whole and sealed, but not by this code.
+            why = CacheError(f"it is not a measurement of {measurement.words} ({error!r})")
+            self.store.set_aside(self.store.path(fingerprint), why)
+            return None
+
+    def _missed(self, measurement: Measurement[Any]) -> Lookup:
+        fingerprint, changed = measurement.fingerprint, tuple[str, ...]()
+        if why := self._why_uncacheable(measurement):
+            changed = (f"not kept: {why}",)
+        elif self.options.explain_cache:
+            if self.options.refresh and self.store.get(fingerprint) is not None:
+                changed = ("nothing changed: measured again by --lmgate-refresh",)
+            elif not self.options.refresh and self.store.get_partial(fingerprint) is not None:
+                changed = ("partial: an interrupted measurement resumes",)
+            else:
+                changed = tuple(self.store.explain(fingerprint))
+        return Lookup(False, fingerprint.address, changed)
+
+
+def _key(model: Model) -> str:
+    if model.process:
+        return _PROCESS + model.process
+    return (_UNKEPT if model.not_kept else "") + Fingerprint.of("model", model.ingredients).address
+
+
+def difference(kept: Entry, again: Entry, rounding: float) -> str:
+    """Name the ingredients that differ, or that only one of them has."""
+    for name in sorted(kept.arrays.keys() | again.arrays.keys()):
+        one, other = kept.arrays.get(name), again.arrays.get(name)
+        if one is None or other is None or one.shape != other.shape:
+            return f"{name} is {_shape(one)} in the cache and {_shape(other)} when measured again"
+        if not np.array_equal(one, other) and (said := _beyond(one, other, rounding)):
+            return f"{name} {said}"
+    for name in sorted(kept.facts.keys() | again.facts.keys()):
+        if said := _unequal(kept.facts.get(name), again.facts.get(name)):
+            return f"{name}{said}"
+    return ""
+
+
+def _beyond(one: NDArray[Any], other: NDArray[Any], rounding: float) -> str:
+    """The mean difference bounds the difference of the means, and so its effect on any value of a gate."""
+    is_rounded = other.dtype.kind == "f"
+    one, other = one.astype(float), other.astype(float)
+    with np.errstate(all="ignore"):
+        allowed = rounding * (1 + float(np.abs(other).mean()) / 4) if is_rounded else 0.0
+        if is_rounded and np.isin(other, (0, 1)).all():
+            allowed += _NEAR_TIES / other.size
+        difference = float(np.abs(one - other).mean())
+        if difference <= allowed:
+            return ""
+        return (
+            f"is {one.mean():.6g} on average in the cache and {other.mean():.6g} when measured again (mean difference "
+            f"{difference:.2g}, rounding explains {allowed:.2g})"
+        )
+
+
+def _unequal(one: Any, other: Any) -> str:
+    if one == other:
+        return ""
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        row = next(row for row, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+        return f", row {row}, is {one[row]!r:.80} in the cache and {other[row]!r:.80} when measured again"
+    return f" is {one!r:.80} in the cache and {other!r:.80} when measured again"
+
+
+def _shape(array: NDArray[Any] | None) -> str:
+    return "missing" if array is None else f"of shape {list(array.shape)}"
+
+
+def _rounding(model: Model) -> float:
+    """Return the tolerance for rounding on another machine, by the model's dtype."""
+    return max(_FLOAT32_ROUNDING, _ROUNDINGS.get(model.dtype, 0.0))

@@ -1,0 +1,368 @@
+"""The one loop over what a model is asked: sorted, batched, halved where memory runs out, reported, kept and resumed.
+
+What a batch holds depends on the requests, the model and the device alone, also where an interrupted run goes on, so
+that the rounding of half precision is the same each time. A batch is halved only where memory does not suffice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+
+from pytest_lmgate.arrays import Ints
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory
+from pytest_lmgate.engines.registry import raised
+from pytest_lmgate.errors import EngineError, LmgateError, UnreliableError
+
+# Seconds between two times that partial results are kept.
+SAVE_SECONDS = 10.0
+# Begins to run some items, and returns what waits for their results.
+Begin = Callable[[Sequence[int]], Callable[[], Sequence[Any]]]
+_Items = Sequence[int]
+_Begun = tuple[_Items, Callable[[], Sequence[Any]]]  # a batch, and what waits for its results
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a measurement is.
+
+    Attributes:
+        done: Targets or texts so far, those of an earlier, interrupted run included.
+        of: Targets or texts of the whole measurement.
+        tokens: Tokens of the requests scored in this run, or generated; shared inputs count for each request.
+        seconds: Time since this run began.
+        so_far: The result so far, in words; `total` is its sum.
+        resumed: Targets or texts of the earlier run.
+    """
+
+    model: str
+    dataset: str
+    done: int
+    of: int
+    tokens: int
+    seconds: float
+    so_far: str = ""
+    total: float = 0.0
+    resumed: int = 0
+
+    @property
+    def line(self) -> str:
+        """In words, for people who wait: share, speed, time left."""
+        speed = self.tokens / self.seconds if self.seconds > 0 else 0.0
+        fresh = self.done - self.resumed
+        left = round(self.seconds * (self.of - self.done) / fresh) if fresh else 0
+        return f"{self.model} on {self.dataset}: {self.so_far}, {speed:,.0f} tokens/s, {timedelta(seconds=left)} left"
+
+
+@dataclass(frozen=True)
+class Log:
+    """Who is told what happens while a session measures.
+
+    Attributes:
+        progress: Called after each batch.
+        note: Called with a sentence that is worth saying at once, such as waiting for another process.
+        remark: Called with a sentence for the session's summary.
+        warn: Called with a sentence that says what is wrong with the cache.
+    """
+
+    progress: Callable[[Progress], None] = lambda _: None
+    note: Callable[[str], None] = lambda _: None
+    remark: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = lambda _: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One measurement that runs.
+
+    Attributes:
+        batch_size: Requests per batch, or ``auto`` for as many tokens as the runner takes.
+        partial: Results of an interrupted run, if any.
+        keep: Called with partial results now and then; None if they are not kept.
+        stop_when: Called after each batch with the sum so far; the measurement ends if it returns True.
+        shuffle: Seed of another order of the requests than the longest first; None for that order.
+    """
+
+    model: str
+    dataset: str
+    batch_size: int | str = "auto"
+    partial: Entry | None = None
+    keep: Callable[[Entry], None] | None = None
+    log: Log = Log()
+    stop_when: Callable[[float], bool] = lambda _: False
+    shuffle: int | None = None
+
+    def note(self, what: str) -> None:
+        self.log.note(f"{self.model} on {self.dataset}: {what}")
+
+    def say_resumed(self, done: int, of: int) -> None:
+        """Say that an interrupted measurement resumes, if it does."""
+        if self.partial is not None and done:
+            self.note(f"resumed at {_percent(done, of)}")
+
+
+class Items(Protocol):
+    """The requests or prompts to run, by number; see `windows.requests.Requests`."""
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens of each."""
+
+    @property
+    def order(self) -> Ints:
+        """Those to run, the longest first."""
+
+    @property
+    def reads(self) -> Ints:
+        """Equal numbers for items with the same input, which are adjacent in `order`."""
+
+    @property
+    def may_pad(self) -> bool:
+        """Whether items of different lengths may share a batch."""
+
+    @property
+    def describe(self) -> Callable[[Sequence[int]], str]:
+        """Says in words what some items are."""
+
+
+class Batches:
+    """Batches of items of similar length within a budget of tokens, which may shrink."""
+
+    def __init__(self, items: Items, batching: Batching, batch_size: int | str, shuffle: int | None = None) -> None:
+        self._items, self._policy, self._dedup_reads = items, batching.policy, batching.dedup_reads
+        self._order, self._longest = batching.order, int(items.lengths.max(initial=1))
+        if shuffle is not None and batching.order is None:
+            self._order = self._shuffled(np.random.default_rng(shuffle))
+        self._most = batch_size if isinstance(batch_size, int) else None
+        # Items that the user counts are run however long they are.
+        self._budget = batching.tokens if self._most is None else self._most * max(1, int(items.lengths.max()))
+
+    def shrink(self, batch: Sequence[int], count: int) -> None:
+        """Note that only so many of these items fit."""
+        rows = len(np.unique(self._reads(batch[:count])))
+        self._budget = max(1, min(self._budget, rows * int(self._items.lengths[list(batch)].max())))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        lengths, order = self._items.lengths, self._items.order if self._order is None else self._order
+        # The longest first, so that a batch that does not fit is met early. Models that count by the length of what
+        # they read keep the longest so far in mind: theirs come last.
+        if self._policy is not BatchPolicy.ANY_LENGTH:
+            order = order[::-1]
+        begin, reads = 0, self._reads(order)
+        rows = np.cumsum(np.diff(reads, prepend=reads[:1]) != 0)
+        while begin < len(order):
+            longest = int(lengths[order[begin]]) if self._order is None else self._longest
+            size = min(self._most or self._budget, max(1, self._budget // max(1, longest)))
+            end = np.searchsorted(rows, rows[begin] + (1 if self._policy is BatchPolicy.SINGLE else size))
+            batch = order[begin:end]
+            if self._policy is BatchPolicy.SAME_LENGTH or not self._items.may_pad:
+                batch = batch[lengths[batch] == lengths[batch[0]]]
+            begin += len(batch)
+            yield batch.tolist()
+
+    def _shuffled(self, generator: np.random.Generator) -> Ints:
+        """Return the items in a random order: equal reads stay together, and lengths sorted where batches need it."""
+        order = self._items.order
+        groups = np.unique(self._items.reads[order], return_inverse=True)[1].reshape(-1)
+        ranks = generator.permutation(len(order))[groups]
+        free = self._policy is BatchPolicy.ANY_LENGTH and self._items.may_pad
+        lengths = np.zeros_like(order) if free else -self._items.lengths[order]
+        found: Ints = order[np.lexsort((ranks, lengths))]
+        return found
+
+    def _reads(self, some: Sequence[int] | Ints) -> Ints:
+        """Equal numbers for items that count as one."""
+        items = np.asarray(some, dtype=np.int64)
+        return self._items.reads[items] if self._dedup_reads else items
+
+
+def eager(run: Callable[[Sequence[int]], Sequence[Any]]) -> Begin:
+    """Return a function that runs items at once, with nothing left to wait for."""
+
+    def begin(some: Sequence[int]) -> Callable[[], Sequence[Any]]:
+        found = run(some)
+        return lambda: found
+
+    return begin
+
+
+def halved(batch: _Items, begin: Begin, items: Items, batches: Batches, model: str) -> _Begun:
+    """Begin a batch; if memory runs out, in parts half as long from then on."""
+    begun: list[_Begun] = []
+    done, size = 0, len(batch)
+    while done < len(batch):
+        part = batch[done : done + size]
+        with explained(model, functools.partial(items.describe, part)):
+            try:
+                begun.append((part, begin(part)))
+            except OutOfMemory:
+                if len(part) == 1:
+                    raise
+                size = len(part) // 2
+                batches.shrink(batch, size)
+                continue
+        done += len(part)
+
+    def wait() -> list[Any]:
+        results: list[Any] = []
+        for part, wait_for in begun:
+            with explained(model, functools.partial(items.describe, part)):
+                found = wait_for()
+            if len(found) != len(part):
+                raise EngineError(
+                    f"model {model!r}: expected a result for each of {len(part)} requests, got {len(found)}"
+                )
+            results += found
+        return results
+
+    return batch, wait
+
+
+@contextlib.contextmanager
+def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> Iterator[None]:
+    """Turn a model's exceptions into errors that name the model and its input.
+
+    Args:
+        model: Its name.
+        what: Describes the input, as in ``a window of 512 tokens``.
+        halves: Let `OutOfMemory` through, for a caller that retries with less.
+
+    Raises:
+        EngineError: The model failed, or ran out of memory.
+    """
+    try:
+        yield
+    except LmgateError:
+        raise
+    except OutOfMemory as error:
+        if halves:
+            raise
+        details = f" ({error.details})" if error.details else ""
+        raise EngineError(
+            f"model {model!r}: out of memory with {what()} alone on {error.where}; use shorter inputs (max_length), "
+            f"dtype: bfloat16, or a device with more memory{details}"
+        ) from error
+    except Exception as error:
+        raise EngineError(
+            f"model {model!r}: running {what()} failed: {raised(error)}; an input beyond the model's context can cause "
+            "this"
+        ) from error
+
+
+class ResultSink(Protocol):
+    """Takes results as they come in; `of` and `tokens` are those of `Progress`."""
+
+    of: int
+    tokens: int
+
+    @property
+    def done(self) -> int:
+        """Targets or texts so far."""
+
+    @property
+    def total(self) -> float:
+        """The sum so far, for `Job.stop_when`."""
+
+    @property
+    def so_far(self) -> str:
+        """The result so far, in words."""
+
+    @property
+    def entry(self) -> Entry:
+        """Partial results to keep."""
+
+    def is_done(self, item: int) -> bool:
+        """Return whether an item need not be run."""
+
+    def put(self, items: Sequence[int], results: Sequence[Any]) -> None:
+        """Take the results of some items; raise NonFiniteError for NaN or infinity."""
+
+
+def run_batches(items: Items, begin: Begin, sink: ResultSink, batching: Batching, job: Job) -> bool:
+    """Run all items that the sink does not have yet.
+
+    Returns:
+        Whether all items were run; False if `Job.stop_when` ended the measurement.
+
+    Raises:
+        EngineError: Memory does not suffice for a single item, or the model failed; what was measured is kept.
+        LmgateError: Other errors of `begin` and `sink`.
+    """
+    resumed, started = sink.done, time.monotonic()
+    saved, keep = started, job.keep or (lambda _: None)
+    batches = Batches(items, batching, job.batch_size, job.shuffle)
+    waiting = (todo for batch in batches if (todo := [item for item in batch if not sink.is_done(item)]))
+    begin_batch = functools.partial(halved, begin=begin, items=items, batches=batches, model=job.model)
+    begun: Iterator[_Begun] = map(begin_batch, waiting)
+    if batching.max_concurrency > 1:
+        begun = _in_threads(waiting, begin_batch, batching.max_concurrency)
+    elif batching.dispatch_async:  # the next batch is begun before the results of one are waited for
+        begun = (one for one, _ in itertools.pairwise(itertools.chain(begun, [None])) if one)
+    try:
+        for these, wait_for in begun:
+            sink.put(these, wait_for())
+            done, of, now = sink.done, sink.of, time.monotonic()
+            seconds, so_far = now - started, sink.so_far
+            job.log.progress(
+                Progress(job.model, job.dataset, done, of, sink.tokens, seconds, so_far, sink.total, resumed)
+            )
+            if done == of:
+                continue
+            if job.stop_when(sink.total):
+                keep(sink.entry)
+                return False
+            if now - saved >= SAVE_SECONDS:
+                keep(sink.entry)
+                saved = now
+    except (KeyboardInterrupt, EngineError) as error:
+        if job.keep is not None and sink.done and not isinstance(error, UnreliableError):
+            job.keep(sink.entry)
+            how = "failed" if isinstance(error, EngineError) else "interrupted"
+            at = f"{how} at {_percent(sink.done, sink.of)}"
+            job.note(f"{at}; this part is kept, and the next run resumes it")
+        raise
+    return True
+
+
+def _in_threads(waiting: Iterator[_Items], begin: Callable[[_Items], _Begun], at_once: int) -> Iterator[_Begun]:
+    """Yield batches whose results are there, in the order in which these come."""
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        running: dict[Future[Sequence[Any]], _Items] = {}
+        while True:
+            for batch in itertools.islice(waiting, at_once - len(running)):
+                running[pool.submit(lambda some: begin(some)[1](), batch)] = batch
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _percent(done: int, of: int) -> str:
+    """A share in whole percent, rounded down: 100% is complete."""
+    return f"{100 * done // of}%"
+
+
+def prepared(model: str, items: Items, prepare: Callable[[], Batching], job: Job) -> Batching:
+    """Have a runner test its batching on the longest items, and pass its remark on.
+
+    Raises:
+        EngineError: The model failed, or ran out of memory.
+    """
+    with explained(model, lambda: items.describe(items.order[:1].tolist())):
+        batching = prepare()
+    if batching.remark:
+        job.log.remark(batching.remark)
+    return batching

@@ -1,0 +1,257 @@
+"""What is measured: `Measurement`, one kind of statistics of models on data, and what its kinds share."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.data.corpus import Corpus, TextSizes
+from pytest_lmgate.engines.base import Kind, Model, Offer, Runner
+from pytest_lmgate.errors import DataError, ModelError
+from pytest_lmgate.measure.loop import Job
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.settings.entries import DatasetSpec
+from pytest_lmgate.settings.metrics import METRICS, Statistics
+from pytest_lmgate.settings.requests import Signature, Windowing
+from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
+from pytest_lmgate.windows.requests import row_targets
+from pytest_lmgate.windows.tokens import Streams, TokenizerFacts
+
+T = TypeVar("T")
+S = TypeVar("S", bound=TargetLayout)
+_FACTS = ("running_text", "targets")  # of the statistics of targets: the fields that are no arrays
+# What is measured of a text instead, where a metric of another kind of model is asked for.
+_OF_TEXT: Mapping[Kind, Statistics] = {"causal": "likelihoods", "masked": "pseudo-likelihoods"}
+_LACKING: Mapping[Offer, str] = {
+    "score": "gives no log-likelihoods of tokens",
+    "generate": "does not generate texts",
+    "greedy": "does not say whether a token is the most likely one",
+    "compare": (
+        "does not give whole distributions over the vocabulary; kl with estimator='sampled' needs none, see "
+        "docs/divergence.md"
+    ),
+    "sample": "does not give the tokens that it draws with their log-probabilities",
+}
+
+
+class AtLeast(NamedTuple):
+    """The result of a measurement that ended early: the score is at least `value`, over `n` tokens or other units."""
+
+    value: float
+    n: int
+
+
+@dataclass(frozen=True)
+class MeasurementContext:
+    """What a measurement is made with.
+
+    It may end as soon as its value is certain to be above `stop_above`; without that, it is made whole.
+    """
+
+    folder: Path  # the cache's
+    runner: Callable[[Model], Runner]
+    fit_together: Callable[[Model, Model], bool]  # whether another model fits in memory beside one that is there
+    job: Callable[[str, str, int | str], Job]  # from the names of model and dataset, and the batch size
+    stop_above: float | None
+    measured: Callable[[Measurement[Any]], Any]  # what another measurement gives, which this one rests on
+
+
+@dataclass(frozen=True)
+class Measurement(abc.ABC, Generic[T]):
+    """One kind of statistics of one or two models on data as the user `asked`, and its scores."""
+
+    metric: str
+    model: Model
+    data: Any
+    asked: Any
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        return (self.model,)
+
+    @property
+    def words(self) -> str:
+        return f"{' against '.join(model.name for model in self.models)} on {self.data.name}"
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def fingerprint(self) -> Fingerprint:
+        """The address: everything that can change the statistics."""
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Digests of the sample, known before a model runs; scores of one identity can be compared."""
+        return {"data": self.data.digest}
+
+    @property
+    def signature(self) -> Signature | None:
+        """How it is measured; None if only the score knows."""
+        return None
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """What a comparison must share, as far as known before a model runs."""
+        signature = self.signature
+        return self.identity if signature is None else {**self.identity, "protocol": signature.compared}
+
+    @abc.abstractmethod
+    def measure(self, context: MeasurementContext) -> T | AtLeast:
+        """Run the models. If it raises, only partial results are kept."""
+
+    @abc.abstractmethod
+    def tokens(self, tokenizer: TokenizerFacts) -> int:
+        """Count the tokens that the models read, or may generate, without a model."""
+
+    @abc.abstractmethod
+    def encode(self, statistics: T) -> Entry:
+        """Return what to store of the statistics."""
+
+    @abc.abstractmethod
+    def decode(self, entry: Entry) -> T:
+        """Decode stored statistics.
+
+        Raises:
+            KeyError: The entry is of another kind; TypeError, ValueError and LmgateError say the same.
+        """
+
+    @abc.abstractmethod
+    def score(self, statistics: T) -> Score:
+        """Return the score that the statistics make."""
+
+    def bound(self, found: AtLeast) -> Score:
+        """Return the score of a measurement that ended early."""
+        raise NotImplementedError
+
+
+def require(model: Model, metric: str, offer: Offer, *kinds: Kind) -> None:
+    """Refuse a model for which a metric is undefined, or whose engine does not support it."""
+    if model.kind not in kinds:
+        if model.kind == "causal" and model.architecture == "unknown":
+            raise ModelError(
+                f"{metric} is undefined for {model.name!r}, assumed to be causal because its config has no "
+                f"architectures: expected a {' or '.join(kinds)} model; if it is, add its class to config.json, "
+                'as in "architectures": ["BertForMaskedLM"]'
+            )
+        named = f" (architecture {model.architecture})" if model.architecture else ""
+        raise ModelError(
+            f"{metric} is undefined for the {model.kind} model {model.name!r}{named}: "
+            f"expected a {' or '.join(kinds)} model{_instead(metric, model.kind)}"
+        )
+    if offer not in model.offers:
+        raise ModelError(f"{metric} is not possible with the model {model.name!r}: its engine {_LACKING[offer]}")
+
+
+def addressed(kind: str, model: Model, **others: str) -> Fingerprint:
+    """Return the address of a measurement of one model: the model's ingredients and others."""
+    return Fingerprint.of(kind, {**model.ingredients, **others})
+
+
+def template_variables(model: Model, spec: DatasetSpec) -> dict[str, Any]:
+    """Return the variables of the chat template: the dataset's, before which go the model's; none without a chat."""
+    return {**spec.chat_template_kwargs, **model.chat_template_kwargs} if spec.is_chat else {}
+
+
+def template_address(model: Model, spec: DatasetSpec) -> dict[str, str]:
+    """Return what they add to a measurement's address."""
+    variables = template_variables(model, spec)
+    return {"chat_template_kwargs": json.dumps(variables, sort_keys=True, default=str)} if variables else {}
+
+
+def identity_of(model: Model) -> str:
+    """Return a model's digest, the same wherever it runs; if its content is unknown, one for this session."""
+    return Fingerprint.of("model", model.runtime if model.content is None else model.content).address
+
+
+def digest_of(content: Any) -> str:
+    return digest_of_text(json.dumps(content, ensure_ascii=False))
+
+
+def digest_of_text(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _instead(metric: str, kind: Kind) -> str:
+    """Name the metric to use for this kind of model, if the text that was given has one."""
+    row = METRICS.get(metric)
+    if row is None or row.measures not in _OF_TEXT.values():
+        return ""
+    other = next((each for each in METRICS.values() if each.measures == _OF_TEXT.get(kind)), None)
+    return f"; use {other.markers[0]}, the {other.title}" if other else ""
+
+
+class TargetMeasurement(Measurement[S]):
+    """A measurement of targets, stored field by field: arrays as arrays, the rest as facts."""
+
+    kept: ClassVar[type[Any]] = LikelihoodStatistics
+
+    def encode(self, statistics: S) -> Entry:
+        held = {each.name: getattr(statistics, each.name) for each in fields(statistics)}
+        arrays = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
+        return Entry(arrays, {name: held[name] for name in _FACTS})
+
+    def decode(self, entry: Entry) -> S:
+        # Only a text of rows has row_targets.
+        names = [each.name for each in fields(self.kept) if each.name not in _FACTS]
+        arrays = {name: entry.arrays[name] for name in names if name in entry.arrays or name != "row_targets"}
+        facts = {"running_text": bool(entry.facts["running_text"]), "targets": str(entry.facts["targets"])}
+        statistics: S = self.kept(**arrays, **facts)
+        return statistics
+
+
+def counted(sizes: Sequence[TextSizes]) -> dict[str, NDArray[np.int64]]:
+    """Return the words, code points and bytes of each text."""
+    names = [each.name for each in fields(TextSizes)]
+    return {name: np.array([getattr(size, name) for size in sizes], dtype=np.int64) for name in names}
+
+
+def targets_of_rows(
+    plan: WindowPlan, streams: Streams, corpus: Corpus, *, by_document: bool
+) -> NDArray[np.int64] | None:
+    """Return the targets of each row in the order of the plan, shape ``[rows]``; None if the text has no rows."""
+    if corpus.is_one_text:
+        return None
+    if by_document:
+        return np.bincount(plan.document, weights=plan.targets).astype(np.int64)
+    return row_targets(plan, streams.rows)
+
+
+def digest_of_targets(texts: Iterable[Sequence[int] | NDArray[np.int64]]) -> str:
+    """Return the SHA-256 of token ids, text by text, which identifies the targets."""
+    digest = hashlib.sha256()
+    for ids in texts:
+        digest.update(b"%d\n" % len(ids))
+        digest.update(np.asarray(ids, dtype="<i8").tobytes())
+    return digest.hexdigest()
+
+
+def planned_windows(
+    corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, model: str
+) -> tuple[Streams, WindowPlan]:
+    """Tokenize a corpus and plan its windows; DataError if no target would be scored, or white space only."""
+    streams = tokenize(corpus, windowing, tokenizer, model=model)
+    plan = plan_windows(windowing, streams.lengths, adds_bos=tokenizer.adds_bos)
+    windows = zip(plan.document, plan.first, plan.end, strict=True)
+    scored = (np.unique(streams.ids[document][first:end]) for document, first, end in windows)
+    try:
+        is_blank = not any(tokenizer.decode(token).strip() for ids in scored for token in ids.tolist())
+    except ModelError:  # a tokenizer of the user's that does not decode; texts without a letter were refused before
+        is_blank = False
+    if is_blank:
+        raise DataError(
+            f"dataset {corpus.name!r}: no target to score under {windowing.signature} that is not white space: "
+            "expected at least one row of two tokens or more"
+        )
+    return streams, plan

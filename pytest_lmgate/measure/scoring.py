@@ -1,0 +1,366 @@
+"""Scoring requests: a model is tried out first, and all that it gives is checked.
+
+A causal model is tried on the first text that it has to read, once: by `Runner.probe` where its engine has that, else
+by `Runner.score`. A model that looks ahead, by one token or by many, sees the very tokens it has to predict, and its
+perplexity means nothing: BERT without ``is_decoder``, XLNet, prefix models within their prefix, an attention mask that
+is off by one. An engine whose numbers are no negative logarithms of probabilities, or that ignores what it is asked
+for, would pass gates as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.arrays import Floats, Ints
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
+from pytest_lmgate.engines.registry import raised
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError, NonFiniteError, UnreliableError
+from pytest_lmgate.measure.loop import Job, prepared, run_batches
+from pytest_lmgate.windows.requests import Request, Requests, read_once
+
+_LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
+
+
+class ScoringResult(NamedTuple):
+    """The NLLs of a measurement.
+
+    Attributes:
+        nll: In nats, shape ``[targets]``, float64; NaN if not scored.
+        total: The sum of the scored ones.
+        is_whole: Whether all were scored; False if `Job.stop_when` ended the measurement.
+        is_double: Whether the model computed in float64.
+        greedy: Whether each target is the most likely token, shape ``[targets]``; None if the requests do not ask.
+    """
+
+    nll: Floats
+    total: float
+    is_whole: bool
+    is_double: bool
+    greedy: NDArray[np.bool_] | None = None
+
+
+def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
+    """Score every target; requests that read and score the same are run once.
+
+    Raises:
+        ModelError: The model cannot be scored, for example because it sees the tokens that it has to predict.
+        NonFiniteError: A log-likelihood is NaN or infinite.
+        EngineError: Out of memory with a single request, or the model itself failed.
+    """
+    columns = 2 if requests.greedy else 1
+
+    def check(index: int, values: Floats) -> None:
+        require_finite(values if columns == 1 else values[:, 0], requests, index, job.model)
+
+    sink = TargetSink(requests, job, check, columns=columns)
+
+    def begin(some: Sequence[int]) -> Callable[[], list[Floats]]:
+        made = [requests.make(each) for each in some]
+        require_ids((ids for each in made for ids in (each.ids, each.targets)), job.model)
+        joined, parted = read_once(made) if batching.dedup_reads else (made, list)
+        if batching.dispatch_async:
+            wait = runner.begin(joined)
+            return lambda: parted(checked(wait(), job.model))
+        found = parted(checked(runner.score(joined), job.model))
+        return lambda: found
+
+    try:
+        with runner.measuring():
+            batching = prepared(job.model, requests, lambda: prepared_to_score(runner, requests, job.model), job)
+            is_whole = run_batches(requests, begin, sink, batching, job)
+    except UnreliableError:
+        if job.keep is not None:
+            job.keep(Entry({}))  # instead of partial results, of which nobody knows which are right
+        raise
+    if columns == 1:
+        return ScoringResult(sink.values, sink.total, is_whole, batching.is_double)
+    return ScoringResult(sink.values[:, 0], sink.total, is_whole, batching.is_double, sink.values[:, 1] == 1)
+
+
+class TargetSink:
+    """The numbers of each target as they come in, NaN before; a request is done completely or not at all.
+
+    Args:
+        requests: The requests.
+        job: The measurement, which may begin with the results of an interrupted run.
+        check: Raises if the results of a request (given by number) are not finite.
+        columns: Numbers of each target.
+        passes: How often each token is read.
+        show: Says in words what the mean of the first column is.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        job: Job,
+        check: Callable[[int, Floats], None],
+        *,
+        columns: int = 1,
+        passes: int = 1,
+        show: Callable[[float], str] = lambda mean: f"ppl {math.exp(min(700.0, mean)):.4g}",
+    ) -> None:
+        self._requests, self._model, self._check, self._passes, self._show = requests, job.model, check, passes, show
+        self.only: Container[int] | None = None  # the requests that can be run now, where not all can
+        self.of, self.tokens = int(requests.counts.sum()), 0
+        table: Floats = np.full((self.of, columns), np.nan)
+        self._first = table[:, 0]
+        self.values = self._first if columns == 1 else table
+        known = None if job.partial is None else job.partial.arrays.get("measured")
+        if known is not None and known.shape == self.values.shape:
+            finite = np.isfinite(known.reshape(table.shape)).all(1)
+            kept = np.repeat(np.logical_and.reduceat(finite, requests.offsets[:-1]), requests.counts)
+            self.values[kept] = known[kept]
+        self.done = int(np.isfinite(self._first).sum())
+        job.say_resumed(self.done, self.of)
+        self.total = float(np.nansum(self._first, dtype=np.float64)) if self.done else 0.0
+
+    @property
+    def so_far(self) -> str:
+        return f"{self.done / self.of:.0%}, {self._show(self.total / self.done)} so far"
+
+    @property
+    def entry(self) -> Entry:
+        return Entry({"measured": self.values})
+
+    def is_done(self, item: int) -> bool:
+        can_run = self.only is None or item in self.only
+        return not can_run or bool(np.isfinite(self._first[self._requests.offsets[item]]))
+
+    def put(self, items: Sequence[int], results: Sequence[Floats]) -> None:
+        """Take the results of some requests, and of all equal ones."""
+        offsets = self._requests.offsets
+        for item, values in zip(items, results, strict=True):
+            if values.shape != self.values[: self._requests.counts[item]].shape:
+                raise EngineError(
+                    f"model {self._model!r}: expected {self._requests.counts[item]:,} numbers of "
+                    f"{self._requests.describe([item])}, got an array of shape {list(values.shape)}"
+                )
+            self._check(item, values)
+            for equal in self._requests.repeats[item]:
+                self.values[offsets[equal] : offsets[equal + 1]] = values
+                self.done += len(values)
+                self.total += float(values.reshape(len(values), -1)[:, 0].sum(dtype=np.float64))
+            self.tokens += self._passes * int(self._requests.lengths[item])
+
+
+def require_finite(values: Floats, requests: Requests, index: int, model: str) -> None:
+    """Refuse NLLs that are NaN, infinite or negative."""
+    if (lowest := float(values.min(initial=0.0))) < _LOWEST:
+        raise EngineError(
+            f"model {model!r}: a negative log-likelihood of {lowest:.4g} nats in {requests.describe([index])}: "
+            "expected 0 or more, since a probability is at most 1; does its engine give log-likelihoods?"
+        )
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        kind = "NaN" if np.isnan(values[bad[0]]) else "infinite"
+        raise NonFiniteError(
+            f"model {model!r}: {kind} log-likelihood of {requests.where(index, int(bad[0]))} ({len(bad)} of "
+            f"{len(values)} targets there); the weights are damaged, or the dtype overflows (try dtype: float32)"
+        )
+
+
+_TOKENS = 24
+# Positions of the tokens that are changed, one in each row. The first ones are inside any prefix, and inside any block
+# that is read both ways; the last ones have up to 23 tokens before them that a mask could show them to.
+_CHANGED = (1, 2, 5, 10, 17, 23)
+# And positions from which on every token is changed: a model that sees little of each later token sees more of many.
+_CHANGED_FROM = (3, 12)
+_FLOAT32_ROUNDING = 1e-5
+# Two readings of one text may differ by so much where sums of float32 are added up in another order.
+_SAME = 1e-4
+# Int8 activations with one scale for a whole row let later tokens through: 0.07 to 0.51 of what a token changes at the
+# position after its own (16 models, trained and fresh). Masks that look 1, 2 and 8 tokens ahead, prefixes and blocks
+# let through 1.06 times as much and up to 38 times (48 models). A scale for each token (bitsandbytes), or one for the
+# whole batch (torch's dynamic int8), lets nothing through between the rows of one batch.
+_LEAK = 0.75
+# Tokens that are scored after each token where an engine has no `probe`, and in one place to sum their probabilities.
+_SCORED, _SUMMED, _BEFORE = 4, 64, 4
+_ABOVE_ONE = 1e-2
+# Returns numbers of the distribution after each token of some rows, shape ``[tokens, numbers]`` for each.
+_Read = Callable[[Sequence[Ints]], list[Floats]]
+
+
+def prepared_to_score(runner: Runner, requests: Requests, model: str, *, compare: bool = False) -> Batching:
+    """Prepare a runner for the requests, and test it once; see `Runner.prepare` and `try_out`."""
+    first = requests.make(int(requests.order[0]))
+    require_ids([first.ids], model)
+    batching = runner.prepare(requests, compare=compare)
+    # Masked copies are of one length, and have no order to keep to.
+    if runner.is_tried or first.source is not None or not requests.may_pad:
+        return batching
+    try_out(runner, first.ids, batching, model, compare=compare)
+    runner.is_tried = len(first.ids) >= _TOKENS
+    return batching
+
+
+def try_out(runner: Runner, ids: Ints, batching: Batching, model: str, *, compare: bool = False) -> None:
+    """Refuse a causal model that gives two numbers for one text, or whose likelihoods depend on later tokens.
+
+    Also refuse NLLs that cannot be negative logarithms of probabilities, if the engine has no `probe`.
+
+    In each row of one batch another token, or all tokens from one on, are changed. No earlier position may see this:
+    the mean change of its numbers may only be rounding, `Runner.epsilon` (at least 1e-5) times their mean size.
+    Quantized activations leak a little more; accepted are up to 0.75 times the change at the next position, the median
+    over the rows.
+
+    Args:
+        runner: Prepared.
+        ids: Token ids of a text, shape ``[tokens]``, of which 24 are read: this detects masks that look up to 23 tokens
+            ahead.
+        batching: How the runner wants its requests.
+        model: The model's name.
+        compare: Whether `Runner.distributions` will be called instead of `Runner.score`.
+    """
+    text, ids = ids, ids[:_TOKENS]
+    if len(ids) < 2:
+        return
+    probed, ahead = runner.probe([ids]), 0
+    if probed is None and not compare:
+        _require_probabilities(runner, text, batching, model)
+        # The likelihood of a token that follows depends on that token too.
+        ahead = 0 if runner.any_target else 1
+    read = _reader(runner, np.unique(ids)[:_SCORED], model, compare=compare)
+    whole, again = (read([ids]) if probed is None else _finite(probed))[0], read([ids])[0]
+    if np.abs(whole - again).mean() > max(runner.epsilon, _SAME) * np.abs(whole).mean():
+        raise ModelError(
+            f"model {model!r} is not deterministic: it gave two different likelihoods for the same text, but a gate "
+            "needs the same number twice; switch off its randomness"
+        )
+    try:
+        leak, reach = _leak_and_reach(read, ids, runner.epsilon, ahead)
+    except OutOfMemory:
+        leak = reach = math.nan
+    # Alone, nothing is shared out in a batch, as mixtures of experts share their capacity.
+    if not leak <= _LEAK * reach:
+        leak, reach = _leak_and_reach(lambda rows: [read([row])[0] for row in rows], ids, runner.epsilon, ahead)
+    if leak > _LEAK * reach:
+        raise ModelError(
+            f"perplexity is undefined for the model {model!r}: its likelihood of a token depends on the tokens after "
+            "it, but a causal model was expected; if it was trained as one, its config may lack is_decoder: true, or "
+            "its attention mask looks ahead"
+        )
+
+
+def checked(found: Any, model: str) -> list[Floats]:
+    """Return the NLLs of some requests as float64; an engine may fill the same array again for the next requests."""
+    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+        raise EngineError(f"model {model!r}: expected a list of arrays of NLLs, got {type(found).__name__}")
+    results = []
+    for values in found:
+        array = np.asarray(values)
+        if array.dtype.kind != "f":
+            raise EngineError(
+                f"model {model!r}: expected real floating-point numbers, the NLLs of a request's targets in nats, got "
+                f"{array.dtype} {array.ravel()[:1].tolist()!r:.60}"
+            )
+        results.append(np.array(array, np.float64))
+    return results
+
+
+def require_ids(texts: Iterable[Ints | Sequence[int]], model: str) -> None:
+    """Refuse token ids below 0, which would index from the end of a vocabulary."""
+    if (lowest := min((int(np.min(ids)) for ids in texts), default=0)) < 0:
+        raise ModelError(f"model {model!r}: its tokenizer gives token id {lowest}: expected 0 or more")
+
+
+def _leak_and_reach(read: _Read, ids: Ints, epsilon: float, ahead: int) -> tuple[float, float]:
+    """Change later tokens, and compare the numbers with those of the row unchanged.
+
+    Returns:
+        The largest mean change at a position before a changed token (0 if it is rounding), and the median over the rows
+        of the mean change at the next position.
+    """
+    # Its neighbour in the vocabulary: always another token, always a valid one.
+    other = np.abs(ids - 1)
+    # A short text has its last token changed instead of those that it lacks.
+    single = sorted({min(at, len(ids) - 1) for at in _CHANGED})
+    rows = [ids, *(np.concatenate([ids[:at], other[at : at + 1], ids[at + 1 :]]) for at in single)]
+    several = [at for at in _CHANGED_FROM if at < len(ids) - 1]
+    rows += [np.concatenate([ids[:at], other[at:]]) for at in several]
+    unchanged, *changed = read(rows)
+    changes = [np.abs(numbers - unchanged).mean(-1) for numbers in changed]
+    leak = max(
+        float(change[: at - ahead].max(initial=0.0)) for at, change in zip([*single, *several], changes, strict=True)
+    )
+    reach = [float(change[at + 1]) for at, change in zip(single, changes, strict=False) if at + 1 < len(change)]
+    rounding = max(epsilon, _FLOAT32_ROUNDING) * float(np.abs(unchanged).mean())
+    return leak if leak > rounding else 0.0, float(np.median(reach)) if reach else 0.0
+
+
+def _reader(runner: Runner, tokens: Ints, model: str, *, compare: bool) -> _Read:
+    score = partial(_scored_tokens, tokens=tokens) if runner.any_target else _scored_next
+
+    def read(rows: Sequence[Ints]) -> list[Floats]:
+        found = runner.probe(rows)
+        if found is None and compare:  # logits or states after each token
+            asked = [[Request(row, np.arange(len(row)), row)] for row in rows]
+            found = [runner.distributions(each).stored().float().cpu().numpy() for each in asked]
+        return _finite(score(runner, rows, model) if found is None else found)
+
+    return read
+
+
+def _finite(found: Iterable[Floats]) -> list[Floats]:
+    """Return numbers without extremes: a forbidden token says nothing."""
+    return [np.nan_to_num(numbers).clip(-1e4, 1e4) for numbers in found]
+
+
+def _scored_tokens(runner: Runner, rows: Sequence[Ints], model: str, *, tokens: Ints) -> list[Floats]:
+    """Return the NLLs of a few tokens after each token of each row."""
+    asked = [Request(row, np.arange(len(row)), np.full(len(row), token)) for row in rows for token in tokens]
+    try:
+        found = _scored(runner, asked, model)
+    except (LmgateError, OutOfMemory):
+        raise
+    except Exception as error:  # whatever an engine raises
+        raise EngineError(
+            f"model {model!r}: scoring targets that are not the tokens that follow failed: {raised(error)}; an engine "
+            "that can score these alone says any_target = False"
+        ) from error
+    numbers = [np.stack(found[at : at + len(tokens)], -1) for at in range(0, len(found), len(tokens))]
+    # A uniform distribution is the same everywhere. What follows the last token is in no text.
+    if len(tokens) > 1 and np.ptp(numbers[0][:-1]) > 0 and not any(np.ptp(each[:-1], -1).any() for each in numbers):
+        raise EngineError(
+            f"model {model!r}: {len(tokens)} different tokens are equally likely at each position of a text: does its "
+            "engine look at the targets? One that can score only the tokens that follow says any_target = False"
+        )
+    return numbers
+
+
+def _scored_next(runner: Runner, rows: Sequence[Ints], model: str) -> list[Floats]:
+    """Return the NLL of each token that follows another in each row."""
+    asked = [Request(row, np.arange(len(row) - 1), row[1:]) for row in rows]
+    return [nll[:, None] for nll in _scored(runner, asked, model)]
+
+
+def _scored(runner: Runner, asked: Sequence[Request], model: str) -> list[Floats]:
+    found = checked(runner.score(asked), model)
+    shapes, expected = [nll.shape for nll in found], [each.targets.shape for each in asked]
+    if shapes != expected:
+        raise EngineError(f"model {model!r}: expected NLLs of the shapes {expected[:3]}..., got {shapes[:3]}...")
+    return found
+
+
+def _require_probabilities(runner: Runner, ids: Ints, batching: Batching, model: str) -> None:
+    """Refuse NLLs of tokens at one position whose probabilities sum to more than 1, as with zeros and other bases."""
+    # Those of the text, which may be likely, and then their neighbours in the vocabulary.
+    values, counts = np.unique(np.concatenate([ids, ids, np.abs(ids - 1)]), return_counts=True)
+    tokens = values[np.argsort(-counts, kind="stable")][:_SUMMED]
+    before = ids[:_BEFORE]
+    asked = [Request(before, np.array([len(before) - 1]), np.array([token])) for token in tokens]
+    joined, parted = read_once(asked) if batching.dedup_reads else (asked, list)
+    nll = np.concatenate(parted(_scored(runner, joined, model)))
+    # Negative and other impossible ones are errors where they are measured, which name the token.
+    if np.isfinite(nll).all() and nll.min() > -_ABOVE_ONE and (total := float(np.exp(-nll).sum())) > 1 + _ABOVE_ONE:
+        raise EngineError(
+            f"model {model!r}: the probabilities of {len(tokens)} different tokens after one text sum to {total:.4g}: "
+            "expected 1 or less; its engine has to give negative natural logarithms of probabilities, each that of its "
+            "own target"
+        )

@@ -1,0 +1,137 @@
+"""`Targets`: what a score of likelihoods is made of, target by target, with rows and text; no model runs.
+
+The text comes from the dataset and the tokenizer, which an engine may give without loading its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pytest_lmgate.arrays import Floats
+from pytest_lmgate.data.tags import Tags
+from pytest_lmgate.measure.divergence import Divergences
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.likelihoods import CausalLikelihoods, ConditionalLikelihoods, MaskedLikelihoods
+from pytest_lmgate.measure.measurement import Measurement, digest_of_targets
+from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.settings.gates import EvaluationSpec
+from pytest_lmgate.settings.requests import ChoiceRequest, TextRequest
+from pytest_lmgate.windows.places import TargetPlaces, places_of_pairs, places_of_pieces, places_of_windows
+from pytest_lmgate.windows.tokens import TokenizerFacts
+
+OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
+PlacesCache = dict[tuple[str, str, str], TargetPlaces]
+
+_NO_TOKENIZER = "neither engine gives its tokenizer without loading the model, so its tokens are unknown"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The targets of a measurement.
+
+    Attributes:
+        layout: Their places; its digest identifies the targets.
+        loss: Nats of each target: its NLL, or the divergence there; shape ``[targets]``.
+        rows: Row number in the dataset of each of the layout's rows.
+        texts: Text of each row of the dataset.
+        unplaced: Why `places` is None, if so.
+    """
+
+    layout: TargetLayout
+    loss: Floats
+    rows: Sequence[int]
+    texts: Sequence[str]
+    unplaced: str
+    _places: Callable[[], TargetPlaces | None]
+
+    @cached_property
+    def places(self) -> TargetPlaces | None:
+        """The places of the targets in the texts; None if the text cannot be tokenized the same way again.
+
+        Raises:
+            LmgateError: The tokenizer, or the dataset, cannot be read.
+        """
+        found = self._places()
+        if found is None or len(found.token) != len(self.loss):
+            return None
+        return found
+
+
+def targets_of(evaluator: Evaluator, what: EvaluationSpec, cache: PlacesCache) -> Targets | None:
+    """Return the targets of an evaluation; None if it is not made of losses of tokens.
+
+    Args:
+        evaluator: Has evaluated it.
+        what: The evaluation.
+        cache: Keeps the places that were found last, for the next gate on the same targets.
+    """
+    if isinstance(what.how, TextRequest | ChoiceRequest):
+        return None
+    measurement, statistics = evaluator.cached_statistics(what)
+    if statistics is None:
+        return None
+    if isinstance(measurement, ConditionalLikelihoods):
+        texts = measurement.data.targets
+        every = range(len(texts))
+        return _made(measurement, statistics, every, texts, lambda facts: places_of_pairs(texts, facts), cache)
+    if not isinstance(measurement, OfCorpus) or measurement.metric == "top1":
+        return None
+    data = measurement.data
+    rows = _rows(measurement)
+    return _made(measurement, statistics, rows, data.rows, lambda facts: _places(measurement, facts), cache)
+
+
+def tags_of(evaluator: Evaluator, what: EvaluationSpec) -> Tags:
+    """Return the tags of the rows in a score's sample, by column."""
+    if isinstance(what.how, TextRequest | ChoiceRequest):
+        return evaluator.resolver.rows(what.dataset).tags
+    measurement, _ = evaluator.cached_statistics(what)
+    if not isinstance(measurement, OfCorpus):
+        return evaluator.resolver.rows(what.dataset).tags
+    rows = _rows(measurement)
+    return {column: tuple(tags[row] for row in rows) for column, tags in measurement.data.tags.items()}
+
+
+def _rows(measurement: OfCorpus) -> Sequence[int]:
+    """Return the dataset's row number of each row of the statistics: rows that are read alone lack blank ones."""
+    by_document = isinstance(measurement, MaskedLikelihoods) or measurement.windowing.by_document
+    return measurement.data.documents if by_document else range(len(measurement.data.rows))
+
+
+def _places(measurement: OfCorpus, tokenizer: TokenizerFacts) -> TargetPlaces:
+    data = measurement.data
+    if not isinstance(measurement, MaskedLikelihoods):
+        return places_of_windows(data, measurement.windowing, tokenizer)
+    return places_of_pieces(*measurement.pieces(tokenizer), tokenizer)
+
+
+def _made(
+    measurement: Measurement[Any],
+    statistics: Any,
+    rows: Sequence[int],
+    texts: Sequence[str],
+    places: Callable[[TokenizerFacts], TargetPlaces],
+    cache: PlacesCache,
+) -> Targets:
+    def placed() -> TargetPlaces | None:
+        key = (type(measurement).__name__, str(measurement.shared), statistics.targets)
+        offers = [model.tokenizer for model in measurement.models if model.tokenizer is not None]
+        if key not in cache and offers:
+            found = places(offers[0]())
+            if digest_of_targets(found.read) != statistics.targets:
+                return None
+            cache.clear()
+            cache[key] = found
+        return cache.get(key)
+
+    return Targets(statistics, _loss(measurement, statistics), rows, texts, _NO_TOKENIZER, placed)
+
+
+def _loss(measurement: Measurement[Any], statistics: Any) -> Floats:
+    loss = statistics.kl if isinstance(measurement, Divergences) else statistics.nll
+    return loss.astype(np.float64)  # type: ignore[no-any-return]

@@ -1,0 +1,241 @@
+"""The end of a session, in the controller: lost verdicts, the baseline file, the summary and the report files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.collection import asks_for_all, passed, was_stopped
+from pytest_lmgate.plugin.ledger import Ledger
+from pytest_lmgate.plugin.options import update
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_lmgate.cache.remote import Address
+    from pytest_lmgate.judge.result import FixtureCall, Results, Run, Verdict
+
+_COLOURS = {
+    "pass": {"green": True},
+    "fail": {"red": True},
+    "error": {"red": True},
+    "inconclusive": {"yellow": True},
+    "xfail": {"yellow": True},
+}
+
+
+class Closing:
+    """What the summary shows, and what is printed after it."""
+
+    def __init__(self) -> None:
+        self.verdicts: Sequence[Verdict] = ()
+        self.measured: Sequence[FixtureCall] = ()
+        self.shown: Sequence[FixtureCall] = ()  # what the summary shows of `measured`: failed tests, or all with -v
+        self.notes: list[str] = []
+        self.problems: list[str] = []  # what fails the session although every test passed
+        self.printed: list[str] = []  # reports for stdout
+
+    @property
+    def is_shown(self) -> bool:
+        return any([self.verdicts, self.shown, self.notes, self.problems])
+
+    def results(self, run: Run) -> Results:
+        """Return what reports and the history are made of."""
+        from pytest_lmgate.judge.result import Results
+
+        return Results(
+            run=run, verdicts=tuple(self.verdicts), measured=tuple(self.measured), problems=tuple(self.problems)
+        )
+
+
+def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> Closing:
+    """Find what was lost or broke, write the baseline and the reports."""
+    config, closing = session.config, Closing()
+    closing.problems += [problem for found in ledger.verified for problem in found["problems"]]
+    if broke and passed(session):
+        closing.problems.append(f"{broke}: the session fails")
+    # A session that was stopped (-x, ctrl-c) fails already, and has tests that were not meant to run.
+    if (passed(session) or not was_stopped(session)) and not config.getoption("setuponly", False):
+        closing.problems += [f"{discrepancy}: the session fails" for discrepancy in ledger.discrepancies()]
+    if received := ledger.verdicts():
+        from msgspec.structs import replace
+
+        expected = ledger.expected_to_fail
+        closing.verdicts = [replace(verdict, xfail=verdict.id in expected) for verdict in received]
+    _keep_baseline(closing, ledger, session)
+    if closing.verdicts and options.flag(config, "holm"):
+        from pytest_lmgate.judge.verdict import corrected
+
+        closing.verdicts, notes, blocked = corrected(closing.verdicts, strict=options.flag(config, "strict"))
+        closing.notes += notes
+        closing.problems += blocked
+    closing.notes += ledger.remarks
+    if ledger.verified:
+        from pytest_lmgate.report.terminal import verified_note
+
+        closing.notes.append(verified_note(ledger.verified))
+    closing.notes += ledger.left_out
+    if ledger.not_kept:
+        from pytest_lmgate.report.terminal import not_kept_note
+
+        closing.notes.append(not_kept_note(ledger.not_kept))
+    closing.measured = [each for found in ledger.measured.values() for each in found]
+    shown = [test for test in ledger.measured if config.getoption("verbose", 0) > 0 or ledger.did_fail(test)]
+    closing.shown = [each for test in shown for each in ledger.measured[test]]
+    reports, history = options.reports(config), options.history(config) if closing.verdicts else None
+    if not reports and history is None:
+        return closing
+    call = _this_run(session, closing.verdicts, run)
+    if history is not None:
+        _keep_history(history, closing, call, is_shown=any(kind in ("json", "html") for kind, _ in reports))
+    if reports:
+        from pytest_lmgate.report.formats import write_reports
+
+        folder, results = config.invocation_params.dir, closing.results(call)
+        write_reports(results, reports, folder, closing.printed, closing.problems)
+    return closing
+
+
+def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
+    from pytest_lmgate.errors import escape_controls
+
+    heading, lines = "lmgate", list[tuple[str, str]]()
+    if closing.verdicts or closing.measured:
+        from pytest_lmgate.report.terminal import measured_line, replaced_lines, summary_lines, title
+
+        heading = title(closing.verdicts, closing.measured)
+        lines += summary_lines(closing.verdicts) if closing.verdicts else []
+        lines += [("", f"cache {verdict.id}: {verdict.cache}") for verdict in closing.verdicts if verdict.cache]
+        lines += [("", measured_line(found)) for found in closing.shown]
+        lines += replaced_lines(closing.verdicts)
+    terminal.write_sep("=", heading)  # unlike section(), it ends the line of dots first
+    for outcome, line in lines:
+        terminal.write_line(escape_controls(line), **_COLOURS.get(outcome, {}))
+    for note in closing.notes:
+        terminal.write_line(escape_controls(note))
+    for problem in closing.problems:
+        terminal.write_line(escape_controls(f"ERROR: {problem}"), red=True)
+
+
+def print_reports(config: pytest.Config, closing: Closing) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    for text in closing.printed:
+        if terminal is None:
+            sys.stdout.write(text)
+        else:
+            terminal.ensure_newline()
+            terminal.write(text, flush=True)
+
+
+def _this_run(session: pytest.Session, verdicts: Sequence[Verdict], run: str) -> Run:
+    from pytest_lmgate.judge.provenance import branch, project, provenance
+    from pytest_lmgate.judge.result import Run
+
+    config = session.config
+    # An accelerator comes first: its name says more than the processor's.
+    devices = sorted({verdict.device for verdict in verdicts} - {""}, key=lambda device: (device == "cpu", device))
+    made = provenance(config.rootpath, next(iter(devices), ""))
+    return Run(
+        id=run,
+        project=project(config.rootpath),
+        commit=made.commit,
+        branch=branch(config.rootpath),
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        device=", ".join(devices),
+        hardware=made.hardware,
+        command=_command(config.invocation_params.args),
+        stopped=was_stopped(session),
+    )
+
+
+def _command(arguments: Iterable[str]) -> str:
+    """Return the command without secrets: user, password and query of an address, the value of ``--token``."""
+    from pytest_lmgate.errors import escape_controls
+
+    given = ["pytest", *arguments]
+    given = [re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", escape_controls(str(each), line=True)) for each in given]
+    secret = r"(?i)(\0--?[\w-]*(?:token|key|secret|password)(?:=|\0(?!-)))[^\0]*"
+    return shlex.join(re.sub(secret, r"\1***", "\0".join(given)).split("\0"))
+
+
+def _keep_history(history: Path | Address, closing: Closing, run: Run, *, is_shown: bool) -> None:
+    """Write the run's record, and return the history of each gate if a report shows it."""
+    from msgspec.structs import replace
+
+    from pytest_lmgate.cache.remote import Address, is_from_fork
+    from pytest_lmgate.errors import RecordError
+    from pytest_lmgate.judge.history import append_to_history, read_history
+
+    if isinstance(history, Address) and is_from_fork(os.environ):
+        closing.notes.append(
+            f"--lmgate-history {history}: this run is not recorded, because its code comes from a fork"
+        )
+        return
+    results = closing.results(run)
+    try:
+        is_written = append_to_history(history, results)
+    except OSError as error:
+        closing.problems.append(f"--lmgate-history {history}: cannot be written: {error}")
+        return
+    if not (is_written and is_shown):
+        return
+    from pytest_lmgate.report.history import past_runs
+
+    try:
+        past = past_runs(read_history(history), results)
+    except RecordError as error:
+        closing.notes.append(f"the reports have no history: {error}")
+        return
+    closing.verdicts = [replace(verdict, history=past.get(verdict.id, ())) for verdict in closing.verdicts]
+
+
+def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) -> None:
+    config = session.config
+    if not (ledger.expected or ledger.entries or update(config)):
+        return
+    mode = update(config)
+    full = not ledger.deselected and not was_stopped(session) and asks_for_all(config)
+    folders = list(dict.fromkeys(["", *ledger.folders]))
+    folder_of = {name: _folder_of(name, folders) for name in [*ledger.entries, *ledger.used]}
+    for folder in folders:
+        path, prefix = options.baseline_file(config, folder)
+        own = {name for name, its in folder_of.items() if its == folder}
+        entries = {name: entry for name, entry in ledger.entries.items() if name in own}
+        by_baseline = [name for name in ledger.by_baseline if name in own]
+        if len(folders) > 1 and not own and not path.exists():
+            continue
+        # The last gate that went by the baseline may be gone: then nobody but the file knows of its entry.
+        to_look_at = {
+            "all": session.testscollected > 0,
+            "prune": session.testscollected > 0,
+            "new": bool(by_baseline),
+            "": bool(ledger.expected) and path.exists(),
+        }
+        is_looked_at = full and to_look_at[mode]
+        if entries or mode == "prune" or is_looked_at:
+            from pytest_lmgate.judge.baseline import write_baseline
+
+            notes, problems = write_baseline(
+                path,
+                mode,
+                entries,
+                used=[name for name in ledger.used if name in own] if is_looked_at else None,
+                unknown=ledger.uncollected,
+                expected=by_baseline,
+                unjudged={verdict.id for verdict in closing.verdicts if verdict.verdict == "error"},
+                prefix=prefix,
+            )
+            closing.notes += notes
+            closing.problems += problems
+
+
+def _folder_of(gate: str, folders: Sequence[str]) -> str:
+    return max((folder for folder in folders if not folder or gate.startswith(f"{folder}/")), key=len)

@@ -1,0 +1,269 @@
+"""What a session collects: tests with gates or our fixtures, gates that pytest did not collect, misspelt markers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates, nearest_files, placed
+from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES, metric_called
+from pytest_lmgate.settings.options import find_project_file
+
+
+def gates_of(item: pytest.Item) -> list[str]:
+    return [mark.name for mark in item.iter_markers() if mark.name in MARKER_NAMES]
+
+
+def is_gated(item: pytest.Item) -> bool:
+    return bool(gates_of(item))
+
+
+def is_measuring(item: pytest.Item) -> bool:
+    return not FIXTURES.keys().isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def mixed_up(gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> list[str]:
+    return [*_same_ids([*gated, *measuring]), *_shared_fixtures(measuring)]
+
+
+def _same_ids(items: Sequence[pytest.Item]) -> list[str]:
+    """Refuse tests in two files that have the same id: one verdict would hide the other.
+
+    pytest counts ids from rootdir, and those of tests outside it from the folder on the command line.
+    """
+    files: dict[str, Path] = {}
+    return [
+        f"{item.path} and {first} both have a test {item.nodeid}, since pytest's rootdir is {item.config.rootpath}: "
+        "call pytest with --rootdir of a folder that contains both"
+        for item in items
+        if (first := files.setdefault(item.nodeid, item.path)) != item.path
+    ]
+
+
+def _shared_fixtures(items: Sequence[pytest.Item]) -> list[str]:
+    """Refuse fixtures that measure once for tests of several projects: names differ between projects."""
+    if not items or options.project_file(items[0].config):
+        return []
+    projects: dict[int, Path | None] = {}
+    problems = []
+    for item in items:
+        info: Any = getattr(item, "_fixtureinfo", None)
+        known = {} if info is None else info.name2fixturedefs
+        for name, definitions in known.items():
+            if definitions[-1].scope not in ("session", "package") or not _measures(name, known):
+                continue
+            own = find_project_file(item.path.parent)
+            if (first := projects.setdefault(id(definitions[-1]), own)) != own:
+                problems.append(
+                    f"the fixture {name!r} has one result for tests of two projects, {first} and {own}: give it the "
+                    "scope 'module', or define it once in each project"
+                )
+    return problems
+
+
+def _measures(name: str, known: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether a fixture of the user's requests one of ours, directly or not."""
+    if name in FIXTURES:
+        return False
+    needed, todo = set[str](), [name]
+    while todo:  # fixtures that need each other in a circle are pytest's to refuse
+        requested = known[each][-1].argnames if (each := todo.pop()) in known else ()
+        todo += {*requested} - needed
+        needed.update(requested)
+    return not FIXTURES.keys().isdisjoint(needed)
+
+
+def refuse_late_gates(item: pytest.Item, expected: int) -> None:
+    """Fail a test that got more gates than `expected` after its setup, which measures them."""
+    names = gates_of(item)
+    if len(names) > expected and not item.config.getoption("no_lmgate"):
+        pytest.fail(
+            f"{item.nodeid}: a gate was added too late ({', '.join(dict.fromkeys(names))}): add it in a fixture of "
+            "the test, or at collection; gates are measured once the test's fixtures are set up",
+            pytrace=False,
+        )
+
+
+def test_id(item: pytest.Item) -> str:
+    """Node id as the user would write it; xdist's loadgroup appends ``@group`` on its workers."""
+    if not getattr(item.config.option, "loadgroup", False):
+        return item.nodeid
+    marks = list(item.iter_markers("xdist_group"))
+    groups = [str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks]
+    # All groups of a test, or with an older xdist the nearest one; an id may have its own @, as in [org/name@main].
+    suffixes = [f"@{'_'.join(sorted(set(groups)))}", *(f"@{group}" for group in groups[:1])]
+    found = next((suffix for suffix in suffixes if groups and item.nodeid.endswith(suffix)), "")
+    return item.nodeid.removesuffix(found)
+
+
+def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
+    """Name each lmgate.yaml whose gates pytest did not collect: `pytest tests` skips a file next to the folder.
+
+    Files that the user skips on purpose (``--ignore``, node ids, ``--lf``) are not named.
+
+    Raises:
+        ConfigError: One of the files cannot be read.
+    """
+    if config.getoption("no_lmgate"):
+        return []
+    files = [file for file in asked_files(config) if placed(file) not in collected]
+    return [sentence for file in files if (sentence := _left_out(config, file))]
+
+
+def hidden(config: pytest.Config) -> list[str]:
+    """Name each lmgate.yaml that the variable LMGATE_CONFIG hides."""
+    given = os.environ.get("LMGATE_CONFIG")
+    if not given or config.getoption("--lmgate-config") or config.getini("lmgate_config"):
+        return []
+    named = options.project_file(config)
+    return [
+        f"the environment variable LMGATE_CONFIG={given} hides the gates of {file}: unset it, or use --lmgate-config"
+        for file in nearest_files(config)
+        if file.exists() and named and not file.samefile(named) and mentions_gates(file)
+    ]
+
+
+def _left_out(config: pytest.Config, file: Path) -> str:
+    if _is_meant(config, file) or not mentions_gates(file):
+        return ""
+    from pytest_lmgate.report.text import counted
+    from pytest_lmgate.settings.file import read_gates
+
+    gates, problems = read_gates(file)
+    count = len(gates) + len(problems)
+    if not count:
+        return ""
+    inside = Path(os.path.relpath(file, config.invocation_params.dir))
+    gates_were = f"{counted(count, 'gate')} of {file.name} {'were' if count != 1 else 'was'} not collected"
+    return f"{gates_were} ({_why(config, file)}): add {inside} to pytest's arguments"
+
+
+def _is_meant(config: pytest.Config, file: Path) -> bool:
+    by_id = any("::" in argument for argument in config.args)
+    return by_id or bool(
+        getattr(config.option, "lf", False) or config.hook.pytest_ignore_collect(collection_path=file, config=config)
+    )
+
+
+def _why(config: pytest.Config, file: Path) -> str:
+    here = config.invocation_params.dir
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return "pytest was given other paths"
+    if not file.resolve().is_relative_to(here.resolve()):
+        return f"pytest was started in {here.name}"
+    return f"pytest does not enter {file.parent.name}"
+
+
+def are_all_in(found: Iterable[pytest.Item], left: Iterable[pytest.Item]) -> bool:
+    """Whether all collected tests still run, even if a plugin does not report what it deselects."""
+    kept = set(map(id, left))  # not by node id, which xdist changes
+    return all(id(item) in kept for item in found)
+
+
+def only_lists(config: pytest.Config) -> bool:
+    lists = ("collectonly", "lmgate_plan", "showfixtures", "show_fixtures_per_test")
+    return any(getattr(config.option, name, False) for name in lists)
+
+
+def passed(session: pytest.Session) -> bool:
+    return session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def was_stopped(session: pytest.Session) -> bool:
+    return bool(session.shouldfail or session.shouldstop) or session.exitstatus == pytest.ExitCode.INTERRUPTED
+
+
+def asks_for_all(config: pytest.Config) -> bool:
+    """Whether the command line selects everything: only a full run knows which baseline entries have no gate."""
+    option = config.option
+    selects = ("lf", "stepwise", "ignore", "ignore_glob", "deselect", "keyword", "markexpr", "maxfail")
+    others = ("override_ini", "noconftest", "lmgate_config", "inifilename")
+    by_arguments = config.args_source is pytest.Config.ArgsSource.ARGS
+    in_rootdir = config.invocation_params.dir.resolve() == config.rootpath.resolve()
+    return in_rootdir and not by_arguments and not any(getattr(option, name, None) for name in selects + others)
+
+
+def keep_files(config: pytest.Config, words: Iterable[str]) -> None:
+    """Have pytest-testmon collect the files that contain one of `words`, the names of markers and fixtures.
+
+    It deselects tests whose Python code did not change, and does not see that a model or a dataset did. Other tests
+    are left to it.
+    """
+    if (plugin := _testmon(config)) is None:
+        return
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b".encode())
+
+    def measures(file: str) -> bool:
+        with contextlib.suppress(OSError):
+            return pattern.search((config.rootpath / file).read_bytes()) is not None
+        return True
+
+    plugin.deselected_files = [file for file in plugin.deselected_files if not measures(file)]
+
+
+def keep_tests(config: pytest.Config, items: Iterable[pytest.Item], measures: Callable[[pytest.Item], bool]) -> None:
+    if (plugin := _testmon(config)) is None:
+        return
+    kept = {item.nodeid for item in items if measures(item)}
+    plugin.deselected_tests = [test for test in plugin.deselected_tests if test not in kept]
+
+
+def _testmon(config: pytest.Config) -> Any:
+    plugin = config.pluginmanager.get_plugin("TestmonSelect")
+    has_lists = all(isinstance(getattr(plugin, name, None), list) for name in ("deselected_files", "deselected_tests"))
+    return plugin if has_lists else None
+
+
+_CLOSE = 0.85  # by difflib: ppl_mx is 0.92 from ppl_max
+_ENDS = {"min": "min", "minimum": "min", "max": "max", "maximum": "max"}
+_FILLERS = ("score", "value", "limit", "gate", "lmgate")
+_ARGUMENTS = 3  # that any gate has: model, dataset, limit
+
+
+def mistyped(items: Iterable[pytest.Item], markers: Collection[str]) -> list[str]:
+    """Return a sentence for each mark that looks like a misspelt one of `markers`: pytest only warns.
+
+    Marks without arguments cannot be gates, and marks that the project registers are its own.
+    """
+    unknown: dict[str, tuple[pytest.Item, int]] = {}  # the first of a name, and how many arguments it has
+    for item in items:
+        for mark in item.iter_markers():
+            if mark.name not in markers and (mark.args or mark.kwargs):
+                unknown.setdefault(mark.name, (item, len(mark.args) + len(mark.kwargs)))
+    if not unknown:
+        return []
+    config = next(item.config for item, _ in unknown.values())
+    registered = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    found = {
+        name: _meant(name, arguments, markers) for name, (_, arguments) in unknown.items() if name not in registered
+    }
+    return [
+        f"{unknown[name][0].nodeid}: @pytest.mark.{name}: no such gate, did you mean {meant!r}? Register your own "
+        "marks under `markers` in the ini file"
+        for name, meant in found.items()
+        if meant
+    ]
+
+
+def _meant(name: str, arguments: int, markers: Collection[str]) -> str:
+    import difflib  # imported lazily: sessions without unknown marks never need it
+
+    close = difflib.get_close_matches(name, markers, n=1, cutoff=_CLOSE)
+    return next(iter([*_renamed(name, arguments, markers), *close]), "")
+
+
+def _renamed(name: str, arguments: int, markers: Collection[str]) -> list[str]:
+    """Return the marker that a name may mean: ``perplexity_max``, ``maxPPL``, ``ppl_min``, or ``ppl``."""
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name)]
+    ends = [_ENDS[word] for word in words if word in _ENDS]
+    if not ends and arguments < _ARGUMENTS:
+        return []
+    metric = metric_called("".join(word for word in words if word not in _ENDS and word not in _FILLERS))
+    return [marker for end in [*ends, "min", "max"] if (marker := f"{metric}_{end}") in markers]

@@ -1,0 +1,183 @@
+"""pytest-xdist: the controller tells workers of the run, learns which gates they expect, and distributes tests.
+
+All gates of a model go to one worker, so that no other loads the model. This applies to the default ``--dist load``
+only, and not if another plugin schedules the tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import tempfile
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.plugin import options
+from pytest_lmgate.plugin.ledger import VERIFIED, Ledger
+
+
+class Controller:
+    """Hooks that xdist calls in the controller; `worker_input` returns what each worker gets."""
+
+    def __init__(self, ledger: Ledger, worker_input: Callable[[], Mapping[str, Any]]) -> None:
+        self._ledger, self._worker_input = ledger, worker_input
+        self._handover: Path | None = None  # where workers write what they expect
+        self._collected = False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        if self._handover is None:
+            self._handover = Path(tempfile.gettempdir()) / f"lmgate-{uuid.uuid4().hex}.json"
+        node.workerinput["lmgate_handover"] = str(self._handover)
+        node.workerinput["lmgate_by_model"] = node.config.getoption("dist") == "load"
+        node.workerinput.update(self._worker_input())
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Generator[None, Any, Any]:
+        return by_model((yield), config, log, self._ledger)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        assert self._handover is not None
+        self._collected = True
+        self._ledger.load(self._handover)
+        if self._ledger.problem:
+            self._handover.unlink(missing_ok=True)
+            raise pytest.UsageError(self._ledger.problem)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        output = getattr(node, "workeroutput", {})
+        if VERIFIED in output:
+            self._ledger.verified += output[VERIFIED]
+        elif options.text(node.config, "verify"):
+            problem = f"--lmgate-verify: the worker {node.gateway.id} ended before it verified its cache hits"
+            self._ledger.verified.append({"problems": [problem]})
+
+    def end(self) -> bool:
+        """Read what the workers wrote last; return whether any of them finished collecting."""
+        if self._handover is None:
+            return True
+        self._ledger.load(self._handover)
+        self._handover.unlink(missing_ok=True)
+        return self._collected
+
+
+def by_model(scheduler: Any, config: pytest.Config, log: Any, ledger: Ledger) -> Any:
+    """Return a scheduler that keeps a model's gates together, if xdist's default one was chosen."""
+    from xdist.scheduler import LoadScheduling
+
+    if type(scheduler) is not LoadScheduling:
+        return scheduler
+
+    class ModelScheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
+        """Sends all tests of a group to one worker.
+
+        A worker starts a test only when it knows the next one or that there is none, so a worker without tests is shut
+        down. Tests of a dead worker go to any other.
+        """
+
+        def __init__(self, config: pytest.Config, log: Any) -> None:
+            super().__init__(config, log)
+            self._workers: dict[str, Any] = {}  # by group
+
+        def schedule(self) -> None:
+            super().schedule()
+            for node in self.nodes:
+                self.check_schedule(node)
+
+        def check_schedule(self, node: Any, duration: float = 0) -> None:
+            if self.pending and not any(self._may_run(node, test) for test in self.pending):
+                node.shutdown()
+            else:
+                super().check_schedule(node, duration)
+
+        def remove_node(self, node: Any) -> str | None:
+            self._workers = {group: owner for group, owner in self._workers.items() if owner is not node}
+            died_in: str | None = super().remove_node(node)
+            return died_in
+
+        def _send_tests(self, node: Any, num: int) -> None:
+            groups, workers = self._groups, self._workers
+            if not groups:
+                super()._send_tests(node, num)
+                return
+            chosen = [test for test in self.pending if workers.get(groups.get(test, "")) is node]
+            free = [test for test in self.pending if groups.get(test) not in workers]
+            for test in free:
+                if len(chosen) >= num:
+                    break
+                group = groups.get(test)
+                if group is None:
+                    chosen.append(test)
+                else:
+                    workers[group] = node
+                    chosen += [each for each in free if groups.get(each) == group]
+                    break  # the next model is for the next worker that asks
+            if sent := dict.fromkeys(chosen[:num]):
+                self.pending[:] = [test for test in self.pending if test not in sent]
+                self.node2pending[node].extend(sent)
+                node.send_runtest_some(list(sent))
+
+        def _may_run(self, node: Any, test: int) -> bool:
+            return self._workers.get(self._groups.get(test, ""), node) is node
+
+        @functools.cached_property
+        def _groups(self) -> Mapping[int, str]:
+            groups = groups_of(ledger.models)
+            return {number: groups[test] for number, test in enumerate(self.collection or ()) if test in groups}
+
+    return ModelScheduling(config, log)
+
+
+def groups_of(models: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the group of each test: connected components of tests that share models."""
+    links: dict[str, str] = {}
+
+    def group(model: str) -> str:
+        while (other := links.setdefault(model, model)) != model:
+            model = other
+        return model
+
+    loading = {test: needed for test, needed in models.items() if needed}
+    for first, *others in loading.values():
+        for other in others:
+            links[group(other)] = group(first)
+    return {test: group(first) for test, (first, *_) in loading.items()}
+
+
+def to_builtins(report: pytest.TestReport) -> None:
+    """Turn a `Score` and other subclasses of builtins in a report into builtins.
+
+    A worker crashes when it sends anything else, and loses the report: the session could end green.
+    A record of this package becomes JSON, in which infinity and half of a surrogate pair are safe.
+    """
+    for name, value in list(vars(report).items()):
+        with contextlib.suppress(RecursionError):  # of a list that contains itself, from another plugin
+            setattr(report, name, _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if value is None or kind in (str, int, float, bool):
+        return value
+    if kind in (list, tuple):
+        return kind(map(_plain, value))
+    if kind is dict:
+        return {_plain(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int):
+        return int.__index__(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if not kind.__module__.startswith("pytest_lmgate."):
+        return value
+    import msgspec
+
+    return json.dumps(msgspec.to_builtins(value)) if isinstance(value, msgspec.Struct) else str(value)

@@ -1,1 +1,0 @@
-"""What passes between the controller of xdist and its workers."""

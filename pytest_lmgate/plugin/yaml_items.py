@@ -1,0 +1,197 @@
+"""The ``gates:`` of lmgate.yaml as tests: one item per gate, which carries the gate's marker as a Python test would.
+
+The hooks judge them as any marked test. A file is parsed only if it contains ``gates``, or a key that may be a
+misspelling of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.plugin import options
+from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt, read_project_file
+
+if TYPE_CHECKING:
+    from pytest_lmgate.settings.file import YamlGate
+
+# Matches flow style in one line, and any unknown key at the start of a line, such as `gatse:`: the parser refuses it.
+_GATES = (
+    r"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"
+    r"|^(?![\"']?(?:defaults|models|datasets)[\"']?\s*:)[\"'\w][^:#\n]*:(?:\s|$)"
+)
+
+
+class GateFile(pytest.File):
+    problems: list[str]  # raised at the end of the collection
+
+    def collect(self) -> Iterator[GateItem]:
+        """Yield the gates model by model, so that each model is loaded once."""
+        from pytest_lmgate.errors import LmgateError
+        from pytest_lmgate.settings.file import read_gates
+        from pytest_lmgate.settings.gates import untaken
+
+        by_testpaths = self.config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        if by_testpaths and self.ihook.pytest_ignore_collect(collection_path=self.path, config=self.config):
+            return  # pytest ignores no argument, but `add_to_testpaths` added this one
+        try:
+            gates, problems = read_gates(self.path)
+        except LmgateError as error:
+            self.problems.append(str(error))
+            return
+        self.problems += problems
+        by_model: dict[str, list[GateItem]] = {}
+        names: set[str] = set()
+        for gate in gates:
+            names.add(name := untaken(gate.gate.label, names))
+            # The node id is given, since pytest splits it at brackets as it does later for --lf.
+            item: GateItem = GateItem.from_parent(self, name=name, nodeid=f"{self.nodeid}::{name}", entry=gate)
+            by_model.setdefault(gate.gate.evaluation.model_name, []).append(item)
+        for items in by_model.values():
+            yield from items
+
+
+class GateItem(pytest.Item):
+    def __init__(self, *, entry: YamlGate, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        marker = getattr(pytest.mark, entry.marker)(**entry.arguments)
+        self.entry, self.mark = entry, marker.mark
+        self.add_marker(marker)
+
+    def runtest(self) -> None:
+        """Do nothing: the hooks measure and judge."""
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.entry.line - 1, self.name
+
+
+def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) -> GateFile | None:
+    explicit = options.project_file(parent.config)
+    if file_path.name != (explicit.name if explicit else FILE_NAME) or (explicit and not _same(explicit, file_path)):
+        return None
+    if not mentions_gates(file_path):
+        return None
+    node: GateFile = GateFile.from_parent(parent, path=file_path)
+    node.problems = problems
+    return node
+
+
+def wrong_files(folder: pytest.Directory) -> list[str]:
+    """Return what is wrong with a folder's lmgate.yaml, even if pytest skips it, such as a broken link."""
+    if options.project_file(folder.config):
+        return []
+    problems = {
+        file: f"{file} is not read, since only a file named {FILE_NAME} is: rename it, or leave it out with --ignore"
+        for file in misspelt(folder.path)
+    }
+    file = folder.path / FILE_NAME
+    if file.is_symlink() or file.exists():
+        try:
+            read_project_file(file)
+        except ConfigError as error:
+            problems[file] = str(error)
+    ignored = folder.ihook.pytest_ignore_collect
+    return [problem for file, problem in problems.items() if not ignored(collection_path=file, config=folder.config)]
+
+
+def add_to_testpaths(config: pytest.Config) -> None:
+    """Collect an lmgate.yaml in rootdir that ``testpaths`` excludes: its gates would silently not run."""
+    for file in asked_files(config):
+        if not file.is_file() or not _inside(file, config.rootpath) or not mentions_gates(file):
+            continue
+        if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
+            config.args.append(str(file))
+
+
+def asked_files(config: pytest.Config) -> list[Path]:
+    """Return the lmgate.yaml of ``--lmgate-config``, or else the nearest one to each path on the command line."""
+    named = options.project_file(config)
+    return [named] if named else nearest_files(config)
+
+
+def nearest_files(config: pytest.Config) -> list[Path]:
+    here = config.invocation_params.dir
+    # A link counts where it is, not where it leads.
+    paths = [Path(os.path.abspath(here / argument.partition("::")[0])) for argument in config.args]  # noqa: PTH100
+    found = [find_project_file(path if path.is_dir() else path.parent) for path in paths]
+    return list(dict.fromkeys(file for file in found if file is not None))
+
+
+def entry_of(item: pytest.Item, mark: pytest.Mark) -> YamlGate | None:
+    return item.entry if isinstance(item, GateItem) and mark is item.mark else None
+
+
+def mentions_gates(file: Path) -> bool:
+    try:
+        text = read_project_file(file)
+    except ConfigError:
+        return True  # reading it later says why it cannot be read
+    return "\0" in text or bool(re.search(_GATES, text))  # UTF-16 has zeros, and the parser refuses it
+
+
+def placed(file: Path) -> Path:
+    return file.parent.resolve() / file.name
+
+
+def _inside(file: Path, path: Path) -> bool:
+    return placed(file).is_relative_to(path.resolve())
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+# Where a gate stands: the line of its marker, for reports that point at it.
+
+
+class MarkerLines:
+    """Finds the lines of gates; each file is read once."""
+
+    def __init__(self) -> None:
+        self._decorators = functools.cache(_decorators)
+
+    def place_of(self, item: pytest.Item, mark: pytest.Mark) -> tuple[str, int]:
+        """Return the file and line (from 1) of a gate.
+
+        That is the line of the marker's decorator, or of the test for markers of a class, a module or a parameter.
+        """
+        path, begin, _ = item.reportinfo()
+        if begin is None:
+            return "", 0
+        file, line = str(Path(path)), begin + 1
+        if isinstance(item, pytest.Function):
+            # The last decorator is the first in the list.
+            marks = getattr(item.obj, "pytestmark", [])
+            own = [each for each in reversed(marks if isinstance(marks, list) else []) if each.name == mark.name]
+            lines = [at for name, at in self._decorators(file).get(line, []) if name == mark.name]
+            if len(own) == len(lines):  # else some have other names there
+                line = next((at for each, at in zip(own, lines, strict=True) if each is mark), line)
+        return file, line
+
+
+def _decorators(file: str) -> dict[int, list[tuple[str, int]]]:
+    """Return names and lines of each function's decorators, by the line of the first one."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):  # tests may come from something else than Python's text
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list:
+            called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+            names = [each.attr if isinstance(each, ast.Attribute) else "" for each in called]
+            lines = [each.lineno for each in node.decorator_list]
+            found[lines[0]] = list(zip(names, lines, strict=True))
+    return found

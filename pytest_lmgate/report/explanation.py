@@ -1,0 +1,300 @@
+"""The failure text: everything a person needs in order to believe a verdict, and to see it again."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from pytest_lmgate.errors import escape_controls
+from pytest_lmgate.judge.attribution import Attribution, Passage, TagChange, TokenChange
+from pytest_lmgate.judge.result import Bounded, Verdict
+from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.text import counted, ending, excerpt
+from pytest_lmgate.report.wording import answer_counts, degradation, divergence_lines, interval, number, size, tolerance
+from pytest_lmgate.settings.metrics import METRICS
+from pytest_lmgate.stats.comparison import Comparison, no_interval
+from pytest_lmgate.stats.means import Rule
+
+_HELP = '"My build is red: what now?" (docs/howto/red_build.md of pytest-lmgate)'
+_RULES: Mapping[Rule, str] = {
+    "student": "by Student's t",
+    "hall": "by Hall's method",
+    "tango": "by Tango's test",
+    "wilson": "by Wilson's interval",
+    "bootstrap": "by a paired bootstrap",
+    "unchanged": "of which none changed",
+}
+
+
+def explain(verdict: Verdict) -> str:
+    return escape_controls("\n".join(_lines(verdict)))
+
+
+def _lines(verdict: Verdict) -> list[str]:
+    name = METRICS[verdict.metric].title if verdict.metric in METRICS else verdict.metric
+    if verdict.value is None:
+        done = "judged" if verdict.marker == "no_regression" else "measured"
+        return [  # the cause first: CI services and pytest's own summary show one line
+            f"{verdict.marker}: {verdict.message}",
+            f"  {name} of {verdict.model!r} on {verdict.dataset!r} could not be {done}",
+        ]
+    if verdict.comparison is not None:
+        return _compared(verdict, verdict.comparison, name)
+    if verdict.limit is None:
+        begin = f"{verdict.marker}: {name} {number(verdict.value)} of {verdict.model!r} on {verdict.dataset!r}"
+        return [f"{begin}: {verdict.message}", *_facts(*_how_measured(verdict)), *_next(verdict)]
+    value, limit = distinct(verdict.value, verdict.limit)
+    at_least = "at least " if verdict.at_least else ""
+    noise = "" if verdict.interval is None else f" {interval(*verdict.interval)}"
+    outside = verdict.value > verdict.limit if verdict.marker.endswith("_max") else verdict.value < verdict.limit
+    relation = ("above" if verdict.value > verdict.limit else "below") if outside else "within"
+    excess = verdict.value - verdict.limit
+    share = f" ({excess / abs(verdict.limit):+.2%})" if verdict.limit else ""
+    details = verdict.details
+    against = f" against {details['reference']!r}" if details else ""
+    figures = divergence_lines(details, iid=verdict.iid) if details else ["", "", ""]
+    stopped = "stopped early by --lmgate-fail-fast: the sum so far already proves it"
+    return [
+        f"{verdict.marker}: {name} {at_least}{value}{noise} of {verdict.model!r}{against} on {verdict.dataset!r} "
+        f"is {relation} the limit {limit}",
+        *_facts(
+            ("by", f"{at_least}{excess:+.4g}{share}"),
+            ("verdict", conclusion(verdict)),
+            *_how_measured(verdict),
+            *zip(("perplexity", "KL", "tokens"), figures, strict=True),
+            ("note", stopped if verdict.at_least else ""),
+        ),
+        *_worst(verdict),
+        *_next(verdict),
+    ]
+
+
+def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
+    assert verdict.value is not None
+    value, reference = distinct(verdict.value, found.reference)
+    worse = f"{size(found, abs(found.degradation))} {'worse' if found.degradation > 0 else 'better'}"
+    relation = "the same as" if found.degradation == 0 else f"{worse} than"
+    p_value = "" if found.p_value is None else f"p = {found.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"
+    power = ""
+    if found.detectable is not None and found.detectable > found.tolerance.size and verdict.verdict != "fail":
+        power = f"the smallest change this gate can see is {size(found, found.detectable)}"
+    return [
+        f"{verdict.marker}: {name} {value} of {verdict.model!r} on {verdict.dataset!r} is {relation} "
+        f"{reference} of the {found.against}: {verdict.verdict.upper()} at a tolerance of "
+        f"{tolerance(found, verdict.metric)}",
+        *_facts(
+            ("degraded", f"{degradation(found)}{_level(found)}"),
+            ("verdict", conclusion(verdict)),
+            ("noise", _noise(found.clusters, found.clustered_by, found.bounds)),
+            ("power", power),
+            ("bootstrap", p_value),
+            *(("note", note) for note in found.notes),
+            *_how_measured(verdict),
+        ),
+        *attribution_lines(verdict),
+        *_worst(verdict),
+        *_next(verdict),
+    ]
+
+
+def conclusion(verdict: Verdict) -> str:
+    """Return why the bounds led to the verdict, and what would settle it; empty without bounds."""
+    if verdict.comparison is not None:
+        return _of_comparison(verdict, verdict.comparison)
+    return "" if verdict.bounded is None else _of_bounds(verdict, verdict.bounded)
+
+
+def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
+    level = f"{100 * bounded.confidence:.15g}%"
+    if bounded.lower is None or bounded.upper is None:
+        return f"inconclusive: {no_interval(bounded.clusters, bounded.clustered_by)}"
+    noise = _noise(bounded.clusters, bounded.clustered_by, bounded.bounds)
+    bounds = f"{interval(bounded.lower, bounded.upper)} ({noise})"
+    if verdict.verdict in ("pass", "fail"):
+        side = "within" if verdict.verdict == "pass" else "beyond"
+        return f"the value is {side} the limit with {level} confidence: {bounds}"
+    build = "the build fails" if verdict.blocking else "the build does not fail"
+    text = f"inconclusive at {level}: the limit lies within the noise {bounds}; {build}"
+    return f"{text}; about {bounded.needed:,} {verdict.unit}s would settle it" if bounded.needed else text
+
+
+def _counted(clusters: int, clustered_by: str) -> str:
+    return counted(clusters, clustered_by.removesuffix("s")) + " of text" * (clustered_by == "blocks")
+
+
+def _noise(clusters: int, clustered_by: str, rule: Rule | None) -> str:
+    return "" if rule is None else f"from {_counted(clusters, clustered_by)}, {_RULES[rule]}"
+
+
+def _level(found: Comparison) -> str:
+    return "" if found.bounds is None else f", each end at {100 * found.confidence:.15g}%"
+
+
+def _of_comparison(verdict: Verdict, found: Comparison) -> str:
+    level = f"{100 * found.confidence:.15g}%"
+    if verdict.verdict == "pass":
+        return found.reason or f"the change is within the tolerance with {level} confidence"
+    if verdict.verdict == "fail":
+        return f"the change is beyond the tolerance with {level} confidence"
+    is_beyond = found.degradation > found.tolerance.size
+    if verdict.blocking and not is_beyond:
+        build = "--lmgate-strict fails the build"
+    else:
+        build = f"the build {'fails' if verdict.blocking else 'does not fail'}, because the measured change is "
+        build += f"{'beyond' if is_beyond else 'within'} the tolerance"
+    text = f"inconclusive at {level}: {build}"
+    if verdict.is_corrected:
+        text += f"; it is {found.decision.upper()} alone, before Holm's correction"
+    if found.needed is not None and found.degradation == 0 and found.bounds in ("tango", "unchanged"):
+        shown = size(found, found.tolerance.size)
+        text += f"; it needs {found.needed:,} {verdict.unit}s without a change to show less than {shown}"
+    elif found.needed is not None:
+        text += f"; about {found.needed:,} {verdict.unit}s would settle it"
+    return f"{text}; {found.reason}" if found.reason else text
+
+
+def _how_measured(verdict: Verdict) -> list[tuple[str, str]]:
+    return [
+        ("signature", verdict.signature),
+        ("scored", _scored(verdict)),
+        ("answers", answer_counts(verdict.answers, always=True)),
+        ("measured", _provenance(verdict)),
+    ]
+
+
+def _next(verdict: Verdict) -> list[str]:
+    again = ["pytest", verdict.test, *verdict.arguments]
+    if not verdict.failed:
+        return _facts(("reproduce", shlex.join(again)))
+    file = Path(verdict.file)
+    file = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    place = f" in {file}:{verdict.line}" if verdict.file else ""
+    accept = f"set another {'limit' if verdict.comparison is None else 'tolerance'}{place}"
+    if verdict.comparison is not None and verdict.comparison.against.startswith("baseline"):
+        accept = f"{shlex.join([*again, '--lmgate-update'])}, and commit the baseline"
+    return _facts(
+        ("reproduce", shlex.join(again)),
+        ("accept", accept),
+        ("layers", verdict.layers),
+        ("help", _HELP),
+    )
+
+
+def _worst(verdict: Verdict) -> list[str]:
+    """Return a line for prompt, reference and output of each row, cut to the terminal."""
+    if not verdict.worst:
+        return []
+    digits = max(len(f"{each.row:,}") for each in verdict.worst)
+    with_prompt = any(each.prompt for each in verdict.worst)
+    with_answer = any(each.answer is not None for each in verdict.worst)
+    texts_of = f"{'end of the prompt, ' * with_prompt}reference, output{', answer' * with_answer}"
+    before = verdict.worst[0].before is not None
+    lines = _facts(("worse rows" if before else "worst rows", f"row (from 0), score{' (before)' * before}, {texts_of}"))
+    for each in verdict.worst:
+        then = "" if each.before is None else f"({each.before:.4g})  "
+        begin = f"    {each.row:{digits},}  {each.score:8.4g}  {then}"
+        width = max(20, shutil.get_terminal_size().columns - len(begin))
+        # The question stands at the end of a prompt with examples, and so does the answer of a text with reasoning.
+        shown = [ending(each.prompt, width)] * with_prompt + [excerpt(each.reference, width)]
+        shown += (
+            [ending(each.output, width), excerpt(each.answer or "", width)]
+            if with_answer
+            else [excerpt(each.output, width)]
+        )
+        shown = [text or "(empty)" for text in shown]
+        lines += [(" " * len(begin) if number else begin) + text for number, text in enumerate(shown)]
+    return lines
+
+
+def _facts(*pairs: tuple[str, str]) -> list[str]:
+    return [f"  {key:<10} {text}" for key, text in pairs if text]
+
+
+def _scored(verdict: Verdict) -> str:
+    count = f"{verdict.n:,} {verdict.unit}s" if verdict.n is not None else "unknown"
+    if verdict.at_least:
+        return count
+    if (statistic := verdict.details.get("statistic", "mean")) != "mean":
+        return f"{count}; no interval: {statistic} is not a mean"
+    if verdict.stderr is None:
+        few = "too few independent rows" if verdict.unit == "row" else "too little text"
+        return f"{count}; no interval: {few} to estimate the noise"
+    return f"{count}, standard error {verdict.stderr:.3g}, interval at 95%"
+
+
+def _provenance(verdict: Verdict) -> str:
+    if not verdict.fingerprint:
+        return f"now, in {verdict.seconds:.1f} s; not kept, because a function has no content to hash"
+    where = f"fingerprint {verdict.fingerprint[:12]}"
+    if verdict.cached:
+        return f"earlier, from the cache ({where}); --lmgate-refresh measures again"
+    return f"now, in {verdict.seconds:.1f} s ({where})"
+
+
+def attribution_lines(verdict: Verdict, *, most: tuple[int, int, int] = (3, 2, 5), width: int = 0) -> list[str]:
+    """Return where a candidate got worse, in the lines of an explanation.
+
+    Args:
+        verdict: Of a gate that compared.
+        most: How many passages, tokens of each, and tags to show; the JSON report has all.
+        width: Characters of a line; the terminal's if 0.
+    """
+    where, found = verdict.where, verdict.comparison
+    if where is None or found is None:
+        return []
+    width = width or shutil.get_terminal_size().columns
+    passages, tokens, tags = most
+    lines = []
+    if where.passages:
+        also = ", and at which tokens" if any(passage.tokens for passage in where.passages) else ""
+        lines.append(f"  where      parts of the text that cost most: by how much the loss rose{also}")
+        for passage in where.passages[:passages]:
+            begin = f"    {passage.place}: {_rise(passage, where.per)}  "
+            lines.append(f"{begin}{excerpt(passage.begins, max(20, width - len(begin)))}".rstrip())
+            lines += [_token(token, width) for token in passage.tokens[:tokens]]
+    return lines + _tags(found, where, tags) + [f"  note       {excerpt(note, 300)}" for note in where.notes]
+
+
+def _rise(passage: Passage, per: str) -> str:
+    """Return by how much a passage's loss rose: in all, by which passages are sorted, and for each unit."""
+    each = f"{passage.rise / passage.count:+.2g} each"
+    return f"{passage.rise:+.3g} nats over {counted(passage.count, per)} ({each})"
+
+
+def _token(token: TokenChange, width: int) -> str:
+    """One line: the token in brackets, with its context."""
+    begin = f"      {token.loss - token.reference:+8.3g}  "
+    losses = f"  ({token.reference:.3g} to {token.loss:.3g})"
+    room = max(20, width - len(begin) - len(losses) - 2)
+    shown = excerpt(token.token, room // 2)
+    room = max(8, room - len(shown))
+    before = ending(token.before, room * 2 // 3)
+    return f"{begin}{before}[{shown}]{excerpt(token.after, max(4, room - len(before)))}{losses}"
+
+
+def _tags(found: Comparison, where: Attribution, most: int) -> list[str]:
+    worse = [tag for tag in where.tags if tag.is_worse]
+    texts = [f"{_tag_name(tag)} {_changed(found, tag)}, {counted(tag.rows, 'row')}" for tag in worse[:most]]
+    if len(worse) > most:
+        texts.append(f"{len(worse) - most} more that got worse beyond noise")
+    if others := [tag for tag in where.tags if not tag.is_worse]:
+        names = ", ".join(f"{_tag_name(tag)} {_changed(found, tag)}" for tag in others[:most])
+        more = len(others) - len(others[:most]) + where.more_tags
+        texts.append(f"not worse beyond noise: {names}{f' and {more} more' if more else ''}")
+    return [f"{' ' * 13 if at else '  tags       '}{text}" for at, text in enumerate(texts)]
+
+
+def _tag_name(tag: TagChange) -> str:
+    """Return column and tag, as in ``language=ko``."""
+    return f"{excerpt(tag.column, 40)}={excerpt(tag.value, 40)}"
+
+
+def _changed(found: Comparison, tag: TagChange) -> str:
+    """Return a tag's change with its bounds, as a comparison's is written, or why there is no change."""
+    if tag.degradation is None:
+        return f"({excerpt(tag.problem, 120)})"
+    return degradation(replace(found, degradation=tag.degradation, lower=tag.lower, upper=tag.upper))

@@ -1,0 +1,96 @@
+"""The formats of ``--lmgate-report``, one row each, and the writing of the reports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pytest_lmgate.judge.result import Results
+
+
+STDOUT = "-"
+"""The destination that prints a report when pytest has written everything else."""
+
+
+class Format(NamedTuple):
+    """A format.
+
+    Attributes:
+        renders: ``module:function`` from `Results` to text, imported lazily.
+        appends: Whether the report is appended to its file.
+        destination: Default destination; empty if one is required.
+    """
+
+    renders: str
+    appends: bool = False
+    destination: str = ""
+
+    def render(self, results: Results) -> str:
+        from pkgutil import resolve_name  # imported lazily: sessions without reports never need it
+
+        text: str = resolve_name(f"pytest_lmgate.{self.renders}")(results)
+        return text
+
+
+FORMATS: Mapping[str, Format] = {
+    "json": Format("judge.result:to_json"),
+    "markdown": Format("report.services:markdown_report"),
+    "markdown-append": Format("report.services:markdown_section", appends=True),
+    "github": Format("report.services:github_annotations", destination=STDOUT),
+    "openmetrics": Format("report.services:openmetrics_report"),
+    "html": Format("report.page:html_report"),
+}
+
+
+def write_reports(
+    results: Results, reports: Iterable[tuple[str, str]], folder: Path, say: list[str], problems: list[str]
+) -> None:
+    """Write each report, given by format and destination.
+
+    Args:
+        results: The session's results.
+        reports: Format and destination of each.
+        folder: Base of relative destinations: where pytest was called.
+        say: Prints reports.
+        problems: Receives errors: the session must still show its verdicts.
+    """
+    for name, destination in reports:
+        kind = FORMATS[name]
+        text = kind.render(results).encode("utf-8", "backslashreplace")  # half of a surrogate pair has no UTF-8
+        if destination == STDOUT:
+            say.append(text.decode())
+            continue
+        try:
+            _write(folder / Path(destination).expanduser(), text, appends=kind.appends)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a home that nobody has
+            problems.append(f"--lmgate-report {name}:{destination}: cannot be written: {error}")
+
+
+def _write(path: Path, data: bytes, *, appends: bool) -> None:
+    """Write a file atomically; a link, a pipe or a device is written to, never replaced."""
+    if appends or path.is_relative_to("/dev"):  # /dev/stdout may be a file, with pytest's own output in it
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _append(path, data)
+    elif path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_bytes(data)
+    else:
+        from pytest_lmgate.cache.files import write_durably
+
+        write_durably(path, data)
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append to a file; if the disk is full, the old content stays."""
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # a pipe or a device has no size
+                file.truncate(before)
+            raise

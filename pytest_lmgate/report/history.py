@@ -1,0 +1,277 @@
+"""The runs of each gate, and what changed beyond noise: for terminals, programs and as a picture (SVG)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+
+from pytest_lmgate.errors import escape_controls
+from pytest_lmgate.judge.history import Change, Finding, find_changes
+from pytest_lmgate.judge.result import PastRun, Results, Verdict
+from pytest_lmgate.report.text import counted, excerpt, table
+from pytest_lmgate.report.wording import degradation, interval, number, tolerance
+
+_NOISE = {False: "95% interval", True: "degraded [one-sided]"}
+"""Title of the column with the noise: of values, and of gates that are compared with a reference of their own."""
+_PLOT, _NAME = 28, 300
+_MARGIN = 12.0  # percent of the plot on each side
+EARLIER = 30
+"""How many runs before a run its reports show."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """One gate along a history: its runs by date, its record in each, and the finding of each."""
+
+    id: str
+    runs: Sequence[Results]
+    gates: Sequence[Verdict]
+    findings: Sequence[Finding]
+
+    @property
+    def first_change(self) -> int | None:
+        """Number of the first run with a change beyond noise, from 0."""
+        return next((run for run, finding in enumerate(self.findings) if finding.is_change), None)
+
+    @property
+    def is_compared(self) -> bool:
+        return any(gate.comparison is not None for gate in self.gates)
+
+
+def tracks(history: Sequence[Results]) -> list[Track]:
+    found: dict[str, list[tuple[Results, Verdict]]] = {}
+    for run in history:
+        for gate in run.verdicts:
+            found.setdefault(gate.id, []).append((run, gate))
+    made = []
+    for name, pairs in found.items():
+        runs, gates = zip(*pairs, strict=True)
+        made.append(Track(name, runs, gates, find_changes(gates)))
+    return made
+
+
+def history_text(shown: Sequence[Track], last: int) -> str:
+    """Return a table of the last runs of each gate (0: all), and a sentence for each change in any run."""
+    return "\n\n".join(_table(track, last) for track in shown)
+
+
+def history_json(shown: Sequence[Track]) -> dict[str, Any]:
+    return {"schema": 1, "gates": [_facts(track) for track in shown]}
+
+
+def history_svg(shown: Sequence[Track]) -> str:
+    """Return a picture with a panel for each gate: values with intervals, limits and changes."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = files("pytest_lmgate.report").joinpath("templates/history.svg").read_text(encoding="utf-8")
+    text: str = environment.from_string(template).render(panels=[_panel(track) for track in shown])
+    return text
+
+
+def _table(track: Track, last: int) -> str:
+    hidden = max(0, len(track.gates) - last) if last else 0
+    place = _place(track.gates[hidden:])
+    rows = [
+        (
+            when(each.run.date),
+            each.run.commit or "-",
+            "-" if gate.value is None else (">= " if gate.at_least else "") + number(gate.value),
+            degradation(gate.comparison) if gate.comparison is not None else _interval(gate),
+            gate.shown,
+            _bar(gate, place),
+        )
+        for each, gate in zip(track.runs[hidden:], track.gates[hidden:], strict=True)
+    ]
+    newest = track.gates[-1]
+    better = f", {newest.direction} is better" if newest.direction else ""
+    lines = [f"{escape_controls(track.id)}: {newest.metric}{better}"]
+    lines += [f"{counted(hidden, 'earlier run')} not shown"] * bool(hidden)
+    noise = _NOISE[track.is_compared]
+    header = ("date", "commit", "value", noise, "verdict", "plot")
+    lines += table(header, rows, names=["commit"], left=["date"], folds=[noise, "plot"])
+    return "\n".join([*lines, *_sentences(track)])
+
+
+def _sentences(track: Track) -> list[str]:
+    """Describe changes, new series and incomplete runs."""
+    said = []
+    for each, gate, finding in zip(track.runs, track.gates, track.findings, strict=True):
+        where = f"{when(each.run.date)} {each.run.commit}".rstrip()
+        if finding.is_change:
+            first = "first change beyond noise" if each is track.runs[track.first_change or 0] else "changed again"
+            said.append(f"{first}: {where}: {finding.kind}, {_finding_words(gate, finding)}")
+        elif finding.why:
+            begins = "compared anew from here: " if finding.kind == "first" else "not judged: "
+            said.append(f"{begins}{where}: {escape_controls(finding.why)}")
+        if not each.is_whole:
+            said.append(f"not whole: {where}: {'the run was stopped' if each.run.stopped else 'the run had problems'}")
+    if track.first_change is None:
+        none = "the verdict has not changed" if track.is_compared else "no change beyond noise"
+        said.append(none if len(track.gates) > 1 else "one run: nothing to compare with")
+    return said
+
+
+def _finding_words(gate: Verdict, finding: Finding) -> str:
+    """Describe a change: the gate's own verdict, or the p-value and the allowed one."""
+    if not finding.is_change:
+        return finding.why
+    if (found := gate.comparison) is not None:
+        allowed = tolerance(found, gate.metric)
+        return f"{gate.verdict.upper()} at {degradation(found)} against the {found.against}, tolerance {allowed}"
+    assert finding.change is not None
+    return _change_words(finding.change, finding.allowed)
+
+
+def _change_words(change: Change, allowed: float) -> str:
+    relative = f" ({change.after / change.before - 1:+.2%})" if change.before > 0 else ""
+    return (
+        f"{number(change.before)} -> {number(change.after)}{relative}, {_errors(change.errors)}, "
+        f"p {change.p_value:.2g}, allowed {allowed:.2g}"
+    )
+
+
+def _errors(errors: float) -> str:
+    return f"{errors:.1f} standard errors" if math.isfinite(errors) else "without any noise"
+
+
+def _facts(track: Track) -> dict[str, Any]:
+    first, newest = track.first_change, track.gates[-1]
+    runs = [
+        {
+            "run": each.run.id,
+            "date": each.run.date,
+            "commit": each.run.commit,
+            "branch": each.run.branch,
+            "whole": each.is_whole,
+            **{key: getattr(gate, key) for key in ("verdict", "value", "interval", "stderr", "n", "limit", "device")},
+            "finding": _finding(finding),
+            **({} if gate.comparison is None else {"comparison": gate.comparison}),
+        }
+        for each, gate, finding in zip(track.runs, track.gates, track.findings, strict=True)
+    ]
+    about = {key: getattr(newest, key) for key in ("id", "metric", "model", "dataset", "unit", "direction")}
+    return {**about, "runs": runs, "first_change": None if first is None else runs[first]}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    facts = {"kind": finding.kind, "why": finding.why, "allowed": finding.allowed}
+    if finding.change is None:
+        return facts
+    # The kind says whether it is worse, where it is beyond noise.
+    return facts | {key: getattr(finding.change, key) for key in ("before", "after", "errors", "p_value")}
+
+
+def when(date: str) -> str:
+    """Return a record's date for people: ``2026-01-31 18:00``."""
+    return date[:16].replace("T", " ")
+
+
+def _interval(gate: Verdict) -> str:
+    return "-" if gate.interval is None else interval(*gate.interval)
+
+
+def _place(gates: Sequence[Verdict]) -> Callable[[float], float]:
+    """Return a function from a number to percent of the plot; infinite ones are at its edge."""
+    numbers = [each for gate in gates for each in (gate.value, gate.limit, *(gate.interval or ())) if each is not None]
+    shown = [number for number in numbers if math.isfinite(number)] or [0.0]
+    low, width = min(shown), max(shown) - min(shown)
+
+    def place(number: float) -> float:
+        if not math.isfinite(number):
+            return 100.0 if number > 0 else 0.0
+        share = (number - low) / width if 0 < width < math.inf else 0.5
+        return round(_MARGIN + share * (100 - 2 * _MARGIN), 2)
+
+    return place
+
+
+def _bar(gate: Verdict, place: Callable[[float], float]) -> str:
+    """Return the value ``o`` in its interval ``---``, and the limit ``|``, in ASCII."""
+
+    def column(value: float) -> int:
+        return min(_PLOT - 1, int(place(value) / 100 * _PLOT))
+
+    cells = [" "] * _PLOT
+    if gate.value is not None and gate.interval is not None:
+        begin, end = map(column, gate.interval)
+        cells[begin : end + 1] = "-" * (end + 1 - begin)
+    if gate.limit is not None:
+        cells[column(gate.limit)] = "|"
+    if gate.value is not None:
+        cells[column(gate.value)] = "o"
+    return "".join(cells)
+
+
+_LEFT, _WIDTH, _HIGH = 90.0, 690.0, 150.0
+
+
+def _panel(track: Track) -> dict[str, Any]:
+    """Return the template's data of a gate, in units of the picture; y grows downward."""
+    place = _place(track.gates)
+    step = _WIDTH / max(1, len(track.gates) - 1)
+
+    def y(value: float) -> float:
+        return round(_HIGH * (1 - place(value) / 100), 1)
+
+    points = []
+    for index, (each, gate, finding) in enumerate(zip(track.runs, track.gates, track.findings, strict=True)):
+        if gate.value is None:
+            continue
+        low, high = gate.interval or (gate.value, gate.value)
+        moment = f"{when(each.run.date)} {each.run.commit}"
+        words = f"{moment}: {number(gate.value)} {_interval(gate)} {gate.verdict.upper()}"
+        points.append(
+            {
+                "x": round(_LEFT + index * step, 1),
+                "y": y(gate.value),
+                "top": y(high),
+                "bottom": y(low),
+                "limit": None if gate.limit is None else y(gate.limit),
+                "mark": finding.kind if finding.is_change or (finding.why and finding.kind == "first") else "",
+                "verdict": gate.verdict,
+                "words": f"{words} {finding.kind if finding.is_change else ''}".strip(),
+            }
+        )
+    values = [gate.value for gate in track.gates if gate.value is not None]
+    ends = dict.fromkeys((max(values), min(values))) if values else {}
+    return {
+        "name": excerpt(track.id, _NAME),
+        "points": points,
+        "labels": [(number(value), y(value)) for value in ends],
+        "dates": [when(track.runs[0].run.date), when(track.runs[-1].run.date)],
+    }
+
+
+def past_runs(history: Sequence[Results], this: Results) -> dict[str, tuple[PastRun, ...]]:
+    """Return the last runs of each gate of a run, that run last, without gates that no earlier run has.
+
+    All runs are judged, as in ``lmgate history``, and this one with the last 30 before it is returned. This run's
+    record may already be in the history.
+    """
+    gates = {gate.id for gate in this.verdicts}
+    earlier = [each for each in history if each.run.id != this.run.id and each.run.date <= this.run.date]
+    return {
+        track.id: tuple(map(_past_run, *(each[-EARLIER - 1 :] for each in (track.runs, track.gates, track.findings))))
+        for track in tracks([*earlier, this])
+        if track.id in gates and len(track.runs) > 1
+    }
+
+
+def _past_run(results: Results, gate: Verdict, finding: Finding) -> PastRun:
+    return PastRun(
+        date=results.run.date,
+        commit=results.run.commit,
+        branch=results.run.branch,
+        verdict=gate.verdict,
+        value=gate.value,
+        interval=gate.interval,
+        limit=gate.limit,
+        kind=finding.kind,
+        words=_finding_words(gate, finding),
+    )

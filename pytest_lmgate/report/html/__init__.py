@@ -1,1 +1,0 @@
-"""The page of ``--lmgate-report html:FILE``, with its templates."""

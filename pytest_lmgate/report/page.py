@@ -1,0 +1,410 @@
+"""``--lmgate-report html:FILE``: one page that needs no network, for people who look closer.
+
+The template escapes every text, and the page's own policy lets a browser run its one script and fetch nothing: what a
+model wrote can neither run nor call home.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+import jinja2
+from msgspec.structs import replace
+
+from pytest_lmgate.errors import escape_controls
+from pytest_lmgate.judge.histogram import ChangeHistogram
+from pytest_lmgate.judge.result import PastRun, Results, Verdict, worst_first
+from pytest_lmgate.report.explanation import attribution_lines, explain
+from pytest_lmgate.report.history import when
+from pytest_lmgate.report.text import excerpt, shortened
+from pytest_lmgate.report.wording import Row, counts, names, rounded, run_facts
+
+_NAME, _LINE, _UNIT, _WIDTH = 300, 2000, 100, 140  # characters
+_HEIGHT = 60
+_ROOM = 0.08  # of an axis, beyond the outermost number on each side
+_OUTCOMES = ("fail", "error", "inconclusive", "xfail", "pass")
+_MANY, _RUNS, _RUNS_OF_MANY = 300, 31, 7
+"""With so many gates and more, those that pass show fewer runs and one plot less, so that the page stays small."""
+
+
+def html_report(results: Results) -> str:
+    folder = files("pytest_lmgate.report").joinpath("templates")
+    parts = {
+        name: folder.joinpath(name).read_text(encoding="utf-8")
+        for name in ("page.html", "plots.html", "page.css", "page.js")
+    }
+    environment = jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.DictLoader(parts),
+    )
+    name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
+    text: str = environment.get_template("page.html").render(
+        counts=counts(results.verdicts),
+        run={key: shortened(escape_controls(text), _LINE) for key, text in run_facts(results).items()},
+        fails=sum(each.fails for each in results.verdicts),
+        outcomes=[(name, sum(each.outcome == name for each in results.verdicts)) for name in _OUTCOMES],
+        problems=[shortened(escape_controls(problem), _LINE) for problem in results.problems],
+        gates=[_gate(results, verdict, name_of[verdict.id]) for verdict in worst_first(results.verdicts)],
+        css=parts["page.css"],
+        js=parts["page.js"],
+        css_digest=_digest(parts["page.css"]),
+        js_digest=_digest(parts["page.js"]),
+    )
+    return text
+
+
+def _gate(results: Results, verdict: Verdict, name: str) -> dict[str, Any]:
+    """Return what the page shows of a verdict."""
+    outcome, found = verdict.outcome, verdict.comparison
+    row = Row.of(verdict)
+    # Worst rows, and where it got worse, stand in tables and plots of their own, whole.
+    headline, *facts = shortened(explain(replace(verdict, where=None, worst=())), _LINE).split("\n")
+    is_detailed = verdict.verdict != "pass" or len(results.verdicts) < _MANY
+    is_limit = found is None and verdict.limit is not None
+    value = "-" if verdict.value is None else rounded(verdict.value, verdict.limit if is_limit else None)
+    sign = "≤ " if verdict.marker.endswith("_max") else "≥ "
+    plot = plot_of(verdict)
+    return {
+        "name": excerpt(name, _NAME),
+        "words": " ".join(excerpt(text, _NAME) for text in (verdict.test, verdict.model, verdict.dataset)),
+        "verdict": verdict,
+        "row": row,
+        "value": f">= {value}" if verdict.at_least else value,
+        "bound": row.tolerance or (f"{sign}{row.limit}" if is_limit else row.limit),
+        "outcome": outcome,
+        "fails": verdict.fails,
+        "is_detailed": is_detailed,
+        "headline": headline,
+        "facts": [line.removeprefix("  ") for line in facts],
+        "plot": plot,
+        "measure": _beyond(verdict, plot),
+        "percentiles": percentiles(verdict.details),
+        "worst": [
+            (
+                each.row,
+                f"{each.score:.3g}" + ("" if each.before is None else f" ({each.before:.3g})"),
+                [
+                    (title, shortened(escape_controls(text), _LINE))
+                    for title, text in (
+                        ("prompt", each.prompt),
+                        ("reference", each.reference or "(empty)"),
+                        ("output", each.output or "(empty)"),
+                        ("answer", each.answer or "(empty)"),
+                    )
+                    if title != "answer" or each.answer is not None
+                ],
+            )
+            for each in verdict.worst
+        ],
+        "where": attribution_lines(verdict, most=(5, 5, 20), width=_WIDTH),
+        "spread": None if verdict.spread is None else spread_view(verdict.spread),
+        "past": past_view(verdict.history, _RUNS if is_detailed else _RUNS_OF_MANY),
+    }
+
+
+def _beyond(verdict: Verdict, plot: Plot | None) -> float:
+    """Return how far a value is beyond its limit, as a share of the limit, by which the page sorts."""
+    value, limit = verdict.value, verdict.limit
+    if value is None or limit is None:
+        return math.inf if value is None else -math.inf
+    beyond = value - limit if plot is None or plot.fails_to == 100 else limit - value
+    return beyond / (abs(limit) or 1.0)
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A number on the axis: `at` is in percent from the left."""
+
+    at: float
+    label: str
+
+    @property
+    def side(self) -> str:
+        """The class of a long label, so that it stays within the plot."""
+        return "first" if self.at < 30 else "last" if self.at > 70 else ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear axis in percent, with round ticks."""
+
+    low: float
+    high: float
+    ticks: Sequence[Mark]
+
+    @classmethod
+    def over(cls, numbers: Iterable[float | None], *, most: int = 7, form: str = "", unit: str = "") -> Axis | None:
+        """Return an axis that shows all finite numbers; None if they are too far apart.
+
+        It has room on both sides. Without signs it ends at 0 and 1 if the numbers do, as for a share.
+        """
+        shown = [number for number in numbers if number is not None and math.isfinite(number)] or [0.0]
+        low, high = min(shown), max(shown)
+        room = max(_ROOM * (high - low), 1e-6 * max(abs(low), abs(high))) or 1.0
+        begin, end = low - room, high + room
+        if not form:
+            begin, end = max(begin, 0.0) if low >= 0 else begin, min(end, 1.0) if high <= 1 else end
+        return cls.between(begin, end, most=most, form=form, unit=unit)
+
+    @classmethod
+    def between(cls, low: float, high: float, *, most: int = 7, form: str = "", unit: str = "") -> Axis | None:
+        """Return an axis with these ends and at most so many ticks; None if it cannot be drawn."""
+        if not 1e-300 < high - low < math.inf:
+            return None
+        least = (high - low) / most
+        magnitude = 10.0 ** math.floor(math.log10(least))
+        step = next(size * magnitude for size in (1, 2, 5, 10) if size * magnitude >= least)
+        decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+        style = f"{form},.{decimals}f" if decimals < 6 and max(abs(low), abs(high)) < 1e6 else f"{form}.3g"
+        plain = cls(low, high, ())
+        numbers = [count * step for count in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+        return cls(
+            low, high, [Mark(plain.place(number), f"{number:{style}}{unit}" if number else "0") for number in numbers]
+        )
+
+    def place(self, number: float) -> float:
+        """Return the place of a number; numbers beyond the axis are at its end."""
+        if number in (math.inf, -math.inf):
+            return 100.0 if number > 0 else 0.0
+        return round(min(max(100 * (number - self.low) / (self.high - self.low), 0.0), 100.0), 1)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A number with its noise against its limit, and against zero change if there is a reference.
+
+    Attributes:
+        title: What the axis shows.
+        value: The number that was judged.
+        low: Left end of its noise, in percent, as `high` is the right end; equal if there is none.
+        limit: The limit or the tolerance.
+        reference: Place of the reference, in percent, if any.
+        fails_from: Left end of the part of the axis that fails, in percent, as `fails_to` is its right end.
+    """
+
+    title: str
+    axis: Axis
+    value: Mark
+    low: float
+    high: float
+    limit: Mark
+    reference: float | None
+    fails_from: float
+    fails_to: float
+
+
+def plot_of(verdict: Verdict) -> Plot | None:
+    """Return the plot of a comparison's degradation, or of a value; None without numbers."""
+    row, found = Row.of(verdict), verdict.comparison
+    scale, form, unit = 1.0, "", ""
+    if found is not None:
+        scale, unit = (100.0, "%") if found.tolerance.relative else (1.0, "")
+        form, fails_above = "+", True
+        against = excerpt(found.against, _NAME)
+        title = f"change from {row.limit}, the value of the {against}, with one-sided bounds; the right is worse"
+        numbers, bounds = (found.degradation, found.tolerance.size), (found.lower, found.upper)
+        labels = (row.change.partition(" [")[0], f"tolerance {row.tolerance}")
+    elif verdict.value is not None and verdict.limit is not None:
+        title = "value with its 95% interval"
+        bounds = verdict.interval or (None, None)
+        if verdict.bounded is not None and verdict.bounded.lower is not None:
+            title = f"value with its one-sided {100 * verdict.bounded.confidence:g}% bounds"
+            bounds = (verdict.bounded.lower, verdict.bounded.upper)
+        numbers, fails_above = (verdict.value, verdict.limit), verdict.marker.endswith("_max")
+        labels = (rounded(*numbers), f"limit {row.limit}")
+    else:
+        return None
+    shown = [scale * number for number in (*numbers, *(each for each in bounds if each is not None))]
+    line = Axis.over([*shown, None if found is None else 0.0], form=form, unit=unit)
+    if line is None or not all(map(math.isfinite, numbers)):
+        return None
+    value, limit = (Mark(line.place(scale * each), label) for each, label in zip(numbers, labels, strict=True))
+    low, high = (value.at if bound is None else line.place(scale * bound) for bound in bounds)
+    return Plot(
+        title=title,
+        axis=line,
+        value=value,
+        low=low,
+        high=high,
+        limit=limit,
+        reference=None if found is None else line.place(0.0),
+        fails_from=limit.at if fails_above else 0.0,
+        fails_to=100.0 if fails_above else limit.at,
+    )
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A named bar; its width is in percent."""
+
+    name: str
+    label: str
+    width: float
+
+
+@dataclass(frozen=True)
+class Bars:
+    title: str
+    bars: Sequence[Bar]
+    ticks: Sequence[Mark]
+
+
+def percentiles(details: Mapping[str, object]) -> Bars | None:
+    """Return the percentiles of the tokens' KL divergence on a logarithmic axis; None with fewer than two."""
+    found = {name: float(value) for name, value in details.items() if isinstance(value, int | float)}
+    found = {name: value for name, value in found.items() if _is_percentile(name) and math.isfinite(value)}
+    logarithms = [math.log10(value) for value in found.values() if value > 0]
+    if len(found) < 2 or not logarithms:
+        return None
+    powers = range(math.floor(min(logarithms)), math.ceil(max(logarithms)) + 1)
+    width = 100 / max(len(powers) - 1, 1)
+    ticks = [Mark(round(at * width, 2), f"{10.0**power:g}") for at, power in enumerate(powers)]
+    bars = []
+    for name, value in sorted(found.items(), key=lambda pair: -pair[1]):
+        end = round((math.log10(value) - powers[0]) * width, 2) if value > 0 else 0.0
+        bars.append(Bar(name.removesuffix(" KLD"), f"{value:.3g}", end))
+    title = "KL divergence of single tokens in nats, on a logarithmic axis"
+    return Bars(title, bars, ticks[:: 1 + len(ticks) // 6])
+
+
+def _is_percentile(name: str) -> bool:
+    return name.endswith("% KLD") or name in ("Maximum KLD", "Median KLD", "Minimum KLD")
+
+
+@dataclass(frozen=True)
+class SpreadView:
+    """A histogram, ``[bins, 60]`` units large."""
+
+    words: str
+    bins: int = 0  # nothing is drawn
+    paths: Sequence[tuple[str, str]] = ()  # class and path of the better, the worse, or those apart from the reference
+    x: Axis | None = None
+    y: Axis | None = None
+
+
+def spread_view(spread: ChangeHistogram) -> SpreadView:
+    count, unit = spread.worse + spread.same + spread.better, excerpt(spread.unit, _UNIT)
+    if is_distance := spread.what == "distance":
+        words = f"distance of {count:,} {spread.of} from the reference in {unit}: {spread.worse:,} above 0"
+    else:
+        words = (
+            f"change of {count:,} {spread.of} in {unit}, the right is worse: {spread.worse:,} worse, "
+            f"{spread.better:,} better, {spread.same:,} the same"
+        )
+    bins, width = spread.bins, spread.width
+    if not bins:
+        return SpreadView(words)
+    sign = "" if is_distance else "+"
+
+    def words_of(value: float) -> str:
+        return f"{value:{sign}.3g}" if value else "0"
+
+    words += (
+        f"; median {words_of(spread.median)}, 90% at most {words_of(spread.p90)}, 99% at most {words_of(spread.p99)}, "
+        f"from {words_of(spread.lowest)} to {words_of(spread.highest)}"
+    )
+    first, last = spread.begin, spread.begin + len(bins) * width
+    ends = [name for name, is_open in (("first", spread.lowest < first), ("last", spread.highest > last)) if is_open]
+    words += f"; the {' and the '.join(ends)} bin is open" * bool(ends)
+    at = round(-spread.begin / width)
+    sides = [("better", bins[:at], 0), ("apart" if is_distance else "worse", bins[at:], at)]
+    return SpreadView(
+        words=words,
+        bins=len(bins),
+        paths=[(name, path) for name, side, begin in sides if (path := _path(side, begin, max(bins)))],
+        x=Axis.between(first, last, form=sign),
+        y=Axis.between(0, max(bins), most=3),
+    )
+
+
+def _path(bins: Sequence[int], begin: int, most: int) -> str:
+    """Return the outline of some bins; non-empty bins are always visible."""
+    if not any(bins):
+        return ""
+    tops = [_HEIGHT - max(round(_HEIGHT * count / most), count > 0) for count in bins]
+    steps = "".join(f"V{top}h{len(list(same))}" for top, same in groupby(tops))
+    return f"M{begin} {_HEIGHT}{steps}V{_HEIGHT}z"
+
+
+@dataclass(frozen=True)
+class PastView:
+    """Runs side by side, the first at 0; y grows downward to 60. Most fields are SVG paths."""
+
+    words: str
+    runs: int
+    noise: str
+    values: str
+    limits: str
+    changes: str
+    dots: Sequence[tuple[str, str]]  # class and path of the runs that did not pass, and of this one
+    axis: Axis | None  # None if values are too far apart
+    ends: tuple[str, str]  # date and commit of the first run and of the last
+    notes: Sequence[str]
+
+
+def past_view(past: Sequence[PastRun], most: int) -> PastView | None:
+    """Return the plot of at most so many runs of a gate, newest last; None without two values."""
+    runs = list(past[-most:])
+    valued = [(at, run, run.value) for at, run in enumerate(runs) if run.value is not None]
+    if len(valued) < 2:
+        return None
+    numbers = [each for run in runs for each in (run.value, run.limit, *(run.interval or ())) if each is not None]
+    axis = Axis.over(numbers, most=4)
+
+    def y(value: float) -> int:
+        return _HEIGHT // 2 if axis is None else round(_HEIGHT * (1 - axis.place(value) / 100))
+
+    noise = [f"M{at} {y(run.interval[1])}V{y(run.interval[0])}" for at, run, _ in valued if run.interval is not None]
+    dots = {run.verdict: "" for run in runs}
+    for at, run, value in valued:
+        if run.verdict != "pass" or run is runs[-1]:
+            dots[run.verdict] += f"M{at} {y(value)}h0"
+    return PastView(
+        words=f"the last {len(runs)} runs, with 95% intervals; the dashed line is the limit",
+        runs=len(runs),
+        noise="".join(noise),
+        values="M" + " ".join(f"{at} {y(value)}" for at, _, value in valued),
+        limits=_steps([None if run.limit is None else y(run.limit) for run in runs]),
+        changes="".join(f"M{at} 0V{_HEIGHT}" for at, run in enumerate(runs) if _is_change(run)),
+        dots=[(verdict, path) for verdict, path in dots.items() if path],
+        axis=axis,
+        ends=(_end(runs[0]), _end(runs[-1])),
+        notes=[excerpt(_note(run), _NAME) for run in runs if _is_change(run) or (run.kind == "first" and run.words)],
+    )
+
+
+def _steps(heights: Sequence[int | None]) -> str:
+    """Return a line at each run's height, in one stroke while the height stays."""
+    path, at = "", 0
+    for height, same in groupby(heights):
+        length = len(list(same))
+        path += "" if height is None else f"M{at - 0.5:g} {height}h{length}"
+        at += length
+    return path
+
+
+def _is_change(run: PastRun) -> bool:
+    return run.kind in ("worse", "better")
+
+
+def _end(run: PastRun) -> str:
+    return excerpt(f"{run.date[:10]} {run.commit[:7]}".rstrip(), 20)
+
+
+def _note(run: PastRun) -> str:
+    where = f"{when(run.date)} {run.commit}".rstrip()
+    return f"{where}: {run.kind if _is_change(run) else 'compared anew from here'}: {run.words}"

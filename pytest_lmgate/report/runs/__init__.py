@@ -1,1 +1,0 @@
-"""Several runs: the history of each gate, and two runs side by side."""

@@ -1,0 +1,253 @@
+"""Two runs side by side: value and verdict then and now, what changed beyond noise, and what only one run has.
+
+A gate that was compared with a reference of its own is shown with its own change, bounds and verdict: it pairs rows,
+and so knows more than a comparison of the two runs' values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from pytest_lmgate.errors import RecordError, escape_controls
+from pytest_lmgate.judge.history import Change, change_between, significant
+from pytest_lmgate.judge.result import Verdict
+from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.services import code
+from pytest_lmgate.report.text import counted, excerpt, table
+from pytest_lmgate.report.wording import degradation, tolerance
+from pytest_lmgate.stats.paired import differences
+
+_SIZE = 55_000
+"""Bytes of all rows: GitHub refuses a comment above 65,536 characters."""
+_NAME = 300
+_OF_OWN = "the change of a no_regression gate is its own: against its reference, with one-sided bounds"
+_OWN = {
+    "pass": "within the tolerance",
+    "fail": "beyond the tolerance",
+    "inconclusive": "inconclusive at the tolerance",
+    "error": "not compared",
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One gate in both runs.
+
+    Attributes:
+        change: Change of its value; None if they cannot be compared (see `why`), or if the gate has its own reference.
+        is_beyond: Whether the change is beyond noise.
+    """
+
+    before: Verdict
+    after: Verdict
+    change: Change | None
+    why: str = ""
+    is_beyond: bool = False
+
+    @property
+    def fails_now(self) -> bool:
+        """Whether the gate fails the build now and did not then."""
+        return self.after.fails and not self.before.fails
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it fails now, or is worse beyond noise."""
+        return self.fails_now or self.judged == "worse"
+
+    @property
+    def judged(self) -> str:
+        if self.after.comparison is not None:
+            is_same = (self.before.value, self.before.verdict) == (self.after.value, self.after.verdict)
+            return "same" if is_same else _OWN[self.after.verdict]
+        if self.change is None:
+            return "not compared"
+        if self.is_beyond:
+            return "worse" if self.change.worse else "better"
+        return "within noise" if self.change.errors else "same"
+
+    @property
+    def words(self) -> str:
+        found = self.after.comparison
+        judged = self.judged
+        if found is not None and judged != "same":
+            judged += f" of {tolerance(found, self.after.metric)}"
+        if not self.fails_now:
+            return judged
+        if judged == "within noise":
+            judged = "by a change within noise"
+        return "fails now" if judged == "not compared" else f"fails now, {judged}"
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it passes again, or is better beyond noise."""
+        if self.after.comparison is None:
+            return self.judged == "better"
+        return (self.before.verdict, self.after.verdict) == ("fail", "pass")
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.fails_now else 1 if self.is_worse else 2 if self.is_better else 3
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Two runs: gates of both, worst first, and ids of gates in only one."""
+
+    names: tuple[str, str]
+    pairs: Sequence[Pair]
+    only_before: Sequence[str]
+    only_after: Sequence[str]
+
+    @property
+    def is_worse(self) -> bool:
+        return any(pair.is_worse for pair in self.pairs)
+
+    @property
+    def counts(self) -> str:
+        """A summary: ``3 gates in both: 1 fails now, 2 within noise``."""
+        shown = ["fails now" if pair.fails_now else pair.judged for pair in self.pairs]
+        found = ", ".join(f"{shown.count(words)} {words}" for words in dict.fromkeys(shown))
+        return f"{counted(len(self.pairs), 'gate')} in both: {found}"
+
+
+def side_by_side(names: tuple[str, str], before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> SideBySide:
+    """Compare two runs, given by their names and gates.
+
+    Raises:
+        RecordError: They have no gate in common.
+    """
+    both = [name for name in before if name in after]
+    if not both:
+        raise RecordError(f"{names[0]} and {names[1]}: expected gates that are in both, found none")
+    pairs = [_pair(before[name], after[name]) for name in both]
+    judged = [pair.change for pair in pairs if pair.change is not None]
+    beyond = iter(significant(judged))
+    pairs = [
+        pair if pair.change is None else Pair(pair.before, pair.after, pair.change, is_beyond=next(beyond))
+        for pair in pairs
+    ]
+    return SideBySide(
+        names,
+        sorted(pairs, key=lambda pair: pair.rank),
+        [name for name in before if name not in after],
+        [name for name in after if name not in before],
+    )
+
+
+def _pair(before: Verdict, after: Verdict) -> Pair:
+    change, why = None, ""
+    if after.comparison is not None:
+        return Pair(before, after, None)
+    if before.value is None or after.value is None:
+        why = f"not measured {'then' if before.value is None else 'now'}"
+    elif before.identity != after.identity:
+        why = "; ".join(differences(after.identity, before.identity))
+    else:
+        change = change_between([before], after)
+        why = "" if change else "without an interval, or a lower bound only"
+    return Pair(before, after, change, why)
+
+
+def side_by_side_text(found: SideBySide) -> str:
+    header = ("verdict", "gate", "value", "change", "")
+    rows = [(_verdicts(pair), pair.before.id, _values(pair), _relative(pair), pair.words) for pair in found.pairs]
+    lines = table(header, rows, names=["gate"], left=["verdict"], folds=["change"])
+    return "\n".join([*lines, *_notes(found), found.counts])
+
+
+def side_by_side_markdown(found: SideBySide) -> str:
+    """Return a comment for a pull request: changes in a table, other gates folded."""
+    sign = "❌" if found.is_worse else "⚠️" if any(map(_still_fails, found.pairs)) else "✅"
+    parts = [f"{sign} **{found.counts}** ({code(found.names[0], _NAME)} → {code(found.names[1], _NAME)})"]
+    rows = [
+        f"| {_sign(pair)} {_verdicts(pair)} | {code(pair.before.id, _NAME)} | {_values(pair)} | {_relative(pair)} "
+        f"| {pair.words} |"
+        for pair in found.pairs
+    ]
+    sizes = accumulate(len(row.encode()) for row in rows)
+    fit = sum(size <= _SIZE for size in sizes)
+    news = sum(pair.rank < 3 for pair in found.pairs)
+    head = "| verdict | gate | value | change | |\n|---|---|---:|---:|---|\n"
+    if rows[: min(news, fit)]:
+        parts.append(head + "\n".join(rows[: min(news, fit)]))
+    if rest := rows[news:fit]:
+        summary = f"{counted(len(found.pairs) - news, 'gate')} without a change beyond noise"
+        parts.append(f"<details><summary>{summary}</summary>\n\n{head}" + "\n".join(rest) + "\n\n</details>")
+    if left := len(rows) - fit:
+        parts.append(f"{left:,} more omitted to limit the size; `lmgate compare` without `--markdown` has all")
+    notes = [f"- {code(note, _NAME)}" for note in _notes(found)[:30]]
+    return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])]) + "\n"
+
+
+def side_by_side_json(found: SideBySide) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "before": found.names[0],
+        "after": found.names[1],
+        "worse": found.is_worse,
+        "gates": [
+            {
+                "id": pair.before.id,
+                "before": _side(pair.before),
+                "after": _side(pair.after),
+                "judged": pair.judged,
+                "fails_now": pair.fails_now,
+                "why": pair.why,
+                "p_value": None if pair.change is None else pair.change.p_value,
+                "errors": None if pair.change is None else pair.change.errors,
+            }
+            for pair in found.pairs
+        ],
+        "only_before": list(found.only_before),
+        "only_after": list(found.only_after),
+    }
+
+
+def _side(gate: Verdict) -> dict[str, Any]:
+    facts = {key: getattr(gate, key) for key in ("verdict", "value", "interval")}
+    return facts | ({} if gate.comparison is None else {"comparison": gate.comparison})
+
+
+def _notes(found: SideBySide) -> list[str]:
+    said = [_OF_OWN] * any(pair.after.comparison is not None for pair in found.pairs)
+    said += [
+        f"not compared: {excerpt(pair.before.id, _NAME)}: {escape_controls(pair.why)}"
+        for pair in found.pairs
+        if pair.why
+    ]
+    said += [f"only in {escape_controls(found.names[0])}: {excerpt(name, _NAME)}" for name in found.only_before]
+    return said + [f"only in {escape_controls(found.names[1])}: {excerpt(name, _NAME)}" for name in found.only_after]
+
+
+def _still_fails(pair: Pair) -> bool:
+    return pair.after.fails and pair.after.verdict != "inconclusive"
+
+
+def _sign(pair: Pair) -> str:
+    if _still_fails(pair):
+        return "❌"
+    return "❌" if pair.is_worse else "⬆️" if pair.is_better else "❔" if pair.judged == "not compared" else "✅"
+
+
+def _verdicts(pair: Pair) -> str:
+    before, after = pair.before.shown, pair.after.shown
+    return before if before == after else f"{before} -> {after}"
+
+
+def _values(pair: Pair) -> str:
+    before, after = pair.before.value, pair.after.value
+    if before is None or after is None:
+        return " -> ".join("-" if value is None else f"{value:.6g}" for value in (before, after))
+    return " -> ".join(distinct(before, after)) if pair.judged != "same" else f"{after:.6g}"
+
+
+def _relative(pair: Pair) -> str:
+    if pair.after.comparison is not None:
+        return degradation(pair.after.comparison)
+    before, after = pair.before.value, pair.after.value
+    if before is None or after is None or pair.judged == "same":
+        return "-" if before is None or after is None else "0"
+    return f"{after / before - 1:+.2%}" if before > 0 else f"{after - before:+.4g}"

@@ -1,0 +1,232 @@
+"""What pytest's terminal shows: the summary of all gates, the baselines that were replaced, and the plan."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from pytest_lmgate.judge.result import FixtureCall, PreviousBaseline, Verdict, worst_first
+from pytest_lmgate.measure.plan import PlannedMeasurement
+from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.explanation import conclusion
+from pytest_lmgate.report.text import byte_size, counted, table
+from pytest_lmgate.report.wording import Row, answer_counts, counts, interval, names, number, size, tolerance
+
+_FEW = 30
+_LIMITED = ("verdict", "gate", "value", "95% interval", "limit", "scored", "seconds")
+_COMPARED = ("verdict", "gate", "degraded [one-sided]", "tolerance", "value", "reference", "scored", "seconds")
+# Columns that go first where the terminal is narrow; failures and reports have all of it.
+_FOLDS_OF_COMPARED = ("seconds", "scored", "reference", "value")
+_FOLDS_OF_LIMITED = ("seconds", "scored", "95% interval")
+
+
+def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
+    """Return lines with their outcome for colour: tables with headers, and the counts."""
+    verdicts = worst_first(verdicts)
+    pairs = list(zip(verdicts, names(verdicts), strict=True))
+    groups = [
+        (header, folds, [pair for pair in pairs if (pair[0].comparison is not None) == is_compared])
+        for header, folds, is_compared in ((_LIMITED, _FOLDS_OF_LIMITED, False), (_COMPARED, _FOLDS_OF_COMPARED, True))
+    ]
+    lines: list[tuple[str, str]] = []
+    for header, folds, group in sorted(groups, key=lambda each: not any(verdict.fails for verdict, _ in each[2])):
+        rows = [_cells(Row.of(verdict), name, header is _COMPARED) for verdict, name in group]
+        if not rows:
+            continue
+        first, *others = table(header, rows, names=["gate"], left=["verdict"], folds=folds)
+        lines += [("", "")] * bool(lines) + [("", first)]
+        lines += [(_colour(verdict), line) for (verdict, _), line in zip(group, others, strict=True)]
+    lines += [
+        (_colour(verdict), f"{name}: {why}")  # which may not have failed its test
+        for verdict, name in pairs
+        if verdict.verdict == "inconclusive" and (why := conclusion(verdict))
+    ]
+    lines += [("", f"{name}: {text}") for verdict, name in pairs if (text := answer_counts(verdict.answers))]
+    lines += [("inconclusive", text) for text in _few(verdicts)]
+    lines += [("", text) for text in _elsewhere(verdicts)]
+    return [*lines, ("", counts(verdicts))]
+
+
+def verified_note(found: Sequence[Mapping[str, Any]]) -> str:
+    """Say in one line how many cache hits the processes measured again."""
+    verified, hits, in_memory = (sum(each.get(name, 0) for each in found) for name in ("verified", "hits", "in_memory"))
+    agree = ", all agree" if verified and not any(each["problems"] for each in found) else ""
+    left_out = f"; {in_memory} of models in memory not verified" if in_memory else ""
+    return f"--lmgate-verify: {verified} of {hits} cache hits measured again{agree}{left_out}"
+
+
+def not_kept_note(reasons: Mapping[str, str]) -> str:
+    """Say in one line which models are measured in each session, why, and how to cache their measurements."""
+    named = [f"{model} ({reason})" for model, reason in sorted(reasons.items())]
+    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
+    return (
+        f"not kept, measured again in each session: {', '.join(named[:2])}{more}; to keep the measurements, give the "
+        'model a revision that you change with its code: lmgate.model(..., revision="1"), or revision: in lmgate.yaml'
+    )
+
+
+def _colour(verdict: Verdict) -> str:
+    return "fail" if verdict.blocking and verdict.fails else verdict.outcome
+
+
+def _cells(row: Row, name: str, is_compared: bool) -> list[str]:
+    judged = [row.value, row.interval, row.limit]
+    if is_compared:
+        judged = [row.change, row.tolerance, row.value, row.limit]
+    return [row.outcome, name, *(text or "-" for text in (*judged, row.scored, row.seconds))]
+
+
+def _few(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say how many verdicts have fewer than 30 rows or targets, with much chance in them."""
+    # A verdict without a rule rests on no rows: both are the same measurement passes with any number of them.
+    tested = [
+        found
+        for verdict in verdicts
+        if (found := verdict.comparison or verdict.bounded) is not None
+        and (verdict.verdict == "inconclusive" or found.bounds is not None)
+    ]
+    rows = [each.clusters for each in tested if each.clustered_by == "rows"]
+    targets = [verdict.n for verdict in verdicts if verdict.n is not None and verdict.unit != "row"]
+    lines = []
+    for what, numbers in (("rows", rows), ("targets", targets)):
+        if few := [number for number in numbers if number < _FEW]:
+            have = "has" if len(few) == 1 else "have"
+            fewer = f"fewer than {_FEW} (min {min(few)})"
+            lines.append(f"few {what}: {counted(len(few), 'gate')} {have} {fewer}: only large changes can be detected")
+    return lines
+
+
+def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say how hardware and versions differ from the baseline's, once for gates with the same difference."""
+    compared = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
+    moved = Counter(found.notes for found in compared if found.notes)
+    return [
+        f"baseline of {counted(count, 'gate')} measured elsewhere: {'; '.join(notes)}" for notes, count in moved.items()
+    ]
+
+
+def measured_line(found: FixtureCall) -> str:
+    noise = f" {interval(*found.interval)}" if found.interval else ""
+    source = f" of {found.model!r} on {found.dataset!r}" if found.model else ""
+    cached = ", cached" if found.cached else ""
+    cached += f"; {text}" if (text := answer_counts(found.answers)) else ""
+    return f"measured in {found.test}: {found.fixture} {number(found.value)}{noise}{source}{cached}"
+
+
+def title(verdicts: Sequence[Verdict], measured: Sequence[FixtureCall]) -> str:
+    """Return the summary's title: ``lmgate: 12 gates, 5 measurements (3 cached)``."""
+    found: dict[str, bool] = {}  # by address, or where nothing is kept by place: whether it came from the cache
+    everything: list[Verdict | FixtureCall] = [*verdicts, *measured]
+    for index, each in enumerate(everything):
+        if each.value is not None:
+            key = each.fingerprint or str(index)
+            found[key] = each.cached and found.get(key, True)
+    if not verdicts and not found:
+        return "lmgate"
+    cached = f" ({sum(found.values())} cached)" if any(found.values()) else ""
+    judged = f"{counted(len(verdicts), 'gate')}, " if verdicts else ""
+    return f"lmgate: {judged}{counted(len(found), 'measurement')}{cached}"
+
+
+def replaced_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
+    """Return a line, with its outcome for colour, for each gate whose baseline was measured again."""
+    return [
+        (outcome, f"baseline of {verdict.id}: {text}")
+        for verdict in verdicts
+        if verdict.previous is not None and verdict.value is not None
+        for outcome, text in [_line(verdict.value, verdict.previous, verdict.metric)]
+    ]
+
+
+def _line(value: float, previous: PreviousBaseline, metric: str) -> tuple[str, str]:
+    if previous.value is None:
+        return "", f"new, {number(value)}"
+    old, new = distinct(previous.value, value)
+    found = previous.comparison
+    if found is None:
+        return "inconclusive", f"{old} -> {new}: {previous.problem}"
+    if found.degradation == 0:
+        return "", f"{new}, unchanged{', measured elsewhere' * bool(found.notes)}"
+    fails = found.fails_build()
+    worse = ("WORSE" if fails else "worse") if found.degradation > 0 else "better"
+    change = f"{old} -> {new}, {size(found, abs(found.degradation))} {worse}"
+    outcome = "fail" if fails else found.decision
+    allowed = tolerance(found, metric)
+    return outcome, f"{change}: by the old baseline {found.decision.upper()} at a tolerance of {allowed}"
+
+
+_HEADER = ("", "measurement", "gates", "tokens", "weights", "time", "protocol")
+_FOLDS = ("gates", "protocol", "weights", "time")
+
+
+def plan_lines(measurements: Sequence[PlannedMeasurement], problems: Sequence[str] = ()) -> list[str]:
+    """Return the lines of a plan.
+
+    The `problems` are sentences about what cannot be planned.
+    """
+    if not measurements:
+        return [*problems] or ["no gate needs a measurement"]
+    rows = list(map(_row, measurements))
+    lines = table(_HEADER, rows, names=["measurement"], left=[""], folds=_FOLDS)
+    for each in measurements:
+        lines += [f"{_name(each)}: {', '.join(each.why)}"] * bool(each.why)
+    todo = [each for each in measurements if not each.is_cached]
+    begun = sum(each.done > 0 for each in todo)
+    known = f"{len(measurements) - len(todo)} cached, {begun} begun, {len(todo) - begun} to be made"
+    lines.append(f"{counted(len(measurements), 'measurement')}: {known}")
+    return [*lines, *(_totals(todo) if todo else []), *problems]
+
+
+def _totals(todo: Sequence[PlannedMeasurement]) -> list[str]:
+    tokens, unknown = _sum([None if each.tokens is None else _left(each, each.tokens) for each in todo])
+    most = "at most " * any(each.is_most for each in todo)
+    seconds, untimed = _sum([each.seconds for each in todo])
+    weights = {name: size for each in todo for name, size in each.weights.items()}
+    return [
+        f"tokens: {most}{tokens:,.0f}{_more(unknown, 'whose tokens can only be counted with the model loaded')}"
+        if unknown < len(todo)
+        else "tokens: unknown, because they can only be counted with the models loaded",
+        f"time: about {_time(seconds)} without loading models{_more(untimed, 'whose speed is not in the cache')}"
+        if untimed < len(todo)
+        else "time: unknown, because the cache has no speed of these models on this device",
+        f"models to load: {', '.join(f'{name} ({_memory(size)})' for name, size in weights.items())}",
+    ]
+
+
+def _row(each: PlannedMeasurement) -> tuple[str, ...]:
+    state = "cached" if each.is_cached else f"{math.floor(100 * each.done)}% done" if each.done else "to measure"
+    name, gates = _name(each), str(each.gates)
+    if each.is_cached:
+        return state, name, gates, "", "", "", each.protocol
+    tokens = "?" if each.tokens is None else f"{'<= ' * each.is_most}{_left(each, each.tokens):,.0f}"
+    weights = " + ".join(map(_memory, each.weights.values()))
+    return state, name, gates, tokens, weights, "?" if each.seconds is None else _time(each.seconds), each.protocol
+
+
+def _name(each: PlannedMeasurement) -> str:
+    return f"{', '.join(each.metrics)}: {each.words}"
+
+
+def _left(each: PlannedMeasurement, tokens: int) -> float:
+    return tokens * (1 - each.done)
+
+
+def _memory(size: int) -> str:
+    return byte_size(size) if size else "?"
+
+
+def _time(seconds: float) -> str:
+    return str(timedelta(seconds=math.ceil(seconds)))
+
+
+def _sum(numbers: Sequence[float | None]) -> tuple[float, int]:
+    """Return the sum of the known numbers, and how many are unknown."""
+    known = [number for number in numbers if number is not None]
+    return sum(known), len(numbers) - len(known)
+
+
+def _more(count: int, which: str) -> str:
+    return f", and that of {counted(count, 'measurement')} {which}" if count else ""

@@ -1,1 +1,0 @@
-"""What the terminal shows: progress and a plan before the verdicts, the summary after them."""

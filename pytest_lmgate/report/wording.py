@@ -1,0 +1,212 @@
+"""What every report says in the same words: numbers, a row for each gate, counts, and which run it was."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_lmgate.judge.result import Results, Verdict
+from pytest_lmgate.metrics.answers import AnswerCounts
+from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.report.text import counted
+from pytest_lmgate.settings.metrics import METRICS, USERS_METRIC
+from pytest_lmgate.stats.comparison import Comparison
+
+
+def number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def rounded(value: float, limit: float | None = None) -> str:
+    """Return a value in three digits, or as many more as keep it on its side of the limit."""
+    for digits in range(3, 18):
+        text = f"{value:#.{digits}g}"
+        sides = [(each > limit, each < limit) for each in (value, float(text))] if limit is not None else [0, 0]
+        if sides[0] == sides[1]:
+            break
+    return f"{float(text):,.15g}" if 1e3 <= abs(value) < 1e6 else text.rstrip(".")
+
+
+def answer_counts(found: AnswerCounts | None, *, always: bool = False) -> str:
+    """Say how many texts have no answer, or were cut; without `always`, only if there are any."""
+    if found is None:
+        return ""
+    counts = ((found.without, "rows without an answer"), (found.cut, "texts cut at max_new_tokens"))
+    return ", ".join(
+        f"{count:,} of {found.rows:,} {what} ({100 * count / found.rows:.3g}%)"
+        for count, what in counts
+        if count is not None and (count or always)
+    )
+
+
+def interval(low: float, high: float) -> str:
+    """Return both ends in six digits: ``[17.25, 19.0625]``."""
+    return f"[{number(low)}, {number(high)}]"
+
+
+def size(found: Comparison, value: float, form: str = ".4g") -> str:
+    """Return a change in the unit of the tolerance: in percent, or in the metric's own."""
+    return f"{100 * value:{form}}%" if found.tolerance.relative else f"{value:{form}}"
+
+
+def tolerance(found: Comparison, metric: str) -> str:
+    """Return a tolerance as written and converted: ``5% (2.5 points)``, ``1.5 ppl (41%)``.
+
+    A percentage is relative to the reference's value; for a share it is not a number of points.
+    """
+    row, written, amount = METRICS.get(metric, USERS_METRIC), str(found.tolerance), found.tolerance.size
+    reference = abs(found.reference)
+    share = "" if found.tolerance.relative or not reference else f"{_short(100 * amount / reference)}%"
+    if found.tolerance.relative:
+        amount *= reference
+    points = _short(amount * (100 if row.scale == 1 else 1))
+    in_points = f"{points} point{'s' * (points != '1')}" if row.unit == "points" else ""
+    if not (found.tolerance.relative or row.scale == 1):
+        written, in_points = in_points or f"{written} {row.unit}".rstrip(), ""
+    more = ", ".join(filter(None, (in_points, share)))
+    return f"{written} ({more})" if more else written
+
+
+def _short(value: float) -> str:
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def degradation(found: Comparison) -> str:
+    """Return the change with its one-sided bounds: ``+0.65% [+0.52, +0.78]``; plus is worse."""
+    if found.lower is None or found.upper is None:
+        return f"{size(found, found.degradation, '+.4g')} (no bounds)"
+    scale, unit = (100, "%") if found.tolerance.relative else (1, "")
+    shown = [scale * value for value in (found.degradation, found.lower, found.upper)]
+    decimals = _decimals(shown, scale * found.tolerance.size)
+    measured, lower, upper = (
+        f"{value + 0:+.4g}" if decimals is None else f"{value + 0:+.{decimals}f}" for value in shown
+    )
+    return f"{measured}{unit} [{lower}, {upper}]"
+
+
+def _decimals(shown: Sequence[float], tolerance: float) -> int | None:
+    """Decimals that show two digits of the noise, and keep each number on its side of the tolerance."""
+    width = (max(shown) - min(shown)) / 2
+    if not 0 < width < math.inf or max(map(abs, shown)) >= 1e6:
+        return None
+    fewest = max(0, 1 - math.floor(math.log10(width)))
+    sides = [(value > tolerance) - (value < tolerance) for value in shown]
+    for decimals in range(fewest, fewest + 18):  # with which a float is itself
+        rounded = [round(value, decimals) for value in shown]
+        if sides == [(value > tolerance) - (value < tolerance) for value in rounded]:
+            return decimals
+    return None
+
+
+_PROPERTIES = ("verdict", "value", "limit", "stderr", "n", "unit", "signature", "message")
+_PROPERTIES_OF_A_COMPARISON = ("reference", "degradation", "lower", "upper", "confidence")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A verdict's texts; empty if there is nothing to say."""
+
+    outcome: str
+    value: str
+    interval: str
+    limit: str  # of a comparison the reference's value
+    change: str
+    tolerance: str
+    scored: str
+    seconds: str
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Row:
+        found = verdict.comparison
+        bound = verdict.limit if found is None else found.reference
+        value, limit = ("" if each is None else number(each) for each in (verdict.value, bound))
+        if found is not None and found.degradation == 0:
+            value = limit  # they differ by the order of adding, if at all
+        elif verdict.value is not None and bound is not None:
+            value, limit = distinct(verdict.value, bound)
+        if verdict.marker == "no_regression" and verdict.verdict == "pass" and found is None:  # it was not judged
+            limit = "new baseline"
+        return cls(
+            outcome=verdict.shown,
+            value=f">= {value}" if verdict.at_least else value,
+            interval="" if verdict.interval is None else interval(*verdict.interval),
+            limit=limit,
+            change="" if found is None else degradation(found),
+            tolerance="" if found is None else tolerance(found, verdict.metric),
+            scored="" if verdict.n is None else counted(verdict.n, verdict.unit),
+            seconds="cached" if verdict.cached else f"{verdict.seconds:.1f}",
+        )
+
+
+def run_facts(results: Results) -> dict[str, str]:
+    """Return the known facts that identify the run, by key."""
+    run, environment = results.run, results.environment
+    if not run.date:
+        return {}
+    packages = {"Python": environment.python, **environment.packages}
+    facts = {
+        "project": run.project,
+        "commit": " on ".join(filter(None, [run.commit, run.branch])),
+        "date": f"{run.date[:16].replace('T', ' ')} UTC",
+        "device": f"{run.device} ({run.hardware})" if run.device and run.hardware else run.device or run.hardware,
+        "versions": ", ".join(f"{name} {version}" for name, version in packages.items() if version != "absent"),
+        "command": run.command,
+    }
+    return {key: text for key, text in facts.items() if text}
+
+
+def properties(verdict: Verdict) -> dict[str, str | float]:
+    """Return the properties of a test case in JUnit's XML."""
+    found = {key: getattr(verdict, key) for key in _PROPERTIES}
+    if verdict.comparison is not None:
+        found |= {key: getattr(verdict.comparison, key) for key in _PROPERTIES_OF_A_COMPARISON}
+        found["tolerance"] = str(verdict.comparison.tolerance)
+    return {key: value for key, value in found.items() if value is not None and value != ""}
+
+
+def names(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a name for each gate: with its test only if its label is not unique."""
+    labels = Counter(verdict.label for verdict in verdicts)
+    return [verdict.label if labels[verdict.label] == 1 else verdict.id for verdict in verdicts]
+
+
+def counts(verdicts: Sequence[Verdict]) -> str:
+    """Return the number of gates by verdict: ``3 gates: 2 pass, 1 fail``."""
+    found: Counter[str] = Counter(verdict.outcome for verdict in verdicts)
+    outcomes = ("pass", "fail", "inconclusive", "error", "xfail")
+    text = ", ".join(f"{found[outcome]} {outcome}" for outcome in outcomes if found[outcome])
+    if blocking := sum(verdict.fails and verdict.verdict == "inconclusive" for verdict in verdicts):
+        text = text.replace(" inconclusive", f" inconclusive ({blocking} fail{'s' * (blocking == 1)} the build)")
+    return f"{counted(len(verdicts), 'gate')}: {text}" if verdicts else "0 gates"
+
+
+_IID = ", iid stderr (tokens as independent)"
+# Each line of figures; those of the probabilities are shown as percentages.
+_SHOWN = (
+    ("Mean PPL(Q)", "Mean PPL(base)", "Mean ln(PPL(Q)/PPL(base))", "Mean PPL(Q)/PPL(base)"),
+    ("Mean KLD", "Median KLD", "99.0% KLD", "99.9% KLD", "Maximum KLD"),
+    ("Mean Δp", "1.0% Δp", "99.0% Δp", "RMS Δp", "Same top p"),
+)
+
+
+def divergence_lines(details: Mapping[str, object], *, iid: bool) -> list[str]:
+    """Return the details of two models in lines, with llama.cpp's errors (`iid`) or those of clusters."""
+    return [", ".join(_figure(name, details, iid) for name in names if name in details) for names in _SHOWN]
+
+
+def _figure(name: str, details: Mapping[str, object], iid: bool) -> str:
+    value, error = _finite(details[name]), _finite(details.get(f"{name}{_IID if iid else ', stderr'}"))
+    percent = "Δp" in name or name == "Same top p"
+    return f"{name} {_number(value, percent)}" + ("" if error is None else f" ± {_number(error, percent)}")
+
+
+def _finite(value: object) -> float | None:
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _number(value: float | None, percent: bool) -> str:
+    if value is None:
+        return "not finite"
+    return f"{100 * value:.4g}%" if percent else f"{value:.5g}"

@@ -1,0 +1,340 @@
+"""lmgate.yaml: read once, decoded entry by entry, its gates too. Errors name file, line, key and what was expected."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from pytest_lmgate.errors import ConfigError, LmgateError, nearest
+from pytest_lmgate.settings.decoding import convert, parse_marker
+from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec, ServerSpec
+from pytest_lmgate.settings.gates import Gate
+from pytest_lmgate.settings.metrics import MARKER_NAMES
+from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt, read_project_file
+
+_TOP_LEVEL = ("defaults", "models", "datasets", "gates")
+
+
+@dataclass(frozen=True)
+class Project:
+    """A decoded lmgate.yaml and the folder that its paths are relative to."""
+
+    folder: Path
+    file: Path | None = None
+    spec: ProjectSpec = field(default_factory=ProjectSpec)
+
+    @property
+    def origin(self) -> str:
+        """Where the names come from, for messages."""
+        if self.file:
+            return str(self.file)
+        misnamed = "".join(f"; {file.name} is not read" for file in misspelt(self.folder))
+        return f"no {FILE_NAME} in {self.folder} or above{misnamed}"
+
+    def path(self, written: str) -> Path:
+        """Resolve a path of the file; it need not exist.
+
+        Raises:
+            ConfigError: It cannot be a path: too long, a zero character, or the home of an unknown user.
+        """
+        try:
+            path = self.folder / Path(written).expanduser()
+            path.lstat()
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(f"{written[:60]!r} cannot be a path: {error}") from error
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise ConfigError(
+                    f"{written[:60]!r}... ({len(written):,} characters) cannot be a path: {error.strerror}"
+                ) from error
+        return path
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A file's content, and the nodes that it was made of, which know their lines; None for an empty file."""
+
+    file: Path
+    content: object
+    root: yaml.Node | None
+
+    def at(self, keys: Sequence[object], name: str = "") -> str:
+        """Return ``lmgate.yaml:3: models.die.dtype`` for a key, given with those above it, wherever it is merged in.
+
+        The key is called `name`, by default its parts with dots between.
+        """
+        line = self._line(keys)
+        return f"{self.file}{f':{line}' if line else ''}: {name or '.'.join(map(str, keys))}"
+
+    def _line(self, keys: Sequence[object]) -> int:
+        node, line = self.root, 0
+        for key in keys:
+            pairs = node.value if isinstance(node, yaml.MappingNode) else []
+            # The library puts what `<<` merges in before what is written.
+            found = next((pair for pair in reversed(pairs) if pair[0].value == str(key)), None)
+            if found is None:
+                break
+            line, node = _line_of(found[0]), found[1]
+        return line
+
+    def top_level(self) -> dict[Any, Any]:
+        """Return the content by its keys, or raise ConfigError for a key that is not known."""
+        top = self.mapping(self.content)
+        self.require_known(top, _TOP_LEVEL)
+        return top
+
+    def mapping(self, data: object, *keys: str) -> dict[Any, Any]:
+        """Require a mapping; an absent value is an empty one."""
+        if data is None:
+            return {}
+        if isinstance(data, dict):
+            return data
+        hint = _outdent(*keys)
+        if isinstance(data, str) and len(keys) == 2:  # an entry of models: or datasets:
+            key = "hub" if data.startswith("hub:") else "path"
+            hint = f"; write {keys[-1]}: {{{key}: {data.removeprefix('hub:')}}}"
+        where = self.at(keys, "" if keys else "top level")
+        kind = "a list" if isinstance(data, list) else "text" if isinstance(data, str) else type(data).__name__
+        raise ConfigError(f"{where}: expected keys with values, got {kind}{hint}")
+
+    def require_known(self, data: dict[Any, Any], valid: Iterable[str], *keys: str) -> None:
+        """Refuse a key that is none of the valid ones."""
+        valid = list(valid)
+        if unknown := [name for name in data if name not in valid]:
+            name = unknown[0]
+            raise ConfigError(
+                f"{self.at([*keys, name])}: unknown key{nearest(str(name), valid)}; expected one of {', '.join(valid)}"
+                f"{_outdent(*keys, name)}"
+            )
+
+    def entries(self, data: object, kind: type[Any], key: str) -> dict[str, Any]:
+        """Decode the entries below a key by their names."""
+        entries = self.mapping(data, key)
+        if unnamed := [name for name in entries if not isinstance(name, str)]:
+            where = self.at([key])
+            raise ConfigError(f"{where}: expected names that are text, got {unnamed[0]!r}; put it in quotes")
+        return {name: self.entry(entry, kind, key, name) for name, entry in entries.items()}
+
+    def entry(self, data: object, kind: type[Any], *keys: str) -> Any:
+        """Decode one entry."""
+        entry = self.mapping(data, *keys)
+        self.require_known(entry, (each.encode_name for each in msgspec.structs.fields(kind)), *keys)
+        if kind is ModelSpec and isinstance(entry.get("server"), dict):
+            self.entry(entry["server"], ServerSpec, *keys, "server")  # an error names the key in it
+        try:
+            return convert(entry, kind)
+        except ConfigError as error:
+            inner = error.argument.split(".")  # as in load.subfolder
+            if inner[0] in entry:
+                raise ConfigError(f"{self.at([*keys, *inner])}: {error.detail}") from None
+            raise ConfigError(f"{self.at(keys)}: {error}") from None
+
+
+def _line_of(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _outdent(*keys: object) -> str:
+    """Say where a top-level key belongs that was indented below another."""
+    return f"; {keys[-1]}: goes at the start of a line" if len(keys) > 1 and keys[-1] in _TOP_LEVEL else ""
+
+
+def load_project(start: Path, explicit: Path | None = None) -> Project:
+    """Load the project's models and datasets.
+
+    Args:
+        start: Folder to search from, upward (pytest's rootdir).
+        explicit: The file itself (``--lmgate-config``).
+
+    Raises:
+        ConfigError: The explicit file does not exist, or the file is wrong.
+    """
+    file = explicit or find_project_file(start)
+    if file is None:
+        return Project(start)
+    return parse_project(read_project_file(file, "; check --lmgate-config" if explicit else ""), file)
+
+
+def parse_project(text: str, file: Path) -> Project:
+    """Decode the text of a project's file; the errors are those of `load_project`."""
+    return Project(file.parent, file, _decode(_parse(text, file)))
+
+
+def _decode(document: _Document) -> ProjectSpec:
+    top = document.top_level()
+    return ProjectSpec(
+        defaults=document.entry(top.get("defaults"), Defaults, "defaults"),
+        models=document.entries(top.get("models"), ModelSpec, "models"),
+        datasets=document.entries(top.get("datasets"), DatasetSpec, "datasets"),
+    )
+
+
+@functools.lru_cache(maxsize=8)  # the gates of a file are read first, and its models when all are collected
+def _parse(text: str, file: Path) -> _Document:
+    try:
+        loader = _Loader(text)  # a SafeLoader
+        node = loader.get_single_node()
+        return _Document(file, None if node is None else loader.construct_document(node), node)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError(f"{file}{line}: not valid YAML: {what}{_brace_hint(text, error.problem_mark)}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: the library passes on what int() and date() say of 0x_ and 2024-13-45.
+        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _brace_hint(text: str, mark: Any) -> str:
+    """Say how to write a text that begins with a field, if the line has one."""
+    line = text.splitlines()[mark.line : mark.line + 1] if mark else []
+    if line and re.search(r":\s+\{[\w .-]*\}\s*[^\s,}\]#]", line[0]):
+        return "; a text that begins with { needs quotes: prompt: '{question} Answer:'"
+    return ""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses duplicate keys, which YAML forbids, and numbers that only YAML 1.1 has: ``1:30`` (90), ``010`` (8)."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key.value!r} is written twice", key.start_mark
+                )
+            seen.add((key.tag, key.value))
+        return node
+
+    def construct_plain_number(self, node: yaml.ScalarNode) -> int | float:
+        is_int = node.tag.endswith("int")
+        value = self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
+        if re.search(r"[_:]" + r"|^[-+]?0[\db]" * is_int, node.value):
+            text = f"{node.value} would be the number {value}; write a number in plain digits, or a text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+        return value
+
+
+for _kind_of_number in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind_of_number}", _Loader.construct_plain_number)
+
+_EXAMPLE = "- ppl_max: {model: ..., dataset: ..., limit: ...}"
+_EXPONENT = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+")  # a number to everyone but YAML 1.1
+
+
+@dataclass
+class YamlGate:
+    """One entry of ``gates:``.
+
+    Attributes:
+        marker: Name of the marker.
+        arguments: Its arguments by name, as written.
+        file: Its file.
+        key: Its place in the file, as in ``gates[3].ppl_max``.
+        line: Its line, from 1.
+        lines: The line of each argument.
+        gate: The gate that it defines.
+    """
+
+    marker: str
+    arguments: Mapping[str, Any]
+    file: Path
+    key: str
+    line: int
+    lines: Mapping[str, int]
+    gate: Gate = field(init=False)
+
+    def problem(self, error: LmgateError) -> str:
+        name = error.argument if isinstance(error, ConfigError) else ""
+        if not isinstance(error, ConfigError) or name not in self.lines:
+            return f"{self.file}:{self.line}: {self.key}: {error}"
+        value = self.arguments[name]
+        is_number = isinstance(value, str) and _EXPONENT.fullmatch(value)
+        hint = "; YAML takes an exponent only with a dot and a sign, as in 1.0e-3" if is_number else ""
+        return f"{self.file}:{self.lines[name]}: {self.key}.{name}: {error.detail}{hint}"
+
+
+def read_gates(file: Path) -> tuple[list[YamlGate], list[str]]:
+    """Read the gates of an lmgate.yaml.
+
+    Returns:
+        The gates in the file's order, and a message for each wrong entry.
+
+    Raises:
+        ConfigError: The file cannot be read, or `gates` is not a list.
+    """
+    document = _parse(read_project_file(file), file)
+    top = document.top_level()
+    if "gates" not in top:
+        _decode(document)  # the list may be below datasets:, by a blank too many
+        return [], []
+    assert isinstance(document.root, yaml.MappingNode)
+    key, listed = next(pair for pair in reversed(document.root.value) if pair[0].value == "gates")
+    entries = top["gates"]
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(
+            f"{file}:{_line_of(key)}: gates: expected a list of gates such as {_EXAMPLE}, got {_kind(entries)}; "
+            "remove the key if there are none"
+        )
+    gates, problems = [], []
+    for index, (entry, node) in enumerate(zip(entries, listed.value, strict=True)):
+        try:
+            gates.append(_gate(entry, node, file, f"gates[{index}]"))
+        except ConfigError as error:
+            problems.append(str(error))
+    return gates, problems
+
+
+def _gate(entry: object, node: yaml.Node, file: Path, key: str) -> YamlGate:
+    where = f"{file}:{_line_of(node)}: {key}"
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where}: expected a marker with its arguments, as in {_EXAMPLE}; got {_kind(entry)}")
+    if len(entry) != 1:
+        keys = ", ".join(map(str, entry)) or "none"
+        hint = "; indent the arguments below their marker" if None in entry.values() else ""
+        raise ConfigError(f"{where}: expected exactly one marker, as in {_EXAMPLE}; got {keys}{hint}")
+    (marker, arguments), (marker_node, arguments_node) = next(iter(entry.items())), node.value[-1]
+    where = f"{file}:{_line_of(marker_node)}: {key}.{marker}"
+    if marker not in MARKER_NAMES:
+        known = sorted(MARKER_NAMES)
+        raise ConfigError(f"{where}: unknown marker{nearest(str(marker), known)}; expected one of {', '.join(known)}")
+    if not isinstance(arguments, dict):
+        raise ConfigError(f"{where}: expected arguments by name, as in {_EXAMPLE}; got {_kind(arguments)}")
+    if unnamed := [name for name in arguments if not isinstance(name, str)]:
+        before = list(arguments.items())[list(arguments).index(unnamed[0]) - 1]
+        is_decimal = isinstance(unnamed[0], int) and arguments[unnamed[0]] is None and isinstance(before[1], int)
+        hint = f"; a decimal has a dot: {before[0]}: {before[1]}.{unnamed[0]}" if is_decimal else ""
+        raise ConfigError(f"{where}: expected names of arguments, got {unnamed[0]!r}{hint}")
+    lines = {name.value: _line_of(name) for name, _ in arguments_node.value}  # what is merged in comes first
+    found = YamlGate(marker, arguments, file, f"{key}.{marker}", _line_of(marker_node), lines)
+    try:
+        for name in ("metric", "model", "reference", "dataset", "against"):
+            if name in arguments:
+                _require_name(name, arguments[name])
+        found.gate = parse_marker(marker, (), arguments)
+    except ConfigError as error:
+        raise ConfigError(found.problem(error)) from None
+    return found
+
+
+def _require_name(argument: str, value: object) -> None:
+    if isinstance(value, str) and value:
+        return
+    hint = "" if value is None or isinstance(value, list | dict | str) else " (put it in quotes)"
+    raise ConfigError.of(argument, f"expected a name, got {_kind(value)}{hint}")
+
+
+def _kind(data: object) -> str:
+    if data is None or data in ([], {}, ""):
+        return "nothing"
+    return "a list" if isinstance(data, list) else "a mapping" if isinstance(data, dict) else repr(data)

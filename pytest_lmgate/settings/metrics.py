@@ -1,0 +1,162 @@
+"""The table of metrics, one row each.
+
+Markers with their arguments and help, fixtures, reserved names, gates of lmgate.yaml, `no_regression`, titles in
+reports and scoring derive from it. pytest reads it in every session, so the code that scores is imported when a row is
+first asked to score.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from pytest_lmgate.errors import nearest
+
+Direction = Literal["lower", "higher"]
+Statistics = Literal["likelihoods", "pseudo-likelihoods", "choices", "divergences", "self-divergences", "texts"]
+"""What a measurement keeps, from which the metrics of that kind are made."""
+
+_ABOVE_ZERO = math.ulp(0.0)
+
+
+class Metric(NamedTuple):  # a dataclass would cost each session a millisecond
+    """One metric.
+
+    Attributes:
+        name: As in ``ppl``: the marker is ``ppl_max`` or ``ppl_min``, the fixture ``ppl_of``.
+        title: Its name in reports.
+        description: What is measured, for help: "the perplexity of a model on a dataset".
+        measures: The kind of measurement.
+        scored_by: ``module:function`` in `pytest_lmgate.metrics`: of texts, a function from options to a `TextMetric`;
+            else a function from statistics to a `Score` (to a `Divergence` where it is not one number). Empty for
+            users' metrics, which score themselves.
+        direction: Which values are better; None if a user's metric defines it.
+        scale: The largest value, if there is one.
+        unit: Unit of its values, as in ``1.5 ppl``; ``points`` are hundredths of the scale.
+        lowest: The lowest meaningful limit.
+        options: Its own arguments, besides those of its kind of measurement.
+        fixed: Arguments of its kind of measurement that this metric fixes.
+        usual: The argument that selects a variant, and its default.
+        variant_follows_limit: Whether that argument may follow the limit without its name.
+        also_called: Other names that people try, in lower case and without other characters.
+        is_number: Whether it is one number, which can be compared with a limit or another model's.
+    """
+
+    name: str
+    title: str
+    description: str
+    measures: Statistics
+    scored_by: str
+    direction: Direction | None
+    scale: float | None = None
+    unit: str = ""
+    lowest: float = _ABOVE_ZERO
+    options: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, object], ...] = ()
+    usual: tuple[str, str] | None = None
+    variant_follows_limit: bool = False
+    also_called: tuple[str, ...] = ()
+    is_number: bool = True
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Names of its markers: ``_max`` if smaller values are better, ``_min`` if larger are."""
+        ends = {"lower": ("max",), "higher": ("min",), None: ("min", "max")}[self.direction]
+        return tuple(f"{self.name}_{end}" for end in ends) if self.is_number else ()
+
+    @property
+    def fixture(self) -> str:
+        return f"{self.name}_of"
+
+    def scorer(self) -> Any:
+        from pkgutil import resolve_name  # imported lazily: sessions without gates never need it
+
+        return resolve_name(f"pytest_lmgate.metrics.{self.scored_by}")
+
+
+_PER_TOKEN = (("unit", "token"), ("average", None))
+_EXACT_MEAN = (("statistic", "mean"), ("estimator", "exact"), ("max_new_tokens", None))
+# fmt: off
+_ROWS = (
+    Metric("ppl", "perplexity", "the perplexity of a model on a dataset", "likelihoods", "perplexity:perplexity",
+           "lower", unit="ppl", also_called=("perplexity",)),
+    Metric("bpb", "bits per byte", "the bits per byte of a model on a dataset", "likelihoods", "perplexity:perplexity",
+           "lower", unit="bpb", fixed=(("unit", "bits_per_byte"), ("average", None)),
+           also_called=("bits", "bitsperbyte")),
+    Metric("kl", "KL divergence", "the KL divergence of a model from a reference model, in nats per token",
+           "divergences", "divergence:kl", "lower", unit="nats", lowest=0, options=("statistic",), fixed=_PER_TOKEN,
+           usual=("statistic", "mean"), also_called=("kld", "kldiv", "kldivergence", "divergence")),
+    Metric("top1", "share of tokens with the same top prediction",
+           "the share of tokens where a model and its reference have the same most likely token",
+           "divergences", "divergence:top1", "higher", scale=1, unit="points", fixed=(*_PER_TOKEN, *_EXACT_MEAN),
+           also_called=("sametop", "top")),
+    Metric("compare", "comparison of two models",
+           "all figures of a model and its reference model under llama.cpp's names; see docs/divergence.md",
+           "divergences", "divergence:divergence", None, fixed=(*_PER_TOKEN, *_EXACT_MEAN), is_number=False),
+    Metric("self_kl", "KL divergence from itself",
+           "the KL divergence of a model that reads from the same model as it writes, in nats per token",
+           "self-divergences", "divergence:self_kl", "lower", unit="nats", lowest=0, also_called=("selfkl",)),
+    Metric("pppl", "pseudo-perplexity", "the pseudo-perplexity of a masked model on a dataset",
+           "pseudo-likelihoods", "perplexity:perplexity", "lower", unit="pppl", also_called=("pseudoperplexity",)),
+    Metric("accuracy", "accuracy", "the multiple-choice accuracy of a model by likelihood",
+           "choices", "accuracy:accuracy", "higher", scale=1, unit="points", options=("variant",),
+           usual=("variant", "acc"), also_called=("acc", "accnorm")),
+    Metric("target_ppl", "perplexity per target", "the perplexity of targets after their questions, per row",
+           "choices", "accuracy:target_perplexity", "lower", unit="ppl", lowest=1, fixed=(("variant", "acc"),)),
+    Metric("bleu", "BLEU", "BLEU of generated texts", "texts", "sacrebleu_metrics:bleu", "higher", scale=100,
+           unit="points", also_called=("sacrebleu",),
+           options=("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order")),
+    Metric("chrf", "chrF", "chrF of generated texts", "texts", "sacrebleu_metrics:chrf", "higher", scale=100,
+           unit="points", options=("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
+           also_called=("chrfpp",)),
+    Metric("ter", "TER", "TER, the translation edit rate, of generated texts",
+           "texts", "sacrebleu_metrics:ter", "lower", unit="points", lowest=0,
+           options=("normalized", "no_punct", "asian_support", "case_sensitive")),
+    Metric("rouge", "ROUGE", "the ROUGE F-measure of generated texts", "texts", "rouge:rouge", "higher", scale=1,
+           unit="points", options=("variant", "stemmer", "multi_reference", "tokenizer", "convention"),
+           usual=("variant", "rougeL"), variant_follows_limit=True, also_called=("rougel", "rougelsum", "rougen")),
+    Metric("exact", "exact match", "the share of generated texts that equal a reference",
+           "texts", "texts:exact", "higher", scale=1, unit="points",
+           options=("ignore_case", "ignore_punctuation", "ignore_numbers", "ignore", "numeric", "strip", "variant"),
+           also_called=("em", "exactmatch")),
+    Metric("invalid", "share without an answer", "the share of generated texts in which no answer was found",
+           "texts", "texts:invalid", "lower", scale=1, unit="points", lowest=0, options=("variant",),
+           also_called=("noanswer", "unanswered")),
+)
+# fmt: on
+
+USERS_METRIC = Metric("metric", "registered metric", "a registered metric of generated texts", "texts", "", None,
+                      lowest=-sys.float_info.max)  # fmt: skip
+"""The row of the metrics that users register; their names come as an argument."""
+
+METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}
+RESERVED = frozenset({*METRICS, USERS_METRIC.name})
+"""Names with a marker or a fixture of their own, which no user's metric may have."""
+MARKERS: Mapping[str, Metric] = {marker: row for row in (*_ROWS, USERS_METRIC) for marker in row.markers}
+FIXTURES: Mapping[str, Metric] = {row.fixture: row for row in (*_ROWS, USERS_METRIC)}
+NO_REGRESSION = "no_regression"
+MARKER_NAMES = (*MARKERS, NO_REGRESSION)
+
+
+def metric_called(name: str) -> str | None:
+    """Return the short name of a metric, ignoring capitals, digits and hyphens."""
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    rows = (*METRICS.values(), USERS_METRIC)
+    return next((row.name for row in rows if letters in (row.name, *row.also_called)), None)
+
+
+def metric_hint(name: str, users: Iterable[str] = ()) -> str:
+    """Suggest a metric for an unknown name, as in ``" (say metric: rouge, variant: rouge2)"``.
+
+    Args:
+        name: What was written.
+        users: Names of the metrics that users registered.
+    """
+    meant = metric_called(name)
+    option, usual = (METRICS[meant].usual if meant and meant in METRICS else None) or ("", "")
+    if option == "variant" and name != usual:
+        return f" (say metric: {meant}, variant: {name})"
+    return f" (did you mean {meant!r}?)" if meant else nearest(name, [*users, *METRICS])

@@ -1,0 +1,273 @@
+"""`Comparison`: is the candidate worse than the reference by more than the tolerance? Three verdicts, by two bounds.
+
+PASS if the upper bound of the degradation is at most the tolerance, FAIL if the lower bound is above it, else
+INCONCLUSIVE: a non-inferiority test and its converse. `paired` makes the bounds. docs/no_regression.md has the whole
+story, benchmarks/decisions.py how often the verdicts are right.
+
+Many gates at once have Holm's step-down correction (Holm 1979, "A simple sequentially rejective multiple test
+procedure", Scandinavian Journal of Statistics 6(2), 65-70): a suite of gates is wrong no more often than a single one.
+It needs no independence, so gates may share a model or a text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import force_setattr, replace
+
+from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.settings.metrics import Direction
+from pytest_lmgate.stats.means import MIN_BLOCKS, Bounds, Rule, t_quantile
+
+Decision = Literal["pass", "fail", "inconclusive"]
+
+if TYPE_CHECKING:
+    Number = float
+else:
+    Number = float | None  # as JSON has it
+
+POWER = 0.8
+_MOST_TIMES = 1e9
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A candidate against a reference, on the same targets.
+
+    Degradation, bounds and detectable change are fractions of the reference's value if the tolerance is relative, else
+    in the metric's own unit; larger is always worse.
+
+    Attributes:
+        decision: Before Holm's correction for many gates.
+        candidate: The candidate's value.
+        reference: The reference's value.
+        change: Candidate against reference with the metric's own sign.
+        degradation: The change, with a sign such that larger is worse.
+        tolerance: The largest degradation that passes.
+        confidence: One-sided level of each bound.
+        n: Targets or rows.
+        clusters: Number of clusters.
+        lower: One-sided lower bound of the degradation; None without an interval.
+        upper: One-sided upper bound of the degradation; None without an interval.
+        df: Degrees of freedom of Student's t, if any.
+        p_pass: One-sided p-value of "the degradation is at least the tolerance"; small speaks for ``pass``.
+        p_fail: One-sided p-value of "the degradation is at most the tolerance"; small speaks for ``fail``.
+        p_value: For a bootstrap, sacrebleu's two-sided p-value of "the systems do not differ".
+        detectable: Smallest degradation detected with a power of 80%: the wider bound's distance, times ``1 + t_.80 /
+            t_confidence``. With a smaller tolerance, more than one in five unchanged models do not ``pass``.
+        needed: If inconclusive, targets or rows that would decide with a power of 80%, if the measured degradation is
+            the true one and more text is of the same kind, so that the squared standard error falls as 1/n: an order of
+            magnitude. None without an interval, or if the degradation is too near to the tolerance.
+        reason: Why there is no interval, if so.
+        bounds: The rule of the deciding bound; ``unchanged`` if two different models have the same score in every row.
+        against: The reference in words, as in ``model 'fp16'`` or ``baseline of 2026-01-31``.
+        clustered_by: What a cluster is: ``rows``, or ``blocks`` of a text without rows.
+        notes: Other differences from the reference, such as hardware and versions.
+    """
+
+    decision: Decision
+    candidate: float
+    reference: float
+    change: Number
+    degradation: Number
+    tolerance: Tolerance
+    confidence: float
+    n: int
+    clusters: int
+    lower: float | None = None
+    upper: float | None = None
+    df: float | None = None
+    p_pass: float | None = None
+    p_fail: float | None = None
+    p_value: float | None = None
+    detectable: float | None = None
+    needed: int | None = None
+    reason: str = ""
+    bounds: Rule | None = None
+    against: str = ""
+    clustered_by: str = "rows"
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # JSON has null for what is infinite.
+        infinite = {"change": math.inf, "degradation": math.inf} | (
+            {"lower": -math.inf, "upper": math.inf} if self.bounds else {}
+        )
+        for name, value in infinite.items():
+            if getattr(self, name) is None:
+                force_setattr(self, name, value)
+
+    def fails_build(self, *, strict: bool = False) -> bool:
+        """Return whether the build fails: on FAIL, and on INCONCLUSIVE if the measured change is beyond the tolerance.
+
+        Args:
+            strict: Whether every INCONCLUSIVE fails.
+        """
+        if self.decision == "inconclusive":
+            return strict or not self.degradation <= self.tolerance.size
+        return self.decision == "fail"
+
+
+class TestScale(NamedTuple):
+    """A degradation on the scale where it is tested: in nats for a relative change of perplexity, else as shown."""
+
+    measured: float
+    limit: float
+    """The tolerance on that scale."""
+    outward: Callable[[float], float] = lambda x: x
+    """Turns a value of that scale into one to show."""
+
+
+def blank_comparison(
+    values: tuple[float, float],
+    direction: Direction,
+    *,
+    tolerance: Tolerance,
+    confidence: float,
+    n: int,
+    clusters: int,
+    clustered_by: str = "rows",
+) -> Comparison:
+    """Return the comparison of `values`, the candidate's and the reference's, before it is judged.
+
+    It is inconclusive, with a reason if it must stay so.
+
+    Raises:
+        MetricInputError: A relative change needs a value above 0.
+    """
+    if tolerance.relative and values[1] <= 0:
+        raise MetricInputError(
+            f"a change in percent needs a reference above 0, got {values[1]:g}: use a tolerance in the metric's unit"
+        )
+    change = (values[0] - values[1]) / (values[1] if tolerance.relative else 1.0)
+    return Comparison(
+        decision="inconclusive",
+        candidate=values[0],
+        reference=values[1],
+        change=change,
+        degradation=0.0 + change if direction == "lower" else 0.0 - change,
+        tolerance=tolerance,
+        confidence=confidence,
+        n=n,
+        clusters=clusters,
+        reason=no_interval(clusters, clustered_by),
+        clustered_by=clustered_by,
+    )
+
+
+def no_interval(clusters: int, clustered_by: str) -> str:
+    if clustered_by == "rows":
+        return "" if clusters > 1 else f"{clusters} independent row: the noise needs at least two"
+    if clusters >= MIN_BLOCKS:
+        return ""
+    return (
+        f"{clusters} block{'s' * (clusters != 1)} of windows: a text without rows needs at least {MIN_BLOCKS} to "
+        "estimate the noise: use more text or a smaller max_length"
+    )
+
+
+def judged(
+    found: Comparison,
+    tested: TestScale,
+    bounds: Bounds,
+    df: float,
+    p_values: tuple[float, float],
+    *,
+    finite: bool = True,
+) -> Comparison:
+    """Judge a comparison by the bounds of its degradation.
+
+    Args:
+        found: The comparison, not yet judged.
+        tested: The degradation on the scale of the bounds.
+        bounds: One-sided bounds at the comparison's confidence.
+        df: Degrees of freedom of the bounds.
+        p_values: ``(p_pass, p_fail)``.
+        finite: Whether the noise is finite.
+    """
+    lower, upper = tested.outward(bounds.lower), tested.outward(bounds.upper)
+    decision = decide(lower, upper, found.tolerance)
+    # The distance of a bound holds 95%; a power of 80% needs as much again as its quantile has.
+    more = 1 + t_quantile(POWER, df) / t_quantile(found.confidence, df)
+    above, below = bounds.upper - tested.measured, tested.measured - bounds.lower
+    beyond = tested.measured - tested.limit
+    enough = None
+    if finite and decision == "inconclusive":
+        enough = needed(found.n, more * (below if beyond > 0 else above), abs(beyond))
+    return replace(
+        found,
+        decision=decision,
+        lower=lower,
+        upper=upper,
+        df=df,
+        p_pass=p_values[0],
+        p_fail=p_values[1],
+        detectable=tested.outward(more * max(above, below)) if finite else None,
+        needed=enough,
+        bounds=bounds.lower_rule if beyond > 0 else bounds.upper_rule,
+    )
+
+
+def decide(lower: float, upper: float, tolerance: Tolerance) -> Decision:
+    if upper <= tolerance.size:
+        return "pass"
+    return "fail" if lower > tolerance.size else "inconclusive"
+
+
+def needed(n: int, visible: float, distance: float) -> int | None:
+    """Return the number of targets with which the smallest visible change is the distance to the tolerance.
+
+    The visible change falls as the inverse square root of the targets. None if no text is enough.
+    """
+    if visible > distance * _MOST_TIMES**0.5:
+        return None
+    return math.ceil(n * (visible / distance) ** 2)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return Holm's adjusted p-values, in the order given: a hypothesis is rejected at level a if its own is at most a.
+
+    The k-th smallest of m becomes ``max_{j <= k} min(1, (m - j + 1) p_(j))``.
+
+    Raises:
+        ValueError: A p-value is NaN or outside 0 to 1.
+    """
+    if wrong := [p for p in p_values if not 0 <= p <= 1]:
+        raise ValueError(f"expected p-values from 0 to 1, got {wrong[0]!r}")
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def correct_family(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return a family of comparisons with Holm's p-values and the verdicts by them.
+
+    This bounds the probability of each kind of wrong verdict in the whole family.
+
+    A comparison tests two hypotheses: "at least the tolerance", whose rejection is PASS, and "at most the tolerance",
+    whose rejection is FAIL. Each kind is a family of its own. So the probability that any gate passes although its
+    model is worse than the tolerance is at most ``1 - confidence``, and so is the probability that any gate fails
+    although its model is not. The confidence is the members' highest, so a correction only turns PASS and FAIL into
+    INCONCLUSIVE. A comparison without an interval keeps its verdict and does not count.
+
+    Args:
+        comparisons: The family: every no_regression gate of a session.
+    """
+    p_pass = iter(holm([one.p_pass for one in comparisons if one.p_pass is not None]))
+    p_fail = iter(holm([one.p_fail for one in comparisons if one.p_fail is not None]))
+    confidence = max((one.confidence for one in comparisons if one.p_pass is not None), default=0.0)
+    level = round(1 - confidence, 12)  # 0.05, where 1 - 0.95 is a little more
+    corrected = []
+    for one in comparisons:
+        if one.p_pass is not None:
+            passes, fails = next(p_pass), next(p_fail)
+            decision: Decision = "pass" if passes <= level else "fail" if fails <= level else "inconclusive"
+            one = replace(one, decision=decision, p_pass=passes, p_fail=fails)
+        corrected.append(one)
+    return corrected

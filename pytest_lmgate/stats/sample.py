@@ -1,0 +1,246 @@
+"""What a score is made of, cluster by cluster: enough to compare it with another score on the same targets or rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.arrays import Floats, Ints
+from pytest_lmgate.errors import MetricInputError
+from pytest_lmgate.settings.metrics import Direction
+from pytest_lmgate.settings.requests import Signature
+from pytest_lmgate.stats.bootstrap import Statistic, resampled_value
+from pytest_lmgate.stats.groups import Groups
+from pytest_lmgate.stats.means import MAX_CLUSTERS, Bounds, ClusteredMean, degrees_of_freedom, merged_rows, noisy_mean
+from pytest_lmgate.stats.proportions import Outcomes, wilson_bounds
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a metric's value is computed from the mean over targets.
+
+    Attributes:
+        direction: ``lower`` if smaller values are better.
+        exponential: Whether the value is ``exp(factor * mean)``, as perplexity's, or ``factor * mean``.
+        factor: Targets per unit: 1 for tokens and rows, N / words for a perplexity per word, N / (ln 2 * bytes) for
+            bits per byte. A property of the text, above 0 and the same for both models.
+        lowest: The lowest possible value; no bound is below it.
+        highest: The highest possible value; no bound is above it.
+        of_rows: Whether the mean is over rows rather than tokens.
+
+    Raises:
+        ValueError: `factor` is not above 0, or larger values of an exponential scale are better.
+    """
+
+    direction: Direction
+    exponential: bool = False
+    factor: float = 1.0
+    lowest: float = -math.inf
+    highest: float = math.inf
+    of_rows: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            raise ValueError(f"expected a factor above 0, got {self.factor!r}")
+        if self.exponential and self.direction == "higher":
+            raise ValueError("expected direction 'lower' of an exponential scale, got 'higher'")
+
+    def value(self, mean: float) -> float:
+        """Return the metric's value for a mean; infinite if the exponential overflows."""
+        if not self.exponential:
+            return self.factor * mean
+        return math.exp(self.factor * mean) if self.factor * mean < 709 else math.inf
+
+    def within(self, bounds: Bounds) -> Bounds:
+        """Convert bounds of a mean into bounds of the value, within its range."""
+        lower, upper = (min(max(self.value(each), self.lowest), self.highest) for each in bounds[:2])
+        return Bounds(lower, upper, bounds.lower_rule, bounds.upper_rule)
+
+
+@dataclass(frozen=True, eq=False)
+class ByRow:
+    """Statistics of each row.
+
+    Attributes:
+        sums: Shape ``[rows, k]``, as in `Sample`.
+        counts: Targets, or other units, of each row, shape ``[rows]``; possibly 0.
+        clusters: Cluster of each row, shape ``[rows]``, not necessarily without gaps.
+    """
+
+    sums: Floats
+    counts: Ints
+    clusters: Ints
+
+    def of_rows(self, kept: Flags) -> ByRow:
+        clusters = np.unique(self.clusters[kept], return_inverse=True)[1].reshape(-1).astype(np.int64)
+        return ByRow(self.sums[kept], self.counts[kept], clusters)
+
+    def by_cluster(self) -> tuple[Floats, Ints]:
+        columns = [np.bincount(self.clusters, weights=column) for column in self.sums.T]
+        return np.stack(columns, axis=1), np.bincount(self.clusters, weights=self.counts).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Additive statistics of each cluster, and how their sum becomes a value.
+
+    Attributes:
+        sums: Shape ``[clusters, k]``; k is 1 with a scale.
+        counts: Targets or rows of each cluster, shape ``[clusters]``.
+        scale: For a metric that is a mean over targets or rows, or the exponential of one; None for others.
+        metric: For the others: computes a value from summed statistics.
+        identity: What was measured, part by part (``data``, ``targets``, ``protocol``, ``reference``): samples are
+            comparable if every part is the same.
+        outcomes: For right-or-wrong metrics, which rows are right.
+        rows: Whether the clusters are rows or groups of rows; else blocks of a text.
+        by_row: The same statistics row by row, if known.
+        weights: For a mean over groups, of which the sums are those of `Groups.stand_ins`: the weight of each cluster.
+    """
+
+    sums: Floats
+    counts: Ints
+    scale: Scale | None = None
+    metric: Statistic | None = None
+    identity: Mapping[str, str] = field(default_factory=dict)
+    outcomes: Outcomes | None = None
+    rows: bool = True
+    by_row: ByRow | None = None
+    weights: Floats | None = None
+
+    @property
+    def clusters(self) -> int:
+        """The number of clusters with a target, or of clusters of right-or-wrong rows."""
+        return len(self.outcomes.sizes) if self.outcomes is not None else int((self.counts > 0).sum())
+
+    @property
+    def clustered_by(self) -> str:
+        """What a cluster is: ``rows``, or ``blocks`` of a text without rows."""
+        return "rows" if self.rows else "blocks"
+
+    @property
+    def span(self) -> float:
+        """The highest possible value of a metric of rows minus its lowest; infinite if unbounded, or over tokens."""
+        if self.scale is not None and not self.scale.of_rows:
+            return math.inf
+        return self._rule.highest - self._rule.lowest
+
+    @property
+    def direction(self) -> Direction:
+        return self._rule.direction
+
+    @property
+    def _rule(self) -> Scale | Statistic:
+        rule = self.scale or self.metric
+        assert rule is not None
+        return rule
+
+    def value(self) -> float:
+        total = self.sums.sum(axis=0)
+        if self.scale is not None:
+            return self.scale.value(float(total[0]) / int(self.counts.sum()))
+        return float(self._rule.value(total))
+
+    def noise(self) -> ClusteredMean:
+        """Return the mean of a metric with a scale, and its noise."""
+        return self.noise_of(self.sums[:, 0])
+
+    def noise_of(self, sums: Floats) -> ClusteredMean:
+        """Return the mean of other sums of the same clusters, and its noise."""
+        found = noisy_mean(sums, self.counts, rows=self.rows)
+        return found if self.weights is None else replace(found, df=degrees_of_freedom(self.weights))
+
+    @classmethod
+    def of_means(
+        cls, by_row: ByRow, scale: Scale, *, right_or_wrong: bool = False, groups: Sequence[Hashable] | None = None
+    ) -> Sample:
+        """Make the sample of a mean over rows, or of one over labelled groups of rows that count alike.
+
+        Raises:
+            MetricInputError: The groups cannot be averaged; see `Groups.of`.
+        """
+        made = None if groups is None else Groups.of(groups, by_row.clusters)
+        outcomes = Outcomes(by_row.sums[:, 0] > 0, by_row.clusters, made) if right_or_wrong else None
+        if made is None:
+            return cls(*by_row.by_cluster(), scale, outcomes=outcomes, by_row=by_row).merged()
+        sums, counts = made.by_cluster(by_row.sums[:, 0])
+        return cls(sums[:, None], counts, scale, outcomes=outcomes, by_row=by_row, weights=made.cluster_weights)
+
+    def bounds(self, confidence: float) -> Bounds | None:
+        """Return one-sided bounds of the value, each at `confidence`; None with too few clusters.
+
+        Right-or-wrong rows have Wilson's, a mean or the exponential of one the wider of Student's and Hall's, every
+        other metric those of its resamples.
+        """
+        if self.outcomes is not None:
+            return wilson_bounds(self.outcomes, confidence)
+        if self.scale is None:
+            assert self.metric is not None
+            if len(self.counts) < 2:
+                return None
+            found = resampled_value(self.metric, self.sums)
+            return found.bounds(confidence, self.metric.lowest, self.metric.highest)
+        bounds = self.noise().bounds(confidence)
+        return None if bounds is None else self.scale.within(bounds)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The two-sided 95% interval of the value; None with too few clusters."""
+        bounds = self.bounds(0.975)
+        return None if bounds is None else (bounds.lower, bounds.upper)
+
+    def identified(self, *, signature: Signature, **parts: str) -> Sample:
+        """Return the sample with the identity of its measurement, without versions of programs."""
+        return replace(self, identity={**self.identity, **parts, "protocol": signature.compared})
+
+    def of_rows(self, kept: Flags) -> Sample | None:
+        """Return the sample of some rows, without its identity; None if their targets are unknown.
+
+        Args:
+            kept: Marks the rows, shape ``[rows]``.
+        """
+        if self.by_row is None or not self.by_row.counts[kept].any():
+            return None
+        part = self.by_row.of_rows(kept)
+        sums, counts = part.by_cluster()
+        outcomes = None if self.outcomes is None else Outcomes(self.outcomes.right[kept], part.clusters)
+        found = replace(self, sums=sums, counts=counts, outcomes=outcomes, identity={}, by_row=part, weights=None)
+        return found if self.scale is None else found.merged()
+
+    def merged(self) -> Sample:
+        """Return the sample in at most 512 clusters, with neighbours merged evenly."""
+        if len(self.counts) <= MAX_CLUSTERS:
+            return self
+        groups = merged_rows(self.counts)
+        begins = np.flatnonzero(np.diff(groups, prepend=-1))
+        return replace(
+            self, sums=np.add.reduceat(self.sums, begins, axis=0), counts=np.add.reduceat(self.counts, begins)
+        )
+
+
+def cluster_numbers(clusters: Sequence[Hashable] | None, count: int) -> NDArray[np.int64]:
+    """Return the cluster of each of `count` rows, shape ``[rows]``, from 0 in order of appearance of the labels.
+
+    By default each row is its own cluster.
+
+    Raises:
+        MetricInputError: There are more or fewer labels than rows, or one is missing or not hashable.
+    """
+    if clusters is None:
+        return np.arange(count, dtype=np.int64)
+    labels = [] if isinstance(clusters, str | bytes) else list(clusters)
+    if len(labels) != count:
+        raise MetricInputError(f"expected a list with a cluster label for each of {count} rows, got {clusters!r:.60}")
+    numbers: dict[Hashable, int] = {}
+    for row, label in enumerate(labels):
+        if label is None or not isinstance(label, Hashable):
+            raise MetricInputError(
+                f"row {row}: expected a cluster label such as a string or an integer, got {label!r:.60}"
+            )
+        numbers.setdefault(label, len(numbers))
+    return np.array([numbers[label] for label in labels], dtype=np.int64)

@@ -1,0 +1,431 @@
+"""The one module that imports lm-evaluation-harness: finds tasks, has them write their requests, runs their scoring.
+
+Documents, few-shot examples, prompts, targets and settings are those of the harness's own `Task` objects, as
+``simple_evaluate`` of 0.4.13 prepares them; the random seeds are its defaults too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import random
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from pytest_lmgate.errors import ConfigError, DataError, MetricInputError, nearest
+
+FEWSHOT_SEED = 1234
+"""Seed of the few-shot examples, the harness's own default."""
+_SEEDS = (0, 1234)  # of `random`, with which some tasks shuffle their choices, and of NumPy
+_CLIENTS = {"anthropic", "cohere", "genai", "litellm", "mistralai", "openai"}  # libraries that ask a served model
+_MAX_NEW_TOKENS = 256  # where a task sets none (``HFLM.max_gen_toks``)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A task, or the tasks of a group.
+
+    Attributes:
+        name: As it was asked for.
+        tasks: The harness's objects by name.
+        parents: The group that each task is a direct member of, where groups are nested.
+        weights: Whether each metric of the group weights tasks by their size; empty for a single task.
+    """
+
+    name: str
+    tasks: dict[str, Any]
+    parents: dict[str, str]
+    weights: dict[str, bool]
+    is_group: bool = False
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a task with its requests: the arguments that the harness would call a model with."""
+
+    id: int
+    doc: Any
+    kinds: frozenset[str]
+    arguments: list[tuple[Any, ...]]
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Silence the harness, which logs, prints and draws bars.
+
+    Raises:
+        ConfigError: Code of a task ends Python, as some does where a program lacks.
+    """
+    with contextlib.redirect_stderr(io.StringIO()) as shown, contextlib.redirect_stdout(shown):
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        except SystemExit as error:
+            said = " ".join(shown.getvalue().split())
+            raise ConfigError(f"code of the task ends Python, exit code {error.code}: {said[-300:]}") from error
+        finally:
+            logging.disable(before)
+
+
+def installed() -> str:
+    """Return the harness's version.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        return version("lm_eval")
+    except PackageNotFoundError:
+        raise ConfigError(
+            "lm-evaluation-harness is not installed, and only it knows its tasks: pip install 'pytest-lmgate[tasks]'"
+        ) from None
+
+
+def find(name: str, include_path: Path | None = None) -> Found:
+    """Load a task or a group with its documents.
+
+    Raises:
+        ConfigError: The harness is not installed, has no such task, or the task cannot be loaded.
+        DataError: The task's data are not here and cannot be fetched.
+    """
+    installed()
+    with quietly():
+        from lm_eval.api.group import Group
+
+        manager = _manager(name, include_path)
+        if name not in manager.task_index:
+            shown = nearest(name, manager.all_tasks)
+            raise ConfigError(
+                f"lm-evaluation-harness {installed()} has no task {name!r}{shown}; `lm-eval ls tasks` lists them"
+            )
+        seed()
+        try:
+            loaded = manager.load(name)
+        except Exception as error:
+            raise _reason(name, error) from error
+    groups, tasks = loaded["groups"], loaded["tasks"]
+    if not tasks:
+        raise ConfigError(f"{name}: the group has no task")
+    top = groups.get(name)
+    parents = {
+        child.task_name: group.name
+        for group in groups.values()
+        for child in group
+        if group is not top and not isinstance(child, Group)
+    }
+    weights = {}
+    for each in (top.aggregate_metric_list or ()) if top is not None else ():
+        weights[str(each.metric)] = bool(each.weight_by_size)
+    return Found(name, tasks, parents, weights, is_group=len(tasks) > 1 or top is not None)
+
+
+def _manager(name: str, include_path: Path | None) -> Any:
+    """Return the harness's index of tasks: of the user's folder alone where that has the task, which takes no time."""
+    from lm_eval.tasks import TaskManager
+
+    if include_path is not None:
+        own = TaskManager(include_path=str(include_path), include_defaults=False)
+        entry = own.task_index.get(name)
+        if entry is not None and set(_members(entry.cfg or {})) <= own.task_index.keys():
+            return own
+    return TaskManager(include_path=None if include_path is None else str(include_path))
+
+
+def _members(config: Mapping[str, Any]) -> Iterator[str]:
+    """Return the names of the tasks that a group takes from elsewhere."""
+    listed = config.get("task")
+    for each in listed if isinstance(listed, list) else ():
+        if isinstance(each, str):
+            yield each
+        elif "group" in each:
+            yield from _members(each)
+        else:
+            yield str(each.get("task"))
+
+
+def seed() -> None:
+    """Set the seeds that ``simple_evaluate`` sets before it loads tasks."""
+    import numpy as np
+
+    random.seed(_SEEDS[0])
+    np.random.seed(_SEEDS[1])
+
+
+def _reason(name: str, error: Exception) -> ConfigError | DataError:
+    """Say why a task cannot be loaded: its data are missing, or its code fails."""
+    said = " ".join(str(error).split()) or "no reason given"
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        task: Any = frame.f_locals.get("self")
+        if frame.f_code.co_name == "download" and hasattr(task, "DATASET_PATH"):
+            config = getattr(task, "config", None)
+            arguments = [str(each) for each in (task.DATASET_PATH, task.DATASET_NAME) if each is not None]
+            which = getattr(config, "task", None) or name
+            return DataError(
+                f"task {which}: its dataset {' '.join(arguments)} is not here and "
+                f"cannot be fetched ({type(error).__name__}: {said:.200}); fetch it where the hub can be reached, "
+                f'python -c "import datasets; datasets.load_dataset({", ".join(map(repr, arguments))})", and take the '
+                "folder HF_HOME along"
+            )
+    return ConfigError(f"task {name}: the harness cannot load it: {type(error).__name__}: {said:.300}")
+
+
+def prepare(task: Any, *, shots: int | None, seed: int, split: str | None) -> int:
+    """Set a task's shots and split as ``simple_evaluate`` does; return the shots.
+
+    Raises:
+        ConfigError: The task fixes its shots at 0, or has no such split.
+    """
+    name, own = task.task_name, task.get_config("num_fewshot")
+    if shots is not None and own == 0 and shots > 0:
+        raise ConfigError(
+            f"task {name}: it is defined without examples (num_fewshot: 0), which the harness keeps; leave out --shots"
+        )
+    if split is not None:
+        if split not in task.dataset:
+            raise ConfigError(
+                f"task {name}: no split {split!r}{nearest(split, task.dataset)}; it has {', '.join(task.dataset)}"
+            )
+        task.set_config("test_split", split)
+    number = own if shots is None or own == 0 else shots
+    task.set_config("num_fewshot", number or 0)
+    task.set_fewshot_seed(seed=seed)
+    return number or 0
+
+
+def documents(task: Any, *, rows: int | None, chat: bool) -> list[Document]:
+    """Return a task's documents with their requests; with `chat`, a prompt is a list of messages.
+
+    Raises:
+        ConfigError: The task cannot make them.
+    """
+    with quietly():
+        template: Callable[..., str] | None = (lambda messages, **_: json.dumps(messages)) if chat else None
+        try:
+            task.build_all_requests(
+                limit=rows, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=template
+            )
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise ConfigError(
+                f"task {task.task_name}: the harness cannot make its requests: {type(error).__name__}: {said:.300}"
+            ) from error
+    found: dict[int, list[Any]] = {}
+    for instance in task.instances:
+        found.setdefault(instance.doc_id, []).append(instance)
+    listed = []
+    for index, instances in found.items():
+        instances.sort(key=lambda each: each.idx)
+        arguments = [tuple(each.args) for each in instances]
+        if chat:
+            arguments = [(_messages(prompt), *rest) for prompt, *rest in arguments]
+        kinds = frozenset(each.request_type for each in instances)
+        listed.append(Document(index, instances[0].doc, kinds, arguments))
+    return listed
+
+
+def _messages(written: str) -> list[dict[str, str]]:
+    return [{"role": each["role"], "content": each["content"]} for each in json.loads(written)]
+
+
+def described(task: Any) -> str:
+    """Return a task's dataset, with its revision if the cache knows it, and the split that is judged."""
+    path, name = task.DATASET_PATH, task.DATASET_NAME
+    split = task.get_config("test_split") or task.get_config("validation_split")
+    shown = " ".join(str(each) for each in (path, name) if each)
+    revision = (task.get_config("dataset_kwargs") or {}).get("revision")
+    with contextlib.suppress(AttributeError, KeyError, TypeError):
+        for source in task.dataset[split].info.download_checksums or ():
+            if found := re.search(r"@([0-9a-f]{40})/", source):
+                revision = found[1][:12]
+    return f"{shown}{f' at {revision}' if revision else ''}, split {split}"
+
+
+def aggregations(task: Any) -> dict[str, str]:
+    """Return the name of each metric's aggregation, as the harness registers it; empty for one of the task's own."""
+    from lm_eval.api.registry import aggregation_registry
+
+    names = {id(aggregation_registry.get(name)): name for name in aggregation_registry}
+    return {str(metric): names.get(id(function), "") for metric, function in task.aggregation().items()}
+
+
+def is_standard(task: Any, metric: str) -> bool:
+    """Return whether a task scores a metric with the harness's own function of this name, not with code of its own."""
+    from lm_eval.api.registry import metric_registry
+
+    function = getattr(task, "_metric_fn_list", {}).get(metric)
+    return function is not None and metric in metric_registry and metric_registry.get(metric) is function
+
+
+def steps_of(ensemble: Any) -> list[tuple[str, dict[str, Any]]] | None:
+    """Return an ensemble's filters by their registered names, with their arguments; None if one is the task's own."""
+    from lm_eval.api.registry import filter_registry
+
+    names = {filter_registry.get(name): name for name in filter_registry}
+    found = [(names.get(each.func, ""), dict(each.keywords)) for each in ensemble.filters]
+    return found if all(name for name, _ in found) else None
+
+
+def generation(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return generation settings by their names in lmgate.yaml, from those that the harness would call a model with.
+
+    Raises:
+        ConfigError: A setting has no counterpart.
+    """
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    with quietly():
+        settings = dict(normalize_gen_kwargs(dict(given), _MAX_NEW_TOKENS))
+    samples, stop = settings.pop("do_sample"), [text for text in settings.pop("until", []) if text]
+    found: dict[str, Any] = {"stop": stop} if stop else {}
+    found["max_new_tokens"] = settings.pop("max_gen_toks")
+    if (beams := settings.pop("num_beams", 1)) != 1:
+        found["num_beams"] = beams
+    sampling = {key: settings.pop(key, None) for key in ("temperature", "top_p", "top_k")}
+    if samples:
+        found |= {key: value for key, value in sampling.items() if value is not None} | {"seed": FEWSHOT_SEED}
+    if settings:
+        raise ConfigError(f"its generation setting {next(iter(settings))} has no counterpart in lmgate.yaml")
+    return found
+
+
+def has_own_scoring(task: Any) -> bool:
+    """Return whether code of the task scores its documents, not that of the harness's `ConfigurableTask`."""
+    from lm_eval.api.task import ConfigurableTask
+
+    plain = type(task).process_results is ConfigurableTask.process_results
+    return not plain or callable(task.config.process_results)
+
+
+def judge_of(task: Any) -> str:
+    """Return the library by which a task's scoring code asks another model; empty if it does not."""
+    functions, seen = [task.config.process_results, type(task).process_results], set[int]()
+    while functions:
+        function: Any = functions.pop()
+        function = getattr(function, "func", function)  # of a partial
+        code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+        if code is None or id(code) in seen:
+            continue
+        seen.add(id(code))
+        for name in _names(code):
+            value = names.get(name)
+            source = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+            if library := _CLIENTS & {name, str(source).partition(".")[0]}:
+                return library.pop()
+            if source == function.__module__:
+                functions.append(value)
+    return ""
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)
+
+
+def file_of(task: Any, folder: Path) -> str:
+    """Return a task's YAML file, relative to the harness's own tasks if it is one of them, else to a folder."""
+    source = Path(str((task.config.metadata or {}).get("config_source", "")))
+    if source.is_relative_to(_own_tasks()):
+        return source.relative_to(_own_tasks()).as_posix()
+    return Path(os.path.relpath(source, folder)).as_posix()
+
+
+def _own_tasks() -> Path:
+    import lm_eval.tasks
+
+    return Path(str(lm_eval.tasks.__file__)).parent
+
+
+class _Documents(list[Any]):
+    """Documents as the harness reads them of a dataset."""
+
+    @property
+    def features(self) -> dict[str, None]:
+        return dict.fromkeys(self[0])
+
+
+class _AnySplit(dict[str, _Documents]):
+    def __missing__(self, split: str) -> _Documents:
+        return self["all"]
+
+
+def offline_task(file: str, folder: Path, document: Mapping[str, Any]) -> Any:
+    """Return a task that scores documents which are already here: nothing is fetched.
+
+    Args:
+        file: As of `file_of`.
+        folder: As of `file_of`.
+        document: One of the documents, as the harness looks at one.
+
+    Raises:
+        ConfigError: The harness is not installed, or has no such task.
+    """
+    installed()
+    with quietly():
+        from lm_eval.api.task import ConfigurableTask
+        from lm_eval.tasks._yaml_loader import load_yaml
+
+        path = next((each for each in (folder / file, _own_tasks() / file) if each.is_file()), None)
+        if path is None:
+            raise ConfigError(
+                f"task: no file {file} in {folder} or among the tasks of lm-evaluation-harness {installed()}"
+            )
+        config = {key: value for key, value in load_yaml(path).items() if key not in ("tag", "group", "task_list")}
+        base = config.pop("class", ConfigurableTask)
+        splits = _AnySplit(all=_Documents([document]))
+        offline = type(base.__name__, (base,), {"download": lambda self, *_, **__: setattr(self, "dataset", splits)})
+        try:
+            if not issubclass(base, ConfigurableTask):
+                return offline()
+            # The documents are frozen as `process_docs` left them.
+            return offline(config={**config, "process_docs": None, "fewshot_config": None, "custom_dataset": None})
+        except Exception as error:
+            raise ConfigError(
+                f"task: the harness cannot load {file}: {type(error).__name__}: {error!s:.300}"
+            ) from error
+
+
+def scores(task: Any, documents: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what a task's own filters and code make of texts, by metric: ``acc``, or ``acc.FILTER`` if it has several.
+
+    Raises:
+        MetricInputError: The code fails.
+    """
+    from lm_eval.api.instance import Instance
+
+    with quietly():
+        instances = []
+        for index, (doc, text) in enumerate(zip(documents, texts, strict=True)):
+            each = Instance("generate_until", dict(doc), ("", {}), 0, metadata=(task.task_name, index, 1))
+            each.resps.append(text)
+            instances.append(each)
+        try:
+            for ensemble in task._filters:
+                ensemble.apply(instances)
+            found = []
+            for each in instances:
+                of_row = {}
+                for name, answer in each.filtered_resps.items():
+                    for metric, value in task.process_results(each.doc, [answer]).items():
+                        of_row[label_of(task, metric, name)] = value
+                found.append(of_row)
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise MetricInputError(f"task: its scoring code fails: {type(error).__name__}: {said:.300}") from error
+    return found
+
+
+def label_of(task: Any, metric: str, ensemble: str) -> str:
+    """Return the name of a metric under a filter, in the letters that names of metrics may have."""
+    return re.sub(r"[^A-Za-z0-9_.]", "_", metric if len(task._filters) == 1 else f"{metric}.{ensemble}")

@@ -1,0 +1,331 @@
+"""Multiple choice: rows to questions with choices, and these to token windows that score each choice. Pure.
+
+Tokens are made as lm-evaluation-harness 0.4.13 makes them (``_encode_pair``): question and choice are encoded
+together, the choice is what follows the question's own tokens, and white space at the end of the question belongs to
+the choice. An empty question is the BOS token (else EOS). Examples and chats are its ``fewshot_context``, each
+example a turn of user and assistant. A row of several questions and one target, as in winogrande, is its
+``multiple_input``: a question is a choice, and the target is scored. A row of one question and one target, as in
+lambada, is its ``loglikelihood``, with a delimiter before the target, which the harness does not write: ``delimiter:
+""`` leaves it out. Two things differ: an EOS that a tokenizer puts behind every text is left out (the harness keeps
+it, so that the choice loses its first token and the EOS is scored in its place), and so is a BOS that a chat template
+does not write (the harness has the tokenizer put it there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from pytest_lmgate.data.prompts import Prompt, bare, cell, chat_in, fill, shown_after
+from pytest_lmgate.errors import DataError, ModelError
+from pytest_lmgate.windows.protocols import WindowPlan
+from pytest_lmgate.windows.requests import repeats
+from pytest_lmgate.windows.tokens import Framing, Streams, TokenizerFacts, rendered_chat
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row.
+
+    Attributes:
+        prompts: What the model reads, each a text or a chat for the model's template: one before all choices, or one
+            for each choice.
+        choices: What it chooses from, without the delimiter; only the target where the row has no choices.
+        right: Indexes of the right choices.
+        target: What follows each prompt, without the delimiter, where each choice has a prompt of its own.
+    """
+
+    prompts: tuple[Prompt, ...]
+    choices: tuple[str, ...]
+    right: tuple[int, ...]
+    target: str | None = None
+
+    @property
+    def content(self) -> list[Any]:
+        """All of it but what is right, for digests."""
+        return [self.prompts[0], self.choices] if self.target is None else [self.prompts, self.choices, self.target]
+
+    @property
+    def pairs(self) -> list[tuple[Prompt, str]]:
+        """What the model reads and what is scored, for each choice."""
+        if self.target is not None:
+            return [(prompt, self.target) for prompt in self.prompts]
+        return [(self.prompts[0], choice) for choice in self.choices]
+
+
+def make_questions(
+    rows: Sequence[Row],
+    *,
+    name: str,
+    question: str | None = None,
+    messages: str | None = None,
+    choices: Sequence[str] = (),
+    answer: str | None = None,
+    target: str | None = None,
+    examples: Sequence[Row] = (),
+    delimiter: str = " ",
+    chat: bool = False,
+    system: str | None = None,
+) -> tuple[Question, ...]:
+    """Read questions from rows, and show examples with their right choice before each.
+
+    Args:
+        rows: The dataset.
+        name: Its name, for messages.
+        question: A column, or a template with ``{column}`` fields. With `target` and `answer`, a column that holds a
+            list of questions, one for each choice.
+        messages: A column of whole chats instead of a question.
+        choices: One column that holds a list, or the columns that hold one choice each. With `target`, the texts whose
+            lengths ``acc_norm`` counts; by default those are the questions.
+        answer: Column of the right choice: its index from 0, or its text. If a text could be either (CSV has no
+            numbers), the column's other rows decide. A list means that each of its choices is right.
+        target: A column or a template: what follows the question, or each of the questions, instead of a choice.
+        examples: Few-shot rows.
+        delimiter: Text between an example's question and its choice; in a chat each has its own turn.
+        chat: Make messages for the model's chat template rather than text.
+        system: Text of a chat's system message; without `chat`, text before the examples.
+
+    Raises:
+        DataError: A column is missing, there are fewer than two choices or two equal ones, or the answer is none of
+            them, or ambiguous.
+    """
+    read = partial(_read_rows, question=question, messages=messages, choices=choices, answer=answer, target=target)
+    shots = []
+    for asked, offered, right, follows in read(examples, f"{name} (examples)"):
+        shown = offered[right[0]] if follows is None else follows
+        shots.append((str(asked[right[0] if len(asked) > 1 else 0]), shown if chat else delimiter + shown))
+    found = []
+    for asked, offered, right, follows in read(rows, name):
+        prompts = tuple(
+            shown_after(shots, each, chat=chat, system=system) if isinstance(each, str) else each for each in asked
+        )
+        found.append(Question(prompts, offered, right, follows))
+    return tuple(found)
+
+
+_Read = tuple[tuple[Prompt, ...], tuple[str, ...], tuple[int, ...], str | None]
+
+
+def _read_rows(
+    rows: Sequence[Row],
+    name: str,
+    *,
+    question: str | None,
+    messages: str | None,
+    choices: Sequence[str],
+    answer: str | None,
+    target: str | None,
+) -> list[_Read]:
+    """Return each row's questions, its choices, the indexes of the right ones, and its target."""
+    follows = [None if target is None else _text(row, index, name, target, "target") for index, row in enumerate(rows)]
+    if "" in follows:
+        raise DataError(f"dataset {name!r}: row {follows.index('')}: target: expected a text, got an empty one")
+    asked: Sequence[tuple[Prompt, ...]]
+    offered: list[tuple[str, ...]] = []
+    if messages is not None:
+        asked = [(chat_in(row, messages, name, index),) for index, row in enumerate(rows)]
+    elif target is not None and answer is not None:
+        asked = offered = [_choices(row, index, name, [str(question)], "question") for index, row in enumerate(rows)]
+    else:
+        asked = [(_text(row, index, name, str(question), "question"),) for index, row in enumerate(rows)]
+    if answer is None:
+        return [(each, (str(text),), (0,), text) for each, text in zip(asked, follows, strict=True)]
+    if choices:
+        offered = [_choices(row, index, name, choices, "choices") for index, row in enumerate(rows)]
+    for index, (each, texts) in enumerate(zip(asked, offered, strict=True)):
+        if target is not None and len(each) != len(texts):
+            raise DataError(
+                f"dataset {name!r}: row {index}: expected a question for each choice, got {len(each)} questions and "
+                f"{len(texts)} choices"
+            )
+    given = [cell(row, answer, name, index, what="answer") for index, row in enumerate(rows)]
+    return list(zip(asked, offered, _answers(given, offered, name), follows, strict=True))
+
+
+def _text(row: Row, index: int, name: str, source: str, what: str) -> str:
+    return (fill if "{" in source else bare)(source, row, name, index, what=what)
+
+
+def _choices(row: Row, index: int, name: str, columns: Sequence[str], what: str) -> tuple[str, ...]:
+    where = f"dataset {name!r}: row {index}: {what}"
+    if len(columns) == 1:
+        choices = cell(row, columns[0], name, index, what=what)
+    else:
+        choices = [cell(row, column, name, index, what=what) for column in columns]
+    if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) and choice for choice in choices):
+        raise DataError(f"{where}: expected a list of texts, got {choices!r:.200}")
+    if len(choices) < 2:
+        raise DataError(f"{where}: expected two or more, got {len(choices)}: no choice could be wrong")
+    if len(set(choices)) < len(choices):
+        twice = next(choice for choice in choices if choices.count(choice) > 1)
+        raise DataError(f"{where}: {twice!r:.200} appears twice: no model could tell them apart")
+    return tuple(choices)
+
+
+def _answers(given: Sequence[Any], offered: Sequence[tuple[str, ...]], name: str) -> list[tuple[int, ...]]:
+    """Return the indexes of each row's right choices from the cells of the answer's column."""
+    listed = [list(each) if isinstance(each, list | tuple) else [each] for each in given]
+    flat = [(row, right) for row, several in enumerate(listed) for right in several]
+    indexes = iter(_indexes(flat, offered, name))
+    found = []
+    for row, several in enumerate(listed):
+        if not several:
+            raise DataError(
+                f"dataset {name!r}: row {row}: answer: expected one right choice or more, got an empty list: the row "
+                "could never be right; leave it out"
+            )
+        found.append(tuple(next(indexes) for _ in several))
+    if found and all(len(set(right)) == len(offered[row]) for row, right in enumerate(found)):
+        raise DataError(f"dataset {name!r}: answer: every choice of every row is right: no model could be wrong")
+    return found
+
+
+def _indexes(given: Sequence[tuple[int, Any]], offered: Sequence[tuple[str, ...]], name: str) -> list[int]:
+    """Return the index of each answer, given with the number of its row."""
+    readings = [_readings(right, offered[row]) for row, right in given]
+    texts = [reading for (_, right), reading in zip(given, readings, strict=True) if isinstance(right, str)]
+    # Rows that can be read in one way only decide for the others.
+    kinds = {"text" if index is None else "index" for text, index in texts if (text is None) != (index is None)}
+    found = []
+    for (row, right), (text, index) in zip(given, readings, strict=True):
+        where, choices = f"dataset {name!r}: row {row}: answer", offered[row]
+        if text is None and index is None:
+            raise DataError(
+                f"{where}: expected an index from 0 to {len(choices) - 1} or the text of a choice, got {right!r}"
+                f"{_letter_hint(right, choices)}"
+            )
+        if text is not None and index is not None and text != index and len(kinds) != 1:
+            others = "other rows are of both kinds" if kinds else "no other row decides"
+            raise DataError(
+                f"{where}: {right!r} is the text of choice {text} or the index of choice {index}; {others}: "
+                "write indexes as numbers, in .jsonl or .parquet"
+            )
+        by_text = index is None or (text is not None and kinds == {"text"})
+        found.append(int(text if by_text else index))  # type: ignore[arg-type]
+    return found
+
+
+def _letter_hint(right: object, choices: tuple[str, ...]) -> str:
+    index = ord(right.upper()) - ord("A") if isinstance(right, str) and len(right) == 1 else -1
+    if not 0 <= index < len(choices):
+        return ""
+    return f"; letters are not allowed: for {right} write {index}, the index from 0, or the text {choices[index]!r}"
+
+
+def _readings(right: Any, choices: tuple[str, ...]) -> tuple[int | None, int | None]:
+    """Return the choice whose text the answer is, and the choice whose index it is."""
+    if isinstance(right, bool) or not isinstance(right, str | int):
+        return None, None
+    text = choices.index(right) if right in choices else None
+    index = right if isinstance(right, int) else int(right) if right.isdecimal() and len(right) < 10 else -1
+    return text, index if 0 <= index < len(choices) else None
+
+
+def plan_choices(
+    questions: Sequence[Question],
+    tokenizer: TokenizerFacts,
+    *,
+    delimiter: str,
+    max_length: int | None,
+    name: str,
+    model: str,
+) -> tuple[Streams, WindowPlan]:
+    """Plan one window per choice, in the order of rows and choices.
+
+    Args:
+        questions: Rows.
+        tokenizer: The model's; its special tokens are kept, as a question begins a text.
+        delimiter: Text between question and choice, or between a chat and the assistant's answer.
+        max_length: Tokens that the model can read; a longer question loses its beginning.
+        name: Name of the dataset, for messages.
+        model: Name of the model, for messages.
+
+    Raises:
+        DataError: A choice has no token, has the tokens of another, or does not fit by itself.
+        ModelError: A question is empty and the tokenizer has no token to begin with, or it is a chat and the tokenizer
+            has no template for it.
+    """
+    pair = _PairEncoder(tokenizer, Framing.of(tokenizer.encode), model)
+    streams, first = [], []
+    for index, row in enumerate(questions):
+        whole = []
+        for prompt, continuations in groupby(row.pairs, key=itemgetter(0)):
+            whole += pair.encode(prompt, [delimiter + text for _, text in continuations])
+        scored = "choice" if row.target is None else "target"
+        for (_, continuation), (asked, answered) in zip(row.pairs, whole, strict=True):
+            if not answered:
+                raise DataError(f"dataset {name!r}: row {index}: the {scored} {continuation!r} has no token")
+            if max_length is not None and len(answered) > max_length:
+                raise DataError(
+                    f"dataset {name!r}: row {index}: a {scored} of {len(answered):,} tokens is longer than the context "
+                    f"of {model!r}, {max_length:,}"
+                )
+            streams.append(np.asarray([*asked, *answered], dtype=np.int64))
+            first.append(len(asked))
+        equal = repeats(ids.tobytes() for ids in streams[-len(row.choices) :]).values()
+        if same := next((some for some in equal if len(some) > 1), None):
+            one, other = (repr(row.choices[choice]) for choice in same[:2])
+            raise DataError(
+                f"dataset {name!r}: row {index}: the choices {one} and {other} are the same tokens to the model "
+                f"{model!r}, which cannot tell them apart"
+            )
+    ends = np.array([len(ids) for ids in streams], dtype=np.int64)
+    # The last token is only a target, so one more than the context fits.
+    begins = np.maximum(0, ends - max_length - 1) if max_length is not None else np.zeros_like(ends)
+    firsts = np.array(first, dtype=np.int64)
+    plan = WindowPlan(np.arange(len(streams), dtype=np.int64), begins, ends, firsts, np.zeros(len(streams), dtype=bool))
+    return Streams(streams, None), plan
+
+
+@dataclass(frozen=True)
+class _PairEncoder:
+    """Question and choice to tokens, as lm-evaluation-harness 0.4.13 does."""
+
+    tokenizer: TokenizerFacts
+    framing: Framing
+    model: str
+
+    def encode(self, prompt: Prompt, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        if isinstance(prompt, str):
+            text, begun = prompt, self._begun
+        else:  # the template writes the special tokens itself
+            text, begun = rendered_chat(prompt, self.tokenizer, model=self.model), self._bare
+        stripped = text.rstrip()
+        asked = begun(stripped) if stripped else []
+        found = []
+        for choice in choices:
+            following = text[len(stripped) :] + choice
+            if asked:
+                found.append((asked, begun(stripped + following)[len(asked) :]))
+            else:
+                found.append(self._begin(self._bare(following)))
+        return found
+
+    def _begin(self, answered: list[int]) -> tuple[list[int], list[int]]:
+        """Put the token that begins a text before a choice without a question, where the choice lacks it."""
+        prefix = self.tokenizer.bos if self.tokenizer.bos is not None else self.tokenizer.eos
+        if answered and answered[0] == prefix:
+            return answered[:1], answered[1:]
+        if prefix is None:
+            raise ModelError(
+                f"a question is empty, and the tokenizer of {self.model!r} has no BOS or EOS to begin with"
+            )
+        return [prefix], answered
+
+    def _bare(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, False))
+
+    def _begun(self, text: str) -> list[int]:
+        """Tokens of a text with the special tokens before it, BOS once where the text itself begins with it."""
+        own = self.framing.own(self.tokenizer.encode(text, True))
+        if self.tokenizer.adds_bos and own[:1] == [self.tokenizer.bos]:
+            return own
+        return self.framing.around(own, suffix=False)

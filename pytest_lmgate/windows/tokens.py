@@ -1,0 +1,230 @@
+"""Tokens: what planning needs to know of a tokenizer, token streams, special tokens, and prompts to token ids. Pure."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_lmgate.data.corpus import TextSizes
+from pytest_lmgate.data.prompts import Chat, Prompt
+from pytest_lmgate.errors import DataError, ModelError
+
+Ids = NDArray[np.int64]
+
+
+class Placed(NamedTuple):
+    """A text's token ids, and the first character of each token in it, 0 for a special token."""
+
+    ids: Sequence[int]
+    starts: Sequence[int]
+
+
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """What the planning needs to know of a tokenizer; only `encode` must be there.
+
+    Attributes:
+        encode: Text and whether to add special tokens, to token ids.
+        bos: Id of the token that begins a text, if there is one.
+        eos: Id of the token that ends a text, if there is one.
+        adds_bos: Whether `encode` with special tokens begins with `bos`.
+        decode: A token id to its text.
+        placed: Text and whether to add special tokens, to token ids and where they stand; None where the tokenizer does
+            not say where its tokens begin.
+        mask: Id of the token that stands for a masked one, if there is one.
+        special: Ids of the tokens that stand around or between texts, and of the mask.
+        target: The text that a decoder has to write, to token ids; None where that is `encode` with special tokens.
+        chat: Messages with ``role`` and ``content``, to the text that the model goes on from: behind an assistant's
+            turn at the end, else where one begins. Variables of the template come by name. None without a template.
+        vocabulary: Returns the id of each token; None where the tokenizer does not say.
+    """
+
+    encode: Callable[[str, bool], Sequence[int]]
+    bos: int | None = None
+    eos: int | None = None
+    adds_bos: bool = False
+    decode: Callable[[int], str] = str
+    placed: Callable[[str, bool], Placed | None] = lambda _, __: None
+    mask: int | None = None
+    special: frozenset[int] = frozenset()
+    target: Callable[[str], Sequence[int]] | None = None
+    chat: Callable[..., str] | None = None
+    vocabulary: Callable[[], Mapping[str, int]] | None = None
+
+    def encode_target(self, text: str) -> Sequence[int]:
+        """Return the token ids of a text that a decoder has to write."""
+        return self.encode(text, True) if self.target is None else self.target(text)
+
+    def ids(self, text: str, *, special: bool) -> Ids:
+        """Return a text's token ids, shape ``[tokens]``, with the special tokens that the tokenizer adds or without."""
+        return np.asarray(self.encode(text, special), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Token streams, one per document, and the size of the original text behind each.
+
+    Attributes:
+        ids: Token ids of each document, shape ``[tokens]``.
+        prefix: Id of the prefix token of windows that have one.
+        sizes: Words, code points and bytes of each document; none where nothing counts them.
+        texts: What was tokenized; none where nothing asks for it.
+        rows: Row of each token where the rows were joined to one text, shape ``[tokens]``; None where rows are
+            documents, or the text has no rows.
+    """
+
+    ids: Sequence[Ids]
+    prefix: int | None = None
+    sizes: Sequence[TextSizes] = ()
+    texts: Sequence[str] = ()
+    rows: Ids | None = None
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens in each document."""
+        return [len(ids) for ids in self.ids]
+
+
+_PROBES = ("a", "1", "的")
+
+
+@dataclass(frozen=True)
+class Framing:
+    """The special tokens around a text."""
+
+    prefix: tuple[int, ...] = ()  # as BOS or [CLS]
+    suffix: tuple[int, ...] = ()  # as EOS or [SEP]
+
+    @classmethod
+    def of(cls, encode: Callable[[str, bool], Sequence[int]]) -> Framing:
+        """Find it out from texts with and without special tokens."""
+        for probe in _PROBES:
+            framed, plain = tuple(encode(probe, True)), tuple(encode(probe, False))
+            for begin in range(len(framed) - len(plain) + 1 if plain else 0):
+                end = begin + len(plain)
+                if framed[begin:end] == plain:
+                    return cls(framed[:begin], framed[end:])
+        return cls()
+
+    def own(self, ids: Sequence[int]) -> list[int]:
+        """Return the text's own tokens of `ids`, which the tokenizer gave with special tokens."""
+        return list(ids[len(self.prefix) : len(ids) - len(self.suffix)])
+
+    def around(self, ids: Sequence[int], *, suffix: bool = True) -> list[int]:
+        """Put the special tokens around a text's own, those behind it where `suffix` says so."""
+        return [*self.prefix, *ids, *(self.suffix if suffix else ())]
+
+
+@dataclass(frozen=True)
+class PromptIds:
+    """A prompt that a model is to go on from."""
+
+    row: int  # its number, which a sample depends on
+    prompt: Prompt
+    ids: tuple[int, ...]
+    rows: int = 0  # of the dataset, each of which is written once or several times
+    variables: Mapping[str, Any] = field(default_factory=dict)  # of the chat template
+
+    @property
+    def place(self) -> str:
+        """Which row of the dataset it is, for messages."""
+        text, row = divmod(self.row, self.rows or self.row + 1)
+        return f"row {row}, text {text}" if text else f"row {row}"
+
+
+@dataclass(frozen=True)
+class PromptEncoder:
+    """Encodes the prompts of one dataset for one model.
+
+    A causal model goes on where the prompt ends, so that what a tokenizer puts behind every text (an EOS, a ``[SEP]``)
+    is left out: behind it the model would begin another text. An encoder reads it, as it did in training.
+
+    Attributes:
+        room: Tokens that a prompt may have; None for no limit.
+        limit: Why no more, for messages.
+        remedy: What to do about it, for messages.
+        cut: Leave out the beginning of a prompt that does not fit; special tokens before it are kept.
+        encodes_whole: Whether an encoder reads the prompt.
+    """
+
+    tokenizer: TokenizerFacts
+    model: str
+    dataset: str
+    room: int | None = None
+    limit: str = ""
+    remedy: str = ""
+    cut: bool = False
+    encodes_whole: bool = False
+
+    def encode(self, prompt: Prompt, row: int) -> list[int]:
+        """Return the token ids of one prompt."""
+        framing, own = self._plain(prompt) if isinstance(prompt, str) else (Framing(), self._chat(prompt))
+        ids = framing.around(own)
+        where = f"dataset {self.dataset!r}: row {row}"
+        if not ids:
+            raise DataError(f"{where}: expected a prompt, got one without a token: {prompt!r:.60}")
+        if self.room is None or len(ids) <= self.room:
+            return ids
+        kept = self.room - (len(ids) - len(own))
+        if not self.cut or kept < 1:
+            raise DataError(
+                f"{where}: the prompt has {len(ids):,} tokens, but the model {self.model!r} has room for "
+                f"{max(0, self.room):,} ({self.limit}){self.remedy}"
+            )
+        return framing.around(own[-kept:])
+
+    def _plain(self, text: str) -> tuple[Framing, list[int]]:
+        own = self._framing.own(self.tokenizer.encode(text, True))
+        return (self._framing if self.encodes_whole else Framing(self._framing.prefix)), own
+
+    @functools.cached_property
+    def _framing(self) -> Framing:
+        return Framing.of(self.tokenizer.encode)
+
+    def _chat(self, turns: Chat) -> list[int]:
+        # The template writes the special tokens itself.
+        return list(self.tokenizer.encode(rendered_chat(turns, self.tokenizer, model=self.model), False))
+
+
+def rendered_chat(turns: Chat, tokenizer: TokenizerFacts, *, model: str) -> str:
+    """Return a chat as the model's template writes it, up to where the assistant answers."""
+    if tokenizer.chat is None:
+        raise ModelError(
+            f"model {model!r}: chat: true (or messages:), but its tokenizer has no chat template; add "
+            "chat_template.jinja to its folder, or leave out chat:"
+        )
+    try:
+        return tokenizer.chat([{"role": role, "content": content} for role, content in turns])
+    except Exception as error:  # whatever a template raises, as where it knows no system message
+        roles = ", ".join(role for role, _ in turns)
+        raise ModelError(
+            f"model {model!r}: its chat template refuses a chat of {roles}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def with_variables(tokenizer: TokenizerFacts, variables: Mapping[str, Any]) -> TokenizerFacts:
+    """Return a tokenizer whose chat template gets these variables."""
+    if not variables or tokenizer.chat is None:
+        return tokenizer
+    return replace(tokenizer, chat=functools.partial(tokenizer.chat, **variables))
+
+
+def require_variables(template: str, variables: Iterable[str]) -> None:
+    """Refuse variables that a template does not name, which it would ignore."""
+    if unknown := [name for name in variables if not re.search(rf"\b{re.escape(name)}\b", template)]:
+        raise ValueError(f"chat_template_kwargs: the template has no variable {unknown[0]!r}")
+
+
+def continued(text: str, messages: Sequence[Mapping[str, str]]) -> str:
+    """Return a chat, as a template writes it, up to the end of its last turn."""
+    last = messages[-1]["content"].strip()
+    at = text.rfind(last)
+    if at < 0:
+        raise ValueError("the template does not write the assistant's last turn as it is, so it cannot be continued")
+    return text[: at + len(last)]

@@ -1,0 +1,147 @@
+"""``lmgate baseline``: shown, compared with a commit, renamed and pruned, by the file's own reader and writer."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.errors import BaselineError, ConfigError
+from pytest_lmgate.judge.baseline import format_baseline, read_baseline
+from tests.judge.records import ENTRY
+
+OTHER = msgspec.structs.replace(ENTRY, metric="bleu", value=40.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.delenv("LMGATE_BASELINE", raising=False)
+    path = tmp_path / "lmgate-baseline.json"
+    path.write_text(format_baseline({"t.py::test_a": ENTRY, "t.py::test_b": OTHER}), encoding="utf-8")
+    return path
+
+
+def lmgate(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["baseline", *arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def git(folder: Path, *arguments: str) -> None:
+    named = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+    subprocess.run(["git", *named, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_show_lists_the_entries(file: Path) -> None:
+    header, first, second, total = lmgate("show").stdout.splitlines()
+    assert header.split() == ["value", "scored", "model", "dataset", "measured", "gate"]
+    assert first.split() == ["2", "100", "tokens", "int8", "words", "2026-01-31", "abc", "t.py::test_a"]
+    assert second.split()[0] == "40"
+    assert total == f"{file}: 2 entries"
+    found = json.loads(lmgate("show", "--json").stdout)["gates"]["t.py::test_a"]
+    assert found["value"] == 2.0
+    assert "clusters" not in found
+
+
+def test_names_of_gates_are_whole_on_a_narrow_terminal_so_that_they_can_be_copied(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    name = f"tests/{'long/' * 20}test_quality.py::test_a::no_regression:ppl[int8-words]"
+    lmgate("rename", "t.py::test_a", name)
+    assert name in lmgate("show").stdout
+
+
+def test_diff_says_old_and_new_and_whether_it_is_worse(file: Path) -> None:
+    git(file.parent, "init", "-q")
+    git(file.parent, "add", file.name)
+    git(file.parent, "commit", "-qm", "baseline")
+    assert "0 changes, 2 unchanged" in lmgate("diff").stdout
+    worse, better = (msgspec.structs.replace(ENTRY, value=value) for value in (2.2, 1.9))
+    lower = msgspec.structs.replace(OTHER, value=30.0)
+    other_data = msgspec.structs.replace(ENTRY, identity={"data": "other"})
+    file.write_text(format_baseline({"t.py::test_a": worse, "t.py::test_b": lower, "t.py::test_c": ENTRY}))
+    rows = [line.split() for line in lmgate("diff").stdout.splitlines()]
+    assert rows[1:-1] == [
+        ["2", "2.2", "+10.00%", "worse", "t.py::test_a"],
+        ["40", "30", "-25.00%", "worse", "t.py::test_b"],
+        ["-", "2", "-", "new", "t.py::test_c"],
+    ]
+    file.write_text(format_baseline({"t.py::test_a": better}))
+    changes = json.loads(lmgate("diff", "HEAD", "--json").stdout)["changes"]
+    assert [(each["gate"][-1], each["is"]) for each in changes] == [("a", "better"), ("b", "removed")]
+    assert changes[0]["change"] == pytest.approx(-5)
+    file.write_text(format_baseline({"t.py::test_a": other_data}))
+    assert "other data" in lmgate("diff").stdout
+    # Only a session knows which way a metric of a conftest's gets worse.
+    own = msgspec.structs.replace(ENTRY, metric="keyword_recall")
+    file.write_text(format_baseline({"t.py::test_a": own}))
+    git(file.parent, "commit", "-qam", "own")
+    file.write_text(format_baseline({"t.py::test_a": msgspec.structs.replace(own, value=2.2)}))
+    (change,) = json.loads(lmgate("diff", "--json").stdout)["changes"]
+    assert (change["is"], change["change"]) == ("changed", pytest.approx(10))
+
+
+def test_diff_outside_of_a_repository_or_with_an_unknown_commit_says_what_git_says(file: Path) -> None:
+    found = CliRunner().invoke(app, ["baseline", "diff"], env={"GIT_CEILING_DIRECTORIES": str(file.parents[1])})
+    assert isinstance(found.exception, ConfigError)
+    assert "not a git repository" in str(found.exception)
+    git(file.parent, "init", "-q")
+    found = CliRunner().invoke(app, ["baseline", "diff", "--", "--output=x"])
+    assert isinstance(found.exception, ConfigError)
+    assert not (file.parent / "x").exists()
+
+
+def test_where_git_cannot_be_run_diff_says_so_and_a_commit_without_the_file_has_no_entries(file: Path) -> None:
+    found = CliRunner().invoke(app, ["baseline", "diff"], env={"PATH": ""})
+    assert isinstance(found.exception, ConfigError)
+    assert "git rev-parse cannot be run" in str(found.exception)
+    git(file.parent, "init", "-q")
+    git(file.parent, "commit", "-q", "--allow-empty", "-m", "empty")
+    assert {each["is"] for each in json.loads(lmgate("diff", "--json").stdout)["changes"]} == {"new"}
+
+
+def test_a_baseline_that_cannot_be_written_is_an_error_that_names_it(file: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as a disk that is full
+    found = CliRunner().invoke(app, ["baseline", "prune", "t.py::test_a"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert isinstance(found.exception, BaselineError)
+    assert f"{file}: cannot be written" in str(found.exception)
+
+
+def test_rename_moves_an_entry_and_nothing_else(file: Path) -> None:
+    out = lmgate("rename", "t.py::test_a", "t.py::test_new").stdout
+    assert "t.py::test_a renamed to t.py::test_new" in out
+    assert read_baseline(file) == {"t.py::test_new": ENTRY, "t.py::test_b": OTHER}
+
+
+def test_rename_refuses_what_is_not_there_and_what_is_there_already(file: Path) -> None:
+    before = file.read_bytes()
+    assert "'t.py::test_a'" in lmgate("rename", "t.py::test_aa", "x", code=2).stderr
+    lmgate("rename", "t.py::test_a", "t.py::test_b", code=2)
+    assert file.read_bytes() == before
+
+
+def test_prune_removes_what_is_named_and_without_a_name_says_who_knows(file: Path) -> None:
+    assert "pytest --lmgate-prune" in lmgate("prune", code=2).stderr
+    lmgate("prune", "t.py::test_b")
+    assert read_baseline(file) == {"t.py::test_a": ENTRY}
+    before = file.read_bytes()
+    lmgate("prune", "t.py::test_a", "nobody", code=2)
+    assert file.read_bytes() == before
+
+
+def test_a_file_that_is_no_baseline_is_an_error_and_stays(file: Path) -> None:
+    file.write_text("{}")
+    found = CliRunner().invoke(app, ["baseline", "prune", "x"])
+    assert isinstance(found.exception, BaselineError)
+    assert file.read_text() == "{}"

@@ -1,0 +1,173 @@
+"""``lmgate history`` on folders of records."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.errors import RecordError
+from pytest_lmgate.judge.result import Run, Verdict, to_json
+from tests.judge.records import record, results_of
+from tests.report.hostile import HOSTILE
+
+COMMITS = ("1c0ffee1c0ff", "2badcafe2bad", "3deadbeef3de", "4feed4feed4f", "5ca1ab1e5ca1")
+DOCS = Path(__file__).parents[2] / "docs" / "history.md"
+
+
+def keep(folder: Path, day: int, gates: Sequence[Verdict], problems: Sequence[str] = (), **others: Any) -> None:
+    facts = {"id": f"{day:032x}", "date": f"2026-03-{day:02}T18:00:00Z", "commit": COMMITS[day - 1], "branch": "main"}
+    run = Run(**facts | others)
+    folder.mkdir(exist_ok=True)
+    (folder / f"202603{day:02}T180000Z-{run.commit}-{day}.json").write_text(
+        to_json(results_of(gates, run=run, problems=tuple(problems)))
+    )
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Five runs, of which the fourth is worse, beyond its limit."""
+    monkeypatch.setenv("COLUMNS", "110")
+    folder = tmp_path / "runs"
+    name = "tests/test_quality.py::test_int8::ppl_max[int8-wikitext2]"
+    for day, value in enumerate((16.02, 16.02, 16.11, 17.63, 17.58), 1):
+        verdict = "pass" if value < 17 else "fail"
+        keep(
+            folder, day, [record(value, 0.21, id=name, model="int8", dataset="wikitext2", limit=17.0, verdict=verdict)]
+        )
+    return folder
+
+
+def lmgate(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["history", *map(str, arguments)])
+
+
+def test_a_history_in_memory_is_read_as_one_in_a_folder(runs: Path) -> None:
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    for path in runs.iterdir():
+        files.pipe_file(f"/shared/runs/{path.name}", path.read_bytes())
+    assert lmgate("memory://shared/runs").stdout == lmgate(runs).stdout
+    files.pipe_file("/shared/runs/20260307.json", b"{")
+    wrong = lmgate("memory://shared/runs").exception
+    assert isinstance(wrong, RecordError)
+    assert "memory://shared/runs/20260307.json: " in str(wrong)
+    assert "found none" in str(lmgate("memory://shared/others").exception)
+
+
+def test_a_history_whose_store_is_down_is_an_error_that_says_so(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ConnectionError("refused")
+
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/shared/runs/20260307.json", b"{")
+    monkeypatch.setattr(type(files), "cat_file", refused)
+    failed = lmgate("memory://shared/runs").exception
+    assert isinstance(failed, RecordError)
+    assert "memory://shared/runs: " in str(failed)
+    assert "refused" in str(failed)
+
+
+def test_a_history_names_the_first_run_where_a_gate_changed_beyond_noise(runs: Path) -> None:
+    done = lmgate(runs)
+    assert done.exit_code == 0
+    assert "first change beyond noise: 2026-03-04 18:00 4feed4feed4f: worse, 16.065 -> 17.63 (+9.74%)" in done.stdout
+    assert done.stdout.count("change") == 1
+    assert [line.split()[2] for line in done.stdout.splitlines() if line.startswith("2026")] == list(COMMITS)
+    shown = DOCS.read_text(encoding="utf-8")
+    for line in done.stdout.splitlines():
+        assert f"    {line}\n" in shown
+
+
+def test_json_has_every_run_and_the_first_change(runs: Path) -> None:
+    (gate,) = json.loads(lmgate(runs, "--json").stdout)["gates"]
+    assert [run["finding"]["kind"] for run in gate["runs"]] == ["first", "same", "same", "worse", "same"]
+    assert gate["first_change"] == gate["runs"][3]
+
+
+def test_the_picture_has_a_point_for_each_run_and_marks_the_change(runs: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "out" / "history.svg"
+    assert lmgate(runs, "--svg", picture).exit_code == 0
+    root = ElementTree.parse(picture).getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    circles = root.findall(f".//{space}circle")
+    assert [circle.get("class") for circle in circles] == ["pass"] * 3 + ["fail"] * 2
+    heights = [float(circle.get("cy", "")) for circle in circles]
+    assert heights[0] == heights[1] > heights[2] > heights[4] > heights[3]
+    (mark,) = (line for line in root.findall(f".//{space}line") if line.get("class") == "worse")
+    assert mark.get("x1") == circles[3].get("cx")
+    failed = lmgate(runs, "--svg", picture / "x.svg").exception
+    assert isinstance(failed, RecordError)
+    assert str(picture / "x.svg") in str(failed)
+
+
+def test_the_picture_leaves_out_a_run_that_measured_nothing_and_a_limit_that_is_none(tmp_path: Path) -> None:
+    for day, value in enumerate((10.0, None, 10.1), 1):
+        keep(tmp_path / "runs", day, [record(value, limit=None)])
+    assert lmgate(tmp_path / "runs", "--svg", tmp_path / "x.svg").exit_code == 0
+    circles = ElementTree.parse(tmp_path / "x.svg").getroot().findall(".//{http://www.w3.org/2000/svg}circle")
+    assert [circle.get("class") for circle in circles] == ["pass", "pass"]
+
+
+def test_the_last_runs_are_shown_and_all_are_judged(runs: Path) -> None:
+    done = lmgate(runs, "--last", 1)
+    assert "4 earlier runs not shown" in done.stdout
+    assert "first change beyond noise: 2026-03-04" in done.stdout
+    assert len([line for line in done.stdout.splitlines() if line.startswith("2026")]) == 1
+
+
+def test_one_gate_and_one_branch_can_be_chosen(runs: Path) -> None:
+    keep(runs, 5, [record(9.0, id="other")], branch="topic")
+    assert "other" not in lmgate(runs, "int8-wikitext2").stdout
+    assert "int8" not in lmgate(runs, "--branch", "topic").stdout
+    for arguments, words in ((["otter"], "'otter'"), (["--branch", "mian"], "'main'")):
+        failed = lmgate(runs, *arguments)
+        assert isinstance(failed.exception, RecordError)
+        assert words in str(failed.exception)
+
+
+def test_a_run_that_is_not_whole_and_a_value_that_was_not_measured_are_said(tmp_path: Path) -> None:
+    keep(tmp_path / "runs", 1, [record(10.0)])
+    keep(tmp_path / "runs", 2, [record(None)], stopped=True)
+    keep(tmp_path / "runs", 3, [record(10.1)], problems=["lost"])
+    said = lmgate(tmp_path / "runs").stdout
+    assert f"not judged: 2026-03-02 18:00 {COMMITS[1]}: not measured" in said
+    assert f"not whole: 2026-03-02 18:00 {COMMITS[1]}: the run was stopped" in said
+    assert f"not whole: 2026-03-03 18:00 {COMMITS[2]}: the run had problems" in said
+    assert "no change beyond noise" in said
+
+
+@pytest.mark.parametrize("text", [b"{", b"<<<<<<< HEAD", b"{}", b"\xff"])
+def test_a_damaged_record_is_an_error_that_names_it(runs: Path, text: bytes) -> None:
+    (runs / "x.json").write_bytes(text)
+    failed = lmgate(runs).exception
+    assert isinstance(failed, RecordError)
+    assert f"{runs / 'x.json'}: " in str(failed)
+
+
+def test_a_folder_without_records_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("runs of our CI")
+    for folder, words in ((tmp_path, "found none"), (tmp_path / "gone", "No such file")):
+        failed = lmgate(folder)
+        assert isinstance(failed.exception, RecordError)
+        assert words in str(failed.exception)
+
+
+def test_hostile_names_break_neither_the_text_nor_the_picture(tmp_path: Path) -> None:
+    names = [name for name in HOSTILE.values() if name.strip()]
+    plain = [name.encode("utf-8", "backslashreplace").decode()[:2000] for name in names]
+    for day in (1, 2):
+        gates = [record(10.0 + 90 * (day == 2), id=name, model=name, dataset=name) for name in dict.fromkeys(plain)]
+        keep(tmp_path / "runs", day, gates)
+    done = lmgate(tmp_path / "runs", "--svg", tmp_path / "h.svg")
+    assert done.exit_code == 0
+    assert "\x1b" not in done.stdout
+    ElementTree.parse(tmp_path / "h.svg")
+    assert len(json.loads(lmgate(tmp_path / "runs", "--json").stdout)["gates"]) == len(set(plain))

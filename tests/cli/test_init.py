@@ -1,0 +1,181 @@
+"""What ``lmgate init`` finds, refuses and proposes, before any model is loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pytest_lmgate.cli import init
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.cli.init import add_pair, count_tokens, find_places, propose, text_column
+from pytest_lmgate.cli.measure import Measuring
+from pytest_lmgate.errors import ComparisonError, EngineError
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.settings.requests import Signature
+
+
+def write(folder: Path, **sizes: int) -> None:
+    for name, size in sizes.items():
+        file = folder / name.replace("__", "/").replace("_DOT_", ".")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x" * size)
+
+
+def test_checkpoints_and_texts_are_found_and_other_files_are_not(tmp_path: Path) -> None:
+    files = "models/b/config.json models/b/model.safetensors models/b/merges.txt models/a.gguf "
+    files += "models/adapter/adapter_model.safetensors .venv/lib/config.json .venv/lib/model.safetensors "
+    files += "node_modules/words.txt requirements.txt LICENSE.txt README.md data/small.txt"
+    write(tmp_path, **dict.fromkeys(files.replace("/", "__").replace(".", "_DOT_").split(), 10))
+    write(tmp_path, data__empty_DOT_txt=0, data__large_DOT_raw=1000)
+    (tmp_path / "data" / "numbers.jsonl").write_text('{"n": 3}')
+    (tmp_path / "data" / "lines.jsonl").write_text('{"text": "a"}')
+    (tmp_path / "data" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "data" / "loop").symlink_to(tmp_path)
+    models, texts = find_places(tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path in models] == ["models/a.gguf", "models/b"]
+    assert [path.name for path in texts] == ["large.raw", "lines.jsonl", "small.txt"]
+
+
+def test_the_search_ends_in_deep_and_in_wide_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, a__b__c__d__e__f__g_DOT_txt=10)
+    assert find_places(tmp_path) == ([], [])
+    monkeypatch.setattr(init, "_MOST_ENTRIES", 3)
+    write(tmp_path, **{f"wide__{number}_DOT_dat": 1 for number in range(10)}, zz__z_DOT_txt=10)
+    assert find_places(tmp_path) == ([], [])
+
+
+def test_tokens_are_estimated_from_bytes_and_from_the_rows_that_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("abc " * 1000)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"n": 1, "text": "abc " * 10}) + "\n" for _ in range(90)))
+    assert count_tokens(tmp_path / "long.txt", None) == 1000
+    assert count_tokens(tmp_path / "rows.jsonl", None) == pytest.approx(900, rel=0.03)
+    assert count_tokens(tmp_path / "rows.jsonl", 20) == pytest.approx(200, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ('{"text": "a", "other": "longer than a"}', "text"),
+        ('{"id": "1", "article": "a long text", "n": 3}', "article"),
+        ('{"n": 3}', None),
+        ("[1]", None),
+        ("no json", None),
+        ("", None),
+    ],
+)
+def test_the_column_of_the_text(text: str, column: str | None, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(text)
+    assert text_column(tmp_path / "x.jsonl") == column
+
+
+@pytest.mark.parametrize("answer", ["2", "0", "modle"])
+def test_an_answer_that_is_no_number_of_the_list_and_no_path_is_refused(
+    answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, model__config_DOT_json=2, model__model_DOT_safetensors=2, words_DOT_txt=9, pytest_DOT_ini=0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    result = CliRunner().invoke(app, ["init", "--dataset", "words.txt"], input=f"{answer}\n")
+    assert result.exit_code == 2
+    assert "1  model" in result.stderr
+    assert f"expected a number from the list or a path, got '{answer}'" in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "pytest.ini", "words.txt"]
+
+
+@pytest.mark.parametrize(
+    ("ini", "arguments", "says"),
+    [
+        ("lmgate_config = other.yaml", ["--yes"], "name .*other.yaml"),
+        ("", ["--rows=3", "--dataset=words.txt", "--model=model"], "words.txt is one text"),
+        ("", ["--dataset=words.txt", "--yes"], "no model was found"),
+        ("", ["--model=model", "--rows=3", "--yes"], r"no text was found .*a .jsonl file"),
+        ("", ["--model=model"], "no answer: give --dataset PATH"),
+        ("", ["--model=model", "--dataset=words.txt", "--against=./model"], "expected another model than --model"),
+    ],
+)
+def test_what_cannot_lead_to_gates_is_refused_before_anything_is_measured(
+    ini: str, arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    for name, text in {"pytest.ini": f"[pytest]\n{ini}", "words.txt": "words", "other.yaml": ""}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    result = CliRunner().invoke(app, ["init", *arguments])
+    assert re.search(says, f"{result.stderr}{result.exception}")
+    assert result.exit_code != 0
+    assert not (tmp_path / "lmgate.yaml").exists()
+
+
+Nll = list[float]
+
+
+def session(**models: tuple[str, Nll, str]) -> Measuring:
+    """Return a session in which each model has a kind, a loss in each window of a text, and a digest of its tokens."""
+
+    def measure(metric: str, *, model: str, dataset: str) -> Any:
+        _, nll, targets = models[model]
+        ones, texts = np.ones(len(nll), dtype=np.int64), np.array([len(nll)])
+        statistics = LikelihoodStatistics(
+            nll=np.array(nll),
+            window_targets=ones,
+            window_document=0 * ones,
+            running_text=True,
+            targets=targets,
+            words=texts,
+            chars=texts,
+            utf8_bytes=texts,
+        )
+        return perplexity(statistics, signature=Signature.parse("protocol:sliding"), metric=metric)
+
+    resolver = SimpleNamespace(model=lambda name: SimpleNamespace(kind=models[name][0]))
+    return cast(Measuring, SimpleNamespace(evaluator=SimpleNamespace(resolver=resolver), measure=measure))
+
+
+GOOD, BETTER = [1.0, 1.2, 0.8, 1.1] * 10, [1.0, 1.1, 0.8, 1.1] * 10
+
+
+def test_a_single_window_has_no_noise() -> None:
+    found = propose(session(a=("causal", [1.0], "t")), "a", "words", 0.05)
+    assert "it needs at least two rows, or 8 windows" in found.reasons[1]
+
+
+def test_the_limit_of_a_noisy_value_is_beyond_its_interval() -> None:
+    measured: Any = session(a=("causal", GOOD, "t"))
+    (_, limit), *_ = propose(measured, "a", "words", 0.001).gates
+    end = measured.measure("ppl", model="a", dataset="words").interval[1]
+    assert end < limit["limit"] < 1.01 * end
+
+
+def test_a_model_whose_perplexity_is_infinite_has_no_limit() -> None:
+    with pytest.raises(EngineError, match=r"^the perplexity of 'a' on 'words' is inf: no limit can be proposed$"):
+        propose(session(a=("causal", [1e4] * 4, "t")), "a", "words", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [(("masked", BETTER, "t"), "one is causal, the other is masked"), (("causal", BETTER, "others"), "tokens")],
+)
+def test_models_that_cannot_be_compared_are_no_pair(other: tuple[str, Nll, str], why: str) -> None:
+    both = session(a=("causal", GOOD, "t"), b=other)
+    with pytest.raises(ComparisonError, match=f"^a and b cannot be compared: .*{why}"):
+        add_pair(both, propose(both, "a", "words", 0.05), "b")
+
+
+def test_a_model_that_is_close_to_its_original_is_gated_against_it() -> None:
+    both = session(a=("causal", BETTER, "t"), b=("causal", GOOD, "t"))
+    found = propose(both, "a", "words", 0.05)
+    add_pair(both, found, "b")
+    assert found.gates[-1] == (
+        "no_regression",
+        {"metric": "ppl", "model": "a", "dataset": "words", "tolerance": "1%", "against": "b"},
+    )
+    assert "a is 2.5% better than b today" in found.reasons[-1]
+    assert "the smallest change that this text shows is " in found.reasons[-1]

@@ -1,0 +1,76 @@
+"""``lmgate measure``: what it refuses, and what it says beside the number. ``lmgate why`` as a user runs it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.cli.measure import measuring
+from tests.end_to_end.projects import environment
+from tests.measure.conftest import make_tokenizer
+from tests.measure.test_why import make_reference, quantize, text
+from tests.warm import warm_python
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--stride", "8,[16"), "stride: expected a value as YAML writes it, got '8,[16'"),
+        (("-o", "max-length={"), "max_length: "),
+        (("-o", "stride=8", "--stride", "8"), "got 'stride=8'"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_named_with_its_option(
+    arguments: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    done = CliRunner().invoke(app, ["measure", "ppl", "m", "d", *arguments])
+    assert done.exit_code == 2
+    assert says in done.stderr
+
+
+def test_a_measurement_that_is_not_kept_is_said_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with measuring() as session:
+        session.evaluator.measurements.uncacheable_reasons["die"] = "its code cannot be identified"
+    assert "die: its measurement is not kept: its code cannot be identified" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("why")
+    model = make_reference(layers=4)
+    model.save_pretrained(folder / "float")
+    quantize(model.model.layers[2], bits=4)
+    model.save_pretrained(folder / "int4")
+    for name in ("float", "int4"):
+        make_tokenizer().save_pretrained(folder / name)
+    (folder / "text.txt").write_text(text(600))
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "lmgate.yaml").write_text("models: {original: {path: float}}\ndatasets: {words: {path: text.txt}}\n")
+    return folder
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [warm_python(environment()), "-m", "pytest_lmgate.cli", "why", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_the_damaged_layer_is_named_in_a_sentence(folder: Path) -> None:
+    done = run(folder, "int4", "words", "--against", "original", "--tokens", "1000", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "model.layers.2 stands out: put into original, it alone costs " in done.stdout
+    assert done.stdout.splitlines()[3].split() == ["part", "KL,", "put", "in", "perplexity", "KL,", "put", "back"]
+
+
+def test_a_model_that_is_not_there_is_one_message(folder: Path) -> None:
+    done = run(folder, "int8", "words", "--against", "original")
+    assert done.returncode == 3
+    assert done.stderr.startswith("lmgate: model 'int8' is not known; ")

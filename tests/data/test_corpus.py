@@ -1,0 +1,425 @@
+"""Reading datasets of every kind, unchanged; and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, drawn, looks_like_documents, read_corpus
+from pytest_lmgate.data.readers import READERS
+from pytest_lmgate.errors import DataError
+from pytest_lmgate.settings.entries import DATA_SUFFIXES, TEXT_SUFFIXES, DatasetSpec, Sample
+
+ROWS = ["first row", "zweite – 第二行\n한 줄", "", ' "quoted", \\ and\ttabbed ', "last\r\n"]
+
+
+def read(path: Path, **spec: Any) -> Corpus:
+    return read_corpus(DatasetSpec(path=str(path), **spec), path, name="d")
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_bytes("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    quoted = [
+        [str(value).replace('"', '""') for value in row.values()] for row in [{key: key for key in rows[0]}, *rows]
+    ]
+    path.write_bytes("".join(delimiter.join(f'"{value}"' for value in row) + "\r\n" for row in quoted).encode())
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def write_folder(path: Path, rows: list[dict[str, Any]]) -> None:
+    import datasets
+
+    datasets.Dataset.from_list(rows).save_to_disk(str(path))
+
+
+WRITERS: dict[str, Callable[[Path, list[dict[str, Any]]], None]] = {
+    "rows.jsonl": write_jsonl,
+    "rows.csv": write_csv,
+    "rows.tsv": write_csv,
+    "rows.parquet": write_parquet,
+    "rows": write_folder,
+}
+
+
+# Text files.
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".raw", ".text", ".md"])
+@pytest.mark.parametrize("text", ["one\r\ntwo\rthree\n\n", "\ufeffwith a mark", " \x00 \x0c \u2028 ", "no newline"])
+def test_a_text_file_is_one_text_whole_and_unchanged(tmp_path: Path, suffix: str, text: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(text.encode())
+
+    assert read(path) == Corpus("d", (text,), is_one_text=True)
+
+
+def test_lines_are_rows_where_asked_and_only_line_feeds_end_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("one\r\n\ntwo \u2028 still two\x0c\r three\n".encode())
+
+    assert read(path, lines=True) == Corpus("d", ("one\r", "", "two \u2028 still two\x0c\r three"))
+    assert read(path, lines=True, limit=2).rows == ("one\r", "")
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_bytes_that_are_not_utf8_are_an_error_that_tells_where(tmp_path: Path, lines: bool) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 750 + b"\n" + b"x" * 749 + "é".encode("latin-1") + b"y")
+
+    with pytest.raises(DataError, match=r"^dataset 'd': .*a\.txt: not UTF-8 at byte 1,500 \(0xe9\); convert the file"):
+        read(path, lines=lines)
+
+
+@pytest.mark.parametrize("text", ["", "\n", " \u2028\t"])
+@pytest.mark.parametrize("lines", [False, True])
+def test_a_blank_text_is_an_error(tmp_path: Path, text: str, lines: bool) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+
+    with pytest.raises(DataError, match=r"^dataset 'd': expected text, got none \(1 rows, all blank\)"):
+        read(path, lines=lines)
+
+
+# Tables.
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_the_text_column_of_a_table_is_read_unchanged(tmp_path: Path, file: str) -> None:
+    WRITERS[file](tmp_path / file, [{"id": index, "text": row} for index, row in enumerate(ROWS)])
+
+    assert read(tmp_path / file) == Corpus("d", tuple(ROWS))
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_another_column_a_limit_and_a_join_are_taken_as_said(tmp_path: Path, file: str) -> None:
+    WRITERS[file](tmp_path / file, [{"id": str(index), "body": row} for index, row in enumerate(ROWS)])
+
+    assert read(tmp_path / file, text="body", limit=2, join=" | ") == Corpus(
+        "d", tuple(ROWS[:2]), " | ", says_join=True
+    )
+
+
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.parquet", "rows"])
+@pytest.mark.parametrize(("value", "kind"), [(None, "NoneType"), (3, "int"), (["x"], "list")])
+def test_a_cell_that_is_no_text_is_an_error_that_names_its_row(
+    tmp_path: Path, file: str, value: object, kind: str
+) -> None:
+    rows = [{"text": "x"}, {"text": value}] if value is None or file == "rows.jsonl" else [{"text": value}]
+    WRITERS[file](tmp_path / file, rows)
+
+    with pytest.raises(DataError, match=f"row {len(rows) - 1}: column 'text': expected text, got {kind}$"):
+        read(tmp_path / file)
+
+
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv", "rows.tsv"])
+def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path, file: str) -> None:
+    WRITERS[file](tmp_path / file, [{"text": "x"}])
+    (tmp_path / file).write_bytes("\ufeff".encode() + (tmp_path / file).read_bytes())
+
+    assert read(tmp_path / file).rows == ("x",)
+
+
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv", "rows.tsv"])
+def test_a_table_that_is_not_utf8_is_an_error(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_bytes(b'text\n"caf\xe9"\n')
+
+    with pytest.raises(DataError, match=r"not UTF-8 at byte 9 \(0xe9\)"):
+        read(tmp_path / file)
+
+
+def test_a_cell_of_csv_may_have_more_than_128_kib(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"text\n{'word ' * 100_000}\n")
+
+    assert read(tmp_path / "a.csv").rows == ("word " * 100_000,)
+
+
+def test_blank_lines_between_the_rows_of_jsonl_are_none(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "x"}\r\n\n  \n{"text": "y\\u2028z"}')
+
+    assert read(tmp_path / "a.jsonl").rows == ("x", "y\u2028z")
+
+
+@pytest.mark.parametrize("text", ['[{"text": "x"}, {"text": "y"}]', '\n[\n  {"text": "x"}\n]\n'])
+def test_jsonl_that_is_one_array_is_an_error_with_the_command_that_makes_lines(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+
+    with pytest.raises(DataError, match=r"expected one row a line, got a JSON array; .* jq -c '\.\[\]' a\.jsonl"):
+        read(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"), [('text\n"open\n', "a.csv:.*: not CSV"), ("text\n", r"0 rows, all blank")]
+)
+def test_a_broken_or_empty_csv_is_an_error(tmp_path: Path, body: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text(body)
+
+    with pytest.raises(DataError, match=message):
+        read(tmp_path / "a.csv")
+
+
+def test_a_saved_folder_with_splits_needs_to_be_told_which(tmp_path: Path) -> None:
+    import datasets
+
+    splits = {name: datasets.Dataset.from_list([{"text": name}]) for name in ("train", "test")}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "both"))
+    datasets.DatasetDict({"test": splits["test"]}).save_to_disk(str(tmp_path / "one"))
+
+    assert read(tmp_path / "both", split="test").rows == ("test",)
+    assert read(tmp_path / "one").rows == ("test",)
+    splits["test"].save_to_disk(str(tmp_path / "alone"))
+    with pytest.raises(DataError, match=r"split: expected none, as .*alone is one split, got 'test'"):
+        read(tmp_path / "alone", split="test")
+    with pytest.raises(DataError, match="set split: to one of train, test; got None"):
+        read(tmp_path / "both")
+    with pytest.raises(DataError, match="set split: to one of train, test; got 'dev'"):
+        read(tmp_path / "both", split="dev")
+
+
+# Samples.
+
+
+def _drawn(rows: int, *, of: int = 10, seed: int = 0) -> list[int]:
+    return drawn(range(of), Sample(rows, seed), "d")
+
+
+def test_a_sample_is_what_sha256sum_puts_first_in_the_order_of_the_file() -> None:
+    # for i in 0 1 2 3 4 5 6 7 8 9; do echo "$(printf "0 $i" | sha256sum) $i"; done | sort
+    assert [_drawn(count) for count in (1, 4, 10)] == [[6], [1, 2, 4, 6], list(range(10))]
+    assert _drawn(4, seed=1) == [1, 3, 5, 6]
+
+
+def test_each_row_is_drawn_as_often_as_any_other() -> None:
+    drawn_rows = [row for seed in range(2000) for row in _drawn(3, seed=seed)]
+    counts = [drawn_rows.count(row) for row in range(10)]
+    # 600 expected of each; the variance of a count is 2000 * 0.3 * 0.7. Chi-squared with 9 degrees: 27.9 at 0.1%.
+    assert sum((count - 600) ** 2 / (2000 * 0.3 * 0.7) * 0.9 for count in counts) < 27.9
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows", "shares"),
+    [
+        # 10 of 100: 5.1, 2.6, 1.4 and 0.9, of which the last gets 1; of the other 9, 5.04, 2.57 and 1.38.
+        ((51, 26, 14, 9), 10, (5, 3, 1, 1)),
+        # 7 of 70 are 4.7, 1.6 and 0.7: the last gets 1, and of the other 6, 4.48 and 1.52 are shared out.
+        ((47, 16, 7), 7, (4, 2, 1)),
+        ((97, 1, 1, 1), 4, (1, 1, 1, 1)),
+        ((97, 1, 1, 1), 5, (2, 1, 1, 1)),
+        ((5, 5, 5), 4, (2, 1, 1)),
+        ((3, 2), 5, (3, 2)),
+    ],
+)
+def test_strata_get_their_shares_by_largest_remainder_and_at_least_a_row(
+    sizes: tuple[int, ...], rows: int, shares: tuple[int, ...]
+) -> None:
+    table = [{"text": "x", "kind": kind, "row": row} for kind, size in enumerate(sizes) for row in range(size)]
+    found = drawn(table, Sample(rows, 3, "kind"), "d")
+
+    assert tuple(sum(row["kind"] == kind for row in found) for kind in range(len(sizes))) == shares
+    assert found == [row for row in table if row in found]
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_a_sample_of_any_kind_of_file_has_its_rows_tags_and_digest(tmp_path: Path, file: str) -> None:
+    WRITERS[file](tmp_path / file, [{"text": f"row {index}", "kind": "ab"[index % 2]} for index in range(10)])
+    found = read(tmp_path / file, sample=Sample(4), tags="kind")
+
+    assert (found.rows, found.tags) == (("row 1", "row 2", "row 4", "row 6"), {"kind": ("b", "a", "a", "a")})
+    assert found.digest == corpus_from_rows(found.rows, name="d").digest
+    assert read(tmp_path / file, sample=Sample(4, 0, "kind")).rows == ("row 1", "row 4", "row 6", "row 7")
+
+
+@pytest.mark.parametrize(
+    ("sample", "facts"),
+    [
+        (Sample(4), "at most 3 rows, as there are, got 4"),
+        (Sample(2, 0, "kind"), "'kind', which is different in each of the 3 rows"),
+        (Sample(2, 0, "knd"), "row 0: sample: by: no column 'knd' (did you mean 'kind'?)"),
+        (Sample(2, 0, "none"), "row 0: sample: by: column 'none' is null"),
+    ],
+)
+def test_a_sample_that_cannot_be_drawn_is_an_error(tmp_path: Path, sample: Sample, facts: str) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "kind": kind, "none": None} for kind in range(3)])
+
+    with pytest.raises(DataError, match=r"^dataset 'd': ") as caught:
+        read(tmp_path / "a.jsonl", sample=sample)
+    assert facts in str(caught.value)
+
+
+# Rows in memory.
+
+
+def test_texts_and_mappings_in_memory_are_rows() -> None:
+    import datasets
+
+    expected = Corpus("m", tuple(ROWS))
+
+    assert corpus_from_rows(ROWS, name="m") == expected
+    assert corpus_from_rows([{"text": row} for row in ROWS], name="m") == expected
+    assert corpus_from_rows(datasets.Dataset.from_dict({"text": ROWS}), name="m") == expected
+    assert corpus_from_rows(iter(ROWS), name="m") == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], r"expected text, got none \(0 rows"),
+        (["", ""], r"expected text, got none \(2 rows"),
+        (["x", 3], "row 1: expected text or a mapping, got int"),
+        ([{"a": "x"}], "row 0: no column 'text'; it has a"),
+        ([{}], "row 0: no column 'text'; it has none"),
+        (["fine", "half \ud83d"], r"row 1: '\\ud83d' at character 5 is half of a surrogate pair"),
+    ],
+)
+def test_bad_rows_in_memory_are_an_error(rows: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"^dataset 'm': {message}"):
+        corpus_from_rows(rows, name="m")
+
+
+# Identity.
+
+
+def test_the_digest_is_of_the_rows_and_not_of_where_they_stand(tmp_path: Path) -> None:
+    digests = set()
+    for file, write in WRITERS.items():
+        write(tmp_path / file, [{"text": row} for row in ROWS])
+        digests.add(read(tmp_path / file).digest)
+
+    assert digests == {corpus_from_rows(ROWS, name="elsewhere").digest}
+
+
+def test_the_digest_tells_rows_joins_and_running_text_apart() -> None:
+    corpora = [
+        Corpus("d", ("ab", "c")),
+        Corpus("d", ("a", "bc")),
+        Corpus("d", ("ab", "c", "")),
+        Corpus("d", ("c", "ab")),
+        Corpus("d", ("ab", "c"), join="\n"),
+        Corpus("d", ("abc",)),
+        Corpus("d", ("abc",), is_one_text=True),
+        Corpus("d", ("abc",), is_one_text=True, tokens=2),
+        Corpus("d", ("abc",), is_one_text=True, tokens=3),
+        Corpus("d", ("ab\n1\nc",)),
+    ]
+
+    assert len({corpus.digest for corpus in corpora}) == len(corpora)
+
+
+# The hub.
+
+
+def test_the_endings_that_make_a_path_are_those_that_can_be_read() -> None:
+    assert (*TEXT_SUFFIXES, *READERS) == DATA_SUFFIXES
+
+
+def _of_rows(*rows: str, **more: Any) -> Corpus:
+    return Corpus("data", rows, **more)
+
+
+SHORT = tuple(f"document number {number}" for number in range(10))
+
+
+def test_many_short_rows_look_like_documents() -> None:
+    assert looks_like_documents(_of_rows(*SHORT))
+    assert looks_like_documents(_of_rows(*(f"{row}\nin two lines" for row in SHORT)))
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        _of_rows(*SHORT[1:]),
+        _of_rows(*SHORT, is_one_text=True),
+        _of_rows(*SHORT, says_join=True),
+        _of_rows(*SHORT, ""),
+        _of_rows(*SHORT, "a line of wikitext \n"),
+        _of_rows(*SHORT, " = = Heading = = "),
+        _of_rows(*SHORT, "## Heading"),
+        _of_rows(*SHORT, "a long document " * 2000),
+    ],
+)
+def test_few_rows_one_text_and_lines_of_one_text_do_not_look_like_documents(corpus: Corpus) -> None:
+    assert not looks_like_documents(corpus)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Callable[..., Corpus]]:
+    """Let the hub return some splits, or fail; the answer reads a dataset of it."""
+    import datasets
+
+    def answers(answer: object) -> Callable[..., Corpus]:
+        def load_dataset(*_: object, **__: object) -> object:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+        return lambda name, **spec: read_corpus(DatasetSpec(hub="org/texts", **spec), None, name=name, offline=False)
+
+    return answers
+
+
+def test_a_hub_dataset_of_one_split_is_read_and_of_several_one_has_to_be_named(hub: Any) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"text": ROWS})
+    expected = Corpus("d", tuple(ROWS))
+    assert hub({"train": rows})("d") == hub(rows)("d", split="test") == expected
+    with pytest.raises(DataError, match=r"^dataset 'd': set split: to one of train, test; got None$"):
+        hub({"train": rows, "test": rows})("d")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("d", ""), ("org/texts", "; there is no file or folder org/texts either (write ./org/texts, or name it in ")],
+)
+def test_a_hub_dataset_that_cannot_be_loaded_is_an_error_that_says_why(hub: Any, name: str, hint: str) -> None:
+    import datasets
+
+    before = datasets.config.HF_HUB_OFFLINE
+    with pytest.raises(DataError) as caught:
+        hub(ConnectionError("the hub is down."))(name)
+    said = f"dataset {name!r}: hub:org/texts: cannot be loaded from the hub: the hub is down{hint}"
+    assert str(caught.value).startswith(said)
+    assert before == datasets.config.HF_HUB_OFFLINE
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a system without files that cannot be read")
+@pytest.mark.parametrize("file", ["t.jsonl", "t.csv"])
+def test_a_file_that_the_disk_cannot_give_is_an_error_that_says_why(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=rf"^dataset 'd': {tmp_path / file}: cannot be read: Input/output error$"):
+        read(tmp_path / file)
+
+
+@pytest.mark.parametrize(("file", "more"), [("t.txt", {}), ("t.txt", {"lines": True}), ("t.jsonl", {})])
+def test_more_than_1_gb_of_text_is_an_error_that_says_to_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, more: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("pytest_lmgate.data.corpus.MOST_BYTES", 8)
+    path = tmp_path / file
+    path.write_text('{"text": "four"}\n{"text": "five."}\n' if file.endswith("l") else "four\nfive.", encoding="utf-8")
+    with pytest.raises(
+        DataError, match=r"^dataset 'd': expected at most 8 bytes of text, .* take fewer rows, .* sample:"
+    ):
+        read(path, **more)
+    if more or path.suffix == ".jsonl":
+        assert read(path, limit=1, **more).rows == ("four",)
+
+
+def test_a_sample_with_fewer_rows_than_strata_is_an_error() -> None:
+    table = [{"text": "x", "kind": kind} for kind in (1, 2, 3, 3)]
+    with pytest.raises(DataError, match="expected rows=3 or more, one for each value of 'kind', got 2"):
+        drawn(table, Sample(2, 3, "kind"), "d")

@@ -1,0 +1,108 @@
+"""Rows become prompts and references exactly as a dataset's entry says; an error names row and column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.data.prompts import TextTask, fill, make_task
+from pytest_lmgate.errors import DataError
+
+ROWS = ({"q": "one?", "a": "1", "n": 3}, {"q": "two?", "a": ["2", "zwei"], "n": 4.5})
+
+
+def task(rows: Any = ROWS, template: str | None = "{q}", references: Any = ("a",), **how: Any) -> TextTask:
+    return make_task(rows, name="quiz", template=template, references=references, **how)
+
+
+@pytest.mark.parametrize("column", ["src:ko", "src!r", "{src}", "{", "}", "a.b[0]"])
+def test_a_source_is_a_column_of_whatever_name(column: str) -> None:
+    rows = [{column: "{x}", "a": "1"}, {column: 3, "a": "2"}]
+    assert task(rows, template=None, source=column).prompts == ("{x}", "3")
+    shown = task(rows, template=None, source=column, examples=rows[:1])
+    assert shown.prompts == ("{x}1\n\n{x}", "{x}1\n\n3")
+    with pytest.raises(DataError, match=r"dataset 'quiz': row 0: source: no column 'q'; it has "):
+        task(rows, template=None, source="q")
+
+
+def test_fields_are_filled_from_the_row_and_everything_else_stays() -> None:
+    made = task(template="  Q{{{n}}}: {q}\n{q}\tA:")
+    assert made.prompts == ("  Q{3}: one?\none?\tA:", "  Q{4.5}: two?\ntwo?\tA:")
+    assert made.name == "quiz"
+    assert made.rows == ROWS
+
+
+@given(st.text(), st.text())
+def test_values_are_never_read_as_templates(before: str, value: str) -> None:
+    template = before.replace("{", "{{").replace("}", "}}") + "{x}"
+    assert fill(template, {"x": value}, "d", 0) == before + value
+
+
+def test_a_column_may_have_any_name_that_a_field_can_hold() -> None:
+    row = {"my column": "a", "x.y": "b", "z[0]": "c"}
+    assert fill("{my column}{x.y}{z[0]}", row, "d", 0) == "abc"
+
+
+def test_references_are_a_text_or_a_list_of_one_or_more_columns() -> None:
+    assert task().references == (("1",), ("2", "zwei"))
+    both = [{"q": "?", "a": "x", "b": ["y", "z"]}]
+    assert task(both, references=["b", "a"]).references == (("y", "z", "x"),)
+
+
+def test_rows_may_have_fewer_references_than_others() -> None:
+    rows = [{"q": "?", "a": "x", "b": None}, {"q": "?", "a": None, "b": [None, "y"]}]
+    assert task(rows, references=["a", "b"]).references == (("x",), ("y",))
+
+
+def test_examples_stand_before_every_prompt_with_the_first_of_their_references() -> None:
+    examples = [{"q": "three?", "a": ["3", "drei"]}, {"q": "four?", "a": "4"}]
+    made = task(template="Q: {q}\nA: ", examples=examples)
+    assert made.prompts[0] == "Q: three?\nA: 3\n\nQ: four?\nA: 4\n\nQ: one?\nA: "
+    assert len(made.prompts) == len(made.references) == 2
+    with_system = task(template="{q} ", examples=examples[1:], system="Count.")
+    assert with_system.prompts[1] == "Count.\n\nfour? 4\n\ntwo? "
+
+
+def test_a_chat_has_the_system_text_the_examples_as_turns_and_the_prompt() -> None:
+    examples = [{"q": "three?", "a": "3"}]
+    assert task(chat=True, system="Count.", examples=examples).prompts[0] == (
+        ("system", "Count."),
+        ("user", "three?"),
+        ("assistant", "3"),
+        ("user", "one?"),
+    )
+    assert task(chat=True).prompts[0] == (("user", "one?"),)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"template": "{p}"}, "dataset 'quiz': row 0: prompt: no column 'p'; it has q, a, n"),
+        (
+            {"rows": [{"article": "x", "a": "1"}], "template": "{artcle}"},
+            r"no column 'artcle' \(did you mean 'article'\?\); it has article, a",
+        ),
+        ({"template": "{}"}, "row 0: prompt: no column ''"),
+        ({"template": "{q"}, "prompt: expected '}' before end of string; write {{ and }} for braces in '{q'"),
+        ({"template": "q}"}, "prompt: Single '}' encountered in format string; write"),
+        ({"template": "{n:.2f}"}, "prompt: expected {column}, got a format in {n} of '{n:.2f}'"),
+        ({"template": "{q!r}"}, "prompt: expected {column}, got a format in {q}"),
+        ({"template": "{a}"}, "row 1: prompt: column 'a': expected text or a number, got list"),
+        ({"references": ["b"]}, "row 0: references: no column 'b'"),
+        ({"references": ["n"]}, "row 0: references: column 'n': expected text or a list of texts, got 3"),
+        ({"rows": [{"q": "?", "a": ["x", 3]}]}, r"row 0: references: column 'a': expected text .* got \['x', 3\]"),
+        ({"rows": [{"q": "?", "a": []}]}, "row 0: expected at least one reference, got none in a"),
+        ({"rows": [{"q": "?", "a": None}]}, "row 0: expected at least one reference, got none in a"),
+        ({"rows": [{"q": None, "a": "1"}]}, "row 0: prompt: column 'q' is null"),
+        ({"rows": [{"a": "1"}]}, "row 0: prompt: no column 'q'; it has a"),
+        ({"rows": [{}]}, "row 0: prompt: no column 'q'; it has none"),
+        ({"examples": [{"q": "?"}]}, r"dataset 'quiz \(examples\)': row 0: references: no column 'a'"),
+        ({"examples": [{"a": "1"}]}, r"dataset 'quiz \(examples\)': row 0: prompt: no column 'q'"),
+    ],
+)
+def test_what_cannot_be_filled_in_names_row_and_column(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        task(**how)

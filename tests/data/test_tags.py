@@ -1,0 +1,65 @@
+"""Tags of rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.data.corpus import read_corpus
+from pytest_lmgate.data.tags import read_tags
+from pytest_lmgate.errors import ConfigError, DataError
+from pytest_lmgate.settings.entries import DatasetSpec
+
+
+def test_values_are_tags_as_they_are_written() -> None:
+    rows = [{"language": "ko", "new": True, "year": 2020}, {"language": "en", "new": False, "year": 2021}]
+    assert read_tags(rows, ["language", "new", "year"], "d") == {
+        "language": ("ko", "en"),
+        "new": ("True", "False"),
+        "year": ("2020", "2021"),
+    }
+
+
+@pytest.mark.parametrize("written", [int, float, str])
+def test_many_different_numbers_become_four_ranges_of_as_many_rows(written: type) -> None:
+    rows = [{"length": written(each)} for each in range(1, 41)]
+    found = read_tags(rows, ["length"], "d")["length"]
+    assert [(tag, found.count(tag)) for tag in dict.fromkeys(found)] == [
+        ("1 to 10", 10), ("11 to 20", 10), ("21 to 30", 10), ("31 to 40", 10)
+    ]  # fmt: skip
+
+
+def test_numbers_that_are_mostly_one_have_fewer_ranges() -> None:
+    found = read_tags([{"n": each} for each in [5] * 30 + list(range(6, 17))], ["n"], "d")["n"]
+    assert [(tag, found.count(tag)) for tag in dict.fromkeys(found)] == [("5", 30), ("6 to 16", 11)]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"lang": "ko"}, "row 1: tags: no column 'language'"),
+        ({"language": None}, "row 1: tags: column 'language' is null"),
+        ({"language": ["ko"]}, "row 1: tags: column 'language': expected text, a number, true or false, got list"),
+        ("a text", "row 1: tags: expected a row with columns, got str"),
+    ],
+)
+def test_a_row_without_its_tag_is_an_error(row: object, message: str) -> None:
+    with pytest.raises(DataError, match="dataset 'd': ") as caught:
+        read_tags([{"language": "ko"}, row], ["language"], "d")
+    assert message in str(caught.value)
+
+
+def test_tags_change_no_digest_of_a_corpus(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f"{json.dumps({'text': f't{row}', 'kind': row % 2})}\n" for row in range(4)))
+    plain = read_corpus(DatasetSpec(path="rows.jsonl"), file, name="d")
+    tagged = read_corpus(DatasetSpec(path="rows.jsonl", tags="kind"), file, name="d")
+    assert tagged.tags == {"kind": ("0", "1", "0", "1")}
+    assert (plain.tags, plain.digest) == ({}, tagged.digest)
+
+
+def test_a_text_file_has_no_columns_for_tags() -> None:
+    with pytest.raises(ConfigError, match="tags: a text file has no columns"):
+        DatasetSpec(path="words.txt", tags="language")

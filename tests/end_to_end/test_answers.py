@@ -1,0 +1,358 @@
+"""Answers cut out of generated texts: variants of one generation, texts without an answer, and what a failure shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.end_to_end.projects import Project
+
+# A model is a file that says what it writes, by the question: the prompt's last line.
+CONFTEST = """
+    import json, pathlib
+    from pytest_lmgate.engines.base import SAMPLING, Backend, Model, Runner
+    from pytest_lmgate.windows.tokens import TokenizerFacts
+
+    HERE = pathlib.Path(__file__).parent
+
+    def chat(messages, **variables):
+        turns = "".join(f"<{each['role']}>{each['content']}\\n" for each in messages)
+        begin = "" if messages[-1]["role"] == "assistant" else "<assistant>"
+        return "".join(f"[{key}={value}]" for key, value in variables.items()) + turns.rstrip("\\n") + begin
+
+    class Writer(Runner):
+        tokenizer = TokenizerFacts(lambda text, _: list(map(ord, text)), chat=chat)
+        is_tried = True
+
+        def __init__(self, texts, says_ends):
+            self.texts, self.says_ends = texts, says_ends
+
+        def score(self, requests):  # an earlier letter is the likelier
+            return [each.targets / 10.0 for each in requests]
+
+        def generate(self, prompts, settings):
+            with (HERE / "generated.txt").open("a") as file:
+                file.write(f"{settings.signature}\\n")
+            with (HERE / "read.jsonl").open("a") as file:
+                file.writelines(json.dumps("".join(map(chr, each.ids))) + "\\n" for each in prompts)
+            last = [str(each.prompt if isinstance(each.prompt, str) else each.prompt[-1][1]) for each in prompts]
+            written = [self.texts[each.splitlines()[-1]] for each in last]
+            found = [(text[:settings.max_new_tokens], min(len(text) + 1, settings.max_new_tokens)) for text in written]
+            if not self.says_ends:
+                return found
+            return [(*each, len(text) < settings.max_new_tokens) for each, text in zip(found, written)]
+
+    class Writers(Backend):
+        name, suffixes = "writer", (".writer",)
+
+        def describe(self, entry):
+            file = entry.path(entry.spec.path)
+            facts = json.loads(file.read_text())
+            return Model(
+                entry.name, lambda: Writer(facts["texts"], facts.get("says_ends", True)),
+                content={"file": entry.digest(file)}, runtime={}, offers=frozenset({"generate", "score"}),
+                honours=SAMPLING,
+            )
+
+    def pytest_lmgate_backends():
+        return [Writers()]
+"""
+ROWS = [{"q": f"q{row}", "a": str(row)} for row in range(8)]
+RIGHT = {f"q{row}": f"so 9, no.\n#### {row}\nQ: more" for row in range(8)}
+DATASET = {
+    "path": "rows.jsonl", "prompt": "Question\n{q}", "references": "a", "max_new_tokens": 40, "stop": "Q:",
+    "extract": {"strict": "gsm8k-strict", "flexible": "gsm8k-flexible"},
+}  # fmt: skip
+
+
+NO_TEXTS = {"prompt": None, "references": None}
+
+
+class AnswersProject(Project):
+    entry: ClassVar[Mapping[str, Any]] = {}
+
+    def gates(self, *gates: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ROWS, **dataset: Any) -> None:
+        """Write gates on the dataset ``math``, with these keys, of the models there are."""
+        models = {file.stem: {"path": file.name, **self.entry} for file in self.folder.glob("*.writer")}
+        entry = {key: value for key, value in (DATASET | dataset).items() if value is not None}
+        (self.folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        lmgate = {"models": models, "datasets": {"math": entry}, "gates": list(gates)}
+        (self.folder / "lmgate.yaml").write_text(json.dumps(lmgate, indent=1))
+
+    def model(self, name: str, texts: Mapping[str, str], **facts: Any) -> None:
+        (self.folder / f"{name}.writer").write_text(json.dumps({"texts": texts, **facts}))
+
+    @property
+    def generated(self) -> set[str]:
+        """The settings that texts were generated with."""
+        return set((self.folder / "generated.txt").read_text().splitlines())
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> AnswersProject:
+    made = AnswersProject(tmp_path, "pytest")
+    made.write(conftest=CONFTEST, pytest_ini="[pytest]\n")
+    # Of eight rows, five are right by both variants; row 5 has no mark, row 6 no number, and row 7 is cut.
+    made.model("m", RIGHT | {"q5": "I think 5", "q6": "no idea", "q7": "7" * 50})
+    return made
+
+
+def gate(marker: str, **arguments: Any) -> dict[str, Any]:
+    return {marker: {"model": "m", "dataset": "math", **arguments}}
+
+
+def test_one_generation_serves_all_variants_and_a_gate_that_repeats_the_datasets_settings(
+    project: AnswersProject,
+) -> None:
+    project.gates(
+        gate("exact_min", limit=0.6),
+        gate("exact_min", limit=0.7, variant="flexible"),
+        gate("exact_min", limit=0.6, variant="strict", max_new_tokens=40, stop=["Q:"], numeric=True),
+        gate("invalid_max", limit=0.4),
+        gate("invalid_max", limit=0.2, variant="flexible"),
+        gate("ter_max", limit=40),  # of the answers by the first variant
+        {"no_regression": {"metric": "exact", "tolerance": 0.1, "against": "m", **gate("", variant="flexible")[""]}},
+    )
+    ran = project.run("--lmgate-report", "json:report.json")
+    assert ran.code == 0, ran.text
+    values = [each["value"] for each in project.report()["gates"]]
+    assert values == [5 / 8, 6 / 8, 5 / 8, 3 / 8, 1 / 8, 37.5, 6 / 8]
+    assert project.generated == {"max_new_tokens:40|num_beams:1|stop:['Q:']"}
+    assert len({each["fingerprint"] for each in project.report()["gates"]}) == 1
+    assert "3 of 8 rows without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)" in ran.text
+    assert [each["answers"] for each in project.report()["gates"]][:2] == [
+        {"rows": 8, "without": 3, "cut": 1}, {"rows": 8, "without": 1, "cut": 1},
+    ]  # fmt: skip
+
+
+def test_a_gate_overrides_the_datasets_settings_one_by_one(project: AnswersProject) -> None:
+    sampled = {"seed": 1, "temperature": 0.5}
+    project.gates(gate("exact_min", limit=0.1, seed=2), gate("exact_min", limit=0.1, max_new_tokens=30), **sampled)
+    ran = project.run()
+    assert ran.code == 0, ran.text
+    assert project.generated == {
+        "max_new_tokens:40|num_beams:1|seed:2|temperature:0.5|stop:['Q:']",
+        "max_new_tokens:30|num_beams:1|seed:1|temperature:0.5|stop:['Q:']",
+    }
+
+
+def test_a_failure_shows_the_question_the_text_and_what_was_extracted(project: AnswersProject) -> None:
+    project.gates(gate("exact_min", limit=0.9), gate("invalid_max", limit=0.1))
+    ran = project.run("--lmgate-report", "json:report.json", "--lmgate-report", "html:page.html")
+    assert ran.code == 1
+    exact, invalid = project.report()["gates"]
+    assert exact["worst"][0] == {
+        "row": 5, "score": 0.0, "prompt": "Question\nq5", "reference": "5", "output": "I think 5",
+        "answer": "[invalid]",
+    }  # fmt: skip
+    assert [each["row"] for each in invalid["worst"]][:3] == [5, 6, 7]
+    page = (project.folder / "page.html").read_text()
+    for said in (ran.text, page):
+        assert "3 of 8 rows without an answer (37.5%), 1 of 8 texts cut at max_new_tokens (12.5%)" in said
+        assert "[invalid]" in said
+    assert "row (from 0), score, end of the prompt, reference, output, answer" in ran.text
+    assert '<th scope="col">answer</th>' in page
+
+
+@pytest.mark.parametrize("against", ["baseline", "good"])
+def test_a_comparison_shows_the_rows_that_were_right_and_are_wrong_now(project: AnswersProject, against: str) -> None:
+    rows = [{"q": f"q{row}", "a": str(row)} for row in range(60)]
+    right = {f"q{row}": f"#### {row}" for row in range(60)}
+    wrong = right | {f"q{row}": "none" for row in range(3)}
+    then, now = wrong | {"q0": right["q0"]}, wrong | {f"q{row}": f"#### {row}0" for row in range(20, 50)}
+    project.model("good", then)
+    project.model("m", then if against == "baseline" else now)
+    how = {} if against == "baseline" else {"against": "good"}
+    project.gates({"no_regression": {"metric": "exact", "tolerance": 0.05, **gate("", **how)[""]}}, rows=rows)
+    if against == "baseline":
+        assert project.run("--lmgate-update").code == 0
+        project.model("m", now)
+    ran = project.run("--lmgate-report", "json:report.json")
+    assert ran.code == 1
+    (found,) = project.report()["gates"]
+    # Rows 1 and 2 were wrong before: they did not get worse.
+    assert [(each["row"], each["answer"], each["before"]) for each in found["worst"]] == [
+        (0, "[invalid]", 1.0), *((row, f"{row}0", 1.0) for row in range(20, 24)),
+    ]  # fmt: skip
+    assert "worse rows row (from 0), score (before), end of the prompt, reference, output, answer" in ran.text
+
+
+def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project: AnswersProject) -> None:
+    project.model("m", dict.fromkeys(RIGHT, "I do not know"))
+    project.gates(
+        gate("exact_min", limit=0.0001),
+        gate("bleu_min", limit=0.0001),
+        gate("invalid_max", limit=0.5),
+        {"no_regression": {"metric": "invalid", "tolerance": 0.01, "against": "m", **gate("")[""]}},
+    )
+    ran = project.run("--lmgate-report", "json:report.json")
+    assert ran.code == 1
+    assert [each["verdict"] for each in project.report()["gates"]] == ["error", "error", "fail", "pass"]
+    assert project.report()["gates"][2]["value"] == 1.0
+    assert (
+        "dataset 'math': extract: expected an answer in some text, got none in 8; the first text is 'I do not know'"
+        in (" ".join(ran.text.split()))
+    )
+
+
+def test_an_engine_that_does_not_say_how_a_text_ended_leaves_it_unknown(project: AnswersProject) -> None:
+    project.model("m", RIGHT | {"q7": "7" * 50}, says_ends=False)
+    project.gates(gate("exact_min", limit=0.5), gate("exact_min", limit=0.5, max_new_tokens=60))
+    assert project.run("--lmgate-report", "json:report.json").code == 0
+    assert [each["answers"]["cut"] for each in project.report()["gates"]] == [None, 0]
+
+
+def test_a_fixture_gives_the_share_without_an_answer_and_refuses_a_variant_of_given_texts(
+    project: AnswersProject,
+) -> None:
+    project.gates()
+    (project.folder / "lmgate.yaml").write_text(
+        (project.folder / "lmgate.yaml").read_text().replace(',\n "gates": []', "")
+    )
+    project.write(
+        test_x="""
+        import pytest
+
+        def test_share(invalid_of, exact_of):
+            assert invalid_of("m", "math") == 3 / 8
+            assert invalid_of("m", "math", variant="flexible") == 1 / 8
+            assert exact_of("m", "math", variant="flexible", strip=False) == 6 / 8
+            assert invalid_of(predictions=["a", " "]) == 0.5
+            with pytest.raises(Exception, match="variant: only a dataset has extractions"):
+                exact_of(predictions=["a"], references=[["a"]], variant="flexible")
+        """
+    )
+    ran = project.run("-v")
+    assert ran.code == 0, ran.text
+    assert "3 of 8 rows without an answer (37.5%)" in ran.text
+
+
+@pytest.mark.parametrize(
+    ("dataset", "arguments", "said"),
+    [
+        ({"extract": [{"regex": {"pattern": "("}}]}, {}, "math.extract: step 1: regex: pattern: expected a regular"),
+        ({"extract": {"one": ["strip"]}}, {}, "datasets.math.extract.one: step 1: unknown step 'strip'"),
+        ({"extract": "boxed"}, {"variant": "strict"}, "variant: expected an extraction of the dataset, got 'strict'"),
+        ({}, {"variant": "strickt"}, "got 'strickt' (did you mean 'strict'?); it has strict, flexible"),
+        ({"temperature": 0.5}, {}, "datasets.math.temperature: sampling needs a seed"),
+        ({"max_new_tokens": 0}, {}, "datasets.math.max_new_tokens: expected a whole number from 1, got 0"),
+        ({"stop": ""}, {}, "datasets.math.stop: expected a non-empty string, or a list of them, got ['']"),
+        ({}, {"seed": 3}, "seed: only sampling needs one"),
+        ({}, {"ignore": ["("]}, "ignore: expected a regular expression of Python, got '('"),
+        (NO_TEXTS | {"stop": None, "max_new_tokens": None}, {}, "datasets.math.extract: only generated texts use it"),
+        (NO_TEXTS | {"extract": None}, {}, "datasets.math.max_new_tokens: only generated texts use it"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_told_when_lmgate_yaml_is_read(
+    project: AnswersProject, dataset: dict[str, Any], arguments: dict[str, Any], said: str
+) -> None:
+    project.gates(gate("exact_min", limit=0.5, **arguments), **dataset)
+    ran = project.run("--collect-only")
+    assert ran.code != 0
+    assert said in " ".join(ran.text.split())
+
+
+def test_the_share_without_an_answer_needs_steps_that_find_one(project: AnswersProject) -> None:
+    project.gates(gate("invalid_max", limit=0.5), extract=None)
+    ran = project.run()
+    assert ran.code != 0
+    assert "dataset 'math': invalid needs extract:, the steps that find an answer in a text" in " ".join(
+        ran.text.split()
+    )
+
+
+# Datasets of whole chats, which the model's own template makes into text.
+CHAT = [{"role": "system", "content": "Add."}, {"role": "user", "content": "q0"}]
+BEGUN = [*CHAT, {"role": "assistant", "content": "#### "}]
+MESSAGES = {"prompt": None, "messages": "turns"}
+
+
+def test_messages_are_read_by_the_models_template_and_an_assistants_turn_is_continued(project: AnswersProject) -> None:
+    project.model("m", {"q0": "#### 0", "#### ": "0"})
+    rows = [{"turns": CHAT, "a": "0"}, {"turns": BEGUN, "a": "0"}]
+    project.gates(gate("exact_min", limit=0.1), rows=rows, **MESSAGES | {"extract": None})
+    ran = project.run("--lmgate-report", "json:report.json")
+    assert ran.code == 0, ran.text
+    assert project.report()["gates"][0]["value"] == 0.5  # one begins with the mark, which the other was given
+    read = [json.loads(line) for line in (project.folder / "read.jsonl").read_text().splitlines()]
+    assert sorted(read) == ["<system>Add.\n<user>q0\n<assistant>#### ", "<system>Add.\n<user>q0<assistant>"]
+
+
+def test_variables_of_the_template_are_part_of_the_measurement_the_models_before_the_datasets(
+    project: AnswersProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.model("m", {"q0": "#### 0"})
+    of_data = {"chat_template_kwargs": {"thinks": False, "date": "today"}}
+    addresses = set()
+    for variables in ({}, of_data):
+        for entry in ({}, {"chat_template_kwargs": {"thinks": True}}):
+            monkeypatch.setattr(AnswersProject, "entry", entry)
+            project.gates(gate("exact_min", limit=0.5), rows=[{"turns": CHAT, "a": "0"}], **MESSAGES, **variables)
+            assert project.run("--lmgate-report", "json:report.json").code == 0
+            addresses.add(project.report()["gates"][0]["fingerprint"])
+    assert len(addresses) == 4
+    read = [json.loads(line) for line in (project.folder / "read.jsonl").read_text().splitlines()]
+    begins = ["", "[thinks=True]", "[thinks=False][date=today]", "[thinks=True][date=today]"]
+    assert read == [f"{begin}<system>Add.\n<user>q0<assistant>" for begin in begins]
+
+
+@pytest.mark.parametrize("turns", [CHAT, BEGUN])
+def test_choices_may_follow_messages(project: AnswersProject, turns: list[dict[str, str]]) -> None:
+    rows = [{"turns": turns, "options": ["a", "b"], "right": right} for right in (0, 0, 1)]
+    own = {"references": None, "extract": None, "max_new_tokens": None, "stop": None}
+    project.gates(gate("accuracy_min", limit=0.5), rows=rows, choices="options", answer="right", **MESSAGES | own)
+    ran = project.run("--lmgate-report", "json:report.json")
+    assert ran.code == 0, ran.text
+    (found,) = project.report()["gates"]
+    assert found["value"] == pytest.approx(2 / 3)
+    assert "chat|delimiter:''" in found["signature"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "dataset", "said"),
+    [
+        ([], {}, "dataset 'math': row 0: messages: column 'turns': expected a list of turns, got []"),
+        ("hi", {}, "expected a list of turns, got 'hi'"),
+        ([{"role": "user"}], {}, "expected turns of role and content, both texts, got {'role': 'user'}"),
+        ([{"role": "user", "content": 3}], {}, "expected turns of role and content, both texts, got"),
+        (CHAT, {"messages": "turn"}, "no column 'turn' (did you mean 'turns'?)"),
+        (CHAT, {"chat": True}, "datasets.math.chat: messages: is the whole chat; remove one of them"),
+        (CHAT, {"source": "a"}, "datasets.math.source: messages: is the whole chat; remove one of them"),
+        (CHAT, {"references": None, "extract": None}, "math.messages: a multiple-choice dataset needs choices:"),
+        (CHAT, {"prompt": "{a}", "messages": None, "chat_template_kwargs": {"x": 1}},
+         "datasets.math.chat_template_kwargs: only a chat uses it"),
+    ],
+)  # fmt: skip
+def test_messages_that_cannot_be_are_refused(
+    project: AnswersProject, turns: Any, dataset: dict[str, Any], said: str
+) -> None:
+    if dataset.get("references", "a") is None:
+        dataset = dataset | {"max_new_tokens": None, "stop": None}
+    project.gates(gate("exact_min", limit=0.5), rows=[{"turns": turns, "a": "0"}], **MESSAGES | dataset)
+    ran = project.run()
+    assert ran.code != 0
+    assert said in " ".join(ran.text.split())
+
+
+def test_more_rows_without_an_answer_are_a_regression_and_fewer_are_none(project: AnswersProject) -> None:
+    rows = [{"q": f"q{row}", "a": str(row)} for row in range(60)]
+    right = {f"q{row}": f"#### {row}" for row in range(60)}
+    project.model("m", right | {f"q{row}": "none" for row in range(20)})
+    project.model("good", right | {"q50": "none"})
+    how = {"metric": "invalid", "dataset": "math", "tolerance": 0.05}
+    project.gates(
+        {"no_regression": {**how, "model": "m", "against": "good"}},
+        {"no_regression": {**how, "model": "good", "against": "m"}},
+        rows=rows,
+    )
+    assert project.run("--lmgate-report", "json:report.json").code == 1
+    worse, better = project.report()["gates"]
+    assert [worse["verdict"], better["verdict"]] == ["fail", "pass"]
+    bounds = [(each["comparison"]["lower"], each["comparison"]["upper"]) for each in (worse, better)]
+    assert 0.05 < bounds[0][0] < 19 / 60 < bounds[0][1]
+    assert bounds[1] == pytest.approx((-bounds[0][1], -bounds[0][0]))
+    assert [each["row"] for each in worse["worst"]] == [0, 1, 2, 3, 4]

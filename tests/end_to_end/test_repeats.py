@@ -1,0 +1,112 @@
+"""Rows of which several texts are drawn, through pytest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
+from tests.end_to_end.writers import CHAINS, write_rows, writing_project
+
+WORDS = [word for chain in CHAINS for word in chain]
+
+
+@pytest.fixture
+def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
+    text = (made.folder / "lmgate.yaml").read_text()
+    draws = "repeats: 4, temperature: 1, seed: 3, max_new_tokens: 1"
+    made.write(
+        lmgate_yaml=f'{text}  drawn: {{path: drawn.jsonl, prompt: "{{start}}", references: half, {draws}}}\n'
+        '  plain: {path: drawn.jsonl, prompt: "{start}", references: half}\n',
+        conftest=COUNT_MEASUREMENTS,
+    )
+    write_rows(made, "drawn", [{"start": word, "half": WORDS[::2]} for word in WORDS])
+    return made
+
+
+def test_rows_are_written_several_times_and_one_generation_serves_all_variants(project: Project) -> None:
+    project.write(
+        test_repeats="""
+            import itertools
+            import pytest
+
+            @pytest.mark.exact_min("even", "drawn", 0.01, variant="pass@4")
+            @pytest.mark.no_regression("exact", "even", "drawn", 0.0, against="even")
+            def test_gates(): pass
+
+            def test_values(exact_of):
+                mean = exact_of("even", "drawn")
+                once = exact_of("even", "plain", temperature=1, seed=3, max_new_tokens=1)
+                passed = [exact_of("even", "drawn", variant=f"pass@{k}").value for k in (1, 2, 3, 4)]
+                assert 0 < mean.value == pytest.approx(passed[0])
+                assert all(less < more for less, more in itertools.pairwise(passed))
+                assert mean.n == once.n == mean.details["clusters"]
+                assert "repeats:4" in mean.signature and "repeats" not in once.signature
+                assert mean.details["matches"] == round(4 * mean.n * mean.value)
+                assert 0 < exact_of("even", "drawn", variant="majority").value < passed[3]
+        """
+    )
+    project.run().expect(0, passed=2)
+    assert project.measured.count("even") == 2
+
+
+def test_a_comparison_of_repeats_is_reported_row_by_row(project: Project) -> None:
+    project.write(
+        test_repeats="""
+            import pytest
+
+            @pytest.mark.no_regression("exact", "silent", "drawn", 0.1, against="even")
+            def test_mean(): pass
+
+            @pytest.mark.no_regression("exact", "silent", "drawn", 0.1, against="even", variant="majority")
+            def test_majority(): pass
+
+            @pytest.mark.no_regression("bleu", "silent", "drawn", 0.1, against="even")
+            def test_bleu(): pass
+        """
+    )
+    text = (project.folder / "lmgate.yaml").read_text()
+    project.write(lmgate_yaml=text.replace("references: half, ", "references: half, tags: kind, "))
+    rows = [{"start": word, "half": WORDS[::2], "kind": len(word) > 3} for word in WORDS]
+    write_rows(project, "drawn", rows)
+    reports = [f"--lmgate-report={kind}:report.{kind}" for kind in ("json", "html", "markdown")]
+    outcome = project.run(*reports)
+
+    outcome.is_silent_on("Traceback")
+    assert outcome.code == 1
+    gates = {gate["metric"]: gate for gate in project.report()["gates"] if "majority" not in str(gate)}
+    mean = gates["exact"]["comparison"]
+    assert (mean["n"], mean["clusters"], mean["candidate"]) == (len(WORDS), len(WORDS), 0)
+    assert mean["decision"] == "fail"
+
+
+def test_a_baseline_of_other_settings_in_the_datasets_entry_is_not_compared(project: Project) -> None:
+    gate = "@pytest.mark.no_regression('exact', 'even', 'drawn', 0.1)\ndef test_gate(): pass\n"
+    project.write(test_gate=f"import pytest\n\n{gate}")
+    project.run("--lmgate-update").expect(0, passed=1)
+    text = (project.folder / "lmgate.yaml").read_text()
+    project.write(lmgate_yaml=text.replace("repeats: 4", "repeats: 2"))
+    assert (
+        project.run(torch_free=True).says("the dataset's entry has other settings of generation", "repeats=4").code == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        ("'plain', 0.1, repeats=4", "repeats: without sampling all texts are the same"),
+        ("'plain', 0.1, repeats=4, seed=1", "seed: only sampling needs one"),
+        ("'plain', 0.1, repeats=0", "repeats: expected a whole number from 1"),
+        ("'plain', 0.1, variant='pass@2'", "expected repeats=2 or more"),
+        ("'drawn', 0.1, variant='pass@5'", "expected repeats=5 or more"),
+        ("'drawn', 0.1, variant='pass@0'", "variant: expected an extraction of the dataset"),
+    ],
+)
+def test_repeats_that_mean_nothing_are_an_error(project: Project, arguments: str, facts: str) -> None:
+    project.write(test_bad=f"import pytest\n\n@pytest.mark.exact_min('even', {arguments})\ndef test_bad(): pass\n")
+    outcome = project.run(torch_free=True)
+    assert outcome.code != 0
+    outcome.says(facts)
+    assert not project.measured

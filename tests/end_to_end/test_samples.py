@@ -1,0 +1,91 @@
+"""Samples of rows and beginnings of texts, through lmgate.yaml."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.writers import CHAINS, writing_project
+
+
+@pytest.fixture
+def dice(tmp_path: Path) -> DiceProject:
+    project = DiceProject.at(tmp_path).models(die={})
+    rows = [{"text": "ab " * (index + 1), "kind": "ab"[index % 2], "row": index} for index in range(10)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return project
+
+
+def _gates(project: DiceProject, **datasets: str) -> DiceProject:
+    """Add datasets, and a gate on each."""
+    entries = "\n".join(f"  {name}: {{{entry}}}" for name, entry in datasets.items())
+    with (project.folder / "lmgate.yaml").open("a") as file:
+        file.write(f"{entries}\ngates:\n")
+        for name in datasets:
+            file.write(f"  - ppl_max: {{model: die, dataset: {name}, limit: 6.01, protocol: document}}\n")
+    return project
+
+
+def test_gates_measure_the_rows_that_were_drawn_and_the_beginning_of_a_text(dice: DiceProject) -> None:
+    rows = "path: rows.jsonl, sample: "
+    _gates(
+        dice,
+        first=f"{rows}{{rows: 4}}",
+        second=f"{rows}{{rows: 4, seed: 1}}",
+        by_kind=f"{rows}{{rows: 4, by: kind}}",
+        start="path: one.txt, tokens: 100",
+    )
+    dice.run("--lmgate-report", "json:report.json").expect(0, passed=4)
+
+    # A row of number i has 3 * (i + 1) characters, which are tokens, the first of which is no target.
+    of_rows = [sum(3 * (row + 1) - 1 for row in drawn) for drawn in ((1, 2, 4, 6), (1, 3, 5, 6), (1, 4, 6, 7))]
+    assert [gate["n"] for gate in dice.report()["gates"]] == [*of_rows, 99]
+    dice.run().expect(0, passed=4)
+    assert len(dice.loaded) == 1, "the second session should find all in the cache"
+
+
+@pytest.mark.parametrize(
+    ("entry", "facts"),
+    [
+        ("path: rows.jsonl, sample: {rows: 11}", "at most 10 rows, as there are, got 11"),
+        ("path: rows.jsonl, sample: {rows: 4, by: row}", "different in each of the 10 rows"),
+        ("path: one.txt, tokens: 641", "at most 640, as the text has, got 641"),
+    ],
+)
+def test_what_cannot_be_drawn_is_an_error_of_the_gate(dice: DiceProject, entry: str, facts: str) -> None:
+    _gates(dice, few=entry).run().expect(1, error=1).says("dataset 'few': ", facts)
+
+
+def test_a_measure_per_byte_refuses_a_text_cut_by_tokens(dice: DiceProject) -> None:
+    _gates(dice, few="path: one.txt, tokens: 100")
+    gates = (dice.folder / "lmgate.yaml").read_text().replace("ppl_max", "bpb_max")
+    (dice.folder / "lmgate.yaml").write_text(gates)
+    dice.run().expect(1, error=1).says("dataset 'few': tokens: ", "these would read different texts")
+
+
+def test_masked_models_and_the_places_of_a_failure_read_the_beginning_only(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    project = writing_project(tmp_path, tmp_path_factory.getbasetemp())
+    text = (project.folder / "lmgate.yaml").read_text()
+    project.write(
+        lmgate_yaml=f"{text}  long: {{path: long.txt, tokens: 700}}\n  masky: {{path: masky.txt, tokens: 12}}\n",
+        test_texts="""
+            import pytest
+
+            @pytest.mark.no_regression(
+                "ppl", "counter", "long", "1%", against="even", protocol="disjoint", max_length=16
+            )
+            def test_worse(): pass
+
+            def test_masked(pppl_of):
+                assert pppl_of("masked", "masky").n == 12
+        """,
+    )
+    (project.folder / "long.txt").write_text(" ".join(word for _ in range(200) for chain in CHAINS for word in chain))
+    (project.folder / "masky.txt").write_text(" ".join(f"w{index}" for index in range(30)))
+    # 700 tokens are 43 windows of 16, and one of 12.
+    project.run().expect(1, failed=1, passed=1).says("656 tokens", "  where      parts of the text that cost most")

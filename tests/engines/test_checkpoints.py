@@ -1,0 +1,345 @@
+"""What a checkpoint's files say of it before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import transformers
+
+from pytest_lmgate.engines.base import Entry, Kind, Model, Runner
+from pytest_lmgate.engines.checkpoints import (
+    Architecture,
+    Contents,
+    contents_of,
+    fetch_checkpoint,
+    open_checkpoint,
+    require_own_code,
+    require_tokenizer,
+)
+from pytest_lmgate.errors import ModelError, OfflineError
+from pytest_lmgate.identity import code
+from pytest_lmgate.measure.measurement import require
+from pytest_lmgate.settings.entries import ModelSpec
+from tests.models.zoo import ARCHITECTURES, CONTEXT
+
+WITHOUT_LIMIT = {"bloom", "falcon", "jamba", "mamba", "mamba2", "recurrent_gemma"}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - WITHOUT_LIMIT))
+def test_the_context_is_what_the_librarys_own_config_says(name: str) -> None:
+    config = transformers.AutoConfig.for_model(name, **ARCHITECTURES[name])
+
+    assert Architecture(name, json.loads(config.to_json_string(use_diff=False))).context == CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        ({}, None),
+        ({"max_position_embeddings": 2048}, 2048),
+        ({"n_ctx": 512, "n_positions": 1024}, 1024),
+        ({"max_position_embeddings": -1, "max_seq_len": 128}, 128),
+        ({"max_position_embeddings": 1e30}, None),
+        ({"max_position_embeddings": True}, None),
+        ({"max_position_embeddings": "many"}, None),
+        ({"text_config": {"max_position_embeddings": 77}}, 77),
+        ({"max_position_embeddings": 5, "text_config": {"max_position_embeddings": 77}}, 5),
+        ({"text_config": None, "llm_config": {"max_position_embeddings": 88}}, 88),
+    ],
+)
+def test_the_context_is_found_under_each_of_its_names(config: dict[str, Any], context: int | None) -> None:
+    assert Architecture("m", config).context == context
+
+
+def write(folder: Path, *files: str, config: object = None) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config or {"architectures": ["LlamaForCausalLM"]}))
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(b"0123456789")
+    return folder
+
+
+def test_an_opened_checkpoint_knows_its_config(tmp_path: Path) -> None:
+    config = {"architectures": ["XForCausalLM"], "n_ctx": 9}
+    checkpoint = open_checkpoint(write(tmp_path / "m", "model.safetensors", config=config), name="m")
+
+    assert (checkpoint.name, checkpoint.architecture, checkpoint.context) == ("m", "XForCausalLM", 9)
+    assert not checkpoint.is_quantized
+    assert checkpoint.weight_bytes == 10
+    quantized = config | {"quantization_config": {"quant_method": "gptq"}}
+    assert open_checkpoint(write(tmp_path / "q", config=quantized), name="q").is_quantized
+
+
+def test_what_is_no_checkpoint_is_an_error_that_says_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^model 'm': no such folder: .*absent"):
+        open_checkpoint(tmp_path / "absent", name="m")
+    with pytest.raises(
+        ModelError, match=r"^model 'm': no config\.json in .*: expected a folder made by save_pretrained"
+    ):
+        open_checkpoint(tmp_path, name="m")
+    for text, message in (("{", "not JSON: "), ("[1]", "expected a JSON object, got list"), ("\xff", "not JSON: ")):
+        (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+        with pytest.raises(ModelError, match=rf"^model 'm': .*config\.json: {message}"):
+            open_checkpoint(tmp_path, name="m")
+
+
+@pytest.mark.parametrize(
+    ("files", "allowed"),
+    [
+        (["model.safetensors"], False),
+        (["model.safetensors", "pytorch_model.bin"], False),
+        (["weights.gguf"], False),
+        (["pytorch_model.bin"], True),
+    ],
+)
+def test_weights_that_run_no_code_or_are_trusted_pass(tmp_path: Path, files: list[str], allowed: bool) -> None:
+    open_checkpoint(write(tmp_path / "m", *files), name="m").require_safe_weights(pickle_weights=allowed)
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.pt", "model.pth", "model.ckpt"])
+def test_pickled_weights_are_refused_unless_the_file_says_so(tmp_path: Path, file: str) -> None:
+    with pytest.raises(
+        ModelError, match=rf"only as pickle \({file}\), .* or set pickle_weights: true if you trust them$"
+    ):
+        open_checkpoint(write(tmp_path / "m", file), name="m").require_safe_weights(pickle_weights=False)
+
+
+@pytest.mark.parametrize("pickle_weights", [False, True])
+def test_no_weights_at_all_are_an_error(tmp_path: Path, pickle_weights: bool) -> None:
+    with pytest.raises(ModelError, match=r"^model 'm': no weights in .*: expected \*\.safetensors$"):
+        open_checkpoint(write(tmp_path / "m"), name="m").require_safe_weights(pickle_weights=pickle_weights)
+
+
+def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"^model 'm': no tokenizer in .*: expected tokenizer\.json or tokenizer\.model"
+    ):
+        require_tokenizer(write(tmp_path / "m"), name="m")
+
+    require_tokenizer(write(tmp_path / "m", "tokenizer.model"), name="m")
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "causal"),
+        ({"architectures": ["BertForMaskedLM"]}, "masked"),
+        ({"architectures": ["BertForPreTraining"]}, "masked"),
+        ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "encoder-decoder"),
+    ],
+)
+def test_a_metric_is_refused_for_the_kinds_of_model_that_it_is_undefined_for(
+    config: dict[str, Any], kind: Kind
+) -> None:
+    architecture = Architecture("m", config)
+    model = Model("m", Runner, kind=architecture.kind, architecture=architecture.architecture)
+
+    require(model, "ppl", "score", kind)
+    with pytest.raises(
+        ModelError, match=rf"^ppl is undefined for the {kind} model 'm' \(architecture .*\): expected a other model"
+    ):
+        require(model, "ppl", "score", "other")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("config", [{}, {"architectures": None}, {"architectures": []}])
+def test_a_model_whose_config_does_not_say_its_kind_is_refused_as_that(config: dict[str, Any]) -> None:
+    architecture = Architecture("m", config)
+    model = Model("m", Runner, kind=architecture.kind, architecture=architecture.architecture)
+    require(model, "ppl", "score", "causal")
+    with pytest.raises(ModelError) as raised:
+        require(model, "pppl", "score", "masked")
+    assert str(raised.value) == (
+        "pppl is undefined for 'm', assumed to be causal because its config has no architectures: expected a masked "
+        'model; if it is, add its class to config.json, as in "architectures": ["BertForMaskedLM"]'
+    )
+
+
+@pytest.mark.parametrize("beside", [None, "{", "[]", '{"auto_map": null}'])
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_of_another_repository_is_found_whatever_the_other_config_is(
+    tmp_path: Path, file: str, beside: str | None
+) -> None:
+    (other,) = {"config.json", "tokenizer_config.json"} - {file}
+    if beside is not None:
+        (tmp_path / other).write_text(beside)
+    (tmp_path / file).write_text('{"auto_map": {"AutoModel": "modeling.Own"}}')
+    require_own_code(tmp_path, name="m")
+    (tmp_path / file).write_text('{"auto_map": {"AutoTokenizer": ["org/repo--tokens.Slow", null]}}')
+    with pytest.raises(ModelError, match=rf"^model 'm': .*{file} takes its code from another repository, org/repo, "):
+        require_own_code(tmp_path, name="m")
+
+
+# A checkpoint is known by each file that its entry or its own code may open, and by packages that its code imports.
+
+
+_CACHES = (code.home_of_file, code._site_folders, code.installed_packages)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "model" / "inner").mkdir(parents=True)
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return tmp_path / "model"
+
+
+def contents(folder: Path, **spec: Any) -> Contents:
+    entry = Entry(
+        name="m",
+        spec=ModelSpec(path="m", **spec),
+        path=Path,
+        hub_id=lambda _: None,
+        digest=lambda path: path.read_text(),
+    )
+    return contents_of(entry, model=folder, tokenizer=folder)
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_file_that_an_option_names_is_part_of_a_model(folder: Path, absolute: bool) -> None:
+    weights = folder / "inner" / "weights.gguf"
+    weights.write_text("first")
+    named = str(weights) if absolute else "inner/weights.gguf"
+
+    before = contents(folder, load={"gguf_file": named, "device_map": "cpu"})
+    weights.write_text("second")
+
+    assert before.ingredients[f"load/{named}"] == "first"
+    assert before.changed() == [str(weights)]
+    assert contents(folder, load={"gguf_file": named}).ingredients[f"load/{named}"] == "second"
+    assert f"load/{named}" not in contents(folder).ingredients
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of installed packages, of which one is ``gadget``."""
+    packages = tmp_path / "site-packages"
+    (packages / "gadget").mkdir(parents=True)
+    (packages / "gadget" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(packages)
+    for each in _CACHES:
+        each.cache_clear()
+    yield packages
+    for each in _CACHES:
+        each.cache_clear()
+
+
+@pytest.mark.parametrize("suffix", ["dist-info", "egg-info"])
+def test_code_of_a_checkpoint_that_imports_a_package_is_known_by_the_packages_versions(
+    folder: Path, installed: Path, suffix: str
+) -> None:
+    (folder / "modeling.py").write_text("import gadget\n")
+    (installed / f"gadget-1.0.{suffix}").mkdir()
+
+    first = contents(folder, trust_remote_code=True)
+    (installed / f"gadget-1.0.{suffix}").rename(installed / f"gadget-2.0.{suffix}")
+    code.installed_packages.cache_clear()  # a session later
+    second = contents(folder, trust_remote_code=True)
+
+    assert first.unknown == second.unknown == ""
+    assert first.ingredients != second.ingredients
+    assert f"gadget-2.0.{suffix}" in second.ingredients["installed packages"].split(" ")
+    assert "gadget" not in sys.modules
+    (folder / "modeling.py").write_text("import torch\n")
+    assert "installed packages" not in contents(folder, trust_remote_code=True).ingredients
+
+
+# Hub ids without a network: what is in the local cache is used, what is not is named.
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Addresses that somebody tried to reach; none can be."""
+    addresses: list[object] = []
+
+    def refuse(*address: object, **_: object) -> None:
+        addresses.append(address)
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    return addresses
+
+
+def test_offline_a_model_that_is_not_here_is_an_error_and_nothing_is_asked_for(asked: list[object]) -> None:
+    with pytest.raises(
+        OfflineError, match=r"^model 'm': hub:no/such@v1 is not in the local hub cache, and --lmgate-offl"
+    ):
+        fetch_checkpoint("no/such", "v1", name="m", offline=True, pickle_weights=False)
+
+    assert asked == []
+
+
+def test_a_model_that_cannot_be_fetched_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise ConnectionError("unreachable")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+
+    with pytest.raises(ModelError, match=r"^model 'm': hub:no/such cannot be fetched: unreachable$"):
+        fetch_checkpoint("no/such", None, name="m", offline=False, pickle_weights=False)
+
+
+@pytest.mark.parametrize("pickle_weights", [False, True])
+def test_pickled_weights_are_fetched_only_where_allowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pickle_weights: bool
+) -> None:
+    wanted: dict[str, Any] = {}
+
+    def download(repo: str, **options: Any) -> str:
+        wanted.update(options, repo=repo)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+
+    folder = fetch_checkpoint("org/name", "abc", name="m", offline=False, pickle_weights=pickle_weights)
+
+    assert folder == tmp_path
+    assert (wanted["repo"], wanted["revision"], wanted["local_files_only"]) == ("org/name", "abc", False)
+    assert ("*.bin" in wanted["ignore_patterns"]) is not pickle_weights
+    assert "*.safetensors" not in wanted["ignore_patterns"]
+
+
+COMMIT = "0123456789" * 4
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+SHARDS = ("model-1.safetensors", "model-2.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("files", "only_tokenizer", "is_whole"),
+    [
+        (("config.json", "model.safetensors", *TOKENIZER), False, True),
+        (("config.json", "model.safetensors.index.json", *SHARDS, *TOKENIZER), False, True),
+        (("config.json", "model.safetensors.index.json", SHARDS[0], *TOKENIZER), False, False),
+        (("config.json", *TOKENIZER), False, False),
+        (("model.safetensors", *TOKENIZER), False, False),
+        (("config.json", "model.safetensors"), False, False),  # as AutoModel leaves it
+        (TOKENIZER, True, True),
+        (("vocab.txt",), True, True),
+        (("config.json", "model.safetensors"), True, False),
+    ],
+)
+def test_a_full_commit_is_looked_up_on_the_hub_unless_all_that_is_asked_for_is_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: tuple[str, ...], only_tokenizer: bool, is_whole: bool
+) -> None:
+    for file in files:
+        index = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[1]}}
+        (tmp_path / file).write_text(json.dumps(index))
+    only_local: list[bool] = []
+
+    def download(_: str, *, local_files_only: bool, **__: Any) -> str:
+        only_local.append(local_files_only)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+
+    assert fetch_checkpoint("org/name", COMMIT, name="m", offline=False, only_tokenizer=only_tokenizer) == tmp_path
+
+    assert only_local == ([True] if is_whole else [True, False])

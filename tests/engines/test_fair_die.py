@@ -1,0 +1,393 @@
+"""An engine of a third party, registered by the hook: it gets metrics, the cache, resuming, progress and reports."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.engines import base
+from tests.end_to_end.projects import environment
+from tests.engines.projects import watched
+from tests.warm import warm_python
+
+HERE = Path(__file__).parent
+# Every batch is reported at once, and torch is not imported.
+WATCHED = watched(
+    "fair_die:Die",
+    and_then="""
+    import pytest_lmgate.report.text as progress
+
+    progress._LOG_SECONDS = 0.0
+
+    def pytest_sessionfinish():
+        import sys
+        assert not {"torch", "transformers", "datasets"} & sys.modules.keys()
+    """,
+)
+
+
+class _Project:
+    """A project whose models are dice, run in processes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, sides in (("six.die", 6), ("eight.json", 8), ("other.die", 6)):
+            (folder / name).write_text(json.dumps({"sides": sides}))
+        (folder / "text.txt").write_text("".join(random.Random(0).choices("abcd ", k=640)))
+        rows = [
+            {"article": f"number {row} of all", "summary": f"number {row} of all", "begin": f"number {row}"}
+            for row in range(40)
+        ]
+        self._rows("news", rows)
+        self._rows("quiz", [{"q": f"ask {row}", "options": ["long one", "no"], "label": 1} for row in range(40)])
+        self.write(
+            "lmgate.yaml",
+            """
+            models:
+              six: {path: six.die, batch_size: 4}
+              eight: {backend: fair-die, path: eight.json}
+              other: {path: other.die}
+            datasets:
+              text: {path: text.txt}
+              news: {path: news.jsonl, source: article, references: [summary]}
+              numbers: {path: news.jsonl, source: article, references: [begin]}
+              quiz: {path: quiz.jsonl, question: q, choices: options, answer: label}
+            """,
+        )
+
+    def _rows(self, name: str, rows: list[dict[str, Any]]) -> None:
+        (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def write(self, name: str, text: str) -> None:
+        lines = text.strip("\n").splitlines()
+        indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
+        (self.folder / name).write_text("\n".join(line[indent:] for line in lines) + "\n")
+
+    def add(self, **entries: str) -> None:
+        """Add models by their entries."""
+        file = self.folder / "lmgate.yaml"
+        lines = "".join(f"  {name}: {entry}\n" for name, entry in entries.items())
+        file.write_text(file.read_text().replace("models:\n", f"models:\n{lines}"))
+
+    def gates(self, *gates: str) -> None:
+        file = self.folder / "lmgate.yaml"
+        before = file.read_text().partition("gates:")[0]
+        file.write_text(before + "gates:\n" + "".join(f"  - {gate}\n" for gate in gates))
+
+    def run(self, *arguments: str, plugin: str = "fair_die", **env: str) -> subprocess.CompletedProcess[str]:
+        slow = ("hypothesispytest", "anyio", "pytest-testmon")  # to import
+        options = [part for name in slow for part in ("-p", f"no:{name}")]
+        options += ["-p", plugin, "--lmgate-report", "json:report.json", *arguments]
+        paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        return subprocess.run(
+            [warm_python(environment(), "pytest"), "-m", "pytest", *options],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment() | {"PYTHONPATH": paths, **env},
+            timeout=120,
+        )
+
+    @property
+    def report(self) -> dict[str, dict[str, Any]]:
+        """The gates of the JSON report by metric."""
+        found = json.loads((self.folder / "report.json").read_text())["gates"]
+        return {gate["metric"]: gate for gate in found}
+
+    @property
+    def scored(self) -> list[int]:
+        """Requests of each batch that was scored."""
+        file = self.folder / "scored.txt"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+@pytest.fixture
+def dice(tmp_path: Path) -> _Project:
+    return _Project(tmp_path)
+
+
+def test_it_gets_every_metric_that_it_offers_and_the_cache(dice: _Project) -> None:
+    dice.write("conftest.py", WATCHED)
+    dice.gates(
+        "ppl_max: {model: six, dataset: text, limit: 6.01}",
+        "bpb_max: {model: six, dataset: text, limit: 2.6}",
+        "accuracy_min: {model: six, dataset: quiz, limit: 0.9}",
+        "bleu_min: {model: six, dataset: news, limit: 99, max_new_tokens: 32}",
+    )
+    first = dice.run()
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert dice.report["ppl"]["value"] == pytest.approx(6, rel=1e-6)
+    assert dice.report["bpb"]["value"] == pytest.approx(math.log2(6) * 639 / 640, rel=1e-6)
+    assert dice.report["accuracy"]["value"] == 1.0  # the shorter choice is likelier under a die
+    assert dice.report["bleu"]["value"] == pytest.approx(100)
+    assert "six on text: " in first.stdout + first.stderr
+    count = len(dice.scored)
+
+    again = dice.run()
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert {gate["cached"] for gate in dice.report.values()} == {True}
+    assert len(dice.scored) == count
+
+    (dice.folder / "six.die").write_text('{"sides": 7}')
+    changed = dice.run()
+    assert changed.returncode == 1
+    assert dice.report["ppl"]["value"] == pytest.approx(7, rel=1e-6)
+
+
+TWIN = """
+    from dataclasses import replace
+    from fair_die import Dice, Die
+
+    class Twin(Dice):
+        name, suffixes = "twin", ()
+
+        def describe(self, entry):
+            return replace(super().describe(entry), open=lambda: Die(7))
+
+    def pytest_lmgate_backends(config):
+        return [Twin()]
+"""
+
+
+def test_a_worse_model_fails_no_regression_and_an_equal_one_passes(dice: _Project) -> None:
+    gate = "no_regression: {metric: ppl, model: MODEL, dataset: text, tolerance: 1%, against: six}"
+    dice.gates(gate.replace("MODEL", "eight"))
+    worse = dice.run()
+    assert worse.returncode == 1
+    assert "FAIL" in worse.stdout
+
+    dice.gates(gate.replace("MODEL", "other"))
+    equal = dice.run()
+    assert equal.returncode == 0
+    assert "'other' and 'six' are the same model: this gate can never fail" in equal.stdout
+
+    # Another engine on the same file computes something else.
+    dice.write("conftest.py", TWIN)
+    dice.add(twin="{backend: twin, path: six.die}")
+    dice.gates(gate.replace("MODEL", "twin"))
+    twin = dice.run()
+    assert twin.returncode == 1
+    assert "can never fail" not in twin.stdout
+
+
+def test_what_it_does_not_offer_is_one_clear_error(dice: _Project) -> None:
+    dice.gates("kl_max: {model: eight, reference: six, dataset: text, limit: 1}")
+    done = dice.run()
+    assert done.returncode == 1
+    expected = "kl is not possible with the model 'eight': its engine does not give whole distributions over the"
+    assert expected in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            "{backend: fair-dye, path: six.die}",
+            "expected one of transformers, llama.cpp, onnx, vllm, server, fair-die; got 'fair-dye'",
+        ),
+        ("{backend: fair-die}", "model 'x': expected path: of a file with its sides"),
+    ],
+)
+def test_a_wrong_entry_is_a_clear_error(dice: _Project, entry: str, message: str) -> None:
+    dice.add(x=entry)
+    dice.gates("ppl_max: {model: x, dataset: text, limit: 7}")
+    done = dice.run()
+    assert done.returncode != 0
+    assert message in " ".join((done.stdout + done.stderr).split())
+
+
+BROKEN = """
+    from pytest_lmgate.engines.base import Backend, Model
+
+    class Broken(Backend):
+        name = "broken"
+
+        def describe(self, entry):
+            if entry.name == "raises":
+                return 1 / 0
+            context = -4 if entry.name == "negative" else 32
+            return None if entry.name == "nothing" else Model(entry.name, refuse, context=context)
+
+    def refuse():
+        raise RuntimeError("no chip")
+
+    def pytest_lmgate_backends(config):
+        return [Broken()]
+"""
+
+
+def test_an_engine_that_fails_is_one_sentence(dice: _Project) -> None:
+    dice.write("conftest.py", BROKEN)
+    names = ("raises", "nothing", "refuses", "negative")
+    dice.add(**dict.fromkeys(names, "{backend: broken}"))
+    dice.gates(*(f"ppl_max: {{model: {name}, dataset: text, limit: 7}}" for name in names))
+    done = dice.run()
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout
+    for message in (
+        "model 'raises': the engine broken cannot describe it: ZeroDivisionError: division by zero",
+        "model 'nothing': expected the engine broken to describe a Model, got NoneType",
+        "model 'negative': expected the engine broken to give a context of 1 token or more, or None for no",
+        f"model 'refuses': its engine cannot load it: RuntimeError: no chip ({dice.folder / 'conftest.py'}:13)",
+    ):
+        assert message in " ".join(done.stdout.split())
+
+
+WRONG = """
+    import random
+    import numpy as np
+    from pytest_lmgate.engines.base import SAMPLING, Backend, Model, Runner
+    from pytest_lmgate.windows.tokens import TokenizerFacts
+
+    ENCODE = lambda text, special: [ord(letter) % 64 for letter in text]
+    SCORES = {"peeking": lambda each: 9 + np.sin(each.targets * 1.7 + np.append(each.ids[1:], 0)[each.at])}
+    WRITES = {
+        "long": lambda each, how: (each.prompt * 9, 5),
+        "counts": lambda each, how: ("a", how.max_new_tokens + 1),
+        "bare": lambda each, how: "a text",
+        "nothing": lambda each, how: None,
+        "honest": lambda each, how: (each.prompt[:how.max_new_tokens], how.max_new_tokens),
+    }
+
+    class Wrong(Runner):
+        def __init__(self, name):
+            self.name = name
+            if name != "mute":
+                self.tokenizer = TokenizerFacts(ENCODE)
+            if name == "negative":
+                self.tokenizer = TokenizerFacts(lambda text, special: [-1 for letter in text])
+
+        def score(self, requests):
+            return [SCORES[self.name](each) for each in requests]
+
+        def generate(self, prompts, settings):
+            return None if self.name == "none" else [WRITES[self.name](each, settings) for each in prompts]
+
+    class Engine(Backend):
+        name = "own"
+
+        def describe(self, entry):
+            offers = frozenset({"score", "generate"})
+            honours = SAMPLING - {"top_k"} if entry.name == "honest" else frozenset()
+            open_ = (lambda: None) if entry.name == "closed" else lambda: Wrong(entry.name)
+            return Model(entry.name, open_, content={"name": entry.name}, offers=offers, honours=honours)
+
+    def pytest_lmgate_backends(config):
+        return [Engine()]
+"""
+WRONG_SCORES = {
+    "peeking": "perplexity is undefined for the model 'peeking': its likelihood of a token depends on the tokens after",
+    "mute": "model 'mute': expected its engine to open a Runner whose tokenizer is a TokenizerFacts, got Wrong",
+    "closed": "model 'closed': expected its engine to open a Runner whose tokenizer is a TokenizerFacts, got NoneType",
+    "negative": "model 'negative': its tokenizer gives token id -1: expected 0 or more",
+}
+WRONG_TEXTS = {
+    ("long", ""): "row 10: a text of 144 tokens, but 32 were asked for (max_new_tokens): its engine must end the text",
+    ("counts", ""): "row 10: a text of 33 tokens, but 32 were asked for (max_new_tokens)",
+    ("bare", ""): "model 'bare': row 10: expected a text and its number of tokens, got 'a text'",
+    ("nothing", ""): "model 'nothing': row 10: expected a text and its number of tokens, got None",
+    ("none", ""): "model 'none': expected a list of texts with their numbers of tokens, got NoneType",
+    ("long", ", num_beams: 2"): "num_beams: the engine of the model 'long' does not support it (it supports none: it",
+    ("long", ", seed: 1, temperature: 2.0"): "seed: the engine of the model 'long' does not support it",
+    (
+        "honest",
+        ", seed: 1, top_k: 4",
+    ): "top_k: the engine of the model 'honest' does not support it (it supports seed, te",
+}
+
+
+def test_numbers_and_texts_that_would_pass_are_errors(dice: _Project) -> None:
+    dice.write("conftest.py", WRONG)
+    names = [*WRONG_SCORES, "long", "counts", "bare", "nothing", "none", "honest"]
+    dice.add(**dict.fromkeys(names, "{backend: own}"))
+    scores = [f"ppl_max: {{model: {name}, dataset: text, limit: 999999, max_length: 64}}" for name in WRONG_SCORES]
+    texts = [
+        f"bleu_min: {{model: {name}, dataset: news, limit: 1, max_new_tokens: 32{more}}}" for name, more in WRONG_TEXTS
+    ]
+    # The loop cuts at a stop string, whatever the engine does.
+    stopped = "exact_min: {model: honest, dataset: numbers, limit: 0.99, stop: ' of', seed: 1, top_p: 0.9}"
+    dice.gates(*scores, *texts, stopped)
+    done = dice.run()
+    said = " ".join(done.stdout.split())
+    assert f"1 passed, {len(scores) + len(texts)} errors" in said, said[-3000:]
+    assert "Traceback" not in said
+    for message in (*WRONG_SCORES.values(), *WRONG_TEXTS.values()):
+        assert message in said
+
+
+def test_the_engine_that_the_documentation_shows_works(dice: _Project) -> None:
+    shown = [line[4:] for line in str(base.__doc__).splitlines() if line.startswith("    ") or not line]
+    dice.write("conftest.py", "\n".join(shown))
+    dice.add(die="{backend: fair-die}")
+    dice.gates("ppl_max: {model: die, dataset: text, limit: 64.01, max_length: 64}")
+    done = dice.run(plugin="no:fair_die")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert dice.report["ppl"]["value"] == pytest.approx(64, rel=1e-6)
+
+
+COMPARED = """
+    import numpy as np
+    from pytest_lmgate.engines.base import Backend, Model, Runner
+    from pytest_lmgate.windows.tokens import TokenizerFacts
+
+    class Own(Runner):
+        tokenizer = TokenizerFacts(lambda text, special: [ord(letter) % 64 for letter in text])
+
+        def __init__(self, name):
+            self.scale = {"one": 1.0, "two": 0.9}[name]
+
+        def logits(self, ids):
+            return self.scale * np.sin(np.outer(ids, np.arange(64)))
+
+    DISTRIBUTIONS
+    class Engine(Backend):
+        name = "own"
+
+        def describe(self, entry):
+            offers = frozenset({"compare"})
+            return Model(entry.name, lambda: Own(entry.name), content={"name": entry.name}, offers=offers)
+
+    def pytest_lmgate_backends(config):
+        return [Engine()]
+"""
+
+
+def test_a_divergence_as_the_documentation_shows_it_is_that_of_the_distributions(dice: _Project) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+    shown = next(block for block in page.split("```python\n")[1:] if "def distributions" in block).partition("```")[0]
+    dice.write("conftest.py", COMPARED.replace("    DISTRIBUTIONS\n", textwrap.indent(shown, "    ")))
+    dice.add(one="{backend: own}", two="{backend: own}")
+    dice.gates("kl_max: {model: two, reference: one, dataset: text, limit: 1, max_length: 640}")
+    done = dice.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    ids = [ord(letter) % 64 for letter in (dice.folder / "text.txt").read_text()][:-1]
+    p, q = (np.exp(scale * np.sin(np.outer(ids, np.arange(64)))) for scale in (1.0, 0.9))
+    p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+    assert dice.report["kl"]["value"] == pytest.approx((p * np.log(p / q)).sum(1).mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("return 5", "pytest_lmgate_backends: expected a list of Backend objects, got int 5"),
+        ("return [5]", "expected a Backend with a name and describe(entry), got int"),
+        ("import fair_die; return [fair_die.Dice()]", "there are two backends with the name 'fair-die'"),
+        ("raise RuntimeError('no')", "conftest.py:2: pytest_lmgate_backends: RuntimeError: no"),
+    ],
+)
+def test_a_wrong_registration_is_a_usage_error(dice: _Project, hook: str, message: str) -> None:
+    dice.write("conftest.py", f"def pytest_lmgate_backends(config):\n    {hook}")
+    dice.gates("ppl_max: {model: six, dataset: text, limit: 6.01}")
+    done = dice.run()
+    assert done.returncode == 4
+    assert message in " ".join((done.stdout + done.stderr).split())

@@ -1,0 +1,177 @@
+"""Engines that break their promise are errors that say so, never numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner
+from pytest_lmgate.engines.registry import raised
+from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
+from pytest_lmgate.measure.loop import Job, Log
+from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.windows.requests import Request, Requests
+from tests.windows.documents import document_requests
+
+
+def _requests(*lengths: int) -> Requests:
+    return document_requests(*(np.arange(length) + 100 * index for index, length in enumerate(lengths)))
+
+
+class _Engine(Runner):
+    """Says what it was given; answers as it is told to, and is not tried out before."""
+
+    is_tried = True
+
+    def __init__(self, answer: Callable[[Request], Any], batching: Batching | None = None, most: int = 1000) -> None:
+        self._answer, self._batching, self._most = answer, batching or Batching(), most
+        self.batches: list[list[int]] = []
+
+    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
+        return self._batching
+
+    def score(self, requests: Sequence[Request]) -> list[Any]:
+        self.batches.append([len(each.ids) for each in requests])
+        if len(requests) > self._most:
+            raise OutOfMemory("chip 0", "no room")
+        return [self._answer(each) for each in requests]
+
+
+def _certain(request: Request) -> Any:
+    return np.zeros(len(request.targets))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (
+            lambda each: np.full(len(each.targets), np.nan),
+            NonFiniteError,
+            "NaN log-likelihood of token 1 in document 0",
+        ),
+        (
+            lambda each: np.full(len(each.targets), -2.0),
+            EngineError,
+            "a negative log-likelihood of -2 nats in a window",
+        ),
+        (lambda each: np.zeros(len(each.targets) + 1), EngineError, "expected 15 numbers of a window of 15 tokens"),
+        (lambda each: 1 / 0, EngineError, "running a window of 15 tokens failed: ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_a_likelihood_is_an_error(
+    answer: Callable[[Request], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        score(_Engine(answer), _requests(16, 9), Job(model="m", dataset="d", batch_size=1))
+
+
+@pytest.mark.parametrize("given", [0, 1, 3])
+def test_results_for_too_few_or_too_many_requests_are_an_error(given: int) -> None:
+    engine = _Engine(_certain)
+    engine.score = lambda requests: [_certain(requests[0])] * given  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match=f"'m': expected a result for each of 2 requests, got {given}"):
+        score(engine, _requests(16, 9), Job(model="m", dataset="d"))
+
+
+def test_rounding_below_zero_is_no_error() -> None:
+    found = score(_Engine(lambda each: np.full(len(each.targets), -1e-7)), _requests(16), Job(model="m", dataset="d"))
+    assert found.is_whole
+
+
+def test_a_batch_is_halved_where_memory_runs_out_and_stays_so() -> None:
+    for batching in (Batching(), Batching(dispatch_async=True)):
+        engine = _Engine(_certain, batching, most=2)
+        score(engine, _requests(*[9] * 7), Job(model="m", dataset="d"))
+        assert [len(batch) for batch in engine.batches] == [7, 3, *[1] * 7]
+    with pytest.raises(EngineError, match=r"out of memory with a window of 8 tokens alone on chip 0.*no room"):
+        score(_Engine(_certain, most=0), _requests(9), Job(model="m", dataset="d"))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_engine_may_fill_the_same_array_for_each_batch(dtype: type[np.floating[Any]]) -> None:
+    filled = np.zeros(100, dtype)
+
+    def fill(request: Request) -> Any:
+        filled[: len(request.targets)] = request.targets
+        return filled[: len(request.targets)]
+
+    requests = _requests(*[9] * 6)
+    found = score(_Engine(fill, most=1), requests, Job(model="m", dataset="d"))
+    assert found.total == sum(requests.make(index).targets.sum() for index in range(6))
+
+
+def test_an_engine_whose_results_come_one_by_one_is_halved_too() -> None:
+    engine = _Engine(_certain)
+
+    def yielded(requests: Sequence[Request]) -> Any:
+        for index, each in enumerate(requests):
+            if index == 2:
+                raise OutOfMemory("chip 0", "no room")
+            yield _certain(each)
+
+    engine.score = yielded  # type: ignore[method-assign,assignment]
+    assert score(engine, _requests(*[9] * 6), Job(model="m", dataset="d")).is_whole
+
+
+@pytest.mark.parametrize(
+    ("policy", "batches"),
+    [
+        (BatchPolicy.ANY_LENGTH, [[8, 8, 4]]),
+        (BatchPolicy.SAME_LENGTH, [[4], [8, 8]]),
+        (BatchPolicy.SINGLE, [[4], [8], [8]]),
+    ],
+)
+def test_requests_share_a_batch_as_the_engine_wants(policy: BatchPolicy, batches: list[list[int]]) -> None:
+    said: list[str] = []
+    engine = _Engine(_certain, Batching(policy=policy, remark="slow"))
+    score(engine, _requests(9, 5, 9), Job(model="m", dataset="d", log=Log(remark=said.append)))
+    assert engine.batches == batches
+    assert said == ["slow"]
+
+
+def test_equal_requests_are_run_once() -> None:
+    engine = _Engine(lambda each: np.full(len(each.targets), float(each.ids[0])))
+    found = score(
+        engine,
+        document_requests(np.arange(9), np.arange(9), np.arange(9) + 1),
+        Job(model="m", dataset="d"),
+    )
+    assert engine.batches == [[8, 8]]
+    assert found.nll.tolist() == [0.0] * 16 + [1.0] * 8
+
+
+def test_what_an_engine_refuses_before_the_first_batch_is_its_own_error() -> None:
+    engine = _Engine(_certain)
+
+    def refuse(requests: Requests, *, compare: bool = False) -> Batching:
+        raise ModelError("looks ahead")
+
+    engine.prepare = refuse  # type: ignore[method-assign]
+    with pytest.raises(ModelError, match=r"^looks ahead$"):
+        score(engine, _requests(9), Job(model="m", dataset="d"))
+    assert engine.batches == []
+
+
+# An engine's exception in a message: with the line to look at, where it is one of the user's own.
+
+
+def test_what_was_raised_is_told_with_the_line_of_the_users_own_code() -> None:
+    def refuse() -> None:
+        json.loads("{")
+
+    with pytest.raises(ValueError, match="Expecting property name") as found:
+        refuse()
+    line = refuse.__code__.co_firstlineno + 1
+    assert raised(found.value) == f"JSONDecodeError: {found.value} ({__file__}:{line})"
+
+
+def test_what_a_library_raised_by_itself_has_no_line() -> None:
+    with pytest.raises(ValueError, match="Expecting property name") as found:
+        json.loads("{")
+    while found.value.__traceback__ is not None and found.value.__traceback__.tb_frame.f_code.co_filename == __file__:
+        found.value.__traceback__ = found.value.__traceback__.tb_next
+    assert raised(found.value) == f"JSONDecodeError: {found.value}"

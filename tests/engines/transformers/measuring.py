@@ -1,0 +1,143 @@
+"""The loop on models in memory: what a measurement does, without cache and files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.engines.base import Batching
+from pytest_lmgate.engines.transformers.head import Scorer, prove_head
+from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet, tokenizer_facts
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.measure import loop
+from pytest_lmgate.measure.divergence import ModelPair, compare
+from pytest_lmgate.measure.loop import Job, Log
+from pytest_lmgate.measure.scoring import ScoringResult, score, try_out
+from pytest_lmgate.measure.texts import generate
+from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.windows.masked import Piece, masked_requests
+from pytest_lmgate.windows.pairs import Pair, pair_requests
+from pytest_lmgate.windows.protocols import WindowPlan
+from pytest_lmgate.windows.requests import Requests, window_requests
+from pytest_lmgate.windows.tokens import Streams
+from tests.models.zoo import documents
+from tests.models.zoo import loaded as loaded_model
+
+Floats = NDArray[Any]
+IDS = torch.from_numpy(documents(30).ids[0])
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where interrupted work is kept.
+
+    Attributes:
+        known: What an earlier run measured, NaN where it did not; None to begin afresh.
+        save: Called with such an array now and then.
+        every: Seconds between two calls.
+    """
+
+    known: Floats | None = None
+    save: Callable[[Floats], None] = lambda _: None
+    every: float = loop.SAVE_SECONDS
+
+    def applied(self, job: Job) -> Job:
+        """Return a measurement that is kept here."""
+        partial = None if self.known is None else Entry({"measured": self.known})
+        return dataclasses.replace(job, partial=partial, keep=lambda entry: self.save(entry.arrays["measured"]))
+
+
+def prove_causal(model: Any, ids: Tensor = IDS) -> None:
+    """Prove it by the head, split off where that can be, and by the model's own logits; the verdicts must be equal."""
+    refusals: list[ModelError] = []
+    with torch.inference_mode(), quiet():
+        ways = dict.fromkeys((prove_head(model, ids), None))
+        for split in ways:
+            runner = TransformersRunner(loaded_model(model), None)
+            runner._scorer = Scorer("m", split)
+            try:
+                try_out(runner, ids.numpy(), Batching(), "m")
+            except ModelError as refusal:
+                refusals.append(refusal)
+    assert len(refusals) in (0, len(ways))
+    if refusals:
+        raise refusals[0]
+
+
+def job_of(**how: Any) -> Job:
+    """Make a job of its own fields and those of its log."""
+    log = Log(**{name: how.pop(name) for name in ("progress", "note", "remark") if name in how})
+    return Job(log=log, **how)
+
+
+def scored(loaded: LoadedModel, requests: Requests, *, kept: Kept | None = None, **how: Any) -> ScoringResult:
+    """Score requests; `how` is of `job_of`."""
+    kept = kept or Kept()
+    job = kept.applied(job_of(**{"model": loaded.name, "dataset": "d", **how}))
+    with mock.patch.object(loop, "SAVE_SECONDS", kept.every):
+        return score(TransformersRunner(loaded, None), requests, job)
+
+
+def measure_nll(loaded: LoadedModel, streams: Streams, plan: WindowPlan, *, dataset: str = "d", **how: Any) -> Floats:
+    """Score windows in the dtype that is kept."""
+    found = scored(loaded, window_requests(streams, plan, dataset), dataset=dataset, **how)
+    return found.nll if found.is_double else found.nll.astype(np.float32)
+
+
+def measure_pseudo_nll(loaded: LoadedModel, pieces: Sequence[Piece], *, dataset: str = "d", **how: Any) -> Floats:
+    """Score the tokens of pieces, each masked."""
+    tokenizer = tokenizer_facts(loaded.tokenizer)
+    return scored(loaded, masked_requests(pieces, tokenizer, dataset), dataset=dataset, **how).nll
+
+
+def measure_conditional_nll(loaded: LoadedModel, pairs: Sequence[Pair], *, dataset: str = "d", **how: Any) -> Floats:
+    """Score the targets of pairs."""
+    return scored(loaded, pair_requests(pairs, dataset), dataset=dataset, **how).nll
+
+
+def pair_of(p: LoadedModel, q: LoadedModel, **options: Any) -> ModelPair:
+    """Return the reference p and the candidate q, in memory."""
+    return ModelPair(("p", "q"), lambda: TransformersRunner(p, None), lambda: TransformersRunner(q, None), **options)
+
+
+def measure_divergence(
+    pair: ModelPair, streams: Streams, plan: WindowPlan, *, dataset: str = "d", kept: Kept | None = None, **how: Any
+) -> Floats:
+    """Compare two models."""
+    kept = kept or Kept()
+    job = kept.applied(job_of(model="q against p", dataset=dataset, **how))
+    with mock.patch.object(loop, "SAVE_SECONDS", kept.every):
+        return compare(pair, window_requests(streams, plan, dataset), job)
+
+
+def generate_texts(
+    loaded: LoadedModel,
+    prompts: Sequence[Any],
+    settings: GenerationSettings,
+    *,
+    dataset: str,
+    context: int | None,
+    known: dict[int, str] | None = None,
+    save: Callable[[dict[int, str]], None] = lambda _: None,
+    every: float = loop.SAVE_SECONDS,
+    **how: Any,
+) -> list[str]:
+    """Write a text for each prompt."""
+    partial = Entry({}, {"texts": {str(row): (text, None) for row, text in (known or {}).items()}})
+    keep: Callable[[Entry], None] = lambda entry: save(  # noqa: E731
+        {int(row): text for row, (text, _) in entry.facts["texts"].items()}
+    )
+    job = job_of(model=loaded.name, dataset=dataset, partial=partial, keep=keep, **how)
+    runner = TransformersRunner(loaded, context)
+    with mock.patch.object(loop, "SAVE_SECONDS", every):
+        return generate(runner, prompts, settings, job, context=context, has_encoder=loaded.is_encoder_decoder).texts

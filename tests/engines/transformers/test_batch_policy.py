@@ -1,0 +1,368 @@
+"""A row has the same numbers in any batch: where a model would give others, its rows are read alone, and it says so."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from pytest_lmgate.engines.transformers.forward import follows_length
+from pytest_lmgate.engines.transformers.loading import quiet, tokenizer_facts
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.measure.loop import Progress
+from pytest_lmgate.windows.masked import cut_pieces
+from pytest_lmgate.windows.pairs import Pair
+from pytest_lmgate.windows.protocols import WindowPlan
+from pytest_lmgate.windows.tokens import Streams
+from tests.engines.transformers import writing
+from tests.engines.transformers.measuring import (
+    Kept,
+    measure_conditional_nll,
+    measure_divergence,
+    measure_nll,
+    measure_pseudo_nll,
+    pair_of,
+)
+from tests.models.encoders import MASK, encoder_decoder, framed_tokenizer, masked
+from tests.models.zoo import (
+    ARCHITECTURES,
+    VOCABULARY,
+    build,
+    documents,
+    dynamic_int8,
+    loaded,
+    naive_nll,
+    sliding,
+    word_tokenizer,
+    words,
+)
+
+TRAINED_FOR = 32
+STREAMS = documents(60, 7, 41, 12, 35, 50, 20, seed=4)
+PLAN = sliding(STREAMS, 64, 64)
+EQUAL = documents(31, 31, 31, 31, seed=5)
+
+
+def longrope() -> Any:
+    """As Phi-3-128k: other frequencies for all rows of a batch whose longest is beyond the trained length."""
+    scaling = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    scaling |= {"original_max_position_embeddings": TRAINED_FOR}
+    return build(
+        "phi3", **ARCHITECTURES["llama"], original_max_position_embeddings=TRAINED_FOR, rope_parameters=scaling
+    )
+
+
+def dynamic() -> Any:
+    """Frequencies follow the longest row read so far, until a row is within the trained length."""
+    scaling = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    return build("llama", max_position_embeddings=TRAINED_FOR, rope_parameters=scaling)
+
+
+def int8() -> Any:
+    """One scale for the activations of a whole batch."""
+    return dynamic_int8(build("llama"))
+
+
+MODELS: dict[str, Callable[[], Any]] = {"longrope": longrope, "dynamic": dynamic, "int8": int8}
+
+
+def one_at_a_time(make: Callable[[], Any], streams: Streams, plan: WindowPlan) -> np.ndarray[Any, Any]:
+    """Each window by a model that has read nothing before."""
+    found = []
+    for window in range(len(plan)):
+        arrays = (getattr(plan, name)[window : window + 1] for name in ("document", "begin", "end", "first", "prefix"))
+        found.append(naive_nll(make(), streams, WindowPlan(*arrays)))
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, "auto"])
+@pytest.mark.parametrize("name", MODELS)
+def test_windows_have_the_numbers_that_they_have_alone(name: str, batch_size: int | str) -> None:
+    said: list[str] = []
+
+    nll = measure_nll(loaded(MODELS[name]()), STREAMS, PLAN, batch_size=batch_size, remark=said.append)
+
+    assert nll == pytest.approx(one_at_a_time(MODELS[name], STREAMS, PLAN), rel=1e-4, abs=1e-4)
+    policy = "no other row" if name == "int8" else "rows of its own length"
+    assert len(said) == 1
+    assert f"the numbers of a row depend on the other rows of its batch, so each row is read with {policy}" in said[0]
+
+
+@pytest.mark.parametrize("batch_size", [3, "auto"])
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_windows_whose_longest_is_too_long_to_be_tried_beside_another_have_their_numbers_too(
+    name: str, batch_size: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pytest_lmgate.engines.transformers.runner._CPU_TOKENS", 40
+    )  # half of it is within the trained length
+    said: list[str] = []
+
+    nll = measure_nll(loaded(MODELS[name]()), STREAMS, PLAN, batch_size=batch_size, remark=said.append)
+
+    assert nll == pytest.approx(one_at_a_time(MODELS[name], STREAMS, PLAN), rel=1e-4, abs=1e-4)
+    assert "so each row is read with rows of its own length" in said[0]
+
+
+DYNAMIC = types.SimpleNamespace(
+    model_type="text", rope_parameters={"rope_type": "dynamic"}, max_position_embeddings=TRAINED_FOR
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "trained"),
+    [
+        ({"rope_parameters": {"rope_type": "dynamic"}, "max_position_embeddings": 32}, 32),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 32}, 32),
+        ({"rope_parameters": {"full": {"rope_type": "longrope"}, "sliding": None}, "max_position_embeddings": 32}, 32),
+        (
+            {
+                "rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 16},
+                "max_position_embeddings": 64,
+            },
+            16,
+        ),
+        ({"rope_parameters": {"rope_type": "longrope"}}, 0),
+        ({"rope_parameters": {"rope_type": "yarn"}, "max_position_embeddings": 32}, None),
+        ({"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 32.0}}, 32),
+        ({"thinker_config": types.SimpleNamespace(model_type="outer", text_config=DYNAMIC)}, 32),
+        ({"text_config": DYNAMIC, "encoder": types.SimpleNamespace(model_type="other")}, 32),
+        ({"rope_scaling": None}, None),
+        ({}, None),
+    ],
+)
+def test_frequencies_that_follow_the_length_are_told_by_the_config(config: dict[str, Any], trained: int | None) -> None:
+    model = types.SimpleNamespace(config=types.SimpleNamespace(**config))
+    tried = [tokens for tokens in range(100) if follows_length(model, tokens)]
+    assert tried == ([] if trained is None else list(range(trained + 1, 100)))
+
+
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_windows_of_the_trained_length_may_share_batches_with_shorter_ones(name: str) -> None:
+    streams, said = documents(TRAINED_FOR, TRAINED_FOR - 9, TRAINED_FOR // 2, seed=9), list[str]()
+    plan = sliding(streams, 64, 64)
+
+    nll = measure_nll(loaded(MODELS[name]()), streams, plan, remark=said.append)
+
+    assert nll == pytest.approx(one_at_a_time(MODELS[name], streams, plan), rel=1e-4, abs=1e-4)
+    assert said == []
+
+
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_a_longest_window_just_beyond_the_trained_length_is_read_alone(name: str) -> None:
+    # So little beyond it that the first tokens of another row would not tell.
+    streams = documents(TRAINED_FOR + 1, TRAINED_FOR - 3, TRAINED_FOR // 2, seed=9)
+    plan = sliding(streams, 64, 64)
+
+    nll = measure_nll(loaded(MODELS[name]()), streams, plan)
+
+    assert nll == pytest.approx(one_at_a_time(MODELS[name], streams, plan), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [(50,), (TRAINED_FOR, TRAINED_FOR), (50, 40, 45)])
+def test_windows_have_the_same_numbers_after_another_dataset_of_longer_ones(lengths: tuple[int, ...]) -> None:
+    model, streams = loaded(dynamic()), documents(*lengths, seed=9)
+    measure_nll(model, STREAMS, PLAN)
+
+    nll = measure_nll(model, streams, sliding(streams, 64, 64), dataset="e")
+
+    assert nll == pytest.approx(one_at_a_time(dynamic, streams, sliding(streams, 64, 64)), rel=1e-4, abs=1e-4)
+
+
+def test_windows_of_one_length_are_tried_too() -> None:
+    plan, said = sliding(EQUAL, 64, 64), list[str]()
+
+    nll = measure_nll(loaded(int8()), EQUAL, plan, remark=said.append)
+
+    assert nll == pytest.approx(one_at_a_time(int8, EQUAL, plan), rel=1e-4, abs=1e-4)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_models_share_batches_and_nothing_is_said(dtype: torch.dtype) -> None:
+    for name in ("gpt2", "llama", "mixtral"):
+        said: list[str] = []
+        model, rows = build(name, dtype=dtype), list[int]()
+        plain = model.forward
+
+        def counted(input_ids: Tensor, plain: Any = plain, rows: Any = rows, **given: Any) -> Any:
+            rows.append(len(input_ids))
+            return plain(input_ids=input_ids, **given)
+
+        model.forward = counted
+        measure_nll(loaded(model), STREAMS, PLAN, remark=said.append)
+        assert said == []
+        assert rows[-1] == len(PLAN)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_divergences_are_those_of_windows_alone(name: str, side_by_side: bool) -> None:
+    said: list[str] = []
+    pair = pair_of(loaded(build("llama")), loaded(MODELS[name]()), side_by_side=side_by_side)
+
+    found = measure_divergence(pair, STREAMS, PLAN, remark=said.append)
+
+    assert found[:, 4] == pytest.approx(one_at_a_time(MODELS[name], STREAMS, PLAN), rel=1e-4, abs=1e-4)
+    assert found[:, 3] == pytest.approx(naive_nll(build("llama"), STREAMS, PLAN), rel=1e-5, abs=1e-5)
+    assert len(said) == 1
+
+
+def test_masked_copies_run_alone_where_a_batch_shares_its_scale() -> None:
+    tokenizer = framed_tokenizer("<s> $A </s>", mask=True)
+    texts = [" ".join(words()[at : at + length]) for at, length in ((0, 9), (20, 14), (50, 14), (70, 6))]
+    model = dynamic_int8(masked("bert"))
+    pieces, said = cut_pieces(texts, tokenizer_facts(tokenizer), 64, model="m", dataset="d"), list[str]()
+
+    nll = measure_pseudo_nll(loaded(model, tokenizer), pieces, remark=said.append)
+
+    alone = measure_pseudo_nll(loaded(model, tokenizer), pieces, batch_size=1)
+    assert nll == pytest.approx(alone, rel=1e-6, abs=1e-6)
+    assert len(said) == 1
+
+
+def test_masked_copies_have_the_frequencies_of_their_own_length() -> None:
+    def model() -> Any:
+        return masked("eurobert", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+
+    tokenizer = framed_tokenizer("<s> $A </s>", mask=True)
+    texts = [" ".join(words()[at : at + length]) for at, length in ((0, 90), (20, 70), (5, 80))]
+    pieces = cut_pieces(texts, tokenizer_facts(tokenizer), 128, model="m", dataset="d")
+
+    nll = measure_pseudo_nll(loaded(model(), tokenizer), pieces)
+
+    alone = [measure_pseudo_nll(loaded(model(), tokenizer), [piece], batch_size=1) for piece in pieces]
+    assert nll == pytest.approx(np.concatenate(alone), rel=1e-4, abs=1e-4)
+
+
+def test_a_masked_model_reads_texts_of_one_token_without_special_tokens() -> None:
+    tokenizer, model = framed_tokenizer("$A", mask=True), masked("bert")
+    pieces = cut_pieces(words()[:3], tokenizer_facts(tokenizer), 64, model="m", dataset="d")
+
+    nll = measure_pseudo_nll(loaded(model, tokenizer), pieces)
+
+    with torch.no_grad():
+        log_p = torch.log_softmax(model(torch.tensor([[MASK]])).logits[0, 0].double(), -1)
+    assert nll == pytest.approx([-log_p[piece.ids[0]].item() for piece in pieces], abs=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, "auto"])
+@pytest.mark.parametrize("lengths", [(50, 40, 60, 36), (10, 60, 20, 24)])
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_texts_are_written_as_each_is_alone(name: str, lengths: tuple[int, ...], batch_size: int | str) -> None:
+    rows, tokenizer = writing.prompts(*lengths), word_tokenizer()
+
+    texts = writing.written(MODELS[name](), tokenizer, rows, context=None, batch_size=batch_size)
+
+    assert texts == [writing.alone(MODELS[name](), tokenizer, [row])[0] for row in rows]
+
+
+def test_pairs_run_alone_where_padding_is_looked_at() -> None:
+    generator = np.random.default_rng(0)
+    pairs = [Pair(*(generator.integers(5, 90, size=length) for length in lengths)) for lengths in ((9, 12), (4, 3))]
+    said: list[str] = []
+
+    measure_conditional_nll(loaded(encoder_decoder("prophetnet"), framed_tokenizer()), pairs, remark=said.append)
+
+    assert len(said) == 1
+    assert "no other row" in said[0]
+
+
+# A model that gives two numbers for one row.
+
+
+def reformer() -> Any:
+    torch.manual_seed(0)
+    config = transformers.ReformerConfig(
+        vocab_size=VOCABULARY, hidden_size=32, feed_forward_size=48, num_attention_heads=2, attention_head_size=16,
+        attn_layers=["lsh", "lsh"], num_buckets=4, num_hashes=1, lsh_attn_chunk_length=8, is_decoder=True,
+        axial_pos_embds=False, max_position_embeddings=256, hash_seed=None,
+    )  # fmt: skip
+    with quiet():
+        model = transformers.ReformerModelWithLMHead(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(10)
+    return model
+
+
+@pytest.mark.parametrize("lengths", [(120,), (120, 120), (120, 60, 90)])
+def test_attention_by_random_hashes_is_an_error(lengths: tuple[int, ...]) -> None:
+    streams = documents(*lengths)
+    with pytest.raises(ModelError, match="is not deterministic: it gave two different likelihoods for the same row"):
+        measure_nll(loaded(reformer()), streams, sliding(streams, 128, 64))
+
+
+def test_a_model_that_takes_random_numbers_and_does_not_use_them_is_measured() -> None:
+    model = build("llama")
+    plain = model.forward
+
+    def drawing(**given: Any) -> Any:
+        torch.rand(1)
+        return plain(**given)
+
+    model.forward = drawing
+    assert measure_nll(loaded(model), STREAMS, PLAN) == pytest.approx(
+        naive_nll(build("llama"), STREAMS, PLAN), abs=1e-5
+    )
+
+
+def test_random_numbers_that_are_not_torchs_are_an_error_too() -> None:
+    model, generator = build("llama"), np.random.default_rng(0)
+    plain = model.forward
+
+    def noisy(**given: Any) -> Any:
+        output = plain(**given)
+        output.logits = output.logits * (1 + 0.01 * generator.standard_normal())
+        return output
+
+    model.forward = noisy
+    model.get_output_embeddings = lambda: None
+    with pytest.raises(ModelError, match="is not deterministic"):
+        measure_nll(loaded(model), STREAMS, PLAN)
+
+
+# Equal requests, and batches that are the same each time.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equal_windows_are_read_once_and_have_one_number(dtype: torch.dtype) -> None:
+    first, second = documents(40, 23).ids
+    ids = (first, second, first, second, first)
+    streams = Streams(ids, None)
+    plan = sliding(streams, 64, 64)
+    model, told = build("llama", dtype=dtype), list[Progress]()
+
+    for size in (1, 2, "auto"):
+        nll = measure_nll(loaded(model), streams, plan, batch_size=size, progress=told.append)
+        parts = np.split(nll, np.cumsum(plan.targets)[:-1])
+        assert (parts[0] == parts[2]).all()
+        assert (parts[0] == parts[4]).all()
+        assert (parts[1] == parts[3]).all()
+        assert told[-1].done == told[-1].of == len(nll)
+        assert told[-1].total == pytest.approx(nll.sum(dtype=np.float64), rel=1e-6)
+        assert told[-1].tokens == len(first) + len(second) - 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_interrupted_run_goes_on_with_the_same_batches_and_the_same_bits(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half precision moves with what a batch holds, so that what is left to do must not decide that."""
+    monkeypatch.setattr("pytest_lmgate.engines.transformers.runner._CPU_TOKENS", 130)
+    model = build("llama", dtype=dtype)
+    saved: list[np.ndarray[Any, Any]] = []
+    keeping = Kept(save=lambda nll: saved.append(nll.copy()), every=0.0)
+    whole = measure_nll(loaded(model), STREAMS, PLAN, kept=keeping)
+    assert len(saved) >= 2
+
+    for known in saved:
+        resumed = measure_nll(loaded(model), STREAMS, PLAN, kept=Kept(known))
+        assert (resumed == whole).all()

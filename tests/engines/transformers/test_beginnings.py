@@ -1,0 +1,235 @@
+"""Beginnings that requests share are read once, and every number is that of the model's own pass over each request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import peft
+import pytest
+import torch
+
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.engines.transformers import beginnings
+from pytest_lmgate.engines.transformers import runner as transformers_runner
+from pytest_lmgate.engines.transformers.beginnings import common, order_by_beginning
+from pytest_lmgate.engines.transformers.decoding import Decoding
+from pytest_lmgate.engines.transformers.loading import quiet
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.measure.loop import Job
+from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.measure.worker import outline
+from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.windows.protocols import WindowPlan
+from pytest_lmgate.windows.requests import Requests, window_requests
+from pytest_lmgate.windows.tokens import PromptIds, Streams
+from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, loaded, naive_nll, word_tokenizer
+
+JOB = Job(model="m", dataset="d")
+# Recurrent layers keep a state instead of keys and values.
+PLAIN = {"falcon_h1", "jamba", "mamba", "mamba2", "recurrent_gemma", "rwkv"}
+
+
+def few_shot(*, shots: int = 24, questions: int = 5) -> tuple[Streams, WindowPlan]:
+    """Questions after the same examples with three choices each, and two questions of their own."""
+    drawn = np.random.default_rng(4)
+
+    def tokens(count: int) -> list[int]:
+        return drawn.integers(3, VOCABULARY - 4, count).tolist()
+
+    begun, texts, first = tokens(shots), [], []
+    for question in range(questions + 2):
+        asked = [*(begun if question < questions else tokens(12)), *tokens(3 + question)]
+        for size in (1, 1, 2 + question):
+            texts.append(np.array([*asked, *tokens(size)]))
+            first.append(len(asked))
+    count = len(texts)
+    ends, zero = np.array([len(text) for text in texts]), np.zeros(count, dtype=np.int64)
+    return Streams(texts, None), WindowPlan(np.arange(count), zero, ends, np.array(first), zero.astype(bool))
+
+
+def measured(runner: TransformersRunner, *, greedy: bool = False) -> tuple[Requests, np.ndarray]:
+    requests = window_requests(*few_shot(), "d", greedy=greedy)
+    return requests, score(runner, requests, JOB).nll
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_has_the_numbers_of_whole_requests(name: str) -> None:
+    model = build(name)
+    runner = TransformersRunner(loaded(model), None)
+    found = measured(runner)[1]
+    np.testing.assert_allclose(found, naive_nll(model, *few_shot()), rtol=2e-5, atol=2e-5)
+    assert (runner._beginnings is None) == (name in PLAIN)
+
+
+def long_questions_first() -> tuple[Streams, WindowPlan]:
+    """Long questions that share nothing and come first in the order of tokens, and short ones after one example."""
+    drawn = np.random.default_rng(0)
+    example, asked = drawn.integers(20, VOCABULARY - 4, 30), [np.array([3 + at]) for at in range(12)]
+    questions = [np.append(each, drawn.integers(20, VOCABULARY - 4, 50)) for each in asked]
+    questions += [np.concatenate([[90], example, drawn.integers(20, VOCABULARY - 4, 1 + at // 3)]) for at in range(12)]
+    texts = [np.append(each, drawn.integers(20, VOCABULARY - 4, 2)) for each in questions]
+    ends, zero = np.array([len(text) for text in texts]), np.zeros(len(texts), dtype=np.int64)
+    return Streams(texts, None), WindowPlan(np.arange(len(texts)), zero, ends, ends - 2, zero.astype(bool))
+
+
+def _ignores_its_cache() -> Any:
+    model = build("llama")
+    own = model.forward
+    model.forward = lambda input_ids, past_key_values=None, use_cache=False: own(input_ids=input_ids, use_cache=False)
+    return model
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba", "recurrent_gemma", "ignores"])
+def test_a_beginning_is_tried_even_if_the_longest_requests_share_none(name: str) -> None:
+    model = _ignores_its_cache() if name == "ignores" else build(name)
+    runner = TransformersRunner(loaded(model), None)
+    found = score(runner, window_requests(*long_questions_first(), "d"), JOB).nll
+    np.testing.assert_allclose(found, naive_nll(model, *long_questions_first()), rtol=2e-5, atol=2e-5)
+    assert (runner._beginnings is not None) == (name == "llama")
+
+
+def test_virtual_tokens_of_an_adapter_are_not_taken_for_a_beginning() -> None:
+    with quiet():
+        model = peft.get_peft_model(
+            build("llama"), peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+        )
+    runner = TransformersRunner(loaded(model.eval()), None)
+    found = score(runner, window_requests(*long_questions_first(), "d"), JOB).nll
+    np.testing.assert_allclose(found, naive_nll(model, *long_questions_first()), rtol=2e-5, atol=2e-5)
+    assert runner._beginnings is None
+
+
+@pytest.mark.parametrize("name", ["jamba", "recurrent_gemma"])
+def test_a_recurrent_model_in_half_precision_reads_whole_requests(name: str) -> None:
+    model = build(name, dtype=torch.bfloat16)
+    runner = TransformersRunner(loaded(model), None)
+    np.testing.assert_allclose(measured(runner)[1], naive_nll(model, *few_shot()), rtol=0.1, atol=0.1)
+    assert runner._beginnings is None
+
+
+def test_half_precision_shares_beginnings_too() -> None:
+    model = build("llama", dtype=torch.bfloat16)
+    runner = TransformersRunner(loaded(model), None)
+    np.testing.assert_allclose(measured(runner)[1], naive_nll(model, *few_shot()), rtol=0.1, atol=0.1)
+    assert runner._beginnings is not None
+
+
+def test_few_tokens_are_read() -> None:
+    model, read = build("llama"), list[int]()
+    runner = TransformersRunner(loaded(model), None)
+    requests = window_requests(*few_shot(), "d")
+    with runner.measuring():
+        batching = runner.prepare(requests)
+        assert batching.order is not None
+        handle = model.model.register_forward_pre_hook(
+            lambda *given: read.append(given[2]["input_ids"].numel()), with_kwargs=True
+        )
+        runner.score([requests.make(int(index)) for index in batching.order])
+        handle.remove()
+    assert sum(read) < requests.tokens / 2
+
+
+def test_a_resumed_measurement_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_runner, "_MOST_SHARING", 4)
+    model, kept = build("llama"), list[Entry]()
+    requests, whole = measured(TransformersRunner(loaded(model), None))
+    stopped = replace(JOB, keep=kept.append, stop_when=lambda _: len(kept) == 0)
+    assert not score(TransformersRunner(loaded(model), None), requests, stopped).is_whole
+    resumed = score(TransformersRunner(loaded(model), None), requests, replace(JOB, partial=kept[-1])).nll
+    np.testing.assert_array_equal(resumed, whole)
+
+
+def test_keys_and_values_of_a_pass_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two layers with keys and values of two heads of 8 numbers: 256 bytes a token, and room for two rows of 41 tokens.
+    model, rows = build("llama"), list[int]()
+    runner = TransformersRunner(loaded(model), None)
+    requests = window_requests(*few_shot(), "d")
+    monkeypatch.setattr(beginnings, "_MOST_KEPT", 256 * 2 * int(requests.lengths.max()))
+    with runner.measuring():
+        batching = runner.prepare(requests)
+        assert batching.order is not None
+        handle = model.model.register_forward_pre_hook(
+            lambda *given: rows.append(len(given[2]["input_ids"])), with_kwargs=True
+        )
+        found = runner.score([requests.make(int(index)) for index in batching.order])
+        handle.remove()
+    assert max(rows) == 2
+    expected = np.split(naive_nll(model, *few_shot()), requests.offsets[1:-1])
+    for index, nll in zip(batching.order, found, strict=True):
+        np.testing.assert_allclose(nll, expected[index], rtol=2e-5, atol=2e-5)
+
+
+def test_greedy_targets_are_told_from_shared_beginnings() -> None:
+    model = build("llama")
+    runner = TransformersRunner(loaded(model), None)
+    requests = window_requests(*few_shot(), "d", greedy=True)
+    found = score(runner, requests, JOB)
+    assert runner._beginnings is not None
+    expected = []
+    for index in range(len(requests)):
+        request = requests.make(index)
+        with torch.no_grad():
+            tops = model(torch.from_numpy(request.ids)[None]).logits[0].argmax(-1).numpy()
+        expected += (tops[request.at] == request.targets).tolist()
+    assert found.greedy is not None
+    assert found.greedy.tolist() == expected
+
+
+def test_windows_of_a_text_and_the_outline_of_requests_are_read_whole() -> None:
+    runner = TransformersRunner(loaded(build("llama")), None)
+    streams, plan = few_shot()
+    whole = replace(plan, first=np.ones_like(plan.first))
+    for requests in (window_requests(streams, whole, "d"), outline(window_requests(streams, plan, "d"))):
+        with runner.measuring():
+            assert runner.prepare(requests).order is None
+
+
+def test_texts_are_ordered_by_their_tokens() -> None:
+    texts = [np.array(ids) for ids in ([5, 300, 1], [5, 2], [5, 300], [4, 9, 9])]
+    order, shared, most = order_by_beginning(texts)
+    assert order.tolist() == [3, 1, 2, 0]
+    assert (shared, most) == (pytest.approx((0 + 1 + 2) / 10), 3)
+    assert (common(texts[0], texts[2]), common(texts[0], texts[3])) == (2, 0)
+
+
+def _texts(name: str, *, share: bool, config: dict[str, Any] | None = None, **how: Any) -> tuple[Decoding, list[Any]]:
+    """What a model writes after prompts of one beginning, two at a time."""
+    drawn = np.random.default_rng(2)
+    begun = drawn.integers(3, VOCABULARY - 4, 30).tolist()
+    prompts = [(*begun, *drawn.integers(3, VOCABULARY - 4, size).tolist()) for size in (9, 7, 6, 2, 1)]
+    ready = loaded(build(name, **(config or {})), word_tokenizer())
+    runner = TransformersRunner(ready, None)
+    with runner.measuring():
+        decoding = Decoding(ready, GenerationSettings(**{"max_new_tokens": 6} | how))
+        if share:
+            decoding.batching([PromptIds(row, "", ids) for row, ids in enumerate(prompts)], None)
+        texts = [decoding.texts(prompts[at : at + 2], range(at, min(at + 2, 5))) for at in range(0, 5, 2)]
+    return decoding, [text for some in texts for text in some]
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"seed": 3, "temperature": 1.0}, {"stop": ("w1",)}], ids=["greedy", "sampled", "stop"]
+)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "mamba", "jamba"])
+def test_texts_after_a_shared_beginning_are_those_of_whole_prompts(name: str, how: dict[str, Any]) -> None:
+    decoding, texts = _texts(name, share=True, **how)
+    assert texts == _texts(name, share=False, **how)[1]
+    assert bool(decoding._beginning) == (name in ("llama", "gpt2", "gemma2"))
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma2"])
+def test_a_window_of_attention_that_ends_within_a_text_counts_no_padding(name: str) -> None:
+    # 42 is beyond the longest prompt and what a trial writes after it, so that only longer texts leave the window.
+    config = {"sliding_window": 42, **ARCHITECTURES["llama"]}
+    how = {"config": config | {"head_dim": 8}, "max_new_tokens": 20}
+    decoding, texts = _texts(name, share=True, **how)
+    assert texts == _texts(name, share=False, **how)[1]
+    assert decoding._beginning
+
+
+def test_beams_read_whole_prompts() -> None:
+    decoding, texts = _texts("llama", share=True, num_beams=2)
+    assert texts == _texts("llama", share=False, num_beams=2)[1]
+    assert not decoding._beginning

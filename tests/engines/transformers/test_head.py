@@ -1,0 +1,516 @@
+"""Which heads are split off, and which are left to the model: a head that cannot be proven is never used."""
+
+from __future__ import annotations
+
+import math
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pytest_lmgate.engines.logits import TileShape
+from pytest_lmgate.engines.transformers.forward import evaluation_mode, logits_of, run
+from pytest_lmgate.engines.transformers.head import VocabularyHead, capture_hidden, launch_nll, prove_head
+from pytest_lmgate.engines.transformers.loading import quiet
+from pytest_lmgate.errors import EngineError, ModelError
+from tests.engines.transformers.measuring import measure_nll, prove_causal
+from tests.models.zoo import VOCABULARY, build, documents, loaded, naive_nll, sliding
+
+STREAMS = documents(30, 9)
+PLAN = sliding(STREAMS, 16, 8)
+IDS = torch.from_numpy(STREAMS.ids[0])
+
+
+def proven(model: Any) -> VocabularyHead | None:
+    with torch.inference_mode(), quiet():
+        split = prove_head(model, IDS)
+    return None if split is None else split[0]
+
+
+def assert_exact(model: Any) -> None:
+    measured = measure_nll(loaded(model), STREAMS, PLAN)
+    assert measured == pytest.approx(naive_nll(model, STREAMS, PLAN), rel=0, abs=1e-5)
+
+
+def after_the_head(model: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Let a model change its logits by code that its config knows nothing of."""
+    plain = model.forward
+
+    def forward(self: Any, **given: Any) -> Any:
+        output = plain(**given)
+        output.logits = change(output.logits)
+        return output
+
+    model.forward = types.MethodType(forward, model)
+    return model
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "scale": lambda logits: logits * 1.7,
+    "scale near one": lambda logits: logits * 1.001,
+    "bias": lambda logits: logits + torch.linspace(0, 1, VOCABULARY),
+    "soft-cap": lambda logits: 30 * torch.tanh(logits / 30),
+    "forbidden token": lambda logits: logits.masked_fill(torch.arange(VOCABULARY) == 5, -1e9),
+    "permutation": lambda logits: logits.flip(-1),
+    "clamp": lambda logits: logits.clamp(-20, 20),
+    "normalization": lambda logits: torch.log_softmax(logits, -1),
+    "fewer tokens": lambda logits: logits[..., :-4],
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_config_does_not_tell_is_left_to_the_model(name: str) -> None:
+    model = after_the_head(build("llama"), CHANGES[name])
+
+    assert proven(model) is None
+    assert_exact(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_scale_near_one_does_not_pass_for_the_rounding_of_any_precision(dtype: torch.dtype) -> None:
+    assert proven(build("llama", dtype=dtype)) is not None
+    assert proven(after_the_head(build("llama", dtype=dtype), lambda logits: logits * 1.01)) is None
+
+
+@pytest.mark.parametrize("cap", [0.5, 3.0, 30.0])
+@pytest.mark.parametrize("spread", [1e-3, 4.0])
+def test_a_soft_cap_is_found_even_where_the_text_does_not_reach_it(cap: float, spread: float) -> None:
+    model = build("gemma2", final_logit_softcapping=cap, spread=spread)
+
+    head = proven(model)
+
+    assert head is not None
+    assert head.transform is not None
+    assert head.transform(torch.tensor([1000.0])).item() == pytest.approx(cap)
+    assert_exact(model)
+
+
+def test_a_scale_and_a_soft_cap_together_are_found_in_their_order() -> None:
+    model = build("llama")
+    model.config.logits_scaling, model.config.final_logit_softcapping = 4.0, 2.0
+    after_the_head(model, lambda logits: 2 * torch.tanh(logits / 4 / 2))
+
+    assert proven(model) is not None
+    assert_exact(model)
+
+
+def test_numbers_of_a_nested_text_config_are_tried_too() -> None:
+    model = build("gemma3")
+    model.config.text_config.final_logit_softcapping = 2.0
+    after_the_head(model, lambda logits: 2 * torch.tanh(logits / 2))
+
+    assert proven(model) is not None
+    assert_exact(model)
+
+
+def lora(model: Any, *targets: str) -> Any:
+    import peft
+
+    torch.manual_seed(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = peft.get_peft_model(
+            model, peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=16, target_modules=list(targets))
+        )
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.5)
+    return adapted.eval()
+
+
+def test_an_adapter_on_the_attention_leaves_the_head_streamed() -> None:
+    plain = naive_nll(build("llama"), STREAMS, PLAN)
+    model = lora(build("llama"), "q_proj", "v_proj")
+
+    assert proven(model) is not None
+    assert_exact(model)
+    assert abs(naive_nll(model, STREAMS, PLAN) - plain).max() > 0.1
+
+
+def test_the_virtual_tokens_of_prompt_tuning_shift_nothing() -> None:
+    import peft
+
+    torch.manual_seed(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = peft.get_peft_model(
+            build("llama"), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+        ).eval()
+
+    measured = measure_nll(loaded(model), STREAMS, PLAN)
+
+    expected = []
+    prompt = model.get_prompt(batch_size=1)
+    for document, begin, end, first in zip(PLAN.document, PLAN.begin, PLAN.end, PLAN.first, strict=True):
+        ids = torch.from_numpy(STREAMS.ids[document][begin:end])[None]
+        embedded = torch.cat([prompt, model.get_input_embeddings()(ids)], dim=1)
+        with torch.no_grad():
+            log_p = torch.log_softmax(model.base_model(inputs_embeds=embedded).logits[0].double(), -1)
+        expected += [-float(log_p[5 + at - 1 - begin, STREAMS.ids[document][at]]) for at in range(first, end)]
+    assert measured == pytest.approx(expected, rel=1e-6, abs=1e-5)
+
+
+class Int8Weight(Tensor):
+    """A weight in a type of its own within a plain linear layer, as torchao makes them."""
+
+    codes: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def __new__(cls, codes: Tensor, scale: Tensor) -> Int8Weight:
+        return Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype, requires_grad=False)
+
+    def __init__(self, codes: Tensor, scale: Tensor) -> None:
+        self.codes, self.scale = codes, scale
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].codes, args[0].scale)
+        plain = [each.codes * each.scale if isinstance(each, cls) else each for each in args]
+        return func(*plain, **(kwargs or {}))
+
+
+def own_weight(model: Any) -> None:
+    weight = model.lm_head.weight.detach()
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    model.lm_head.weight = nn.Parameter(Int8Weight((weight / scale).round().to(torch.int8), scale), requires_grad=False)
+    assert type(model.lm_head) is nn.Linear
+
+
+def called_twice(model: Any) -> None:
+    plain = model.forward
+
+    def forward(**given: Any) -> Any:
+        model.lm_head(torch.zeros(1, 2, 32))
+        return plain(**given)
+
+    model.forward = forward
+
+
+def flattened(model: Any) -> None:
+    def forward(self: Any, input_ids: Tensor, use_cache: bool | None = None) -> Any:
+        hidden = self.model(input_ids=input_ids, use_cache=False).last_hidden_state
+        logits = self.lm_head(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
+        return types.SimpleNamespace(logits=logits)
+
+    model.forward = types.MethodType(forward, model)
+
+
+def untold(error: type[Exception]) -> Callable[[Any], None]:
+    def refuse() -> None:
+        raise error("no such thing")
+
+    return lambda model: setattr(model, "get_output_embeddings", refuse)
+
+
+LEFT_TO_THE_MODEL: dict[str, Callable[[Any], object]] = {
+    "adapter on the head": lambda model: lora(model, "q_proj", "lm_head"),
+    "weight in a type of its own": own_weight,
+    "hook of the user's": lambda model: (
+        model.lm_head.register_forward_hook(lambda _, __, output: output * 1.5) and None
+    ),
+    "called twice": called_twice,
+    "on flattened states": flattened,
+    "no attribute": untold(AttributeError),
+    "not implemented": untold(NotImplementedError),
+    "none": lambda model: setattr(model, "get_output_embeddings", lambda: None),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_THE_MODEL)
+def test_a_head_that_is_no_plain_linear_layer_or_not_told_is_left_to_the_model(name: str) -> None:
+    plain = build("llama")
+    model = LEFT_TO_THE_MODEL[name](plain) or plain
+
+    assert proven(model) is None
+    assert_exact(model)
+
+
+def test_what_a_users_hook_makes_of_the_heads_input_is_what_the_head_reads() -> None:
+    model = build("llama")
+    model.lm_head.register_forward_pre_hook(lambda _, given: (given[0] * 1.5,))
+
+    assert_exact(model)
+
+
+def test_capturing_spares_the_head_its_work_and_gives_its_input() -> None:
+    model = build("llama")
+    seen: list[torch.Size] = []
+    model.lm_head.register_forward_hook(lambda _, __, output: seen.append(output.shape))
+
+    with torch.no_grad(), capture_hidden(model.lm_head) as captured:
+        model(input_ids=IDS[None])
+
+    assert [states.shape for states in captured] == [(1, 30, 32)]
+    assert seen == [(1, 0, VOCABULARY)]
+    assert not model.lm_head._forward_pre_hooks
+
+
+def test_a_model_whose_logits_are_damaged_is_not_proven() -> None:
+    model = build("llama")
+    with torch.no_grad():
+        model.lm_head.weight[4] = torch.nan
+
+    assert proven(model) is None
+
+
+# The log-sum-exp over tiles against ``log_softmax`` of whole float64 logits: tile edges, logits of any size.
+
+
+def streamed_nll(*given: Any) -> torch.Tensor:
+    return launch_nll(*given)()
+
+
+def whole_nll(logits: Tensor, targets: Tensor) -> Tensor:
+    return -torch.log_softmax(logits.double(), -1).gather(-1, targets[:, None])[:, 0]
+
+
+class _Given(VocabularyHead):
+    """A head that gives these logits for unit vectors, also those that no product of finite numbers is."""
+
+    def __init__(self, logits: Tensor) -> None:
+        object.__setattr__(self, "logits", logits)
+        super().__init__(torch.empty(logits.shape[1], logits.shape[0]), None, None)
+
+    def tile(self, hidden: Tensor, begin: int, end: int, buffer: Tensor) -> Tensor:
+        return self.logits[hidden.argmax(-1), begin:end].clone()
+
+    def at(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        return self.logits[hidden.argmax(-1), targets]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    positions=st.integers(1, 9),
+    vocabulary=st.integers(1, 40),
+    tile=st.builds(TileShape, st.integers(1, 10), st.integers(1, 45)),
+    spread=st.sampled_from([0.1, 3.0, 40.0, 1000.0]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    bias=st.booleans(),
+    seed=st.integers(0, 10_000),
+)
+def test_any_tile_gives_the_log_softmax_of_the_whole_logits(
+    positions: int, vocabulary: int, tile: TileShape, spread: float, dtype: torch.dtype, bias: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    hidden = torch.randn(positions, 6, dtype=dtype)
+    weight = torch.randn(vocabulary, 6, dtype=dtype) * spread
+    shift = torch.randn(vocabulary, dtype=dtype) * spread if bias else None
+    targets = torch.randint(vocabulary, (positions,))
+
+    nll = streamed_nll(hidden, targets, VocabularyHead(weight, shift, None), tile)
+
+    logits = hidden.double() @ weight.double().t() + (0 if shift is None else shift.double())
+    expected = whole_nll(logits, targets)
+    rounding = 4 * torch.finfo(dtype).eps * max(1.0, logits.abs().max().item(), expected.max().item())
+    assert nll.dtype == torch.float64
+    assert nll.shape == (positions,)
+    assert (nll - expected).abs().max().item() <= rounding
+    assert nll.min() >= -rounding
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gap", [80.0, 87.0, 88.7, 89.0, 120.0, 3000.0])
+def test_a_target_far_below_or_above_its_rivals_neither_overflows_nor_vanishes(dtype: torch.dtype, gap: float) -> None:
+    below = torch.zeros(1, 10, dtype=dtype)
+    below[0, 3] = -gap
+    above = torch.zeros(1, 10, dtype=dtype)
+    above[0, 3] = gap
+    target = torch.tensor([3])
+
+    nll_below = streamed_nll(torch.eye(1), target, _Given(below))
+    nll_above = streamed_nll(torch.eye(1), target, _Given(above))
+
+    assert nll_below.item() == pytest.approx(gap + math.log(9 + math.exp(-gap)), rel=2e-7)
+    assert nll_above.item() == pytest.approx(math.log1p(9 * math.exp(-gap)), abs=2e-7)
+
+
+def test_rows_that_overflow_do_not_disturb_their_neighbours() -> None:
+    logits = torch.randn(6, 40)
+    logits[1, 7] = 500.0
+    logits[4, 39] = 1e30
+    targets = torch.tensor([0, 1, 2, 3, 4, 5])
+
+    nll = streamed_nll(torch.eye(6), targets, _Given(logits), TileShape(4, 16))
+
+    assert nll.tolist() == pytest.approx(whole_nll(logits, targets).tolist(), rel=1e-6)
+
+
+def test_forbidden_tokens_of_logit_minus_infinity_are_left_out() -> None:
+    logits = torch.zeros(2, 20)
+    logits[:, 5:] = -torch.inf  # whole tiles of them, the last among these
+    head = _Given(logits)
+
+    nll = streamed_nll(torch.eye(2), torch.tensor([0, 4]), head, TileShape(2, 4))
+
+    assert nll.tolist() == pytest.approx([math.log(5)] * 2, rel=1e-6)
+
+
+def test_a_forbidden_target_has_an_infinite_nll() -> None:
+    logits = torch.zeros(1, 20)
+    logits[0, 7] = -torch.inf
+
+    assert streamed_nll(torch.eye(1), torch.tensor([7]), _Given(logits), TileShape(2, 4)).item() == math.inf
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("column", [0, 7, 19])
+def test_a_logit_that_is_no_number_or_infinite_never_gives_a_finite_nll(bad: float, column: int) -> None:
+    logits = torch.randn(3, 20)
+    logits[1, column] = bad
+    targets = torch.tensor([2, 7, 3])
+
+    nll = streamed_nll(torch.eye(3), targets, _Given(logits), TileShape(2, 4))
+
+    assert nll.isfinite().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_logits_are_upcast_before_they_are_exponentiated(dtype: torch.dtype) -> None:
+    torch.manual_seed(3)
+    hidden, weight = torch.randn(20, 8).to(dtype), (torch.randn(600, 8) * 3).to(dtype)
+    targets = torch.randint(600, (20,))
+
+    nll = streamed_nll(hidden, targets, VocabularyHead(weight, None, None))
+
+    # The product itself is rounded to the model's dtype, as in the model; nothing after it is.
+    torch.testing.assert_close(nll, whole_nll(hidden @ weight.t(), targets), rtol=1e-6, atol=1e-5)
+
+
+def test_the_logits_are_never_held_whole() -> None:
+    sizes: list[int] = []
+
+    class Watched(VocabularyHead):
+        def tile(self, hidden: Tensor, begin: int, end: int, buffer: Tensor) -> Tensor:
+            sizes.append(buffer.numel())
+            return super().tile(hidden, begin, end, buffer)
+
+    head = Watched(torch.randn(1000, 4), None, None)
+    streamed_nll(torch.randn(50, 4), torch.arange(50), head, TileShape(16, 64))
+
+    assert len(sizes) == 4 * 16
+    assert set(sizes) == {16 * 64}
+
+
+# What is required of a model: that it is causal, and gives logits for the tokens it was given.
+
+
+ROW = torch.from_numpy(documents(30).ids[0])
+MASKED = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def test_the_refusal_comes_before_any_number() -> None:
+    streams = documents(30)
+    with pytest.raises(ModelError, match="perplexity is undefined for the model 'BertLMHeadModel'"):
+        measure_nll(loaded(build("bert", **MASKED)), streams, sliding(streams, 16, 8))
+
+
+def test_a_bert_trained_as_a_decoder_passes() -> None:
+    prove_causal(build("bert", is_decoder=True, **MASKED))
+
+
+class Unigram(nn.Module):
+    """Knows nothing of the context; its logits differ by rounding from batch to batch."""
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 4)
+        self.noise = noise
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        logits = torch.linspace(-3, 3, VOCABULARY).expand(*input_ids.shape, VOCABULARY)
+        return logits + self.noise * torch.randn(logits.shape)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_a_model_without_any_context_passes(noise: float) -> None:
+    prove_causal(Unigram(noise))
+
+
+def test_one_token_proves_nothing_and_needs_no_proof() -> None:
+    prove_causal(build("bert", **MASKED), ROW[:1])
+
+
+def test_forbidden_tokens_do_not_hide_that_a_model_is_not_causal() -> None:
+    model = build("bert", **MASKED)
+    with torch.no_grad():
+        model.get_output_embeddings().bias[:8] = torch.tensor([-torch.inf, torch.finfo(torch.float32).min]).repeat(4)
+
+    with pytest.raises(ModelError, match="depends on the tokens after it"):
+        prove_causal(model)
+
+
+def test_a_module_that_takes_token_ids_only_and_returns_a_tensor_is_a_model() -> None:
+    streams = documents(9)
+
+    nll = measure_nll(loaded(Unigram(0)), streams, sliding(streams, 16, 8))
+
+    expected = -torch.log_softmax(torch.linspace(-3, 3, VOCABULARY).double(), 0)[streams.ids[0][1:]]
+    assert nll == pytest.approx(expected.numpy(), rel=1e-6)
+
+
+def test_a_model_that_returns_a_tuple_gives_its_logits_first() -> None:
+    model = build("openai-gpt", n_embd=32, n_layer=2, n_head=4, n_positions=64)
+    expected = logits_of(model, ROW[None])
+    model.config.return_dict = False
+    assert isinstance(run(model, ROW[None]), tuple)
+
+    assert torch.equal(logits_of(model, ROW[None]), expected)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (types.SimpleNamespace(), "expected logits of Stub, got SimpleNamespace without them"),
+        (types.SimpleNamespace(logits=None), "expected logits of Stub, got SimpleNamespace without them"),
+        (torch.zeros(1, 29, 7), r"expected logits of shape \[1, 30, vocabulary\] of Stub, got \[1, 29, 7\]"),
+        (torch.zeros(2, 30, 7), r"got \[2, 30, 7\]"),
+        (torch.zeros(1, 7), r"got \[1, 7\]"),
+    ],
+)
+def test_anything_but_logits_for_every_token_is_an_error(output: Any, message: str) -> None:
+    class Stub(nn.Module):
+        def forward(self, input_ids: Tensor) -> Any:
+            return output
+
+    with pytest.raises(EngineError, match=message):
+        logits_of(Stub(), ROW[None])
+
+
+def test_dropout_is_off_while_a_model_is_measured_and_on_again_after() -> None:
+    model = build("gpt2", resid_pdrop=0.5).train()
+    model.transformer.h[0].eval()
+    streams = documents(40)
+    plan = sliding(streams, 16, 8)
+
+    first, second = (measure_nll(loaded(model), streams, plan) for _ in range(2))
+
+    assert (first == second).all()
+    assert model.training
+    assert model.transformer.h[1].attn.training
+    assert not model.transformer.h[0].training
+
+
+def test_dropout_is_on_again_after_a_failure() -> None:
+    model = build("gpt2").train()
+
+    def fail_in_evaluation() -> None:
+        with evaluation_mode(model):
+            assert not model.training
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail_in_evaluation()
+
+    assert model.training

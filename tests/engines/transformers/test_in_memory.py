@@ -1,0 +1,375 @@
+"""A model made in memory: whatever changes a number changes its ingredients, or is named as unknown."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import re
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from pytest_lmgate.engines.transformers.in_memory import describe_pair
+from tests.engines.transformers.measuring import measure_nll
+from tests.models.zoo import build, documents, dynamic_int8, loaded, sliding, word_tokenizer, words
+
+TOKENIZER = word_tokenizer()
+
+
+def identity(model: Any, tokenizer: Any = TOKENIZER) -> dict[str, str]:
+    """Ingredients of a model that is known whole."""
+    ingredients, unknown = describe_pair(loaded(model, tokenizer))
+    assert unknown == []
+    return ingredients
+
+
+def unknown(model: Any, tokenizer: Any = TOKENIZER) -> list[str]:
+    """Why a model's measurements may not be kept."""
+    return describe_pair(loaded(model, tokenizer))[1]
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    assert before.keys() == after.keys()
+    return [key for key in before if before[key] != after[key]]
+
+
+@pytest.mark.parametrize("name", ["bloom", "falcon_h1", "gpt2", "jamba", "llama", "mamba", "mixtral", "opt"])
+def test_the_same_model_made_again_and_measured_has_the_same_identity(name: str) -> None:
+    first = build(name)
+    before = identity(first)
+    streams = documents(30)
+    measure_nll(loaded(first), streams, sliding(streams, 16, 8))
+
+    assert identity(first) == identity(build(name)) == before
+
+
+def test_where_a_model_was_loaded_from_is_no_part_of_it(tmp_path: Any) -> None:
+    identities = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        build("llama").save_pretrained(folder)
+        TOKENIZER.save_pretrained(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+            identities.append(identity(model, transformers.AutoTokenizer.from_pretrained(folder)))
+
+    assert identities[0] == identities[1]
+
+
+def _one_weight(model: Any) -> None:
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 4] += 1e-6
+
+
+def _two_swapped(model: Any) -> None:
+    one, other = (layer.mlp.up_proj for layer in model.model.layers)
+    one.weight, other.weight = other.weight, one.weight
+
+
+def _set(path: str, value: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Return a function that puts something of its present value into an attribute of a model."""
+    where, _, name = path.rpartition(".")
+
+    def change(model: Any) -> None:
+        owner = operator.attrgetter(where)(model) if where else model
+        setattr(owner, name, value(getattr(owner, name, None)))
+
+    return change
+
+
+LAYER = "model.layers.0"
+SCALING, ACTIVATION = f"{LAYER}.self_attn.scaling", f"{LAYER}.mlp.act_fn"
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (_set(SCALING, lambda _: torch.tensor(0.5)), "memory.modules"),
+        (_set(SCALING, lambda _: np.float32(0.5)), "memory.modules"),
+        (_set(SCALING, lambda scaling: 2 * scaling), "memory.modules"),
+        (_set("model.x", lambda _: functools.partial(nn.functional.relu, re.compile("a"))), "memory.modules"),
+        (_one_weight, "memory.weights"),
+        (_set("model.rotary_emb.inv_freq", lambda each: each * 1.0001), "memory.weights"),
+        (_two_swapped, "memory.weights"),
+        (lambda model: model.to(torch.bfloat16), "memory.weights"),
+        (_set(ACTIVATION, lambda _: nn.GELU()), "memory.modules"),
+        (_set("config.rms_norm_eps", lambda _: 0.1), "memory.modules"),
+        (lambda model: model.set_attn_implementation("eager"), "memory.modules"),
+    ],
+)
+def test_whatever_can_change_a_number_changes_the_identity(change: Callable[[Any], None], where: str) -> None:
+    model = build("llama")
+    before = identity(model)
+
+    change(model)
+
+    assert changed(before, identity(model)) == [where]
+
+
+def _function_in_an_attribute(model: Any) -> None:
+    del model.model.layers[0].mlp.act_fn
+    model.model.layers[0].mlp.act_fn = lambda x: x
+
+
+def _forged(norm: nn.Module) -> nn.Module:
+    names = {"__module__": type(norm).__module__, "forward": lambda s, x: x}
+    return type("LlamaRMSNorm", (nn.Module,), names)()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda model: model.model.layers[0].register_forward_hook(lambda *_: None), f"{LAYER} has forward hooks"),
+        (lambda model: model.model.layers[0].register_forward_pre_hook(lambda *_: None), f"{LAYER} has forward hooks"),
+        (
+            _set("forward", lambda plain: types.MethodType(lambda self, **given: plain(**given), plain.__self__)),
+            "the model has a replaced method forward",
+        ),
+        (
+            _set("model.norm.forward", lambda plain: functools.wraps(plain)(lambda hidden: hidden)),
+            "model.norm has a replaced method forward",
+        ),
+        (
+            _set("model.settings", lambda _: types.SimpleNamespace(lock=threading.Lock())),
+            "model.settings is a types.SimpleNamespace, whose content",
+        ),
+        (_set(ACTIVATION, lambda _: Scale(2.0)), f"{ACTIVATION} is tests."),
+        (_function_in_an_attribute, f"{ACTIVATION} is tests."),
+        (_set("model.extra", lambda _: Wrapper(torch.arange(4, dtype=torch.int8), 0.5)), "model.extra is tests."),
+        (_set("model.norm", _forged), "model.norm is transformers.models.llama.modeling_llama.LlamaRMSNorm, "),
+        (_set("model.x", lambda _: torch.zeros(3, device="meta")), "model.x is a tensor without content"),
+        (_set("model.x", lambda _: (loop := []).append(loop) or loop), "model.x contains itself"),
+        (_set("model.x", lambda _: torch.Generator()), "model.x is a torch._C.Generator, whose content"),
+    ],
+)
+def test_code_and_objects_that_no_library_defines_are_named(change: Callable[[Any], None], reason: str) -> None:
+    model = build("llama")
+    change(model)
+    assert any(reason in each for each in unknown(model)), unknown(model)
+
+
+def test_another_adapter_another_strength_or_none_is_another_model() -> None:
+    import peft
+
+    torch.manual_seed(1)
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        settings = {"task_type": "CAUSAL_LM", "r": 2, "target_modules": ["q_proj"], "init_lora_weights": False}
+        model = peft.get_peft_model(build("llama"), peft.LoraConfig(**settings), adapter_name="a")
+        model.add_adapter("b", peft.LoraConfig(**settings))
+        for name in ("a", "b"):
+            model.set_adapter(name)
+            found.append(identity(model))
+        for module in model.modules():
+            if isinstance(module, peft.tuners.lora.LoraLayer):
+                module.set_scale("b", 3.0)
+        found.append(identity(model))
+        with model.disable_adapter():
+            found.append(identity(model))
+
+    assert len({tuple(each.values()) for each in found}) == 4
+
+
+class Scale(nn.Module):
+    """A module of the user's, in place of one of the library's."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.vector = torch.full((32,), factor)  # neither parameter nor buffer
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden * self.vector
+
+
+def test_a_model_that_torch_quantized_is_known_by_the_weights_that_it_would_save() -> None:
+    def weights(change: Callable[[Any], None] = lambda model: None) -> str:
+        model = build("llama")
+        change(model)
+        return describe_pair(loaded(dynamic_int8(model), TOKENIZER))[0]["memory.weights"]
+
+    def shifted(model: Any) -> None:
+        with torch.no_grad():
+            model.model.layers[1].mlp.up_proj.weight[3, 4] += 1
+
+    assert weights() == weights() != weights(shifted)
+
+
+def digest(tensor: Tensor) -> str:
+    """Digest of a tensor that a module holds."""
+    module = nn.Module()
+    module.held = tensor
+    parts, _ = describe_pair(loaded(module, TOKENIZER))
+    return parts["memory.weights"] + parts["memory.modules"]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(3.5),
+        torch.tensor([True, False]),
+        torch.zeros(0, 4),
+        torch.arange(6, dtype=torch.bfloat16).view(2, 3).t(),
+        torch.arange(4).to(torch.float8_e4m3fn),
+        torch.tensor([1 + 2j]),
+        torch.arange(6.0).view(2, 3).to_sparse(),
+        nn.Parameter(torch.arange(3.0)),
+    ],
+    ids=["scalar", "bool", "empty", "transposed", "float8", "complex", "sparse", "parameter"],
+)
+def test_tensors_of_every_kind_are_known_by_their_content(tensor: Tensor) -> None:
+    assert digest(tensor) == digest(copy.deepcopy(tensor))
+    # Another content of the same dtype, shape and layout.
+    other = torch.zeros(tensor.shape).to(tensor.dtype)
+    assert tensor.numel() == 0 or digest(tensor) != digest(other.to_sparse() if tensor.is_sparse else other)
+
+
+class Wrapper(Tensor):
+    """A tensor made of others, as torchao's."""
+
+    @staticmethod
+    def __new__(cls, codes: Tensor, scale: float) -> Wrapper:
+        return Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
+
+    def __init__(self, codes: Tensor, scale: float) -> None:
+        self.codes, self.scale = codes, scale
+
+    def __tensor_flatten__(self) -> tuple[list[str], dict[str, float]]:
+        return ["codes"], {"scale": self.scale}
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(func)
+
+
+def test_a_wrapped_tensor_is_known_by_what_it_wraps() -> None:
+    codes = torch.arange(4, dtype=torch.int8)
+
+    assert digest(Wrapper(codes, 0.5)) == digest(Wrapper(codes.clone(), 0.5))
+    assert digest(Wrapper(codes, 0.5)) != digest(Wrapper(codes + 1, 0.5))
+    assert digest(Wrapper(codes, 0.5)) != digest(Wrapper(codes, 0.25))
+
+
+# Tokenizers.
+
+
+def test_padding_and_truncation_of_a_call_are_no_part_of_a_tokenizer() -> None:
+    tokenizer = word_tokenizer()
+    before = identity(build("gpt2"), tokenizer)
+
+    tokenizer([words()[0], " ".join(words()[:5])], padding=True, truncation=True, max_length=3)
+
+    assert identity(build("gpt2"), tokenizer) == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        word_tokenizer(words()[::-1]),
+        word_tokenizer(words()[:-1]),
+        word_tokenizer(adds_bos=True),
+    ],
+)
+def test_another_vocabulary_or_special_token_is_another_tokenizer(other: Any) -> None:
+    assert changed(identity(build("gpt2")), identity(build("gpt2"), other)) == ["memory.tokenizer"]
+
+
+def test_a_pipeline_made_of_a_pair_leaves_its_identity() -> None:
+    model, tokenizer = build("llama"), word_tokenizer()
+    before = identity(model, tokenizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
+
+    assert identity(model, tokenizer) == before
+
+
+class Cutting(transformers.PreTrainedTokenizerFast):
+    """A fast tokenizer with an attribute of the user's own."""
+
+    keep = 0
+
+    def __call__(self, text: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(text[: self.keep] if self.keep else text, *args, **kwargs)
+
+
+def _cutting(keep: int = 0) -> Any:
+    tokenizer = Cutting(tokenizer_object=TOKENIZER.backend_tokenizer, pad_token="<pad>")
+    tokenizer.keep = keep
+    return tokenizer
+
+
+def _replaced_method(factor: int) -> Any:
+    tokenizer = word_tokenizer()
+    plain = tokenizer._encode_plus
+    tokenizer._encode_plus = lambda text, *args, **kwargs: plain(text[:factor], *args, **kwargs)
+    return tokenizer
+
+
+def _spaces(cleaned: int) -> Any:
+    tokenizer = word_tokenizer()
+    tokenizer.clean_up_tokenization_spaces = bool(cleaned)
+    return tokenizer
+
+
+class Bytes:
+    """A tokenizer of the user's own."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [byte + self.offset for byte in text.encode()]}
+
+
+@pytest.mark.parametrize("made", [_cutting, _replaced_method, Bytes])
+def test_a_tokenizer_with_code_of_the_users_is_named(made: Callable[[int], Any]) -> None:
+    assert any("the tokenizer" in each for each in unknown(build("gpt2"), made(1)))
+
+
+def test_whatever_a_fast_tokenizer_holds_beside_its_backend_is_part_of_it() -> None:
+    model = build("gpt2")
+    used = _spaces(1)
+    used("a b c", padding="max_length", truncation=True, max_length=3)
+
+    assert identity(model, _spaces(1)) == identity(model, used)
+    assert changed(identity(model, _spaces(1)), identity(model, _spaces(0))) == ["memory.tokenizer"]
+
+
+def _python_tokenizer(words: str = "abc") -> Any:
+    """A tokenizer of the library's that is written in Python."""
+    return transformers.ByT5Tokenizer(extra_ids=0, additional_special_tokens=list(words))
+
+
+def test_a_librarys_tokenizer_in_python_is_known_by_all_it_holds() -> None:
+    model = build("gpt2")
+    used = _python_tokenizer()
+    used("a b c", add_special_tokens=False)
+    added = _python_tokenizer()
+    added.add_tokens([transformers.AddedToken("a b")])
+
+    assert identity(model, used) == identity(model, _python_tokenizer())
+    assert changed(identity(model, used), identity(model, added)) == ["memory.tokenizer"]
+    assert changed(identity(model, used), identity(model, _python_tokenizer("xyz"))) == ["memory.tokenizer"]
+
+
+def test_an_adapted_model_has_the_same_identity_when_made_again_and_a_compiled_one_is_named() -> None:
+    import peft
+
+    def adapted() -> Any:
+        torch.manual_seed(1)
+        return peft.get_peft_model(build("llama"), peft.LoraConfig(task_type="CAUSAL_LM", r=2))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert identity(adapted()) == identity(adapted())
+        assert unknown(torch.compile(build("llama")))

@@ -1,0 +1,231 @@
+"""Devices, memory that runs out, and budgets."""
+
+from __future__ import annotations
+
+import ctypes
+import types
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_lmgate.engines import devices
+from pytest_lmgate.engines.transformers.runner import token_budget
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+# Running out.
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        RuntimeError("MPS backend out of memory (MPS allocated: 18.00 GB)"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("onnxruntime: Failed to allocate memory for requested buffer of size 68719476736"),
+        RuntimeError("bad allocation"),
+    ],
+)
+def test_every_way_to_run_out_of_memory_is_known(error: Exception) -> None:
+    assert devices.is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("size mismatch"), ValueError("out of memory"), IndexError("index out of range"), OSError(12)]
+)
+def test_other_errors_are_not_taken_for_it(error: Exception) -> None:
+    assert not devices.is_out_of_memory(error)
+
+
+def test_an_allocation_that_the_processor_refuses_is_known() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(2**60, dtype=torch.uint8)
+
+    assert devices.is_out_of_memory(refused.value)
+
+
+# Budgets.
+
+
+def test_the_budget_is_smaller_on_a_processor_and_where_logits_are_held_whole() -> None:
+    assert token_budget(CPU) < token_budget(CUDA)
+    assert token_budget(CPU, 100) == token_budget(CPU)
+    whole = token_budget(CUDA, 250_000)
+    assert whole * 250_000 * 4 <= 2**28 < (whole + 1) * 250_000 * 4
+    assert token_budget(CPU, 2**40) == 1
+
+
+@pytest.mark.parametrize(("kilobytes", "tokens"), [(130, 4096), (20, 16384), (0.1, 65536), (2**21, 1)])
+def test_on_a_gpu_what_a_batch_of_tokens_takes_fits_in_512_mib(kilobytes: float, tokens: int) -> None:
+    assert token_budget(CUDA, activation_bytes=kilobytes * 1000) == tokens
+    assert tokens == 1 or tokens * kilobytes * 1000 <= 2**29
+
+
+def test_the_free_memory_of_the_host_is_found() -> None:
+    assert 2**20 < devices.available_bytes("cpu") < 2**50
+
+
+def test_giving_memory_back_collects_what_is_unreachable() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+    watched = weakref.ref(Cycle())
+    devices.release(CPU)
+
+    assert watched() is None
+
+
+# Devices.
+
+
+@pytest.fixture
+def clean_caches() -> Iterator[None]:
+    for cached in (devices._torch_has_cuda, devices.cuda_devices):
+        cached.cache_clear()
+    yield
+    for cached in (devices._torch_has_cuda, devices.cuda_devices):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("clean_caches")
+def test_the_device_found_without_torch_is_the_one_torch_would_take() -> None:
+    expected = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+    assert devices.resolve_device("auto") == expected
+    assert devices.resolve_device("cuda:3") == "cuda:3"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "worker", "found"),
+    [
+        ("auto", 0, "cuda:0"),
+        ("auto", 1, "cuda:1"),
+        ("cuda", 4, "cuda:1"),
+        ("cuda:2", 4, "cuda:2"),
+        ("cpu", 1, "cpu"),
+        ("auto", None, "cuda"),
+        ("cuda", None, "cuda"),
+    ],
+)
+def test_a_worker_takes_a_gpu_of_its_own_by_turns(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, worker: int | None, found: str
+) -> None:
+    monkeypatch.setattr(devices, "_torch_has_cuda", lambda: True)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 3)
+    assert devices.resolve_device(wanted, worker) == found
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
+    assert devices.resolve_device(wanted, worker) == (wanted if ":" in wanted else found.partition(":")[0])
+
+
+@pytest.mark.parametrize(("given", "found"), [("cpu", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda"), ("mps:0", "mps")])
+def test_the_class_of_a_device_leaves_out_its_number(given: str, found: str) -> None:
+    assert devices.device_class(given) == found
+
+
+@pytest.mark.usefixtures("clean_caches")
+@pytest.mark.parametrize(
+    ("version", "has_cuda"),
+    [
+        (None, True),  # an unusual build, of which the driver knows
+        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", True),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.3'\n", True),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", False),
+        ("cuda = '11.8'\n", True),
+    ],
+)
+def test_a_build_with_cuda_is_told_by_its_version_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, has_cuda: bool
+) -> None:
+    if version is not None:
+        (tmp_path / "version.py").write_text(version)
+    spec = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda _: spec)
+
+    assert devices._torch_has_cuda() is has_cuda
+
+
+@pytest.mark.usefixtures("clean_caches")
+@pytest.mark.parametrize(("machine", "device"), [("arm64", "mps"), ("x86_64", "cpu")])
+def test_without_torch_a_mac_of_apples_has_its_own_gpu(
+    monkeypatch: pytest.MonkeyPatch, machine: str, device: str
+) -> None:
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(devices, "sys", types.SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(devices.platform, "machine", lambda: machine)
+    assert devices.resolve_device("auto") == device
+
+
+def test_where_the_system_tells_no_free_memory_half_of_the_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(devices, "open", refuse, raising=False)
+    assert devices.available_bytes("cpu") == pytest.approx(total * 512, rel=0.01)
+    monkeypatch.delattr(devices.os, "sysconf")
+    assert devices.available_bytes("cpu") == 2**32
+
+
+def _driver(devices: int, code: int = 0) -> Any:
+    """Return the part of libcuda that is asked."""
+    count = lambda found: setattr(found._obj, "value", devices) or 0  # noqa: E731
+    return types.SimpleNamespace(cuInit=lambda _: code, cuDeviceGetCount=count)
+
+
+@pytest.mark.usefixtures("clean_caches")
+@pytest.mark.parametrize(
+    ("driver", "visible", "found"),
+    [
+        (_driver(2), None, 2),
+        (_driver(0), None, 0),
+        (_driver(2, code=100), None, 0),
+        (None, None, 0),
+        (_driver(2), "0,1", 2),
+        (_driver(2), "", 0),
+        (_driver(2), "-1", 0),
+    ],
+)
+def test_the_driver_is_asked_how_many_devices_there_are(
+    monkeypatch: pytest.MonkeyPatch, driver: Any, visible: str | None, found: int
+) -> None:
+    def library(_: str) -> Any:
+        if driver is None:
+            raise OSError("libcuda.so.1: cannot open shared object file")
+        return driver
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert devices.cuda_devices() == found
+
+
+@pytest.mark.parametrize(("workers", "given", "threads"), [(1, None, 8), (2, None, 4), (16, None, 1), (2, "8", 8)])
+def test_processes_share_the_processors_unless_the_user_decides(
+    monkeypatch: pytest.MonkeyPatch, workers: int, given: str | None, threads: int
+) -> None:
+    now = {"threads": 8}
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now["threads"])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: now.update(threads=count))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+
+    devices.share_processors.cache_clear()
+    for _ in range(3):  # once for each model that is loaded
+        devices.share_processors(workers)
+
+    assert now["threads"] == threads
+    devices.share_processors.cache_clear()

@@ -1,0 +1,108 @@
+"""A real quantizer, bitsandbytes on a processor, from what `load:` of lmgate.yaml can say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from pytest_lmgate.engines.checkpoints import open_checkpoint
+from pytest_lmgate.engines.transformers.head import Scorer, prove_head
+from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, quiet
+from tests.engines.transformers.measuring import measure_nll
+from tests.models.zoo import build, documents, naive_nll, sliding, word_tokenizer
+
+bitsandbytes = pytest.importorskip("bitsandbytes")
+
+NF4 = "{load_in_4bit: true, bnb_4bit_quant_type: nf4}"
+INT8 = "{load_in_8bit: true, llm_int8_threshold: 0.0}"
+NF4_HEAD_TOO = "{load_in_4bit: true, bnb_4bit_quant_type: nf4, llm_int8_skip_modules: [none]}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama in float32; not to be changed."""
+    folder = tmp_path_factory.mktemp("llama")
+    build("llama").save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def weights_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On processors with AVX512-BF16 bitsandbytes packs 4-bit weights, and fails on layers as small as these."""
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
+    monkeypatch.setattr("bitsandbytes.backends.cpu.ops.has_avx512bf16", lambda: False)
+
+
+def load(folder: Path, config: str) -> LoadedModel:
+    return load_checkpoint(
+        open_checkpoint(folder, name="tiny"),
+        tokenizer_folder=folder,
+        adapter_folder=None,
+        load={} if not config else {"quantization_config": yaml.safe_load(config)},
+        dtype="auto",
+        device="cpu",
+        trust_remote_code=False,
+        pickle_weights=False,
+    )
+
+
+def layers(model: Any) -> tuple[type, type]:
+    return type(model.model.layers[0].self_attn.q_proj), type(model.lm_head)
+
+
+@pytest.mark.parametrize(
+    ("config", "layer", "head", "streamed"),
+    [
+        (NF4, bitsandbytes.nn.Linear4bit, torch.nn.Linear, True),
+        (INT8, bitsandbytes.nn.Linear8bitLt, torch.nn.Linear, True),
+        (NF4_HEAD_TOO, bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear4bit, False),
+    ],
+    ids=["nf4", "int8", "nf4, head too"],
+)
+def test_a_quantized_model_is_scored_as_its_own_logits_say(
+    folder: Path, config: str, layer: type, head: type, streamed: bool
+) -> None:
+    streams = documents(50, 40, 9)
+    plan = sliding(streams, 32, 16)
+
+    found = load(folder, config)
+
+    assert layers(found.model) == (layer, head), "quantized, and no more than asked for"
+    with quiet(), torch.inference_mode():
+        scorer = Scorer("tiny", prove_head(found.model, torch.from_numpy(streams.ids[0])))
+    assert (scorer.head is not None) == streamed, "a head that is quantized itself is left to the model"
+    nll = measure_nll(found, streams, plan)
+    assert nll == pytest.approx(naive_nll(found.model, streams, plan), rel=1e-6, abs=1e-6)
+    assert nll == pytest.approx(measure_nll(found, streams, plan, batch_size=1), rel=1e-6, abs=1e-6)
+    assert abs(nll - measure_nll(load(folder, ""), streams, plan)).max() > 1e-3, "another model"
+
+
+def test_a_checkpoint_that_was_saved_quantized_is_the_same_again(folder: Path, tmp_path: Path) -> None:
+    streams = documents(50)
+    plan = sliding(streams, 32, 16)
+    quantized = load(folder, NF4)
+    with quiet():
+        quantized.model.save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+
+    again = load(tmp_path, "")
+
+    assert layers(again.model) == layers(quantized.model)
+    assert (measure_nll(again, streams, plan) == measure_nll(quantized, streams, plan)).all()
+
+
+def test_the_outliers_of_int8_do_not_depend_on_the_batch(folder: Path) -> None:
+    """Columns are taken for outliers by the largest value in the batch, so that windows are read alone."""
+    streams = documents(60, 60, 45, seed=3)
+    plan = sliding(streams, 32, 16)
+    found, said = load(folder, "{load_in_8bit: true}"), list[str]()
+
+    one, all_at_once = (measure_nll(found, streams, plan, batch_size=size, remark=said.append) for size in (1, 16))
+
+    assert all_at_once == pytest.approx(one, rel=1e-5, abs=1e-5)
+    assert "the numbers of a row depend on the other rows of its batch" in said[0]

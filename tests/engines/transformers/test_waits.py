@@ -1,0 +1,149 @@
+"""No device is waited for within a batch: proven on the device `meta`, whose tensors hold no numbers to wait for.
+
+Whatever would read a number of a GPU (``.item()``, ``if tensor:``, ``nonzero``, a mask as an index) raises there. The
+waits of transformers itself are left out: at the beginning of a forward pass it looks for packed texts and for padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_lmgate.engines.base import Batching
+from pytest_lmgate.engines.logits import Logits, TileShape, streamed_divergence
+from pytest_lmgate.engines.transformers.head import Scorer, VocabularyHead, launch_nll
+from pytest_lmgate.engines.transformers.loading import LoadedModel
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.measure.loop import Job
+from pytest_lmgate.measure.scoring import score
+from pytest_lmgate.windows.requests import Request, Requests, window_requests
+from tests.models.zoo import VOCABULARY, build, documents, loaded, sliding
+
+META = torch.device("meta")
+NAMES = ("falcon_h1", "gemma2", "gpt2", "llama", "mixtral")  # hybrid, capped, learnt positions, rotary, experts
+
+
+class Launched(Exception):
+    """Raised in place of the wait at the end of a batch, on which alone there is something to wait for."""
+
+
+def _head(weight: torch.Tensor) -> VocabularyHead:
+    return VocabularyHead(weight, None, None)
+
+
+def _launch_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = Scorer.launch
+
+    def launched(*given: Any) -> Any:
+        launch(*given)
+        raise Launched
+
+    monkeypatch.setattr(Scorer, "launch", launched)
+    monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda _: None, raising=False)
+    ignored = "transformers.modeling_utils.PreTrainedModel.warn_if_padding_and_no_attention_mask"
+    monkeypatch.setattr(ignored, lambda *_: None, raising=False)
+
+
+@pytest.mark.parametrize("with_head", [True, False], ids=["by the head", "by whole logits"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_is_launched_without_a_wait(name: str, with_head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = build(name, dtype=torch.bfloat16).to(META)
+    runner = TransformersRunner(LoadedModel(name, model, None, META), None)
+    output = model.get_output_embeddings()
+    runner._scorer = Scorer(name, (_head(output.weight.detach()), output) if with_head else None)
+    rows = [np.arange(length) % VOCABULARY for length in (9, 5)]
+    _launch_only(monkeypatch)
+
+    with runner.measuring(), pytest.raises(Launched):
+        runner.score([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])
+
+
+class _Ahead(TransformersRunner):
+    """Begins a batch before the results of the one before are waited for, as it does on a GPU."""
+
+    dispatch_async = True
+
+    def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
+        batching = super().prepare(requests, compare=compare)
+        self.log: list[str] = []  # of the measurement: what comes before is a trial
+        return replace(batching, tokens=32, dispatch_async=self.dispatch_async)
+
+    def begin(self, requests: Sequence[Request]) -> Callable[[], Any]:
+        wait = super().begin(requests)
+        if not hasattr(self, "log"):
+            return wait  # a trial of `prepare`
+        self.log.append("begun")
+
+        def logged() -> Any:
+            self.log.append("waited for")
+            return wait()
+
+        return logged
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_batch_that_begins_early_has_the_numbers_of_one_that_does_not(name: str) -> None:
+    streams = documents(200)
+    requests = window_requests(streams, sliding(streams, 16, 8), "d")
+    later, ahead = _Ahead(loaded(build(name)), None), _Ahead(loaded(build(name)), None)
+    later.dispatch_async = False
+    found = [score(runner, requests, Job(model=name, dataset="d")) for runner in (later, ahead)]
+    assert found[0].is_whole
+    assert np.array_equal(found[0].nll, found[1].nll)
+    assert later.log[-4:] == ["begun", "waited for"] * 2
+    assert ahead.log[:4] == ["begun", "begun", "waited for", "begun"]
+    assert ahead.log[-3:] == ["begun", "waited for", "waited for"]
+
+
+def test_a_measurement_that_ends_early_leaves_the_model_as_it_was() -> None:
+    model, streams = build("llama"), documents(200)
+    stopped = Job(model="m", dataset="d", stop_when=lambda _: True)
+    requests = window_requests(streams, sliding(streams, 16, 8), "d")
+    assert not score(_Ahead(loaded(model), None), requests, stopped).is_whole
+    assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, VOCABULARY)
+
+
+def test_divergences_are_computed_without_a_wait() -> None:
+    p, q = (Logits(torch.empty(30, 4, device=META), _head(torch.empty(VOCABULARY, 4, device=META))) for _ in range(2))
+    found = streamed_divergence(p, q, torch.arange(30) % VOCABULARY, TileShape(16, 5))
+    assert found.shape == (30, 5)
+
+
+def test_what_would_be_waited_for_is_seen() -> None:
+    hidden = torch.empty(30, 4, device=META)
+    wait = launch_nll(hidden, torch.arange(30), _head(torch.empty(50, 4, device=META)), TileShape(16, 5))
+    with pytest.raises(NotImplementedError, match="meta tensor"):
+        wait()
+
+
+def test_a_device_without_float64_is_asked_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Apple's GPUs are: they raise where a tensor would be float64."""
+    torch.manual_seed(0)
+    hidden, other, targets = torch.randn(40, 8), torch.randn(40, 8), torch.arange(40)
+    head = _head(torch.randn(90, 8))
+    far = head.weight.clone()
+    far[3] *= 100  # rows whose sum overflows are done again
+    exact = [launch_nll(hidden, targets, each)() for each in (head, _head(far))]
+    apart = streamed_divergence(Logits(hidden, head), Logits(other, head), targets)
+    for module in ("transformers.head", "logits"):
+        monkeypatch.setattr(f"pytest_lmgate.engines.{module}.wide", lambda _: torch.float32)
+
+    with _NoFloat64():
+        waits = [launch_nll(hidden, targets, each, TileShape(16, 32)) for each in (head, _head(far))]
+        narrow = streamed_divergence(Logits(hidden, head), Logits(other, head), targets, TileShape(16, 32))
+    for wait, whole in zip(waits, exact, strict=True):
+        torch.testing.assert_close(wait(), whole, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(narrow.double(), apart, rtol=1e-4, atol=1e-5)
+
+
+class _NoFloat64(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for each in found if isinstance(found, tuple | list) else [found]:
+            assert not isinstance(each, torch.Tensor) or each.dtype != torch.float64, function
+        return found

@@ -1,0 +1,238 @@
+"""Where a model got worse than its committed baseline, by an engine whose losses are those of single letters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
+from pytest_lmgate.errors import EngineError
+from pytest_lmgate.judge.attribution import Attribution
+from pytest_lmgate.judge.baseline import Baselines, write_baseline
+from pytest_lmgate.judge.judge import Judge
+from pytest_lmgate.judge.result import Verdict
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.windows.requests import Request
+from pytest_lmgate.windows.tokens import Placed, TokenizerFacts
+
+LETTERS = TokenizerFacts(lambda text, _: [ord(letter) for letter in text], decode=chr)
+END = ord("z")
+"""Id of the token at the end of a text that has one; it costs as much as the letter z."""
+
+
+class Reader(Runner):
+    """Reads letters; those of a file cost more than the others."""
+
+    is_tried = True  # what letters cost is no distribution
+
+    def __init__(self, costs: dict[str, float], tokenizer: TokenizerFacts) -> None:
+        self._costs, self.tokenizer = costs, tokenizer
+
+    def score(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        return [np.array([self._costs.get(chr(token), 1.0) for token in each.targets]) for each in requests]
+
+
+class Readers(Backend):
+    """A file of JSON that says what letters cost, in nats.
+
+    Args:
+        letters: The tokenizer of a loaded model.
+        tells: Returns the tokenizer without loading the model; None where that cannot be.
+    """
+
+    name = "reader"
+    suffixes = (".costs",)
+
+    def __init__(
+        self, letters: TokenizerFacts = LETTERS, tells: Callable[[], TokenizerFacts] | None = lambda: LETTERS
+    ) -> None:
+        self._letters, self._tells = letters, tells
+
+    def describe(self, entry: Entry) -> Model:
+        assert entry.spec.path is not None
+        file = entry.path(entry.spec.path)
+        return Model(
+            entry.name,
+            lambda: Reader(json.loads(file.read_bytes()), self._letters),
+            context=64,
+            content={"costs": entry.digest(file)},
+            runtime={},
+            offers=frozenset({"score"}),
+            tokenizer=self._tells,
+        )
+
+
+class Found:
+    """Rows, and a model that gets worse than its baseline at the letter z."""
+
+    def __init__(self, folder: Path, rows: Sequence[str], engine: Backend) -> None:
+        self.folder, self.rows, self.engine = folder, rows, engine
+        lines = [json.dumps({"text": row, "half": "ab"[2 * at // len(rows)]}) for at, row in enumerate(rows)]
+        (folder / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        (folder / "text.txt").write_text("\n".join(rows))
+        (folder / "lmgate.yaml").write_text(
+            "models:\n  model: {path: model.costs, batch_size: 4096}\n  good: {path: good.costs, batch_size: 4096}\n"
+            "datasets:\n  rows: {path: rows.jsonl, tags: half}\n  text: {path: text.txt}\n"
+        )
+        (folder / "good.costs").write_text("{}")
+
+    def verdict(self, costs: dict[str, float], metric: str, dataset: str, update: str = "", **how: Any) -> Verdict:
+        (self.folder / "model.costs").write_text(json.dumps(costs))
+        options = Options(cache=self.folder / ".lmgate_cache")
+        evaluator = Evaluator(load_project(self.folder), options, users_backends={self.engine.name: self.engine})
+        judge = Judge(evaluator, options, Baselines(self.folder / "lmgate-baseline.json", update))
+        gate = parse_marker("no_regression", (metric, "model", dataset, "1%"), how)
+        verdict, unexpected = judge.judge(gate, "gate", "gate")
+        assert unexpected is None
+        if update:
+            write_baseline(self.folder / "lmgate-baseline.json", update, judge.entries, used=None)
+        return verdict
+
+    def against_baseline(self, metric: str, dataset: str = "rows", **how: Any) -> Verdict:
+        self.verdict({}, metric, dataset, update="all", **how)
+        return self.verdict({"z": 5.0}, metric, dataset, **how)
+
+    def against_good(self, metric: str, dataset: str = "rows", **how: Any) -> Verdict:
+        return self.verdict({"z": 5.0}, metric, dataset, against="good", **how)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Callable[..., Found]:
+    def made(rows: Sequence[str], engine: Backend | None = None) -> Found:
+        return Found(tmp_path, rows, engine or Readers())
+
+    return made
+
+
+def where(verdict: Verdict) -> Attribution:
+    assert verdict.verdict in ("fail", "inconclusive"), verdict.message
+    assert verdict.where is not None
+    return verdict.where
+
+
+def rows_of(place: str) -> range:
+    """The rows that a place names."""
+    first, _, last = place.removeprefix("rows ").removeprefix("row ").partition(" to ")
+    return range(int(first), int(last or first) + 1)
+
+
+# More rows than a baseline keeps one by one. A letter of the first half has two bytes, of the second half one.
+MANY = ["é" * (6 + at % 5) if at < 300 else "a" * (6 + at % 5) for at in range(600)]
+BAD = 450
+MANY[BAD] = "zzzzz" + MANY[BAD]
+
+
+@pytest.mark.parametrize(
+    ("metric", "how", "size"),
+    [
+        ("ppl", {"protocol": "document"}, lambda row: len(row) - 1),
+        ("bpb", {"protocol": "document"}, lambda row: len(row.encode())),
+        ("ppl", {"max_length": 8}, None),
+        ("bpb", {"max_length": 8}, None),
+        ("ppl", {"protocol": "gptq", "max_length": 2}, None),
+        ("ppl", {"protocol": "gptq", "max_length": 4}, None),
+    ],
+)
+def test_of_more_rows_than_a_baseline_keeps_the_neighbours_of_the_worst_are_named(
+    found: Callable[..., Found], metric: str, how: dict[str, Any], size: Callable[[str], int] | None
+) -> None:
+    told = where(found(MANY).against_baseline(metric, **how))
+    worst, *others = told.passages
+    assert others == []
+    assert BAD in rows_of(worst.place)
+    assert len(rows_of(worst.place)) <= 4
+    named = [MANY[row] for row in rows_of(worst.place)]
+    assert worst.begins == named[0]
+    assert size is None or worst.count == sum(map(size, named))
+
+
+def test_averaged_windows_that_all_begin_in_one_row_are_named_by_their_tokens(found: Callable[..., Found]) -> None:
+    # 51 windows of 4 tokens, of which the last one alone reaches into the second row.
+    rows = ["a" * 100 + "z" * 8 + "a" * 92, "bb"]
+    verdict = found(rows).against_baseline("ppl", protocol="gptq", max_length=4)
+    assert [passage.place for passage in where(verdict).passages] == ["tokens 101 to 103", "tokens 105 to 107"]
+    assert verdict.comparison is not None
+    assert (verdict.comparison.clusters, verdict.comparison.clustered_by) == (51, "blocks")
+
+
+@pytest.mark.parametrize(
+    ("engine", "places"),
+    [
+        (Readers(), ["tokens 100 to 103", "tokens 104 to 107"]),
+        (Readers(tells=None), ["block 24 of 49", "block 25 of 49"]),
+    ],
+)
+def test_a_running_text_is_named_by_its_blocks_where_no_tokenizer_tells_its_tokens(
+    found: Callable[..., Found], engine: Backend, places: list[str]
+) -> None:
+    rows = ["a" * 100 + "z" * 8 + "a" * 92]
+    told = where(found(rows, engine).against_baseline("ppl", "text", max_length=8))
+    assert [passage.place for passage in told.passages] == places
+
+
+def lost() -> TokenizerFacts:
+    raise OSError("the letters are gone")
+
+
+def refused() -> TokenizerFacts:
+    raise EngineError("the letters are of another model")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "note"),
+    [
+        (lost, "it is unknown where the model got worse: OSError: the letters are gone"),
+        (refused, "the letters are of another model"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_read_leaves_the_verdict_and_a_note(
+    found: Callable[..., Found], tokenizer: Callable[[], TokenizerFacts], note: str
+) -> None:
+    rows = ["aaaa", "azzz"] * 20 + ["azzz"] * 40
+    told = where(found(rows, Readers(tells=tokenizer)).against_good("ppl", protocol="document"))
+    assert told.passages == ()
+    assert [tag.value for tag in told.tags] == ["b", "a"]
+    assert told.notes == (note,)
+
+
+def test_without_a_tokenizer_rows_are_named_by_number_and_a_note_says_why(found: Callable[..., Found]) -> None:
+    rows = ["aaaa", "azzz", "azza"] + ["aaaa"] * 17
+    told = where(found(rows, Readers(tells=None)).against_good("ppl", protocol="document"))
+    assert [(passage.place, passage.rise, passage.begins) for passage in told.passages] == [
+        ("row 1", 12.0, "azzz"),
+        ("row 2", 8.0, "azza"),
+    ]
+    (note,) = told.notes
+    assert note.endswith("without loading the model, so its tokens are unknown")
+
+
+def test_of_more_rows_than_a_baseline_keeps_no_tag_is_compared_and_a_note_says_why(found: Callable[..., Found]) -> None:
+    told = where(found(MANY).against_baseline("ppl", protocol="document"))
+    assert told.tags == ()
+    assert "tags: the baseline keeps sums of several rows; compare with a model to see them" in told.notes
+
+
+def test_a_special_token_is_called_by_its_name(found: Callable[..., Found]) -> None:
+    def placed(text: str, special: bool) -> Placed:
+        ids = [*map(ord, text), *([END] * special)]
+        return Placed(ids, [*range(len(text)), *([0] * special)])
+
+    end = TokenizerFacts(
+        lambda text, special: placed(text, special).ids,
+        decode=lambda token: "</s>" if token == END else chr(token),
+        placed=placed,
+        special=frozenset({END}),
+    )
+    rows = ["abcdefgh", "abcdefgh", "abcdefg"]
+    verdict = found(rows, Readers(end, lambda: end)).against_good("ppl", protocol="gptq", max_length=7)
+    (passage,) = where(verdict).passages
+    assert passage.place == "row 2"
+    assert [token.token for token in passage.tokens] == ["</s>"]

@@ -1,0 +1,121 @@
+"""One verdict per gate: compared unrounded, never a pass by accident, the same on the other side of a pipe."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pytest_lmgate.judge.verdict import judge_bounds, judge_limit
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.stats.proportions import Outcomes
+from pytest_lmgate.stats.sample import Sample, Scale
+
+_NOT_FINITE = [math.nan, -math.nan, math.inf, -math.inf]
+
+
+def _score(value: float, direction: Literal["lower", "higher"] = "lower") -> Score:
+    return Score(value, metric="m", n=10, signature="s", direction=direction)
+
+
+@pytest.mark.parametrize(
+    ("direction", "value", "limit", "outcome"),
+    [
+        ("lower", 16.4, 16.5, "pass"),
+        ("lower", 16.5, 16.5, "pass"),
+        ("lower", 16.6, 16.5, "fail"),
+        ("lower", 99.9999999, 100.0, "pass"),
+        ("lower", 100.0000001, 100.0, "fail"),
+        ("lower", math.nextafter(100.0, 200.0), 100.0, "fail"),
+        ("lower", math.nextafter(100.0, 0.0), 100.0, "pass"),
+        ("higher", 0.9451, 0.95, "fail"),
+        ("higher", 99.9999999, 100.0, "fail"),
+        ("higher", math.nextafter(0.95, 0.0), 0.95, "fail"),
+        ("higher", 0.95, 0.95, "pass"),
+        ("higher", 0.96, 0.95, "pass"),
+        ("lower", 0.0, 1e-300, "pass"),
+        ("lower", 1e308, 1e307, "fail"),
+    ],
+)
+def test_a_value_is_compared_unrounded_and_the_limit_itself_passes(
+    direction: Literal["lower", "higher"], value: float, limit: float, outcome: str
+) -> None:
+    assert judge_limit(_score(value, direction), limit) == outcome
+
+
+@pytest.mark.parametrize("direction", ["lower", "higher"])
+@pytest.mark.parametrize("value", _NOT_FINITE)
+def test_what_is_not_finite_is_an_error_and_never_a_pass(direction: Literal["lower", "higher"], value: float) -> None:
+    assert judge_limit(_score(value, direction), 16.5) == "error"
+    assert judge_limit(_score(16.5, direction), value) == "error"
+    assert judge_limit(_score(value, direction), value) == "error"
+
+
+@given(value=st.floats(), limit=st.floats())
+def test_a_pass_is_a_finite_value_on_the_right_side(value: float, limit: float) -> None:
+    lower, higher = judge_limit(_score(value), limit), judge_limit(_score(value, "higher"), limit)
+    if lower == "pass":
+        assert math.isfinite(value)
+        assert math.isfinite(limit)
+        assert value <= limit
+    assert {lower, higher} in ({"pass", "fail"}, {"error"}, {"pass"})
+    assert (lower == higher == "pass") == (value == limit and math.isfinite(value))
+
+
+def _share(right: int, n: int) -> Score:
+    """An accuracy of rows."""
+    outcomes = Outcomes(np.arange(n) < right, np.arange(n))
+    scale = Scale("higher", lowest=0, highest=1, of_rows=True)
+    sample = Sample(outcomes.right[:, None].astype(float), np.ones(n, dtype=np.int64), scale, outcomes=outcomes)
+    return Score(right / n, metric="accuracy", n=n, unit="row", signature="s", direction="higher", sample=sample)
+
+
+@given(
+    counts=st.integers(2, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
+    limit=st.floats(0, 1),
+    confidence=st.sampled_from([0.9, 0.95, 0.999]),
+)
+def test_a_limit_gate_with_a_confidence_needs_the_bound_on_the_right_side(
+    counts: tuple[int, int], limit: float, confidence: float
+) -> None:
+    right, n = counts
+    interval = scipy.stats.binomtest(right, n).proportion_ci(2 * confidence - 1, method="wilson")
+    assume(min(abs(interval.low - limit), abs(interval.high - limit)) > 1e-9)
+
+    outcome, bounded = judge_bounds(_share(right, n), limit, confidence)
+
+    assert outcome == ("pass" if interval.low >= limit else "fail" if interval.high < limit else "inconclusive")
+    assert (bounded.lower, bounded.upper) == pytest.approx((interval.low, interval.high), abs=1e-9)
+    assert (bounded.bounds, bounded.clusters, bounded.clustered_by) == ("wilson", n, "rows")
+    assert (bounded.needed is None) or outcome == "inconclusive"
+
+
+def test_a_perplexity_with_a_confidence_needs_its_upper_bound_within_the_limit() -> None:
+    sums = np.array([20.0, 22.0, 21.0, 23.0, 19.0])
+    sample = Sample(sums[:, None], np.full(5, 10), Scale("lower", exponential=True, lowest=1))
+    score = Score(sample.value(), metric="ppl", n=50, signature="s", sample=sample)
+    margin = scipy.stats.t.ppf(0.95, 4) * sums.std(ddof=1) / 10 / math.sqrt(5)
+    lower, upper = math.exp(2.1 - margin), math.exp(2.1 + margin)
+
+    for limit, outcome in {upper + 0.01: "pass", upper - 0.01: "inconclusive", lower + 0.01: "inconclusive"}.items():
+        assert judge_bounds(score, limit, 0.95)[0] == outcome
+    found, bounded = judge_bounds(score, lower - 0.01, 0.95)
+    assert (found, bounded.bounds) == ("fail", "student")
+    assert (bounded.lower, bounded.upper) == pytest.approx((lower, upper))
+
+
+def test_a_score_of_one_cluster_has_no_bounds_to_judge_by() -> None:
+    sample = Sample(np.array([[3.0]]), np.array([4]), Scale("lower"))
+    outcome, bounded = judge_bounds(Score(0.75, metric="m", n=4, signature="s", sample=sample), 5.0, 0.95)
+
+    assert (outcome, bounded.lower, bounded.upper, bounded.clusters) == ("inconclusive", None, None, 1)
+
+
+@pytest.mark.parametrize("value", _NOT_FINITE)
+def test_no_bound_is_asked_of_what_is_not_finite(value: float) -> None:
+    assert judge_bounds(_score(value), 1.0, 0.95)[0] == "error"

@@ -1,0 +1,80 @@
+"""A model that sees a token before it is asked for it is refused, however little further it looks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from pytest_lmgate.engines.transformers.loading import quiet
+from pytest_lmgate.errors import ModelError
+from tests.engines.transformers.measuring import measure_nll, prove_causal
+from tests.models.looking_ahead import LookingAhead
+from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, documents, dynamic_int8, loaded, sliding
+
+IDS = torch.from_numpy(documents(30).ids[0])
+NAMES = ("gpt2", "granite", "llama", "olmo2", "phi")
+MASKS = {
+    "1 ahead": {"ahead": 1},
+    "2 ahead": {"ahead": 2},
+    "8 ahead": {"ahead": 8},
+    "prefix of 2": {"prefix": 2},
+    "prefix of 6": {"prefix": 6},
+    "prefix of 20": {"prefix": 20},
+    "blocks of 4": {"block": 4},
+}
+
+
+def fresh(name: str) -> Any:
+    """As its library initialises it: attention has little weight, so that a token ahead changes little."""
+    known = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    torch.manual_seed(0)
+    with quiet():
+        config = transformers.AutoConfig.for_model(name, **(known | ARCHITECTURES[name]))
+        return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_fresh_model_that_looks_ahead_is_refused(name: str, mask: str, dtype: torch.dtype) -> None:
+    for model in (fresh(name), build(name)):
+        prove_causal(LookingAhead(model.to(dtype)))
+        with pytest.raises(ModelError, match=r"depends on the tokens after it.*attention mask looks ahead"):
+            prove_causal(LookingAhead(model, **MASKS[mask]))
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 8])
+def test_a_model_that_was_trained_to_see_its_own_targets_is_refused(ahead: int) -> None:
+    model = LookingAhead(fresh("llama"), ahead)
+    text = torch.from_numpy(documents(32 * 20, seed=1).ids[0]).view(20, 32)
+    with torch.enable_grad():
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(60):
+            logits = model(text).logits[:, :-1]
+            loss = nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), text[:, 1:].reshape(-1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert loss < 0.7 * math.log(VOCABULARY - 7), "random tokens that it has not seen cannot be told so well"
+
+    streams = documents(40, seed=2)
+    with pytest.raises(ModelError, match="depends on the tokens after it"):
+        measure_nll(loaded(model), streams, sliding(streams, 32, 16), dataset="d")
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 9])
+def test_a_short_text_is_enough_to_see_it(tokens: int) -> None:
+    prove_causal(LookingAhead(build("llama")), IDS[:tokens])
+    with pytest.raises(ModelError, match="depends on the tokens after it"):
+        prove_causal(LookingAhead(build("llama"), 8), IDS[:tokens])
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "llama", "mixtral", "phi"])
+def test_dynamically_quantized_models_are_accepted(name: str) -> None:
+    for model in (fresh(name), build(name)):
+        prove_causal(dynamic_int8(model))

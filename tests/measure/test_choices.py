@@ -1,0 +1,436 @@
+"""Multiple choice end to end: equal to lm-evaluation-harness on a task of its own, measured once for all variants."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from pytest_lmgate.engines.checkpoints import open_checkpoint
+from pytest_lmgate.engines.transformers.loading import load_checkpoint, tokenizer_facts
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.decoding import parse_fixture_call
+from pytest_lmgate.windows.choices import make_questions, plan_choices
+from tests.conftest import SHARED
+from tests.end_to_end.projects import environment as plain_environment
+from tests.engines.transformers.measuring import measure_nll
+from tests.measure.conftest import ALPHABET, make_model
+from tests.measure.entries import entry, write_rows
+from tests.models.tiny import word_level
+from tests.warm import warm_python
+
+QUIZ = [
+    {"q": "the cat sat on", "c": ["the mat", "a log", "mat the"], "a": 0},
+    {"q": "the dog ran to", "c": ["the cat", "on the mat by the log", "log"], "a": 1},
+    {"q": "a log lay on", "c": ["the mat", "the log"], "a": "the log"},
+    {"q": "the dog", "c": ["ran", "sat", "lay", "cat"], "a": 3},
+] * 5
+
+# What the two programs could easily do differently: no question, white space at both ends, letters without a token (of
+# which the tiny model makes its BOS), choices that differ in bytes but not in characters, questions beyond the context.
+HARD = [
+    {"q": "", "c": ["the cat", "the dog sat", "on"], "a": 1},
+    {"q": "the cat ", "c": ["sat", "ran"], "a": 0},
+    {"q": "the cat\n\n", "c": ["sat ", " ran", "\nlay"], "a": 2},
+    {"q": " the cat", "c": ["sat on the mat", "ran", "lay on"], "a": 0},
+    {"q": "the dog ate", "c": ["été", "한국어", "abc", "中a文"], "a": 0},
+    {"q": "한국어 中文 ", "c": ["the mat", "ñ", "log"], "a": 1},
+    {"q": "the cat sat on the mat and the dog sat on the log. " * 12, "c": ["a cat", "the dog ran off"], "a": 1},
+    {"q": "the dog. " * 70, "c": ["ran, and the cat lay on a", "a"], "a": 0},
+]
+
+# Two examples before each question, whose answers are the second and the first choice.
+SHOTS = [
+    {"q": "the mat lay ", "c": ["a dog", "on a log"], "a": 1},
+    {"q": "a dog ate", "c": ["a log", "the mat"], "a": 0},
+]
+SYSTEM = "name the beast that did it."
+# It ends with white space, which the harness counts to the choice.
+TEMPLATE = """{{ bos_token }}{% for each in messages %}{{ each.role }}, {{ each.content }}
+{% endfor %}{% if add_generation_prompt %}assistant,
+{% endif %}"""
+
+# The winner is decided by what is before the target, as in winogrande.
+SEVERAL = [
+    {"q": ["the cat sat on the mat and the dog", "the mat"], "t": "ran", "a": 0},
+    {"q": ["a log lay on the mat as the cat ", "a log", "the dog. " * 40], "t": "sat on it", "a": 2},
+    {"q": ["한국어", "the cat ate"], "t": "the log", "a": 1},
+] * 3
+SEVERAL_SHOTS = [{"q": ["the mat lay", "the log lay"], "t": "on a dog", "a": 1}]
+# Several choices are right, as in truthfulqa's first form.
+LISTED = [{**row, "a": [row["a"], (row["a"] + 2) % len(row["c"])]} for row in HARD if len(row["c"]) > 2] * 2
+
+# The harness writes nothing between question and target. The tiny model repeats some tokens.
+TARGETS = [
+    {"q": "the cat sat on", "t": " the mat"},
+    {"q": "the cat sat on ", "t": "the"},
+    {"q": "", "t": "the cat"},
+    {"q": "the dog. " * 40, "t": " ran"},
+    {"q": "한국어", "t": "中文 é"},
+    *(
+        {"q": f"{word} a cat {word}", "t": f" {word}"}
+        for word in ("the", "dog", "mat", "log", "ran", "lay", "a", "on", "sat", "ate")
+    ),
+]
+# The last two are longer than what the models read. No two windows read the same tokens: the harness takes one's logits
+# for both, even if their targets differ (its Collator groups by what is read, for choices of one token).
+ROLLED = [
+    {"text": text}
+    for text in (
+        "the cat sat on the mat.",
+        "한국어 中文  é\n",
+        *(
+            " ".join(np.random.default_rng(size).choice(["the", "cat", "ran.", "a", "log,"], size))
+            for size in (150, 700)
+        ),
+    )
+]
+ROLLING = ("word_perplexity", "byte_perplexity", "bits_per_byte")
+
+_TASK = """
+task: {task}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}/{task}.jsonl, shots: {data}/shots.jsonl}}}}
+test_split: test
+fewshot_split: shots
+fewshot_config: {{sampler: first_n}}
+num_fewshot: {shots}
+description: {description}
+output_type: {kind}
+{columns}
+metric_list: [{metrics}]
+"""
+_CHOICES = "doc_to_text: q\ndoc_to_choice: c\ndoc_to_target: a"
+_RUN = """
+import json, sys
+
+import torch
+from lm_eval import evaluator
+from lm_eval.tasks import TaskManager
+
+evaluator.add_env_info = lambda results: None  # asks pip, for seconds
+torch.set_num_threads(1)
+found = {}
+for tasks, chat, *models in json.loads(sys.argv[1]):
+    for model in models:
+        done = evaluator.simple_evaluate(
+            model="hf", model_args=f"pretrained={model},dtype=float32", tasks=["quiz"], batch_size=4, device="cpu",
+            task_manager=TaskManager(include_path=tasks, include_defaults=False), log_samples=True, bootstrap_iters=0,
+            apply_chat_template=chat,
+        )
+        samples = sorted(done["samples"].get("quiz", []), key=lambda sample: sample["doc_id"])
+        figures = [(*name.split(","), value) for name, value in done["results"]["quiz"].items() if "," in name]
+        found[f"{tasks} {model}"] = {
+            "accuracy": {name: value for name, _, value in figures if not name.endswith("_stderr")},
+            "answers": [answer[0] for sample in samples for answer in sample["resps"]],
+        }
+print("found:" + json.dumps(found))
+"""
+TRAINED = ("stories260K-hf", "llama2xs-279K-hf")
+CLOZE = 15
+"""Questions of a text of another size."""
+
+
+def _greedy_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows whose targets a model would write; by chance the random model has none."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in ("the cat", "a log on", "the dog sat on the mat", "on the log", "the", "a mat", "lay", "ran, and"):
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        written = model.generate(ids, max_new_tokens=2, do_sample=False, min_new_tokens=2)[0].tolist()
+        target = "".join(tokenizer.convert_ids_to_tokens(written[ids.shape[1] :]))
+        if tokenizer(text + target).input_ids == written:
+            rows.append({"q": text, "t": target})
+    return rows
+
+
+@dataclass
+class Task:
+    """A task of the harness."""
+
+    rows: list[dict[str, Any]]
+    models: list[Path]
+    shots: list[dict[str, Any]] = field(default_factory=list)
+    description: str = "null"
+    kind: str = "multiple_choice"
+    columns: str = _CHOICES
+    metrics: tuple[str, ...] = ("acc", "acc_norm", "acc_bytes")
+
+    def write(self, folder: Path) -> None:
+        """Write the task's files into a folder."""
+        for file, some in (("quiz", self.rows), ("shots", self.shots or self.rows[:1])):
+            (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+        metrics = ", ".join(f"{{metric: {name}}}" for name in self.metrics)
+        text = _TASK.format(
+            task="quiz", data=folder, shots=len(self.shots), description=self.description, kind=self.kind,
+            columns=self.columns, metrics=metrics,
+        )  # fmt: skip
+        (folder / "quiz.yaml").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a model that reads more, with a chat template, and a tokenizer that begins every text with a BOS."""
+    folder = tmp_path_factory.mktemp("chatty")
+    make_model(max_position_embeddings=256).save_pretrained(folder)
+    framed = {"template": "<s> $A", "framed_by": {"<s>": 0}}
+    word_level(["<s>", *ALPHABET], letters=True, **framed, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def harness(
+    tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, chatty: Path
+) -> Callable[[str, Path], dict[str, Any]]:
+    """What lm-evaluation-harness finds on a local task, by task and model: all of it in one process."""
+    base = tmp_path_factory.mktemp("harness")
+    models = [SHARED / "models" / name for name in TRAINED] if SHARED.is_dir() else []
+    several = "doc_to_text: a\ndoc_to_choice: q\ndoc_to_target: t"
+    target: Any = {
+        "kind": "loglikelihood",
+        "columns": "doc_to_text: q\ndoc_to_target: t\ntarget_delimiter: ''",
+        "metrics": ("perplexity", "acc"),
+    }
+    rolled = 'doc_to_text: ""\ndoc_to_target: text'
+    asked = {
+        "hard": Task(HARD, [checkpoint, *models]),
+        # Without a chat the harness puts nothing behind a task's description.
+        "shown": Task(HARD, [chatty], SHOTS, json.dumps(f"{SYSTEM}\n\n")),
+        "chat": Task(HARD, [chatty], SHOTS, SYSTEM),
+        "several": Task(SEVERAL, [checkpoint], columns=several),
+        "several-shown": Task(SEVERAL, [chatty], SEVERAL_SHOTS, columns=several),
+        "several-chat": Task(SEVERAL, [chatty], SEVERAL_SHOTS, columns=several),
+        "listed": Task(LISTED, [checkpoint]),
+        "target": Task(TARGETS + _greedy_rows(checkpoint), [checkpoint], **target),
+        "target-shown": Task(TARGETS, [chatty], TARGETS[:2], **target),
+        "rolled": Task(
+            ROLLED, [checkpoint, chatty, *models], kind="loglikelihood_rolling", columns=rolled, metrics=ROLLING
+        ),
+    }
+    if models:
+        asked["cloze"] = Task(_cloze_rows(), models)
+    for name, task in asked.items():
+        (base / name).mkdir()
+        task.write(base / name)
+    environment = os.environ | {"HF_HOME": str(base / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    runs = [[str(base / name), name.endswith("chat"), *map(str, task.models)] for name, task in asked.items()]
+    done = subprocess.run(
+        [warm_python(plain_environment(), "torch"), "-c", _RUN, json.dumps(runs)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("found:")] or [done.stderr]
+    found: dict[str, Any] = json.loads(line.removeprefix("found:"))
+    return lambda task, model: found[f"{base / task} {model}"]
+
+
+def _cloze_rows() -> list[dict[str, Any]]:
+    lines = (SHARED / "choice" / "tinystories_cloze_200.jsonl").read_text(encoding="utf-8").splitlines()[:CLOZE]
+    return [{"q": row["context"], "c": row["choices"], "a": row["answer"]} for row in map(json.loads, lines)]
+
+
+def _values(theirs: dict[str, Any]) -> list[float]:
+    return [answer[0] for answer in theirs["answers"]]
+
+
+def _log_likelihoods(folder: Path, rows: list[dict[str, Any]]) -> list[float]:
+    checkpoint = open_checkpoint(folder, name="m")
+    loaded = load_checkpoint(
+        checkpoint, tokenizer_folder=folder, adapter_folder=None, load={}, dtype="float32", device="cpu",
+        trust_remote_code=False, pickle_weights=False,
+    )  # fmt: skip
+    questions = make_questions(rows, name="quiz", question="q", choices=["c"], answer="a")
+    streams, plan = plan_choices(
+        questions,
+        tokenizer_facts(loaded.tokenizer),
+        delimiter=" ",
+        max_length=checkpoint.context,
+        name="quiz",
+        model="m",
+    )
+    nll = measure_nll(loaded, streams, plan, dataset="quiz")
+    begins = np.concatenate([[0], np.cumsum(plan.targets)[:-1]])
+    found: list[float] = (-np.add.reduceat(nll.astype(np.float64), begins)).tolist()
+    return found
+
+
+def _accuracy(session: Any, model: Any = "float", dataset: Any = "quiz", **how: Any) -> Score:
+    return session.evaluator.evaluate(parse_fixture_call("accuracy_of", (model, dataset), how))
+
+
+@pytest.fixture
+def quiz(workplace: Any) -> Any:
+    """The workplace with two files of questions."""
+    for name, rows in {"quiz": QUIZ, "hard": HARD}.items():
+        entry(workplace, name, path=write_rows(workplace, name, rows), question="q", choices="c", answer="a")
+    return workplace
+
+
+def test_every_log_likelihood_and_accuracy_is_the_harnesss(quiz: Any, checkpoint: Path, harness: Any) -> None:
+    folder, theirs = quiz.folder / "models" / "float", harness("hard", checkpoint)
+    np.testing.assert_allclose(_log_likelihoods(folder, HARD), _values(theirs), rtol=1e-5)
+    found = {name: float(_accuracy(quiz.session(), dataset="hard", variant=name)) for name in theirs["accuracy"]}
+    assert found == pytest.approx(theirs["accuracy"], abs=1e-12)
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+def test_with_examples_and_a_system_text_they_are_too(quiz: Any, chatty: Path, harness: Any, chat: bool) -> None:
+    theirs = harness("chat" if chat else "shown", chatty)
+    entry(quiz, "hard", examples=write_rows(quiz, "shots", SHOTS), system=SYSTEM, chat=chat)
+    session, asked = quiz.session(), parse_fixture_call("accuracy_of", (chatty, "hard"), {})
+    score = session.evaluator.evaluate(asked)
+    _, found = session.evaluator.cached_statistics(asked)
+    np.testing.assert_allclose(found, _values(theirs), rtol=1e-5)
+    assert {name: score.details[name] for name in theirs["accuracy"]} == pytest.approx(theirs["accuracy"], abs=1e-12)
+    assert f"|examples:2|{'chat|' * chat}delimiter:{'' if chat else ' '!r}|" in score.signature
+
+
+@pytest.mark.parametrize("task", ["several", "several-shown", "several-chat", "listed"])
+def test_so_are_those_of_several_questions_and_of_several_right_answers(
+    workplace: Any, checkpoint: Path, chatty: Path, harness: Any, task: str
+) -> None:
+    model = checkpoint if task in ("several", "listed") else chatty
+    rows = write_rows(workplace, "rows", LISTED if task == "listed" else SEVERAL)
+    keys: dict[str, Any] = {"choices": "c"} if task == "listed" else {"target": "t"}
+    if model is chatty:
+        keys |= {"examples": write_rows(workplace, "shots", SEVERAL_SHOTS), "chat": task == "several-chat"}
+    entry(workplace, "quiz", path=rows, question="q", answer="a", **keys)
+    session, asked = workplace.session(), parse_fixture_call("accuracy_of", (model, "quiz"), {})
+    score, theirs = session.evaluator.evaluate(asked), harness(task, model)
+    np.testing.assert_allclose(session.evaluator.cached_statistics(asked)[1], _values(theirs), rtol=1e-5)
+    assert {name: score.details[name] for name in theirs["accuracy"]} == pytest.approx(theirs["accuracy"], abs=1e-12)
+
+
+@pytest.mark.parametrize("task", ["target", "target-shown"])
+def test_the_perplexity_of_targets_and_the_share_of_greedy_ones_are_the_harnesss(
+    workplace: Any, checkpoint: Path, chatty: Path, harness: Any, task: str
+) -> None:
+    model = checkpoint if task == "target" else chatty
+    rows = TARGETS + _greedy_rows(checkpoint) if model is checkpoint else TARGETS
+    keys: dict[str, Any] = {} if model is checkpoint else {"examples": write_rows(workplace, "shots", TARGETS[:2])}
+    path = write_rows(workplace, "rows", rows)
+    entry(workplace, "quiz", path=path, question="q", target="t", delimiter="", **keys)
+    session, theirs = workplace.session(), harness(task, model)
+    asked = parse_fixture_call("target_ppl_of", (model, "quiz"), {})
+    perplexity = session.evaluator.evaluate(asked)
+    share = _accuracy(session, model)
+    assert share.cached
+    _, found = session.evaluator.cached_statistics(asked)
+    np.testing.assert_allclose(found.log_likelihood, _values(theirs), rtol=1e-5)
+    assert found.greedy.tolist() == [answer[1] for answer in theirs["answers"]]
+    assert model is chatty or 0 < share < 1
+    assert {"perplexity": perplexity, "acc": share} == pytest.approx(theirs["accuracy"], rel=1e-6)
+    assert perplexity.signature.startswith("target:perplexity per row|max_length:")
+    assert share.signature.startswith("target:greedy match|max_length:")
+
+
+@pytest.mark.parametrize("model", ["checkpoint", "chatty", *TRAINED])
+def test_perplexity_per_word_and_byte_is_the_rolling_one(
+    workplace: Any, harness: Any, model: str, request: pytest.FixtureRequest
+) -> None:
+    if model in TRAINED and not SHARED.is_dir():
+        pytest.skip("the trained models are not here")
+    folder = SHARED / "models" / model if model in TRAINED else request.getfixturevalue(model)
+    entry(workplace, "texts", path=write_rows(workplace, "texts", ROLLED))
+    evaluate, how = workplace.session().evaluator.evaluate, {"protocol": "lm-eval", "add_bos_token": None}
+    found = {
+        f"{unit}_perplexity": evaluate(parse_fixture_call("ppl_of", (folder, "texts"), {**how, "unit": unit}))
+        for unit in ("word", "byte")
+    }
+    found["bits_per_byte"] = evaluate(parse_fixture_call("bpb_of", (folder, "texts"), how))
+    assert found == pytest.approx(harness("rolled", folder)["accuracy"], rel=1e-6)
+
+
+@pytest.mark.shared
+def test_every_log_likelihood_of_a_trained_model_is_the_harnesss(shared_data: Path, harness: Any) -> None:
+    for name in TRAINED:
+        model = shared_data / "models" / name
+        np.testing.assert_allclose(_log_likelihoods(model, HARD), _values(harness("hard", model)), rtol=1e-5)
+
+
+@pytest.mark.shared
+def test_the_accuracy_of_trained_models_is_the_harnesss(workplace: Any, shared_data: Path, harness: Any) -> None:
+    path = shared_data / "choice" / "tinystories_cloze_200.jsonl"
+    entry(workplace, "cloze", path=str(path), question="context", choices="choices", answer="answer", limit=CLOZE)
+    for name in TRAINED:
+        score = _accuracy(workplace.session(), shared_data / "models" / name, "cloze")
+        expected = harness("cloze", shared_data / "models" / name)["accuracy"]
+        assert {variant: score.details[variant] for variant in expected} == pytest.approx(expected, abs=1e-12)
+        assert score.n == CLOZE
+
+
+def test_variants_and_answers_need_no_second_measurement(quiz: Any, loads: list[str]) -> None:
+    scores = {name: _accuracy(quiz.session(), variant=name) for name in ("acc", "acc_norm", "acc_bytes")}
+    assert loads == ["float"]
+    assert [score.cached for score in scores.values()] == [False, True, True]
+    assert scores["acc"].signature.startswith("variant:acc|max_length:32|delimiter:' '|version:")
+    write_rows(quiz, "quiz", [{**row, "a": 0} for row in QUIZ])
+    assert _accuracy(quiz.session()).cached
+    assert loads == ["float"]
+
+
+def test_another_question_choice_delimiter_or_length_is_measured_anew(quiz: Any, loads: list[str]) -> None:
+    _accuracy(quiz.session())
+    assert not _accuracy(quiz.session(), max_length=24).cached
+    data = quiz.folder / "data" / "quiz.jsonl"
+    before = data.read_text()
+    for old, new in (("a log lay", "a log sat"), ("mat the", "the log")):
+        data.write_text(before.replace(old, new))
+        assert not _accuracy(quiz.session()).cached
+    data.write_text(before)
+    assert _accuracy(quiz.session()).cached
+    shots = write_rows(quiz, "shots", SHOTS)
+    before = _accuracy(quiz.session())
+    for keys in ({"delimiter": "\n"}, {"system": SYSTEM}, {"examples": shots}):
+        entry(quiz, "quiz", **keys)
+        score = _accuracy(quiz.session())
+        assert not score.cached
+        assert score.sample.identity["data"] != before.sample.identity["data"] or "delimiter" in keys
+    write_rows(quiz, "shots", SHOTS[:1])
+    assert not _accuracy(quiz.session()).cached
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was(quiz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_lmgate.measure import loop
+
+    expected = _accuracy(quiz.session(cache=quiz.folder / "elsewhere"))
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    entry(quiz, "float", section="models", batch_size=4)
+    session = quiz.session()
+    session.interrupt_after = 2  # equal questions are read once, so that few batches are left
+    with pytest.raises(KeyboardInterrupt):
+        _accuracy(session)
+    again = quiz.session()
+    score = _accuracy(again)
+    assert (float(score), score.cached) == (float(expected), False)
+    assert again.progress[0].resumed > 0
+
+
+def test_rows_of_a_cluster_are_not_independent(quiz: Any) -> None:
+    write_rows(quiz, "quiz", [{**row, "group": index // 4} for index, row in enumerate(QUIZ)])
+    alone = _accuracy(quiz.session())
+    entry(quiz, "quiz", cluster="group")
+    together = _accuracy(quiz.session())
+    assert together == alone
+    assert together.cached
+    # Every group has the same four rows, and so the same share.
+    assert together.stderr == pytest.approx(0, abs=1e-12)
+    assert alone.stderr is not None
+    assert 0 < alone < 1
+    assert alone.stderr > 0.05
+
+
+def test_rows_in_memory_have_columns_of_the_obvious_names(quiz: Any) -> None:
+    rows = [{"question": row["q"], "choices": row["c"], "answer": row["a"]} for row in QUIZ]
+    assert _accuracy(quiz.session(), dataset=rows) == _accuracy(quiz.session())

@@ -1,0 +1,137 @@
+"""A model beside its reference: what is measured anew, what is found, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.errors import ModelError, ProtocolError
+from pytest_lmgate.measure import divergence, loop
+from pytest_lmgate.measure import lookup as pool
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.decoding import parse_fixture_call
+from tests.measure.conftest import TEXT, make_model, make_tokenizer
+from tests.measure.entries import entry
+
+WINDOWS = {"max_length": 16, "stride": 8}
+
+
+@pytest.fixture
+def pair(workplace: Any) -> Any:
+    """The workplace with another model in it, ``other``."""
+    folder = workplace.folder / "models" / "other"
+    make_model(seed=1).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    entry(workplace, "other", section="models", path="models/other")
+    return workplace
+
+
+def kl(session: Any, model: Any = "other", reference: Any = "float", dataset: Any = "text", **how: Any) -> Score:
+    what = parse_fixture_call("kl_of", (model, reference, dataset), {**WINDOWS, **how})
+    score: Score = session.evaluator.evaluate(what)
+    return score
+
+
+def test_what_can_change_a_number_is_measured_anew_and_nothing_else_is(pair: Any) -> None:
+    kl(pair.session())
+    entry(pair, "other", section="models", batch_size=1)
+    assert kl(pair.session()).cached
+    for change in (
+        {"dataset": "rows"}, {"stride": 4}, {"protocol": "document"}, {"model": "half"}, {"reference": "half"},
+        {"model": "float", "reference": "other"},
+    ):  # fmt: skip
+        assert not kl(pair.session(), **change).cached, change
+    weights = pair.folder / "models" / "float" / "model.safetensors"
+    shutil.copy(pair.folder / "models" / "other" / "model.safetensors", weights)
+    changed = kl(pair.session())
+    assert (changed.cached, float(changed)) == (False, 0.0)
+
+
+@pytest.mark.parametrize("free", [0, 2**40])
+def test_models_take_turns_only_where_they_do_not_fit_together(
+    pair: Any, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    plain, ways = divergence.compare, []
+
+    def watched(models: Any, *args: Any, **options: Any) -> Any:
+        ways.append(models.side_by_side)
+        return plain(models, *args, **options)
+
+    expected = kl(pair.session(cache=pair.folder / "elsewhere"))
+    monkeypatch.setattr(divergence, "compare", watched)
+    monkeypatch.setattr(pool, "available_bytes", lambda _: free)
+    found = kl(pair.session())
+    assert float(found) == pytest.approx(float(expected), rel=1e-9)
+    assert ways == [free > 0]
+    kept = [
+        # A file's digest is only remembered once the file is two seconds old.
+        sorted(
+            str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file() and "digests" not in path.parts
+        )
+        for cache in (pair.folder / ".lmgate_cache", pair.folder / "elsewhere")
+    ]
+    assert kept[0] == kept[1], "a spool is left in the cache"
+
+
+def test_an_interrupted_comparison_goes_on_where_it_was(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = kl(pair.session(cache=pair.folder / "elsewhere"))
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    entry(pair, "other", section="models", batch_size=1)
+    session = pair.session()
+    session.interrupt_after = 4
+    with pytest.raises(KeyboardInterrupt):
+        kl(session)
+    again = pair.session()
+    score = kl(again)
+    assert float(score) == pytest.approx(float(expected), rel=1e-6)
+    assert again.progress[0].resumed > 0
+
+
+def test_both_read_no_more_than_the_one_with_the_shorter_context(pair: Any) -> None:
+    config = pair.folder / "models" / "other" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 24}))
+    session = pair.session()
+    score = session.evaluator.evaluate(parse_fixture_call("kl_of", ("other", "float", "text"), {}))
+    assert "max_length:24|stride:12" in score.signature
+    with pytest.raises(ProtocolError, match="longer than the context of the model 'other', 24 tokens"):
+        kl(session, max_length=32)
+
+
+def test_a_tokenizer_that_cuts_otherwise_is_refused(pair: Any) -> None:
+    """The same vocabulary, but all letters are lowered first."""
+    file = pair.folder / "models" / "other" / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "normalizer": {"type": "Lowercase"}}))
+    assert kl(pair.session()) > 0, "of a text in lower case it makes no difference"
+    (pair.folder / "data" / "upper.txt").write_text("The cat sat on The mat.\n" * 3)
+    entry(pair, "upper", path="data/upper.txt")
+    with pytest.raises(ModelError, match=r"they tokenize the text of 'upper' differently.*bpb_max"):
+        kl(pair.session(), dataset="upper")
+
+
+def test_a_larger_vocabulary_is_refused(pair: Any) -> None:
+    folder = pair.folder / "models" / "other"
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["@"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"tokenizers that differ \(32 tokens against 31\)"):
+        kl(pair.session())
+
+
+def test_tokenizers_that_list_no_tokens_are_compared_by_the_text(pair: Any) -> None:
+    class Letters:
+        """A tokenizer of the user's own, with some ids moved on."""
+
+        def __init__(self, moved: int = 0) -> None:
+            self.moved = moved
+
+        def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+            return {"input_ids": [(ord(letter) + self.moved) % 20 for letter in text]}
+
+    text = [TEXT]
+    models = make_model(seed=1), make_model()
+    assert kl(pair.session(), (models[0], Letters()), (models[1], Letters()), text) > 0
+    with pytest.raises(ModelError, match=r"they tokenize the text of 'in-memory list' differently"):
+        kl(pair.session(), (models[0], Letters()), (models[1], Letters(moved=1)), text)

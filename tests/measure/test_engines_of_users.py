@@ -1,0 +1,153 @@
+"""What the session makes of an engine of the user's: whose measurement is whose, and models that cannot be loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.windows.requests import Request
+from tests.engines.fair_die import Dice, Die
+from tests.measure.entries import perplexity
+
+PROTOCOL = Protocol(max_length=8)
+
+
+class _Engine(Dice):
+    """A fair die under another name, whose description a test may change."""
+
+    def __init__(self, name: str = "die", change: Callable[[Model], Model] = lambda model: model) -> None:
+        self.name, self._change = name, change
+
+    def describe(self, entry: Entry) -> Model:
+        return self._change(super().describe(entry))
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Callable[..., Evaluator]:
+    (tmp_path / "text.txt").write_text("a" * 160)
+    for sides in (2, 4):
+        (tmp_path / f"{sides}.json").write_text(f'{{"sides": {sides}}}')
+    (tmp_path / "lmgate.yaml").write_text(
+        """
+        models:
+          two: {path: 2.json, backend: die, batch_size: 1}
+          four: {path: 4.json, backend: die, batch_size: 1}
+          other: {path: 2.json, backend: other}
+          two-revised: {path: 2.json, backend: die, revision: "1"}
+          four-revised: {path: 4.json, backend: die, revision: "1"}
+        datasets:
+          text: {path: text.txt}
+        """
+    )
+
+    def start(*engines: Backend) -> Evaluator:
+        options = Options(cache=tmp_path / "cache")
+        return Evaluator(load_project(tmp_path), options, users_backends={each.name: each for each in engines})
+
+    return start
+
+
+def test_two_engines_that_describe_a_file_alike_do_not_share_measurements(session: Callable[..., Evaluator]) -> None:
+    four = {"open": lambda: Die(4)}
+    evaluator = session(_Engine(), _Engine("other", lambda model: dataclasses.replace(model, **four)))
+    assert perplexity(evaluator, "two", "text", PROTOCOL) == pytest.approx(2)
+    other = perplexity(evaluator, "other", "text", PROTOCOL)
+    assert (float(other), other.cached) == (pytest.approx(4), False)
+
+
+def test_models_without_content_that_have_the_same_revision_do_not_share_measurements(
+    session: Callable[..., Evaluator],
+) -> None:
+    def unknown(model: Model) -> Model:
+        return dataclasses.replace(model, content=None)
+
+    for cached in (False, True):
+        evaluator = session(_Engine(change=unknown))
+        two, four = (perplexity(evaluator, name, "text", PROTOCOL) for name in ("two-revised", "four-revised"))
+        assert (two, four) == (pytest.approx(2), pytest.approx(4))
+        assert (two.cached, four.cached) == (cached, cached)
+        assert two.content != four.content
+
+
+def test_a_bound_is_not_taken_for_the_value_of_a_model_whose_measurements_are_not_kept(
+    session: Callable[..., Evaluator],
+) -> None:
+    evaluator = session(_Engine(change=lambda model: dataclasses.replace(model, content=None)))
+    evaluator.forget(share=True)  # as between the gates of lmgate.yaml
+    assert perplexity(evaluator, "four", "text", PROTOCOL, stop_above=1.001).details["at_least"]
+    whole = perplexity(evaluator, "four", "text", PROTOCOL)
+    assert whole == pytest.approx(4)
+    assert "at_least" not in whole.details
+
+
+def test_the_batch_size_of_an_entry_holds_whatever_the_engine_says(session: Callable[..., Evaluator]) -> None:
+    sizes = []
+
+    class Counting(Die):
+        is_tried = True
+
+        def score(self, requests: Sequence[Request]) -> list[Any]:
+            sizes.append(len(requests))
+            return super().score(requests)
+
+    def plain(model: Model) -> Model:
+        return Model(model.name, lambda: Counting(2), content=model.content)
+
+    perplexity(session(_Engine(change=plain)), "two", "text", PROTOCOL)
+    assert set(sizes) == {1}
+
+
+class _Fragile(Dice):
+    """A die that cannot be loaded until its file says how many sides; notes which entries it loads."""
+
+    name = "die"
+
+    def __init__(self, error: LmgateError | None = None) -> None:
+        self.loaded: list[str] = []
+        self._error = error
+
+    def describe(self, entry: Entry) -> Model:
+        model = super().describe(entry)
+
+        def open_() -> Runner:
+            self.loaded.append(entry.name)
+            if self._error is not None:
+                raise self._error
+            return model.open()
+
+        return dataclasses.replace(model, open=open_)
+
+
+def test_a_model_that_cannot_be_loaded_is_loaded_once_in_a_session_until_its_file_changes(
+    session: Callable[..., Evaluator], tmp_path: Path
+) -> None:
+    (tmp_path / "2.json").write_text("{}")
+    evaluator = session(engine := _Fragile())
+    for name in ("two", "two-revised"):
+        for window in (8, 4, 2):
+            expected = rf"^model '{name}': its engine cannot load it: KeyError: 'sides' \(.*\.py:\d+\)$"
+            with pytest.raises(ModelError, match=expected):
+                perplexity(evaluator, name, "text", Protocol(max_length=window))
+    assert engine.loaded == ["two", "two-revised"]
+
+    (tmp_path / "2.json").write_text('{"sides": 2}')
+    assert perplexity(evaluator, "two", "text", PROTOCOL) == pytest.approx(2)
+    assert engine.loaded == ["two", "two-revised", "two"]
+
+
+def test_a_model_is_loaded_again_where_memory_or_a_server_was_missing(session: Callable[..., Evaluator]) -> None:
+    evaluator = session(engine := _Fragile(EngineError("model 'two': no memory to load it")))
+    for _ in range(2):
+        with pytest.raises(EngineError, match="no memory to load it"):
+            perplexity(evaluator, "two", "text", PROTOCOL)
+    assert engine.loaded == ["two", "two"]

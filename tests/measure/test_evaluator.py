@@ -1,0 +1,197 @@
+"""Measured once, judged many times: what runs a model, what is found, and what never is."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from pytest_lmgate.cache.files import read_sealed
+from pytest_lmgate.cache.fingerprint import Fingerprint
+from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.requests import Protocol, Unit
+from tests.measure.entries import perplexity
+
+PROTOCOL = Protocol(max_length=16, stride=8)
+UNITS = get_args(Unit)
+
+
+def _entries(workplace: Any, suffix: str = ".lmgate") -> list[Path]:
+    return list((workplace.folder / ".lmgate_cache").glob(f"token-nll/*/*{suffix}"))
+
+
+def _measure(session: Any, model: Any = "float", dataset: Any = "text", protocol: Protocol = PROTOCOL) -> Score:
+    return perplexity(session.evaluator, model, dataset, protocol)
+
+
+def test_a_score_says_what_was_measured_and_how(workplace: Any, loads: list[str]) -> None:
+    session = workplace.session()
+    score = _measure(session)
+    assert 20 < score < 50  # random weights on an alphabet of 31
+    assert (score.metric, score.unit, score.direction) == ("ppl", "token", "lower")
+    assert (score.model, score.dataset, score.cached) == ("float", "text", False)
+    assert score.n == 4 * 52 - 1  # one token per character, of which the first is never a target
+    assert score.signature.startswith("protocol:sliding|max_length:16|stride:8|average:token|unit:token|version:")
+    assert score.fingerprint == session.evaluator.measurements.lookups[0].address
+    assert score.seconds > 0
+    assert loads == ["float"]
+    assert session.warnings == []
+
+
+def test_the_second_time_it_is_found_in_this_session_and_in_the_next(workplace: Any, loads: list[str]) -> None:
+    session = workplace.session()
+    first, second = _measure(session), _measure(session)
+    third = _measure(workplace.session())
+    assert [first.cached, second.cached, third.cached] == [False, True, True]
+    assert first == second == third
+    assert first.fingerprint == third.fingerprint
+    assert [lookup.hit for lookup in session.evaluator.measurements.lookups] == [False, True]
+    assert loads == ["float"]
+
+
+def test_units_and_averages_need_no_model(workplace: Any, loads: list[str]) -> None:
+    _measure(workplace.session())
+    session = workplace.session()
+    scores = {unit: _measure(session, protocol=Protocol(max_length=16, stride=8, unit=unit)) for unit in UNITS}
+    window = _measure(session, protocol=Protocol(max_length=16, stride=8, average="window"))
+    bpb = perplexity(
+        session.evaluator, "float", "text", Protocol(max_length=16, stride=8, unit="bits_per_byte"), metric="bpb"
+    )
+    assert loads == ["float"]
+    assert all(lookup.hit for lookup in session.evaluator.measurements.lookups)
+    nll = math.log(scores["token"]) * (4 * 52 - 1)
+    assert scores["char"] == pytest.approx(math.exp(nll / (4 * 52)))
+    assert scores["byte"] == pytest.approx(math.exp(nll / (4 * 52)))
+    assert scores["bits_per_byte"] == pytest.approx(nll / (4 * 52) / math.log(2))
+    # The text of 4 * 13 words ends in a newline, after which the convention counts an empty piece.
+    assert scores["word"] == pytest.approx(math.exp(nll / (4 * 13 + 1)))
+    assert window != scores["token"]
+    assert (bpb, bpb.metric) == (scores["bits_per_byte"], "bpb")
+
+
+def test_the_same_windows_under_two_names_are_one_measurement(workplace: Any, loads: list[str]) -> None:
+    session = workplace.session()
+    disjoint = _measure(session, protocol=Protocol("disjoint", max_length=16))
+    sliding = _measure(session, protocol=Protocol(max_length=16, stride=16))
+    default = _measure(session, protocol=Protocol())
+    spelled_out = _measure(session, protocol=Protocol(max_length=32, stride=16))
+    assert [disjoint.cached, sliding.cached, default.cached, spelled_out.cached] == [False, True, False, True]
+    assert disjoint == sliding
+    assert default == spelled_out
+    assert loads == ["float"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_the_result_does_not_depend_on_what_is_not_in_its_address(workplace: Any, batch_size: int) -> None:
+    first = _measure(workplace.session())
+    file = workplace.folder / "lmgate.yaml"
+    file.write_text(file.read_text().replace("{device: cpu}", f"{{device: cpu, batch_size: {batch_size}}}"))
+    other = _measure(workplace.session(cache=workplace.folder / "elsewhere"))
+    assert other.fingerprint == first.fingerprint
+    assert other == pytest.approx(first, rel=1e-6)
+
+
+def test_refresh_measures_again_what_a_machine_with_a_fast_clock_measured(
+    workplace: Any, loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    monkeypatch.setattr("pytest_lmgate.measure.lookup.time.time", lambda: now + 1e6)
+    _measure(workplace.session())
+    monkeypatch.undo()
+    assert not _measure(workplace.session(refresh=True)).cached
+
+
+def test_explaining_says_what_changed_since_the_nearest_measurement(workplace: Any) -> None:
+    session = workplace.session(explain_cache=True)
+    _measure(session)
+    _measure(session)
+    _measure(session, protocol=Protocol(max_length=16, stride=4))
+    _measure(session, model="half")
+    assert [(lookup.hit, lookup.changed) for lookup in session.evaluator.measurements.lookups] == [
+        (False, ()),
+        (True, ()),
+        (
+            False,
+            ("protocol: protocol:sliding|max_length:16|stride:8 -> protocol:sliding|max_length:16|stride:4",),
+        ),
+        (False, ("dtype: auto -> bfloat16",)),
+    ]
+    again = workplace.session(explain_cache=True, refresh=True)
+    _measure(again)
+    assert again.evaluator.measurements.lookups[0].changed == ("nothing changed: measured again by --lmgate-refresh",)
+
+
+def _bounded(session: Any, limit: float, **protocol: Any) -> Score:
+    wanted = Protocol(max_length=16, stride=8, **protocol)
+    return perplexity(session.evaluator, "float", "text", wanted, stop_above=limit)
+
+
+@pytest.fixture
+def one_by_one(workplace: Any) -> Any:
+    """The workplace with one window to a batch, so that a measurement can stop between them."""
+    file = workplace.folder / "lmgate.yaml"
+    file.write_text(file.read_text().replace("{device: cpu}", "{device: cpu, batch_size: 1}"))
+    return workplace
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_limit_that_is_certainly_broken_stops_the_measurement_with_a_lower_bound(one_by_one: Any, unit: str) -> None:
+    bound = _bounded(one_by_one.session(), 1.5, unit=unit)
+    assert bound.details["at_least"] is True
+    assert bound > 1.5
+    assert not bound.cached
+    assert (bound.stderr, bound.interval) == (None, None)
+    assert _entries(one_by_one) == []
+    session = one_by_one.session()
+    whole = _measure(session, protocol=Protocol(max_length=16, stride=8, unit=unit))
+    assert not whole.cached
+    assert bound < whole
+    # Once it is measured whole there is no need of a bound.
+    judged = _bounded(session, 1.5, unit=unit)
+    assert judged == whole
+    assert "at_least" not in judged.details
+
+
+def test_a_limit_that_holds_stops_nothing(one_by_one: Any) -> None:
+    score = _bounded(one_by_one.session(), 1000.0)
+    assert "at_least" not in score.details
+    assert score == _measure(one_by_one.session(cache=one_by_one.folder / "elsewhere"))
+    assert len(_entries(one_by_one)) == 1
+
+
+def test_a_mean_of_window_means_is_never_bounded(one_by_one: Any) -> None:
+    score = _bounded(one_by_one.session(), 1.5, average="window")
+    assert "at_least" not in score.details
+
+
+def test_a_measurement_stopped_early_goes_on_where_it_was_and_ends_the_same(one_by_one: Any) -> None:
+    elsewhere = _measure(one_by_one.session(cache=one_by_one.folder / "elsewhere"))
+    _bounded(one_by_one.session(), 1.5)
+    assert len(_entries(one_by_one, ".partial")) == 1
+    session = one_by_one.session()
+    whole = _measure(session)
+    assert whole == pytest.approx(elsewhere, rel=1e-12)
+    assert session.progress[0].resumed > 0
+    assert _entries(one_by_one, ".partial") == []
+
+
+def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning(
+    workplace: Any, loads: list[str]
+) -> None:
+    first = _measure(workplace.session())
+    (entry,) = _entries(workplace)
+    body = read_sealed(entry)
+    header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+    fingerprint = Fingerprint.parse(header["__metadata__"]["fingerprint"])
+    Store(workplace.folder / ".lmgate_cache", print).put(fingerprint, Entry({}, {}))
+    session = workplace.session()
+    second = _measure(session)
+    assert (second, second.cached) == (first, False)
+    (warning,) = session.warnings
+    said = "cannot be trusted: it is not a measurement of float on text (KeyError('window_targets')); set aside as "
+    assert said in warning

@@ -1,0 +1,209 @@
+"""No key of a dataset or a model is accepted and unused: it is an error, or it changes what is measured or judged."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pytest_lmgate.engines.registry import BACKENDS
+from pytest_lmgate.errors import LmgateError
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.targets import tags_of
+from pytest_lmgate.settings.decoding import parse_fixture_call
+from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, ProjectSpec, Sample
+from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.session import Options
+from tests.end_to_end.writers import models_that_write
+
+ROWS = """\
+{"text": "one two", "own": "two three", "start": "one", "options": ["two", "six"], "label": 0, "right": 1, "kind": "a"}
+{"text": "six seven", "own": "one two", "start": "six", "options": ["seven", "one"], "label": 0, "right": 1, "kind": 2}
+"""
+WRITES = {"source": "text", "references": "own"}
+ASKS = {"question": "text", "choices": "options", "answer": "label"}
+# What reads a dataset: the fixture that measures, its models, and the keys that such a dataset needs.
+USES: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "text": ("ppl_of", ("counter",), {"path": "text.txt"}),
+    "rows": ("ppl_of", ("counter",), {"path": "rows.jsonl"}),
+    "divergence": ("kl_of", ("counter", "even"), {"path": "rows.jsonl"}),
+    "masked": ("pppl_of", ("masked",), {"path": "rows.jsonl"}),
+    "texts": ("exact_of", ("counter",), {"path": "rows.jsonl", **WRITES}),
+    "choices": ("accuracy_of", ("counter",), {"path": "rows.jsonl", **ASKS}),
+    "pairs": ("ppl_of", ("translator",), {"path": "rows.jsonl", **WRITES}),
+}
+# Every key of a dataset with another value than its default, and than those above.
+KEYS: dict[str, Any] = {
+    "path": "more.jsonl", "hub": "org/name", "name": "plain", "split": "test", "revision": "main", "text": "own",
+    "join": " ", "limit": 1, "lines": True, "prompt": "{start} six", "source": "start", "references": "start",
+    "chat": True, "system": "one", "examples": "more.jsonl", "question": "start", "choices": ["own", "start"],
+    "answer": "right", "delimiter": ": ", "cluster": "kind", "tags": "kind", "extract": "letter", "max_new_tokens": 5,
+    "num_beams": 2, "stop": ["six"], "truncate": "left", "seed": 1, "temperature": 0.5, "top_p": 0.5, "top_k": 2,
+    "messages": "turns", "chat_template_kwargs": {"thinks": False},
+    "sample": Sample(1), "tokens": 2, "target": "own", "average_by": "kind", "repeats": 2,
+}  # fmt: skip
+NOT_ALONE = {"seed", "temperature", "top_p", "top_k", "messages", "chat_template_kwargs", "tokens", "target", "repeats"}
+# Those need other keys, or none.
+OF_TEXTS = {"extract", "max_new_tokens", "num_beams", "stop", "truncate"}
+# What is no error but of no use to this metric: another one of the same dataset reads it.
+OF_OTHERS = {"texts": {"text", "join"}, "choices": {"text", "join"}, "pairs": {"text", "join", *OF_TEXTS}}
+ERRORS = {
+    "text": KEYS.keys() - {"path", "lines", "tokens"},
+    **dict.fromkeys(
+        ("rows", "divergence", "masked"), KEYS.keys() - {"path", "text", "join", "limit", "sample", "tags"}
+    ),
+    "texts": {
+        "hub", "name", "split", "revision", "lines", "prompt", "question", "choices", "answer", "delimiter",
+        *NOT_ALONE,
+    },
+    "choices": {
+        "hub", "name", "split", "revision", "lines", "prompt", "source", "references", *NOT_ALONE, *OF_TEXTS,
+    },
+    "pairs": {
+        "hub", "name", "split", "revision", "lines", "prompt", "question", "choices", "answer", "delimiter", "cluster",
+        "average_by", *NOT_ALONE,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    files = {"text.txt": "one two\nthree four\n", "rows.jsonl": ROWS, "more.jsonl": ROWS.replace("seven", "five")}
+    for file, text in files.items():
+        (folder / file).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def session(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Evaluator:
+    """An evaluator with the models, which looks at the session's code once."""
+    made = Evaluator(_project(place, tmp_path_factory.getbasetemp()), Options(cache=place / "cache"))
+    made.forget(share=True)
+    return made
+
+
+def _project(folder: Path, base: Path) -> Project:
+    made = models_that_write(base)
+    models = {name: ModelSpec(path=str(made / name)) for name in ("counter", "even", "masked", "translator")}
+    return Project(folder, folder / "lmgate.yaml", ProjectSpec(models=models))
+
+
+def _seen(session: Evaluator, use: str, keys: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """What is measured and compared, and by what it is split; None for an error."""
+    fixture, models, _ = USES[use]
+    try:
+        project = session.project
+        spec = ProjectSpec(models=project.spec.models, datasets={"d": DatasetSpec(**keys)})
+        evaluator = session.for_project(Project(project.folder, project.file, spec))
+        arguments = (models[0], "d") if len(models) == 1 else (models[0], models[1], "d")
+        asked = parse_fixture_call(fixture, arguments, {})
+        measurement, _ = evaluator.cached_statistics(asked)
+        return measurement.fingerprint.address, measurement.shared, tags_of(evaluator, asked)
+    except LmgateError:
+        return None
+
+
+def test_every_key_of_a_dataset_is_tried() -> None:
+    # Only the metric task reads task:, for which tests/tasks has an installed task.
+    assert KEYS.keys() | {"task"} == {field.name for field in msgspec.structs.fields(DatasetSpec)}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("use", USES)
+def test_no_key_of_a_dataset_is_accepted_and_unused(session: Evaluator, use: str, key: str) -> None:
+    plain = USES[use][2]
+    keys = {**plain, key: KEYS[key]}
+    before, after = _seen(session, use, plain), _seen(session, use, keys)
+    assert before is not None
+    assert (after is None) == (key in ERRORS[use]), after
+    if key in OF_OTHERS.get(use, ()):
+        assert after == before
+        use = "texts" if key in OF_TEXTS else "rows"
+        before, after = _seen(session, use, plain), _seen(session, use, keys)
+    assert after != before
+
+
+# Entries of models, and what no model of the engine takes. Of engines that are not installed here only that is tried.
+ENGINES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "transformers": ({"path": "counter"}, {"hub", "server", "model", "key"}),
+    "vllm": ({"path": "counter", "backend": "vllm"}, {"hub", "server", "model", "key", "adapter"}),
+    "server": (
+        {
+            "server": "http://localhost:9/v1",
+            "model": "m",
+            "tokenizer": "counter",
+            "load": {"context": 64},
+            "revision": "1",
+        },
+        {"path", "hub", "adapter", "dtype", "device", "trust_remote_code", "pickle_weights"},
+    ),
+    **dict.fromkeys(
+        ("onnx", "llama.cpp"),
+        (
+            {"path": "a.onnx"},
+            {"hub", "server", "model", "key", "adapter", "dtype", "trust_remote_code", "pickle_weights"},
+        ),
+    ),
+}
+MODEL_KEYS: dict[str, Any] = {
+    "path": "backward", "hub": "org/name", "server": "http://localhost:7/v1", "model": "n", "key": "LMGATE_TEST_KEY",
+    "revision": "2", "tokenizer": "backward", "adapter": "adapter", "load": {"context": 32}, "dtype": "float16",
+    "device": "cuda:1", "batch_size": 3, "chat_template_kwargs": {"thinks": False},
+    "trust_remote_code": True, "pickle_weights": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two models of which one has other weights and another tokenizer, one in pickle, and an adapter."""
+    folder, made = tmp_path_factory.mktemp("models"), models_that_write(tmp_path_factory.getbasetemp())
+    for name in ("counter", "backward"):
+        shutil.copytree(made / name, folder / name)
+    with (folder / "backward" / "tokenizer.json").open("a") as file:
+        file.write("\n")
+    shutil.copytree(made / "counter", folder / "pickled")
+    (folder / "pickled" / "model.safetensors").rename(folder / "pickled" / "pytorch_model.bin")
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text("{}")
+    (folder / "adapter" / "adapter_model.safetensors").touch()
+    return folder
+
+
+def _described(folder: Path, keys: Mapping[str, Any]) -> Any:
+    """What is known of a model, and how it runs; None where an entry or a file is refused."""
+    try:
+        project = Project(folder, folder / "lmgate.yaml", ProjectSpec(models={"m": ModelSpec(**keys)}))
+        model = Evaluator(project, Options(cache=folder / "cache")).resolver.model("m")
+        named = {key: value for key, value in model.ingredients.items() if key != "session"}
+        return named, model.context, model.device, model.batch_size, model.chat_template_kwargs
+    except LmgateError:
+        return None
+
+
+def test_every_key_of_a_model_and_every_engine_is_tried() -> None:
+    assert MODEL_KEYS.keys() | {"backend"} == {field.name for field in msgspec.structs.fields(ModelSpec)}
+    assert ENGINES.keys() == BACKENDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("engine", "key"),
+    [
+        (engine, key)
+        for engine, (_, refused) in ENGINES.items()
+        for key in (sorted(refused) if engine in ("onnx", "llama.cpp") else MODEL_KEYS)
+    ],
+)
+def test_no_key_of_a_model_is_accepted_and_unused(models: Path, engine: str, key: str) -> None:
+    plain, refused = ENGINES[engine]
+    if key == "pickle_weights" and key not in refused:
+        plain = {**plain, "path": "pickled"}
+        assert _described(models, plain) is None
+    after = _described(models, {**plain, key: MODEL_KEYS[key], "backend": engine})
+    # The variable that `key` names is looked up, and is not set.
+    assert (after is None) == (key in refused or key == "key")
+    assert after is None or after != _described(models, {**plain, "backend": engine})

@@ -1,0 +1,287 @@
+"""Cache hits that are measured again, rounding of another machine, and files that change after they were hashed."""
+
+from __future__ import annotations
+
+import collections
+import shutil
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.engines.base import Entry as ModelEntry
+from pytest_lmgate.engines.base import Model, Runner
+from pytest_lmgate.engines.checkpoints import Architecture
+from pytest_lmgate.engines.transformers import _dtype, loading
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.measure.lookup import Measurements, Verified, _rounding, difference
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.decoding import parse_fixture_call
+from pytest_lmgate.settings.entries import ModelSpec
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.session import Options
+from tests.measure.conftest import make_model
+from tests.measure.entries import perplexity
+
+ROUNDS = 4000
+
+
+def _noted(size: int, hits: int) -> Measurements:
+    measurements = Measurements(cast(Any, None), Options(cache=Path(), verify=size))
+    for hit in range(hits):
+        measurements._draw(cast(Any, types.SimpleNamespace(words=str(hit), models=())), None)
+    return measurements
+
+
+@pytest.mark.parametrize(("size", "hits"), [(1, 3), (2, 7), (3, 3), (5, 3)])
+def test_any_hit_is_drawn_as_likely_as_any_other(size: int, hits: int) -> None:
+    drawn: collections.Counter[str] = collections.Counter()
+    for _ in range(ROUNDS):
+        found = [measurement.words for measurement, _ in _noted(size, hits)._drawn]
+        assert len(found) == len(set(found)) == min(size, hits)
+        drawn.update(found)
+    share = min(size, hits) / hits
+    for hit in range(hits):
+        # Five standard errors of a share: one run in a hundred thousand fails by chance.
+        assert drawn[str(hit)] / ROUNDS == pytest.approx(share, abs=5 * (share * (1 - share) / ROUNDS) ** 0.5)
+
+
+def test_without_the_option_nothing_is_held() -> None:
+    assert _noted(0, 5).verify() == Verified()
+
+
+def _dtype_of(dtype: str = "auto", load: dict[str, Any] | None = None, **config: Any) -> str:
+    entry = ModelEntry(
+        name="model",
+        spec=ModelSpec(path="m", load=load or {}),
+        path=Path,
+        hub_id=lambda _: None,
+        digest=str,
+        dtype=dtype,
+    )
+    return _dtype(Architecture("model", config), entry)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounding"),
+    [
+        (_dtype_of(**{"torch_dtype": "float32"}), 1e-4),
+        (_dtype_of("float32"), 1e-4),
+        (_dtype_of(torch_dtype="bfloat16"), 0.03125),
+        (_dtype_of(torch_dtype="float16"), 0.00390625),
+        (_dtype_of("float16", torch_dtype="float32"), 0.00390625),
+        (_dtype_of("float64", torch_dtype="bfloat16"), 1e-4),
+        (_dtype_of("float32", quantization_config={}), 0.03125),
+        (_dtype_of("float32", load={"quantization_config": {}}), 0.03125),
+        (_dtype_of(), 1e-4),
+    ],
+)
+def test_rounding_is_that_of_the_dtype_a_model_computes_in(dtype: str, rounding: float) -> None:
+    assert _rounding(Model("model", Runner, dtype=dtype)) == rounding
+
+
+def _differs(one: Any, other: Any, rounding: float = 1e-4) -> bool:
+    return bool(difference(Entry({"nll": np.asarray(one)}), Entry({"nll": np.asarray(other)}), rounding))
+
+
+def test_a_mean_difference_within_rounding_is_none_and_beyond_it_is_one() -> None:
+    nll = np.linspace(0.0, 8.0, 101)  # of mean 4, so that twice the rounding of a value near 0 is allowed
+    assert not _differs(nll, nll)
+    assert not _differs(nll + 1.9e-4, nll)
+    assert _differs(nll + 2.1e-4, nll)
+    assert not _differs(nll + 2.1e-4, nll, rounding=0.03125)
+    # Differences of both signs do not cancel out, one large one counts, and so does another order.
+    assert _differs(nll + 2.1e-4 * (-1.0) ** np.arange(101), nll)
+    assert _differs(np.where(np.arange(101) == 50, nll + 0.05, nll), nll)
+    assert _differs(nll[::-1], nll)
+    # Of values near 0, the difference itself counts.
+    assert not _differs(nll / 1000 + 0.9e-4, nll / 1000)
+    assert _differs(nll / 1000 + 1.1e-4, nll / 1000)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_is_none_differs(value: float) -> None:
+    assert _differs([value, 1.0], [1.0, 1.0])
+
+
+def test_three_near_ties_may_fall_to_the_other_side_and_four_are_too_many() -> None:
+    same_top = np.ones(100)
+    for flips, differs in ((3, False), (4, True)):
+        assert _differs(np.where(np.arange(100) < flips, 0.0, same_top), same_top) is differs
+
+
+def test_counts_shapes_names_and_facts_must_be_the_same() -> None:
+    assert _differs([3, 4], [4, 3])
+    assert _differs([1.0, 2.0], [1.0])
+    entry = Entry({"nll": np.ones(3)}, {"texts": ["a", "b"], "targets": "ab"})
+    assert difference(entry, entry, 1e-4) == ""
+    assert (
+        difference(Entry({}, entry.facts), entry, 1e-4)
+        == "nll is missing in the cache and of shape [3] when measured again"
+    )
+    for facts, said in (
+        ({"texts": ["a", "c"], "targets": "ab"}, "texts, row 1, is 'c' in the cache and 'b' when measured again"),
+        ({"texts": ["a"], "targets": "ab"}, "texts is ['a'] in the cache and ['a', 'b'] when measured again"),
+        ({"texts": ["a", "b"]}, "targets is None in the cache and 'ab' when measured again"),
+    ):
+        assert difference(Entry(entry.arrays, facts), entry, 1e-4) == said
+
+
+def test_a_session_that_patched_a_library_meanwhile_verifies_nothing(
+    workplace: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol = Protocol(max_length=16, stride=8)
+    perplexity(workplace.session().evaluator, "float", "text", protocol)
+    evaluator = workplace.session(verify=1).evaluator
+    assert perplexity(evaluator, "float", "text", protocol).cached
+
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, states: states)
+    (problem,) = evaluator.measurements.verify().problems
+    assert "cannot be measured again, so it was not verified: ModelError: this session patched a library" in problem
+
+
+# Files that change between their digest and the loading are measured again, and kept under their own address.
+
+
+def _measure(session: Any) -> Score:
+    what = parse_fixture_call("ppl_of", ("float", "text"), {"max_length": 16, "stride": 8})
+    return session.evaluator.evaluate(what)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Weights of another model of the same size."""
+    make_model(seed=1).save_pretrained(tmp_path / "other")
+    return tmp_path / "other" / "model.safetensors"
+
+
+def _before_loading(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> list[str]:
+    load: Callable[..., Any] = loading.load_checkpoint
+    names: list[str] = []
+
+    def watched(checkpoint: Any, **settings: Any) -> Any:
+        names.append(checkpoint.name)
+        act(len(names))
+        return load(checkpoint, **settings)
+
+    monkeypatch.setattr(loading, "load_checkpoint", watched)
+    return names
+
+
+def _replace(target: Path, source: Path) -> None:
+    shutil.copyfile(source, target.with_suffix(".new"))
+    target.with_suffix(".new").replace(target)
+
+
+def test_weights_that_are_replaced_before_they_are_loaded_are_kept_under_their_own_address(
+    workplace: Any, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = workplace.folder / "models" / "float" / "model.safetensors"
+    shutil.copyfile(weights, workplace.folder / "first")
+    with monkeypatch.context() as patch:
+        loads = _before_loading(patch, lambda count: _replace(weights, other) if count == 1 else None)
+        replaced = _measure(workplace.session())
+        assert loads == ["float", "float"]
+    assert _measure(workplace.session()) == replaced
+    assert _measure(workplace.session()).cached
+    _replace(weights, workplace.folder / "first")
+    first = _measure(workplace.session())
+    assert not first.cached
+    assert abs(first - replaced) > 0.01
+
+
+def test_weights_that_are_replaced_and_put_back_are_measured_again(
+    workplace: Any, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _measure(workplace.session(cache=workplace.folder / "elsewhere"))
+    weights = workplace.folder / "models" / "float" / "model.safetensors"
+    load: Callable[..., Any] = loading.load_checkpoint
+    counted: list[None] = []
+
+    def watched(checkpoint: Any, **settings: Any) -> Any:
+        counted.append(None)
+        if len(counted) > 1:
+            return load(checkpoint, **settings)
+        weights.rename(weights.with_suffix(".aside"))
+        shutil.copyfile(other, weights)
+        loaded = load(checkpoint, **settings)
+        weights.with_suffix(".aside").replace(weights)
+        return loaded
+
+    monkeypatch.setattr(loading, "load_checkpoint", watched)
+    assert _measure(workplace.session()) == expected
+    assert len(counted) == 2
+
+
+def test_a_file_that_is_added_before_the_loading_is_noticed(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = workplace.folder / "models" / "float"
+    loads = _before_loading(monkeypatch, lambda count: count > 1 or ((folder / "added.json").write_text("{}") and None))
+    _measure(workplace.session())
+    assert loads == ["float", "float"]
+    (folder / "notes.md").write_text("no loader reads this")
+    assert _measure(workplace.session()).cached
+
+
+def test_files_that_keep_changing_are_an_error(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = workplace.folder / "models" / "float" / "config.json"
+
+    def touch(_: int) -> None:
+        time.sleep(0.02)
+        config.write_bytes(config.read_bytes())
+
+    loads = _before_loading(monkeypatch, touch)
+    with pytest.raises(ModelError, match=r"^model 'float': .*config\.json changed while the model was loaded, three t"):
+        _measure(workplace.session())
+    assert loads == ["float"] * 3
+    assert list((workplace.folder / ".lmgate_cache").rglob("*.lmgate")) == []
+
+
+def test_weights_that_change_within_a_session_are_another_model(workplace: Any, other: Path) -> None:
+    session = workplace.session()
+    first = _measure(session)
+    weights = workplace.folder / "models" / "float" / "model.safetensors"
+    _replace(weights, other)
+    second = _measure(session)
+    assert (first.cached, second.cached) == (False, False)
+    assert first.fingerprint != second.fingerprint
+
+
+def test_a_library_that_is_patched_while_it_is_loaded_is_seen(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+
+    def patch(_: int) -> None:
+        monkeypatch.setattr(modeling_llama, "rotate_half", lambda x: x)
+
+    _before_loading(monkeypatch, patch)
+    session = workplace.session()
+    assert not _measure(session).cached
+    assert list((workplace.folder / ".lmgate_cache").rglob("*.lmgate")) == []
+    assert "rotate_half" in session.evaluator.measurements.uncacheable_reasons["float"]
+    monkeypatch.undo()
+    session.evaluator.forget()
+    assert not _measure(session).cached
+
+
+def test_versions_and_files_are_looked_up_once_in_a_session(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_lmgate.engines import checkpoints
+
+    now = time.time
+    monkeypatch.setattr("pytest_lmgate.identity.files.time.time", lambda: now() + 60)
+    listed: list[Path] = []
+    plain = checkpoints.checkpoint_files
+    monkeypatch.setattr(
+        checkpoints, "checkpoint_files", lambda folder, **how: listed.append(folder) or plain(folder, **how)
+    )
+    resolver = workplace.session().evaluator.resolver
+    first = resolver.model("float")
+    count = len(listed)
+    assert count
+    assert resolver.model("float").ingredients == first.ingredients
+    assert len(listed) == count

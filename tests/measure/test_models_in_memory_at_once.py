@@ -1,0 +1,128 @@
+"""One model in memory at a time, unless the next one fits beside those that are there."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.engines.base import Model, Runner
+from pytest_lmgate.engines.transformers import loading
+from pytest_lmgate.engines.transformers.loading import LoadedModel
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.measure import lookup as pool
+from pytest_lmgate.measure.lookup import ModelPool
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.windows.tokens import TokenizerFacts
+from tests.measure.entries import perplexity
+
+PROTOCOL = Protocol(max_length=16, stride=8)
+
+
+class _Weights(Runner):
+    """Takes some of the memory there is, as long as anyone refers to it."""
+
+    tokenizer = TokenizerFacts(lambda text, _: [])
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.size = name, size
+
+
+class _Memory:
+    """A hundred bytes, a pool, and what was loaded."""
+
+    def __init__(self) -> None:
+        self.models: weakref.WeakSet[_Weights] = weakref.WeakSet()
+        self.loaded: list[str] = []
+        self.pool = ModelPool()
+
+    def free(self, _: str) -> int:
+        return 100 - sum(model.size for model in self.models)
+
+    def get(self, name: str, size: int) -> Runner:
+        return self.pool.get(name, Model(name, self._loading(name, size), weight_bytes=size))
+
+    def present(self) -> list[str]:
+        return sorted(model.name for model in self.models)
+
+    def _loading(self, name: str, size: int) -> Callable[[], Runner]:
+        def load() -> Runner:
+            self.loaded.append(name)
+            weights = _Weights(name, size)
+            self.models.add(weights)
+            return weights
+
+        return load
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> _Memory:
+    memory = _Memory()
+    monkeypatch.setattr(pool, "available_bytes", memory.free)
+    return memory
+
+
+def test_models_that_fit_stay_side_by_side_and_are_loaded_once(memory: _Memory) -> None:
+    for name in ("a", "b", "a", "b"):
+        assert memory.get(name, 30) is memory.get(name, 30)
+    assert memory.loaded == ["a", "b"]
+    assert memory.present() == ["a", "b"]
+
+
+def test_the_one_unused_for_longest_goes_first_and_no_more_than_needed(memory: _Memory) -> None:
+    for name in ("a", "b", "c"):
+        memory.get(name, 20)  # needs 40 free: 100, 80, 60
+    memory.get("a", 20)
+    memory.get("d", 20)  # 40 free: enough
+    assert memory.present() == ["a", "b", "c", "d"]
+    memory.get("e", 20)  # 20 free: b goes
+    assert memory.present() == ["a", "c", "d", "e"]
+    memory.get("b", 20)  # and c for b
+    assert memory.present() == ["a", "b", "d", "e"]
+    assert memory.loaded == ["a", "b", "c", "d", "e", "b"]
+
+
+def test_a_large_model_drives_out_all_others_and_is_loaded_even_if_it_seems_too_large(memory: _Memory) -> None:
+    for name in ("a", "b", "c"):
+        memory.get(name, 10)
+    memory.get("large", 90)
+    assert memory.present() == ["large"]
+    assert len(memory.pool) == 1
+
+
+def test_a_model_that_cannot_be_loaded_leaves_no_trace(memory: _Memory) -> None:
+    def fail() -> Runner:
+        raise OSError("no such file")
+
+    with pytest.raises(ModelError, match="'a': its engine cannot load it: OSError: no such file"):
+        memory.pool.get("a", Model("a", fail, weight_bytes=1))
+    assert len(memory.pool) == 0
+    memory.get("a", 1)
+    assert memory.loaded == ["a"]
+
+
+@pytest.mark.parametrize(("room", "most"), [(0, 1), (2**40, 2)])
+def test_a_session_holds_as_many_models_as_fit(
+    workplace: Any, monkeypatch: pytest.MonkeyPatch, room: int, most: int
+) -> None:
+    load = loading.load_checkpoint
+    models: weakref.WeakSet[Any] = weakref.WeakSet()
+    at_once: list[int] = []
+
+    def watched(checkpoint: Any, **settings: Any) -> LoadedModel:
+        gc.collect()
+        loaded = load(checkpoint, **settings)
+        models.add(loaded.model)
+        at_once.append(len(models))
+        return loaded
+
+    monkeypatch.setattr(loading, "load_checkpoint", watched)
+    monkeypatch.setattr(pool, "available_bytes", lambda _: room)
+    session = workplace.session()
+    for model in ("float", "half", "float"):
+        perplexity(session.evaluator, model, "text", PROTOCOL)
+    perplexity(session.evaluator, "float", "rows", PROTOCOL)
+    assert at_once == {1: [1, 1, 1], 2: [1, 2]}[most]

@@ -1,0 +1,151 @@
+"""Real pretrained models on real texts, against tables that an independent program made in float64."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_lmgate.data.corpus import Corpus, read_corpus
+from pytest_lmgate.engines.checkpoints import open_checkpoint
+from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, tokenizer_facts
+from pytest_lmgate.measure.measurement import counted
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.entries import DatasetSpec
+from pytest_lmgate.settings.requests import Protocol, Windowing
+from pytest_lmgate.windows.protocols import plan_windows, tokenize
+from tests.engines.transformers.measuring import measure_nll
+
+pytestmark = pytest.mark.shared
+
+CONTEXTS = {"stories260K-hf": 512, "llama2xs-279K-hf": 256}
+QUICK = "llama2xs-279K-hf"
+ENTRIES = ("sliding 1", "sliding 2", "sliding 4", "bos-chunks", "gptq", "llama.cpp", "lm-eval")
+
+
+@pytest.fixture(scope="module", params=CONTEXTS)
+def model(request: pytest.FixtureRequest, shared_data: Path) -> LoadedModel:
+    checkpoint = open_checkpoint(shared_data / "models" / request.param, name=request.param)
+    assert checkpoint.context == CONTEXTS[request.param]
+    return load_checkpoint(
+        checkpoint, tokenizer_folder=checkpoint.folder, adapter_folder=None, load={}, dtype="float32", device="cpu",
+        trust_remote_code=False, pickle_weights=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["tinystories_150", "wiki_40000_chars"])
+def corpus(request: pytest.FixtureRequest, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    path = shared_data / "text" / "tinystories_150.txt"
+    if request.param == "wiki_40000_chars":
+        text = (shared_data / "text" / "wiki.test.raw").read_bytes().decode()
+        path = tmp_path_factory.mktemp("texts") / "wiki.txt"
+        path.write_bytes(text[:40000].encode())
+    return read_corpus(DatasetSpec(path=str(path)), path, name=request.param)
+
+
+@pytest.fixture
+def table(model: LoadedModel, corpus: Corpus, shared_data: Path) -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads(
+        (shared_data / "oracles" / "ppl" / f"{model.name}.{corpus.name}.json").read_text()
+    )
+    return figures
+
+
+def measure(
+    model: LoadedModel, corpus: Corpus, windowing: Windowing, *, special_tokens: bool = True
+) -> LikelihoodStatistics:
+    """Measure as the evaluator does; the oracle's stream of gptq lacks the BOS that the tokenizer adds."""
+    facts = tokenizer_facts(model.tokenizer)
+    if not special_tokens:
+        encode = facts.encode
+        facts = replace(facts, encode=lambda text, _: encode(text, False))
+    streams = tokenize(corpus, windowing, facts, model=model.name)
+    plan = plan_windows(windowing, streams.lengths, adds_bos=facts.adds_bos)
+    nll = measure_nll(model, streams, plan, dataset=corpus.name)
+    return LikelihoodStatistics(
+        nll=nll,
+        window_targets=plan.targets,
+        window_document=plan.document,
+        **counted(streams.sizes),
+        running_text=not windowing.by_document,
+    )
+
+
+def expected_entry(entry: str, context: int) -> tuple[str, Protocol]:
+    """The entry's name in the table, and the protocol that it is the figure of."""
+    name, _, overlap = entry.partition(" ")
+    if name == "sliding":
+        stride = context // int(overlap)
+        return f"sliding max_length={context} stride={stride}", Protocol(stride=stride)
+    if name == "lm-eval":
+        return name, Protocol(name)
+    if name == "llama.cpp":
+        return f"llama.cpp n_ctx={context}", Protocol(name, max_length=context)
+    return f"{name} max_length={context // 2}", Protocol(name, max_length=context // 2)
+
+
+# The quickest model on the shorter text shows all protocols; the other model and text take most of the time.
+@pytest.mark.parametrize(
+    ("model", "corpus", "entry"),
+    [(QUICK, "wiki_40000_chars", entry) for entry in ENTRIES]
+    + [("stories260K-hf", "wiki_40000_chars", "gptq"), ("stories260K-hf", "tinystories_150", "lm-eval")],
+    indirect=["model", "corpus"],
+)
+def test_every_figure_of_the_oracle_is_reproduced(
+    model: LoadedModel, corpus: Corpus, table: dict[str, Any], entry: str
+) -> None:
+    key, protocol = expected_entry(entry, CONTEXTS[model.name])
+    windowing = protocol.windowing(CONTEXTS[model.name], model=model.name)
+    statistics = measure(model, corpus, windowing, special_tokens=protocol.name != "gptq")
+
+    def score(unit: str = "token", average: str = windowing.average) -> Score:
+        return perplexity(statistics, signature="", unit=unit, average=average, iid=protocol.name == "llama.cpp")
+
+    token = score()
+    figures: dict[str, float] = {
+        "ppl": token,
+        "nll_sum": token.details["nll_sum"],
+        "targets": token.details["targets"],
+        "chunks": len(statistics.window_targets),
+        "documents": len(statistics.words),
+    }
+    if windowing.rules.whole_text:
+        word, bits = score("word"), score("bits_per_byte")
+        figures |= {"word_ppl": word, "word_perplexity": word, "bits_per_byte": bits, "byte_perplexity": score("byte")}
+    if protocol.name == "sliding":
+        figures["ppl_average_window"] = score(average="window")
+    if protocol.name == "llama.cpp":
+        figures["stderr_ppl_iid"] = token.details["stderr_iid"]
+    assert {name: figures[name] for name in table[key]} == pytest.approx(table[key], rel=1e-6)
+
+
+@pytest.mark.parametrize(("model", "corpus"), [(QUICK, "wiki_40000_chars")], indirect=True)
+def test_gptq_differs_from_its_figure_in_the_oracle_by_the_leading_bos_alone(
+    model: LoadedModel, corpus: Corpus
+) -> None:
+    windowing = Protocol("gptq", max_length=CONTEXTS[model.name] // 2).windowing(CONTEXTS[model.name], model="m")
+    statistics = measure(model, corpus, windowing)
+
+    ids = [model.tokenizer.bos_token_id, *tokenizer_facts(model.tokenizer).encode(corpus.rows[0], False)]
+    chunks = torch.tensor(ids[: len(ids) // windowing.max_length * windowing.max_length]).view(-1, windowing.max_length)
+    assert len(statistics.window_targets) == len(chunks)
+    with torch.no_grad():
+        logits = model.model(input_ids=chunks[:4]).logits.double()[:, :-1]
+    nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), chunks[:4, 1:].flatten(), reduction="none")
+    np.testing.assert_allclose(statistics.nll[: len(nll)], nll, rtol=1e-4, atol=1e-5)
+
+
+def test_no_figure_of_the_oracle_is_left_out(model: LoadedModel, corpus: Corpus, table: dict[str, Any]) -> None:
+    sizes = {"chars": len(corpus.rows[0]), "utf8_bytes": len(corpus.rows[0].encode()), "words": table["words"]}
+    ids = tokenizer_facts(model.tokenizer).encode(corpus.rows[0], False)
+
+    checked = {expected_entry(entry, CONTEXTS[model.name])[0] for entry in ENTRIES}
+    assert set(table) == checked | {"chars", "utf8_bytes", "words", "tokens"}
+    assert {name: table[name] for name in sizes} == sizes
+    assert table["tokens"] == len(ids)

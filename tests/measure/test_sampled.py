@@ -1,0 +1,285 @@
+"""Divergence by sampling: against whole distributions on the same texts, planted faults, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.errors import ConfigError, EngineError, ModelError, NonFiniteError
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.decoding import parse_fixture_call
+from tests.engines.fair_die import Dice
+from tests.measure.conftest import ALPHABET, CONTEXT, make_model, make_tokenizer
+from tests.measure.entries import entry
+
+EXAMPLE = Path(__file__).parents[2] / "example_project"
+NEW = 12
+ROWS = 200
+
+
+@pytest.fixture
+def pair(workplace: Any) -> Any:
+    """The workplace with another model, ``other``, and 200 rows to begin with."""
+    folder = workplace.folder / "models" / "other"
+    make_model(seed=1).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    entry(workplace, "other", section="models", path="models/other")
+    letters = random.Random(0)
+    rows = ("".join(letters.choices(ALPHABET[:26], k=6)) for _ in range(ROWS))
+    (workplace.folder / "data" / "many.jsonl").write_text("".join(f'{{"text": "{row}"}}\n' for row in rows))
+    entry(workplace, "many", path="data/many.jsonl")
+    return workplace
+
+
+def measured(session: Any, fixture: str, *args: Any, **how: Any) -> tuple[Score, Any]:
+    what = parse_fixture_call(fixture, args, {"max_new_tokens": NEW, **how})
+    return session.evaluator.evaluate(what), session.evaluator.cached_statistics(what)[1]
+
+
+def sampled(session: Any, model: Any = "other", reference: Any = "float", data: Any = "many", **how: Any) -> Score:
+    return measured(session, "kl_of", model, reference, data, estimator="sampled", **how)[0]
+
+
+def texts_of(session: Any, model: Any, data: Any = "many") -> tuple[Any, list[np.ndarray]]:
+    _, found = measured(session, "self_kl_of", model, data)
+    return found, np.split(found.ids, np.cumsum(found.prompt_tokens + found.window_targets)[:-1])
+
+
+def test_the_estimate_is_that_of_whole_distributions_on_the_same_texts(pair: Any) -> None:
+    import torch
+
+    session = pair.session()
+    score, statistics = measured(session, "kl_of", "other", "float", "many", estimator="sampled")
+    written, texts = texts_of(session, "float")
+    kl, nll = [], []
+    for ids, begin in zip(texts, written.prompt_tokens.tolist(), strict=True):
+        with torch.no_grad():
+            p, q = (
+                make_model(seed=seed)(torch.tensor(ids)[None]).logits[0, begin - 1 : -1].double().log_softmax(-1)
+                for seed in (0, 1)
+            )
+        kl += (p.exp() * (p - q)).sum(-1).tolist()
+        nll += [[-float(each[at, token]) for each in (p, q)] for at, token in enumerate(ids[begin:])]
+    np.testing.assert_allclose(np.stack([statistics.nll_p, statistics.nll_q], 1), nll, atol=1e-5)
+    np.testing.assert_allclose(written.nll_p, statistics.nll_p, atol=1e-5)
+    assert score.interval is not None
+    assert score.interval[0] < np.mean(kl) < score.interval[1]
+    assert score.n == len(kl)
+    assert score.details["clusters"] == ROWS
+    assert "KL(reference, model)|estimator:sampled|max_new_tokens:12|seed:0|" in score.signature
+
+
+def test_a_text_ends_with_its_end_token_which_counts(pair: Any) -> None:
+    written, texts = texts_of(pair.session(), "float")
+    end = make_model().config.eos_token_id
+    ended = [ids[-1] == end for ids in texts]
+    assert 0 < sum(ended) < ROWS
+    assert all((count == NEW) or is_end for count, is_end in zip(written.window_targets, ended, strict=True))
+    assert not any(end in ids[begin:-1] for ids, begin in zip(texts, written.prompt_tokens, strict=True))
+
+
+def test_the_reference_writes_once_for_all_its_candidates(pair: Any, loads: list[str]) -> None:
+    first = sampled(pair.session())
+    assert not first.cached
+    other = pair.session()
+    assert not sampled(other, "half").cached
+    assert loads == ["float", "other", "half"]
+    again = sampled(pair.session())
+    assert (float(again), again.cached) == (float(first), True)
+    assert loads[3:] == []
+    assert not sampled(pair.session(), max_new_tokens=NEW - 1).cached
+
+
+def test_a_model_does_not_diverge_from_itself(pair: Any) -> None:
+    session = pair.session()
+    assert sampled(session, "float") == 0
+    score, _ = measured(session, "self_kl_of", "float", "many")
+    assert 0 <= score < 1e-9
+    assert score.details["lambda"] == 1
+    assert score.details["largest |log q - log p|"] < 1e-4
+
+
+@pytest.mark.parametrize("data", ["text", ["the cat", "a dog ran."]])
+def test_prompts_are_beginnings_of_texts(pair: Any, data: Any) -> None:
+    written, texts = texts_of(pair.session(), "float", data)
+    prompts = [ids[:begin].tolist() for ids, begin in zip(texts, written.prompt_tokens, strict=True)]
+    begun = data
+    if data == "text":  # parts of one text, as long as a prompt and a continuation
+        whole = (pair.folder / "data" / "text.txt").read_text()
+        begun = [whole[at : at + CONTEXT - NEW] for at in range(0, len(whole), CONTEXT)]
+    assert prompts == make_tokenizer()(begun)["input_ids"]
+    assert (written.row_targets is None) == (data == "text")
+
+
+def weather(change: Callable[[Any], None] = lambda _: None) -> tuple[Any, Any]:
+    """Load the example's model, which has learned a language, and change it."""
+    import transformers
+
+    folder = EXAMPLE / "models" / "float"
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).float().eval()
+    change(model)
+    return model, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def bulletins(count: int) -> list[str]:
+    lines = (EXAMPLE / "data" / "bulletins.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["text"] for line in lines[:count]]
+
+
+def slower_rope(model: Any) -> None:
+    model.model.rotary_emb.inv_freq /= 2
+
+
+def doubled_layer(model: Any) -> None:
+    model.model.layers[1].post_attention_layernorm.weight.data *= 2
+
+
+@pytest.mark.parametrize("fault", [slower_rope, doubled_layer])
+def test_a_fault_of_the_weights_shows_against_the_reference(workplace: Any, fault: Callable[[Any], None]) -> None:
+    session, texts = workplace.session(), bulletins(20)
+    how = {"max_new_tokens": 24}
+    assert sampled(session, weather(), weather(), texts, **how) < 1e-9
+    found = sampled(session, weather(fault), weather(), texts, **how)
+    print(fault.__name__, repr(found))
+    assert found.interval is not None
+    assert found.interval[0] > 0.01
+    # By itself a model is as it is, and finds only what its engine does.
+    assert measured(session, "self_kl_of", weather(fault), texts, **how)[0] < 1e-9
+
+
+def stale_block(runner: Any, prompts: Any, write: Callable[[Any], Any]) -> Any:
+    """Write with the keys and values of four tokens in the place of those of the next four."""
+    model = runner.loaded.model
+    forward = model.forward
+
+    def stale(*args: Any, **how: Any) -> Any:
+        past = how.get("past_key_values")
+        if past is not None and past.get_seq_length() >= 24:
+            for layer in past.layers:
+                layer.keys[:, :, 20:24], layer.values[:, :, 20:24] = layer.keys[:, :, 16:20], layer.values[:, :, 16:20]
+        return forward(*args, **how)
+
+    model.forward = stale
+    try:
+        return write(prompts)
+    finally:
+        del model.forward
+
+
+def truncation(runner: Any, prompts: Any, write: Callable[[Any], Any]) -> Any:
+    """Write after the last eight tokens of a prompt only."""
+    return write([dataclasses.replace(prompt, ids=prompt.ids[-8:]) for prompt in prompts])
+
+
+def colder(runner: Any, prompts: Any, write: Callable[[Any], Any]) -> Any:
+    """Write at temperature 0.7."""
+    head = runner.loaded.model.lm_head
+    handle = head.register_forward_hook(lambda _, __, logits: logits / 0.7)
+    try:
+        return write(prompts)
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("fault", [stale_block, truncation, colder])
+def test_a_fault_of_the_engine_shows_against_the_model_itself(
+    workplace: Any, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Any]
+) -> None:
+    plain = TransformersRunner.sample
+
+    def sample(runner: Any, prompts: Any, settings: Any) -> Any:
+        return fault(runner, prompts, lambda some: plain(runner, some, settings))
+
+    session, texts, how = workplace.session(), bulletins(20), {"max_new_tokens": 24}
+    assert measured(session, "self_kl_of", weather(), texts, **how)[0] < 1e-9
+    monkeypatch.setattr(TransformersRunner, "sample", sample)
+    session.evaluator.forget()
+    found, _ = measured(workplace.session(refresh=True), "self_kl_of", weather(), texts, **how)
+    print(fault.__name__, repr(found))
+    assert found > 0.01
+
+
+def test_a_token_that_the_candidate_rules_out_is_an_error_that_names_it(pair: Any) -> None:
+    import torch
+
+    model = make_model(seed=1)
+    bias = torch.zeros(len(ALPHABET) + 1)
+    bias[5] = -math.inf
+    model.lm_head.bias = torch.nn.Parameter(bias)
+    name = re.escape(repr(make_tokenizer().decode([5])))
+    with pytest.raises(NonFiniteError, match=rf"infinite log-likelihood of the token {name} \(id 5\), .* of text \d+"):
+        sampled(pair.session(), (model, make_tokenizer()))
+
+
+def test_another_vocabulary_is_an_error(pair: Any) -> None:
+    file = pair.folder / "models" / "other" / "tokenizer.json"
+    renamed = file.read_text().replace('"x"', '"X"')
+    file.write_text(renamed)
+    with pytest.raises(ModelError, match=r"is 'X' in one and 'x' in the other.*bpb_max"):
+        sampled(pair.session())
+
+
+def test_a_tokenizer_that_makes_other_tokens_of_the_same_vocabulary_is_an_error(pair: Any) -> None:
+    file = pair.folder / "models" / "other" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    swapped = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+    file.write_text(json.dumps({**tokenizer, "normalizer": swapped}))
+    for estimator in ("sampled", "exact"):
+        how = {"estimator": estimator, "max_new_tokens": NEW if estimator == "sampled" else None}
+        with pytest.raises(ModelError, match=r"they tokenize the text of 'many' differently.*bpb_max"):
+            measured(pair.session(), "kl_of", "other", "float", "many", **how)
+
+
+def test_a_damaged_candidate_is_named_alone(pair: Any) -> None:
+    model = make_model(seed=1)
+    model.model.norm.weight.data.fill_(math.nan)
+    with pytest.raises(NonFiniteError, match="model 'in-memory LlamaForCausalLM': NaN"):
+        sampled(pair.session(), (model, make_tokenizer()))
+
+
+def test_a_shorter_context_is_an_error(pair: Any) -> None:
+    config = pair.folder / "models" / "other" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 16}))
+    with pytest.raises(ModelError, match=r"model 'other' reads 16 tokens.*lower max_new_tokens"):
+        sampled(pair.session())
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"max_new_tokens": 5}, {"estimator": "sampled", "statistic": "p99"}, {"estimator": "sampled", "stride": 4},
+        {"estimator": "drawn"},
+    ],
+)  # fmt: skip
+def test_arguments_of_the_other_estimator_are_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="estimator"):
+        parse_fixture_call("kl_of", ("other", "float", "text"), how)
+
+
+def test_an_engine_without_distributions_is_told_of_the_other_estimator(pair: Any) -> None:
+    (pair.folder / "four.json").write_text('{"sides": 4}')
+    entry(pair, "die", section="models", backend="fair-die", path="four.json")
+    evaluator = dataclasses.replace(pair.session().evaluator, users_backends={"fair-die": Dice()})
+    with pytest.raises(ModelError, match="estimator='sampled' needs none"):
+        evaluator.evaluate(parse_fixture_call("kl_of", ("die", "float", "many"), {}))
+    with pytest.raises(ModelError, match="does not give the tokens that it draws"):
+        evaluator.evaluate(parse_fixture_call("self_kl_of", ("die", "many"), {}))
+
+
+@pytest.mark.parametrize(
+    "drawn", [([], []), ([1] * (NEW + 1), [1.0] * (NEW + 1)), ([1, 2], [1.0]), ([1], [-1.0]), ([1], [math.nan])]
+)
+def test_what_an_engine_draws_is_checked(pair: Any, monkeypatch: pytest.MonkeyPatch, drawn: Any) -> None:
+    monkeypatch.setattr(TransformersRunner, "sample", lambda _, prompts, __: [drawn] * len(prompts))
+    with pytest.raises(EngineError, match=r"model 'float': expected .* that it draws"):
+        measured(pair.session(), "self_kl_of", "float", "many")

@@ -1,0 +1,369 @@
+"""What a gate's arguments stand for, found without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.cache.fingerprint import FileDigests
+from pytest_lmgate.errors import ConfigError, DataError, ModelError
+from pytest_lmgate.measure.sources import Resolver
+from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.session import Options
+from tests.measure import entries
+
+
+@pytest.fixture
+def resolver(workplace: Any) -> Resolver:
+    return workplace.session().evaluator.resolver
+
+
+@pytest.mark.parametrize(
+    ("given", "spec"),
+    [
+        ("float", ModelSpec(path="models/float")),
+        ("half", ModelSpec(path="models/float", dtype="bfloat16")),
+        ("models/float", ModelSpec(path="models/float")),
+        ("./models/gone", ModelSpec(path="./models/gone")),
+        ("/abs/models/gone", ModelSpec(path="/abs/models/gone")),
+        ("~/models/gone", ModelSpec(path="~/models/gone")),
+        ("a/b/c", ModelSpec(path="a/b/c")),
+        (Path("models/float"), ModelSpec(path="models/float")),
+        (Path("float"), ModelSpec(path="float")),
+        ("org/name", ModelSpec(hub="org/name")),
+        ("org/name@v1", ModelSpec(hub="org/name", revision="v1")),
+        ("hub:org/name", ModelSpec(hub="org/name")),
+        ("hub:org/name@v1", ModelSpec(hub="org/name", revision="v1")),
+        ("hub:gpt2", ModelSpec(hub="gpt2")),
+        ("hub:models/int8", ModelSpec(hub="models/int8")),
+    ],
+)
+def test_a_model_is_a_name_before_a_path_before_a_hub_id(
+    resolver: Resolver, given: str | Path, spec: ModelSpec
+) -> None:
+    assert resolver.names.model_spec(given) == (str(given), spec)
+
+
+@pytest.mark.parametrize(
+    ("given", "spec"),
+    [
+        ("text", DatasetSpec(path="data/text.txt")),
+        ("data/text.txt", DatasetSpec(path="data/text.txt")),
+        ("gone.txt", DatasetSpec(path="gone.txt")),
+        ("data/gone.txt", DatasetSpec(path="data/gone.txt")),
+        ("./saved", DatasetSpec(path="./saved")),
+        (Path("data/rows.jsonl"), DatasetSpec(path="data/rows.jsonl")),
+        ("org/data", DatasetSpec(hub="org/data")),
+        ("hub:org/data", DatasetSpec(hub="org/data")),
+        ("hub:squad", DatasetSpec(hub="squad")),
+        ("hub:org/data.v2", DatasetSpec(hub="org/data.v2")),
+        ("org/data.v2", DatasetSpec(hub="org/data.v2")),
+        ("org/data.CSV", DatasetSpec(path="org/data.CSV")),
+        ("gone.jsonl", DatasetSpec(path="gone.jsonl")),
+        ("lmgate.yaml", DatasetSpec(path="lmgate.yaml")),
+        ("hub:data/words", DatasetSpec(hub="data/words")),
+    ],
+)
+def test_a_dataset_is_a_name_before_a_path_before_a_hub_id(
+    resolver: Resolver, given: str | Path, spec: DatasetSpec
+) -> None:
+    assert resolver.names.dataset_spec(given) == (str(given), spec)
+
+
+def test_an_unknown_name_is_an_error_with_the_nearest_and_all_there_are(resolver: Resolver, workplace: Any) -> None:
+    file = workplace.folder / "lmgate.yaml"
+    with pytest.raises(ConfigError) as raised:
+        resolver.names.model_spec("flaot")
+    assert str(raised.value) == (
+        f"model 'flaot' is not known (did you mean 'float'?); {file} has under models: float, half; "
+        "give one of these, a path (./folder) or a hub id (hub:org/name)"
+    )
+    with pytest.raises(ConfigError, match=r"dataset 'txt' is not known \(did you mean 'text'\?\); .* text, rows;"):
+        resolver.names.dataset_spec("txt")
+    with pytest.raises(
+        ConfigError, match=r"dataset 'text\.v2' is not known \(did you mean 'text'\?\); .*\(\./file\) or a"
+    ):
+        resolver.names.dataset_spec("text.v2")
+    with pytest.raises(ConfigError, match=r"a hub id \(hub:org/name\); put a text in a list: \[text\]$"):
+        resolver.names.dataset_spec("It rained.")
+
+
+def test_what_is_in_a_folder_of_the_project_by_its_first_part_is_no_hub_id(resolver: Resolver, workplace: Any) -> None:
+    with pytest.raises(ConfigError) as raised:
+        resolver.names.model_spec("models/flaot")
+    assert str(raised.value) == (
+        f"model 'models/flaot': there is no flaot in {workplace.folder / 'models'} (did you mean 'float'?); "
+        "check the path, or name it in lmgate.yaml; a hub id of that name is written hub:models/flaot"
+    )
+    with pytest.raises(ConfigError, match=r"^model 'models/q4@v1': there is no q4@v1 in .*/models; check the path"):
+        resolver.names.model_spec("models/q4@v1")
+    with pytest.raises(ConfigError, match=r"^dataset 'data/wrods': there is no wrods in .*/data; check the path"):
+        resolver.names.dataset_spec("data/wrods")
+    with pytest.raises(ConfigError, match=r"^tokenizer 'models/flaot': there is no flaot in "):
+        _ingredients(workplace, "{path: models/float, tokenizer: models/flaot}")
+
+
+LONG = "It was a dark and stormy night. " * 300
+
+
+@pytest.mark.parametrize("given", [LONG, f"./{LONG}", LONG.replace(" ", "/"), "One line.\nAnd another.txt", "a\0b.txt"])
+def test_a_text_in_place_of_a_name_is_refused_in_one_line(resolver: Resolver, given: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        resolver.corpus(given)
+    assert str(raised.value) == (
+        f"dataset: expected a name of lmgate.yaml, a path or a hub id, got {len(given):,} characters that begin "
+        f"{given[:40]!r}; put texts in a list: [text]"
+    )
+    with pytest.raises(ConfigError, match=r"^model: expected a name of lmgate.yaml, a path or a hub id, got .*'$"):
+        resolver.names.model_spec(given)
+
+
+@pytest.mark.parametrize("written", [LONG, "a\0b", "~nobody-of-that-name/x"])
+def test_a_path_that_none_can_be_is_an_error_wherever_it_is_written(
+    resolver: Resolver, workplace: Any, written: str
+) -> None:
+    for find in (resolver.corpus, resolver.rows, resolver.model):
+        with pytest.raises(ConfigError, match="cannot be a path: "):
+            find(Path(written))
+    for key in ("tokenizer", "adapter"):
+        with pytest.raises(ConfigError, match="cannot be a path: "):
+            _ingredients(workplace, f"{{path: models/float, {key}: {json.dumps(written)}}}")
+
+
+def test_without_lmgate_yaml_the_message_says_that_there_is_none(tmp_path: Path) -> None:
+    project = load_project(tmp_path)
+    resolver = Resolver(project, Options(cache=tmp_path), FileDigests(tmp_path), {})
+    with pytest.raises(ConfigError) as raised:
+        resolver.names.model_spec("int8")
+    assert str(raised.value) == (
+        f"model 'int8' is not known, as no lmgate.yaml in {tmp_path} or above; give a path (./folder) or a "
+        "hub id (hub:org/name)"
+    )
+
+
+@pytest.mark.parametrize("given", [3.5, None, object(), ("only one",), {"model": 1}])
+def test_what_is_no_model_is_refused(resolver: Resolver, given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"model: expected a name of lmgate\.yaml, a path, a hub id, a \(model, tok"):
+        resolver.model(given)
+
+
+@pytest.mark.parametrize("given", [3.5, None, object(), {"text": "a"}])
+def test_what_is_no_dataset_is_refused(resolver: Resolver, given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"dataset: expected a name of lmgate\.yaml, a path, a hub id or a list of"):
+        resolver.corpus(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"text": ["a"]}, "got dict; give one of its splits, or a list of rows"),
+        ({"a", "b"}, "got set, whose order changes: put its elements in a list"),
+        (frozenset("ab"), "got frozenset, whose order changes: put its elements in a list"),
+        (b"a text", "got bytes; decode it, and put the text in a list"),
+        (list, "got type"),
+    ],
+)
+def test_what_has_no_rows_in_an_order_is_refused_with_what_to_do(resolver: Resolver, given: Any, hint: str) -> None:
+    for read, of in ((resolver.corpus, "texts"), (resolver.rows, "rows")):
+        with pytest.raises(ConfigError) as raised:
+            read(given)
+        assert str(raised.value).endswith(f" or a list of {of}, {hint}")
+
+
+@pytest.mark.parametrize("given", [[b"a"], (row for row in [3]), iter([["a"]]), zip("ab", "cd", strict=True)])
+def test_rows_that_are_none_are_named(resolver: Resolver, given: Any) -> None:
+    with pytest.raises(DataError, match=r"dataset 'in-memory .*': row 0: expected text or a mapping, got "):
+        resolver.corpus(given)
+    with pytest.raises(DataError, match=r"row 1: expected a mapping, got int"):
+        resolver.rows(["text", 3])
+
+
+def test_a_dataframe_is_its_rows_not_the_names_of_its_columns(resolver: Resolver) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": ["one", "two"], "n": [1, 2]}, index=["x", "y"])
+    assert resolver.corpus(frame).rows == ("one", "two")
+    assert resolver.corpus(frame).name == "in-memory DataFrame"
+    assert resolver.corpus(frame["text"]).rows == ("one", "two")
+    assert resolver.rows(frame).rows == ({"text": "one", "n": 1}, {"text": "two", "n": 2})
+    with pytest.raises(DataError, match="row 0: no column 'text'; it has n"):
+        resolver.corpus(frame[["n"]])
+    with pytest.raises(DataError, match="row 1: column 'text': expected text, got NoneType"):
+        resolver.corpus(pandas.DataFrame({"text": ["one", None]}))
+    with pytest.raises(DataError, match=r"expected columns of different names, got \['n', 'n'\]"):
+        resolver.corpus(frame[["n", "n"]])
+    with pytest.raises(DataError, match="expected text, got none"):
+        resolver.corpus(frame[:0])
+
+
+def test_rows_in_memory_are_a_dataset(resolver: Resolver) -> None:
+    assert resolver.corpus(["one", "two"]).rows == ("one", "two")
+    assert resolver.corpus([{"text": "one"}, {"text": "two"}]).rows == ("one", "two")
+    assert resolver.corpus(row for row in ["one"]).name == "in-memory generator"
+    with pytest.raises(DataError, match="expected text, got none"):
+        resolver.corpus([])
+
+
+def test_a_path_is_relative_to_lmgate_yaml(resolver: Resolver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path / "data")
+    assert resolver.corpus("data/text.txt").is_one_text
+    assert resolver.model(Path("models/float")).architecture == "LlamaForCausalLM"
+
+
+def test_a_source_knows_what_it_is_made_of(resolver: Resolver) -> None:
+    source = resolver.model("float")
+    assert (source.name, source.device, source.batch_size, source.in_memory) == ("float", "cpu", "auto", False)
+    assert source.context == 32
+    assert source.weight_bytes > 0
+    files = {name for name in source.ingredients if name.startswith("model/")}
+    assert {"model/model.safetensors", "model/config.json", "model/tokenizer.json"} <= files
+    assert {"torch", "transformers", "tokenizers", "dtype", "device", "load"} <= set(source.ingredients)
+
+
+def _ingredients(workplace: Any, entry: str, **options: Any) -> dict[str, str]:
+    file = workplace.folder / "lmgate.yaml"
+    file.write_text(f"defaults: {{device: cpu}}\nmodels: {{m: {entry}}}\n")
+    return dict(workplace.session(**options).evaluator.resolver.model("m").ingredients)
+
+
+def test_what_can_change_a_number_is_an_ingredient_and_nothing_else(workplace: Any) -> None:
+    plain = _ingredients(workplace, "{path: models/float}")
+    (workplace.folder / "models" / "float" / "README.md").write_text("about it")
+    same = (
+        "{path: ./models/float}",
+        "{path: models/float, batch_size: 3}",
+        "{path: models/float, tokenizer: models/float}",
+    )
+    for entry in same:
+        assert _ingredients(workplace, entry) == plain
+    assert _ingredients(workplace, "{path: models/float}", offline=True, workers=4, fail_fast=True) == plain
+    for entry in ("{path: models/float, dtype: bfloat16}", "{path: models/float, load: {attn_implementation: eager}}"):
+        assert _ingredients(workplace, entry) != plain
+    assert _ingredients(workplace, "{path: models/float, device: cuda}")["device"] == "cuda"
+    assert _ingredients(workplace, "{path: models/float, device: 'cuda:1'}")["device"] == "cuda"
+    assert _ingredients(workplace, "{path: models/float}", device="cuda")["device"] == "cuda"
+
+
+def test_every_file_of_the_checkpoint_is_an_ingredient(workplace: Any) -> None:
+    folder = workplace.folder / "models" / "float"
+    plain = _ingredients(workplace, "{path: models/float}")
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(before + b"\n")
+        assert _ingredients(workplace, "{path: models/float}") != plain
+        (folder / name).write_bytes(before)
+    assert _ingredients(workplace, "{path: models/float}") == plain
+    (folder / "modeling_own.py").write_text("x = 1")
+    assert _ingredients(workplace, "{path: models/float}") != plain
+
+
+def test_options_for_loading_may_have_numbers_as_keys(workplace: Any) -> None:
+    one = _ingredients(workplace, "{path: models/float, load: {max_memory: {0: 10GiB, cpu: 30GiB}}}")
+    other = _ingredients(workplace, "{path: models/float, load: {max_memory: {cpu: 30GiB, 0: 10GiB}}}")
+    text = _ingredients(workplace, "{path: models/float, load: {max_memory: {'0': 10GiB, cpu: 30GiB}}}")
+    assert one == other
+    assert one != text
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{path: models/gone}", "no such folder: "),
+        ("{path: data}", "no config.json in "),
+        ("{path: models/float, adapter: models/gone}", "no such folder: "),
+        ("{path: models/float, adapter: models/float}", "no adapter_config.json in "),
+        ("{path: models/float, load: {x: /proc/self/mem}}", "/proc/self/mem: cannot be read: Input/output error"),
+        ("{path: models/float, tokenizer: data}", "no tokenizer in "),
+        ("{path: models/float, tokenizer: ./gone}", r"no such folder: .*/gone; check its tokenizer:$"),
+    ],
+)
+def test_a_model_whose_files_are_not_there_is_an_error_before_anything_is_loaded(
+    workplace: Any, entry: str, message: str
+) -> None:
+    with pytest.raises(ModelError, match=f"^model 'm': {message}"):
+        _ingredients(workplace, entry)
+
+
+def test_an_adapter_in_pickle_files_is_refused_like_a_model(workplace: Any) -> None:
+    adapter = workplace.folder / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"no weights in .*adapter"):
+        _ingredients(workplace, "{path: models/float, adapter: adapter}")
+    (adapter / "adapter_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ModelError, match=r"only as pickle \(adapter_model\.bin\)"):
+        _ingredients(workplace, "{path: models/float, adapter: adapter}")
+    permitted = _ingredients(workplace, "{path: models/float, adapter: adapter, pickle_weights: true}")
+    assert "adapter/adapter_model.bin" in permitted
+    assert "peft" in permitted
+
+
+def test_the_weights_beside_a_tokenizer_are_no_ingredients_of_another_model(workplace: Any) -> None:
+    import shutil
+
+    shutil.copytree(workplace.folder / "models" / "float", workplace.folder / "models" / "other")
+    entry = "{path: models/float, tokenizer: models/other}"
+    plain = _ingredients(workplace, entry)
+    assert "tokenizer/tokenizer.json" in plain
+    weights = workplace.folder / "models" / "other" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[::-1])
+    assert _ingredients(workplace, entry) == plain
+
+
+_RESOLVE = """
+import sys
+from pathlib import Path
+sys.modules["torch"] = sys.modules["transformers"] = sys.modules["datasets"] = None  # importing them raises
+from pytest_lmgate.cache.fingerprint import FileDigests
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.measure.evaluator import Evaluator
+folder = Path(sys.argv[1])
+resolver = Evaluator(load_project(folder), Options(cache=folder / "cache")).resolver
+print(resolver.model("float").architecture, len(resolver.corpus("rows").rows))
+"""
+
+
+def test_names_are_resolved_without_torch(workplace: Any) -> None:
+    command = [sys.executable, "-c", _RESOLVE, str(workplace.folder)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("LlamaForCausalLM 4\n", "")
+
+
+def test_a_frame_that_gives_no_rows_is_an_error(resolver: Resolver) -> None:
+    class Frame:
+        """As that of polars."""
+
+        columns = ("text",)
+
+        def to_dict(self, *, as_series: bool = True) -> dict[str, Any]:
+            return {}
+
+        def __iter__(self) -> Any:
+            return iter(())
+
+    with pytest.raises(ConfigError, match=r"^dataset: cannot take the rows of a Frame: .*; give a list of mappings$"):
+        resolver.corpus(Frame())
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"backend": "mine"},
+            "backend: expected one of transformers, .*; got 'mine'; only pytest reads conftest",
+        ),
+        ({"backend": "transformer"}, r"backend: expected one of .* \(did you mean 'transformers'\?\)$"),
+        ({"path": None, "backend": "transformers"}, " the engine transformers expects path: or hub:"),
+        ({"key": "TOKEN"}, "key: the engine transformers does not support it: it is for a model with server:"),
+    ],
+)
+def test_an_engine_that_is_none_is_an_error(workplace: Any, keys: dict[str, Any], message: str) -> None:
+    entries.entry(workplace, "float", section="models", **keys)
+    with pytest.raises(ConfigError, match=f"models.float.{message}"):
+        workplace.session().evaluator.resolver.model("float")

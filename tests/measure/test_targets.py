@@ -1,0 +1,142 @@
+"""The targets of what a session has evaluated, and the text that they stand in; no model runs for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.targets import Targets, tags_of, targets_of
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gates import EvaluationSpec
+from pytest_lmgate.settings.requests import DivergenceRequest, MaskedRequest, Protocol
+from pytest_lmgate.settings.session import Options
+from tests.end_to_end.writers import write_rows, writing_project
+from tests.measure.conftest import ROWS, TEXT
+
+
+def targets(session: Any, what: EvaluationSpec) -> Targets:
+    session.evaluator.evaluate(what)
+    found = targets_of(session.evaluator, what, {})
+    assert found is not None
+    assert found.places is not None
+    return found
+
+
+def spelled(found: Targets) -> list[str]:
+    """The text of each target."""
+    places = found.places
+    assert places is not None
+    spellings = [places.spelling(text) for text in range(len(places.texts))]
+    pairs = zip(places.text.tolist(), places.token.tolist(), strict=True)
+    return [spellings[text].text[spellings[text].begins[token] : spellings[text].ends[token]] for text, token in pairs]
+
+
+def causal(dataset: str = "text", **how: Any) -> EvaluationSpec:
+    return EvaluationSpec("ppl", "float", dataset, Protocol(**how))
+
+
+def test_every_target_of_a_sliding_window_is_found_in_the_text(workplace: Any, loads: list[str]) -> None:
+    session = workplace.session()
+    found = targets(session, causal(max_length=16, stride=8))
+    assert "".join(spelled(found)) == TEXT[1:]
+    session = workplace.session()  # from the cache
+    assert targets(session, causal(max_length=16, stride=8)).loss.tolist() == found.loss.tolist()
+    assert loads == ["float"]
+
+
+@pytest.mark.parametrize("protocol", ["document", "lm-eval"])
+def test_documents_are_the_rows_that_are_not_blank(workplace: Any, protocol: str) -> None:
+    found = targets(workplace.session(), causal("rows", name=protocol, max_length=16))
+    assert list(found.rows) == [0, 1, 3]
+    first = 1 if protocol == "document" else 0  # which lm-eval scores too, after a BOS
+    assert "".join(spelled(found)) == "".join(row[first:] for row in ROWS if row)
+    assert found.texts == ROWS
+
+
+@pytest.mark.parametrize("protocol", ["gptq", "bos-chunks", "llama.cpp", "disjoint"])
+def test_of_joined_rows_each_row_knows_its_targets(workplace: Any, protocol: str) -> None:
+    (workplace.folder / "data" / "rows.jsonl").write_text("".join(f"{json.dumps({'text': row})}\n" for row in ROWS * 4))
+    found = targets(workplace.session(), causal("rows", name=protocol, max_length=16))
+    rows, texts = found.layout.rows_of(), spelled(found)
+    assert rows is not None
+    for row in np.unique(rows):
+        words = "".join(text for text, of in zip(texts, rows, strict=True) if of == row)
+        within = f"{found.texts[found.rows[row]]}\n\n"
+        letters = iter(within)
+        assert all(letter in letters for letter in words), (words, within)  # in order, some left out at borders
+
+
+def test_the_divergence_has_the_same_places_as_the_perplexity(workplace: Any) -> None:
+    session = workplace.session()
+    how = DivergenceRequest(reference="half", protocol=Protocol(max_length=16, stride=8))
+    found = targets(session, EvaluationSpec("kl", "float", "text", how))
+    assert "".join(spelled(found)) == TEXT[1:]
+    assert (found.loss >= 0).all()
+    top1 = EvaluationSpec("top1", "float", "text", how)
+    session.evaluator.evaluate(top1)
+    assert targets_of(session.evaluator, top1, {}) is None
+
+
+def test_what_was_not_evaluated_has_no_targets(workplace: Any, loads: list[str]) -> None:
+    assert targets_of(workplace.session().evaluator, causal(), {}) is None
+    assert loads == []
+
+
+def test_a_tokenizer_that_gives_other_tokens_than_were_read_tells_no_places(workplace: Any) -> None:
+    session = workplace.session()
+    session.evaluator.evaluate(causal(max_length=16))
+    measurement, _ = session.evaluator.cached_statistics(causal(max_length=16))
+    (model,) = measurement.models
+    facts = model.tokenizer()
+    other = replace(facts, encode=lambda text, special: [*facts.encode(text, special)][::-1])
+    found = replace(measurement, model=replace(model, tokenizer=lambda: other))
+    statistics = session.evaluator.measurements.known(measurement)
+    session.evaluator.cached_statistics = lambda _: (found, statistics)
+    targets = targets_of(session.evaluator, causal(max_length=16), {})
+    assert targets is not None
+    assert targets.places is None
+
+
+@pytest.fixture
+def writers(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Evaluator:
+    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
+    write_rows(
+        made, "sentences", [{"text": "w1 w2 w3", "l": "a"}, {"text": " ", "l": "b"}, {"text": "w4 w5 w6 w7", "l": "c"}]
+    )
+    write_rows(made, "counting", [{"said": "seven", "counted": "one two"}, {"said": "one", "counted": "two three"}])
+    made.write(
+        lmgate_yaml=(made.folder / "lmgate.yaml").read_text()
+        + "  sentences: {path: sentences.jsonl, tags: l}\n"
+        + "  counting: {path: counting.jsonl, source: said, references: counted, tags: [said]}\n"
+    )
+    return Evaluator(load_project(made.folder), Options(cache=tmp_path / ".lmgate_cache"))
+
+
+@pytest.mark.parametrize("length", [None, 4])
+def test_masked_targets_are_found_in_the_pieces_of_their_rows(writers: Evaluator, length: int | None) -> None:
+    what = EvaluationSpec("pppl", "masked", "sentences", MaskedRequest(max_length=length))
+    writers.evaluate(what)
+    found = targets_of(writers, what, {})
+    assert found is not None
+    assert found.places is not None
+    assert [text.strip() for text in spelled(found)] == ["w1", "w2", "w3", "w4", "w5", "w6", "w7"]
+    assert list(found.rows) == [0, 2]
+    assert tags_of(writers, what) == {"l": ("a", "c")}
+
+
+def test_the_targets_of_an_encoder_decoder_are_those_of_its_references(writers: Evaluator) -> None:
+    what = EvaluationSpec("ppl", "translator", "counting", Protocol())
+    writers.evaluate(what)
+    found = targets_of(writers, what, {})
+    assert found is not None
+    assert found.places is not None
+    texts = [text.strip() for text in spelled(found)]
+    assert [text for text in texts if text in ("one", "two", "three")] == ["one", "two", "two", "three"]
+    assert list(found.texts) == ["one two", "two three"]
+    assert tags_of(writers, what) == {"said": ("seven", "one")}

@@ -1,0 +1,584 @@
+"""Metrics of texts: figures of the literature, what is refused, worst rows, noise and properties."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu import BLEU, CHRF, TER
+
+from pytest_lmgate.errors import ConfigError, MetricInputError
+from pytest_lmgate.metrics.rouge import rouge
+from pytest_lmgate.metrics.sacrebleu_metrics import bleu, chrf, ter
+from pytest_lmgate.metrics.texts import ScoredRow, TextMetric, exact, ratio, text_score
+from pytest_lmgate.stats import bootstrap
+from pytest_lmgate.stats.bootstrap import cluster_sums, paired_bootstrap, percentile_interval, resampled_sums
+from pytest_lmgate.stats.comparison import Tolerance
+from pytest_lmgate.stats.paired import compare
+
+# Papineni et al. 2002, section 2, in lower case and without the full stop.
+CANDIDATE_1 = "it is a guide to action which ensures that the military always obeys the commands of the party"
+CANDIDATE_2 = "it is to insure the troops forever hearing the activity guidebook that party direct"
+PARTY = [
+    "it is a guide to action that ensures that the military will forever heed party commands",
+    "it is the guiding principle which guarantees the military forces always being under the command of the party",
+    "it is the practical guide for the army always to heed the directions of the party",
+]
+CATS = ["the cat is on the mat", "there is a cat on the mat"]
+
+
+def _precisions(output: str, references: list[str], order: int) -> list[float]:
+    metric = bleu(max_ngram_order=order, tokenize="none")
+    return text_score(metric, [output], [references]).details["precisions"]
+
+
+@pytest.mark.parametrize(
+    ("output", "references", "precisions"),
+    [
+        (CANDIDATE_1, PARTY, [17 / 18, 10 / 17]),
+        (CANDIDATE_2, PARTY, [8 / 14, 1 / 13]),
+        # Clipping: a reference holds "the" twice at most, so 2 of 7 count, not 7 of 7.
+        ("the the the the the the the", CATS, [2 / 7]),
+        # "the cat" counts once of twice, "cat the" not at all: 4 of 6 bigrams.
+        ("the cat the cat on the mat", CATS, [5 / 7, 4 / 6]),
+    ],
+    ids=["candidate 1", "candidate 2", "the the the", "the cat the cat"],
+)
+def test_modified_precision_is_that_of_the_literature(
+    output: str, references: list[str], precisions: list[float]
+) -> None:
+    assert _precisions(output, references, len(precisions)) == pytest.approx([100 * p for p in precisions])
+
+
+def test_bleu_is_the_brevity_penalty_times_the_geometric_mean_of_precisions() -> None:
+    # 3 of 3 unigrams, 2 of 2 bigrams; the closest of the lengths 5 and 9 is 5: exp(1 - 5/3).
+    references = [["a b c d e", "a b c d e f g h i"]]
+    score = text_score(bleu(max_ngram_order=2, tokenize="none"), ["a b c"], references)
+    assert score == pytest.approx(100 * math.exp(1 - 5 / 3))
+    assert score.details["bp"] == pytest.approx(math.exp(1 - 5 / 3))
+    assert (score.details["sys_len"], score.details["ref_len"]) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "bigrams"),
+    [
+        ("none", None, 0),
+        ("exp", None, 1 / 2),
+        ("floor", None, 0.1),
+        ("floor", 0.03, 0.03),
+        ("add-k", None, (0 + 1) / (1 + 1)),
+        ("add-k", 2.5, (0 + 2.5) / (1 + 2.5)),
+    ],
+)
+def test_smoothing_gives_an_order_without_a_match_its_share(method: str, value: float | None, bigrams: float) -> None:
+    # One of two unigrams matches, and not the only bigram (Chen and Cherry 2014).
+    metric = bleu(max_ngram_order=2, tokenize="none", smooth_method=method, smooth_value=value)
+    assert text_score(metric, ["a b"], [["a c"]]) == pytest.approx(100 * math.sqrt(1 / 2 * bigrams))
+
+
+def test_ter_counts_a_shift_as_one_edit() -> None:
+    # Moving "a" to the front is one edit of four words, where Levenshtein would count two (Snover et al. 2006).
+    score = text_score(ter(), ["b c d a"], [["a b c d"]])
+    assert score == pytest.approx(25)
+    assert score.details["edits"] == 1
+    # Against two references the edits to the closer one, over the mean of their lengths.
+    assert text_score(ter(), ["a b"], [["a c", "x y z w"]]) == pytest.approx(100 * 1 / 3)
+
+
+def test_chrf_is_the_f_of_its_precision_and_recall() -> None:
+    # Unigrams of "ab" in "abcd": P 1, R 1/2; bigrams: P 1, R 1/3. P = 1, R = 5/12, b = 2.
+    score = text_score(chrf(char_order=2), ["ab"], [["abcd"]])
+    assert score.details["precision"] == pytest.approx(100)
+    assert score.details["recall"] == pytest.approx(100 * 5 / 12)
+    assert score == pytest.approx(100 * 5 * (5 / 12) / (4 + 5 / 12))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["류현진이 공을 던졌다.", "기계 번역의 품질을 평가하는 것은 어려운 문제이다.", "今天天气很好，我们去公园散步吧。"],
+    ids=["Korean", "longer Korean", "Chinese"],
+)
+def test_identical_texts_of_any_script_are_perfect(text: str) -> None:
+    tokenize = "zh" if text.startswith("今") else "13a"
+    for metric in (
+        bleu(tokenize=tokenize),
+        bleu(tokenize="char"),
+        chrf(),
+        chrf(word_order=2),
+        exact(),
+        *(rouge(variant) for variant in ("rouge1", "rouge2", "rougeL", "rougeLsum", "rougeW", "rougeS", "rougeSU4")),
+    ):
+        assert text_score(metric, [text], [[text]]) == pytest.approx(metric.scale), metric.signature
+    assert text_score(ter(), [text], [[text]]) == 0
+
+
+def test_rouge_keeps_precision_and_recall() -> None:
+    # A subsequence of 3 words: P 3/3, R 3/6, F 2/3; the second row shares nothing.
+    score = text_score(rouge("rougeL"), ["the cat sat", "x"], [["the cat really sat on it"], ["y"]])
+    assert score == pytest.approx(1 / 3)
+    assert score.details["precision"] == pytest.approx(1 / 2)
+    assert score.details["recall"] == pytest.approx(1 / 4)
+    assert score.details["f"] == score
+    assert score.metric == "rougeL"
+    assert score.signature.startswith("rougeL|nrefs:1|")
+
+
+def test_rouge_options_reach_the_computation() -> None:
+    texts = (["류현진이 공을"], [["류현진이 공을", "x"]])
+    assert text_score(rouge(tokenizer="rouge-score"), *texts) == 0
+    assert text_score(rouge(multi_reference="average"), *texts) < 1
+    assert text_score(rouge("rouge1", stemmer=True), ["the words"], [["the word"]]) == 1
+    assert "convention:rouge-1.5.5" in text_score(rouge(convention="rouge-1.5.5"), *texts).signature
+
+
+@pytest.mark.parametrize(
+    ("options", "output", "reference", "matches"),
+    [
+        ({}, " Paris \n", "Paris", True),
+        ({"strip": False}, " Paris", "Paris", False),
+        ({}, "paris", "Paris", False),
+        ({"ignore_case": True}, "PARIS", "Paris", True),
+        ({"ignore_case": True}, "STRASSE", "Straße", False),
+        ({}, "Paris.", "Paris", False),
+        ({"ignore_punctuation": True}, '"Paris!" $', "Paris", True),
+        ({"ignore_punctuation": True}, "你好，世界", "你好世界", False),
+        ({"ignore_numbers": True}, "room 101", "room", True),
+        ({"ignore": ["(?s).*####", ","]}, "so\n#### 1,000", "1000", True),
+        ({"ignore": r"\.$"}, "18.", "18", True),
+        ({"numeric": True}, "1,000", "1000.0", True),
+        ({"numeric": True}, "$1e3.", "1000", True),
+        ({"numeric": True}, "-.5", "\u22120.50", True),
+        ({"numeric": True}, "1,00", "100", False),
+        ({"numeric": True}, "5 apples", "5", False),
+        ({"numeric": True}, "0.1", "0.10000000000000001", False),
+        ({"ignore_punctuation": True}, "well known", "wellknown", False),
+        ({"ignore_case": True}, "Paris.", "paris", False),
+    ],
+)
+def test_exact_match_ignores_what_it_is_told_to_and_nothing_else(
+    options: dict[str, Any], output: str, reference: str, matches: bool
+) -> None:
+    score = text_score(exact(**options), [output, "no"], [[reference], ["7"]])
+    assert score == (0.5 if matches else 0)
+    assert score.details["matches"] == int(matches)
+
+
+def test_exact_match_takes_any_reference() -> None:
+    score = text_score(exact(), ["b", "d"], [["a", "b"], ["c"]])
+    assert score == 0.5
+    assert score.signature == "exact|nrefs:var|case:mixed|punct:yes|strip:yes"
+
+
+def test_an_empty_output_everywhere_scores_nothing_and_does_not_crash() -> None:
+    for metric in (bleu(), bleu(smooth_method="add-k"), chrf(), chrf(eps_smoothing=True), exact(), rouge()):
+        assert text_score(metric, ["", "  "], [["a b c d e"], ["f g", "h"]]) == pytest.approx(0, abs=1e-9)
+    # An edit rate is lower when better: every word of the reference is missing.
+    assert text_score(ter(), ["", ""], [["a b c"], ["d"]]) == 100
+    for metric in (bleu(), chrf(), ter()):
+        assert text_score(metric, [""], [[""]]) == 0
+
+
+# Texts that cannot be scored: each error says what was expected, what came, and in which row.
+
+
+BAD = {
+    "no rows": ([], [], "at least one prediction, got none"),
+    "predictions are one string": ("abc", [["abc"]], "predictions to be a list of strings, got str 'abc'"),
+    "predictions are a number": (3, [["abc"]], "predictions to be a list of strings, got int 3"),
+    "predictions are a mapping": ({"a": "b"}, [["abc"]], "predictions to be a list of strings, got dict"),
+    "a prediction is missing": (["a", None], [["a"], ["b"]], "predictions to be .* got NoneType None at index 1"),
+    "a prediction is bytes": ([b"a"], [["a"]], "predictions to be a list of strings, got bytes b'a' at index 0"),
+    "no references": (["a"], None, "expected references, got None: pass a list"),
+    "references are one string": (["a"], "a", "references to be a list of lists.*got str 'a'"),
+    "references are strings": (["a", "b"], [["a"], "b"], r"row 1: references to be .*\[text\], got str 'b'"),
+    "fewer references": (["a", "b"], [["a"]], "references of 2 rows, a list for each prediction, got 1"),
+    "references by stream": (["a", "b", "c"], [["a", "b", "c"]], r"sacrebleu lists them per stream.*list\(zip"),
+    "a row without references": (["a", "b"], [["a"], []], "row 1: expected at least one reference, got none"),
+    "a row of missing references": (["a", "b"], [["a"], [None]], "row 1: expected at least one reference, got none"),
+    "a row whose references are None": (["a", "b"], [["a"], None], "row 1: expected at least one reference, got none"),
+    "a reference is a number": (["a"], [["a", 5]], r"row 0: references to be .*, got int 5 at index 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_texts_are_refused_with_their_row(case: str) -> None:
+    predictions, references, message = BAD[case]
+    with pytest.raises(MetricInputError, match=message) as caught:
+        text_score(exact(), predictions, references)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rows": [{}]}, "expected rows of 2 predictions, got 1"),
+        ({"rows": [{}, "x"]}, "rows to be a list of mappings, got str 'x' at index 1"),
+        ({"rows": {"text": ["a", "b"]}}, "rows to be a list of mappings"),
+        ({"clusters": [1]}, "a cluster label for each of 2 rows, got "),
+        ({"clusters": [1, None]}, "row 1: expected a cluster label such as a string or an integer, got None"),
+        ({"clusters": [[1], 2]}, r"row 0: expected a cluster label .*, got \[1\]"),
+        ({"clusters": "ab"}, "a list with a cluster label"),
+    ],
+)
+def test_bad_rows_and_clusters_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(MetricInputError, match=message):
+        text_score(exact(), ["a", "b"], [["a"], ["b"]], **arguments)
+
+
+def test_any_iterables_of_strings_are_texts() -> None:
+    expected = text_score(bleu(), ["a b c d", "e"], [["a b c d"], ["f"]])
+    given = text_score(bleu(), np.array(["a b c d", "e"]), (("a b c d",), np.array(["f"])))
+    assert float(given) == float(expected)
+    assert given.signature == expected.signature
+
+
+def test_the_callers_lists_are_left_alone() -> None:
+    predictions, references = ["a ", "b"], [["a", None], ["b"]]
+    text_score(bleu(), predictions, references)
+    assert (predictions, references) == (["a ", "b"], [["a", None], ["b"]])
+
+
+# The rows that people are shown when a gate fails.
+
+
+def worst_rows(metric: TextMetric, *texts: Any) -> list[ScoredRow]:
+    return text_score(metric, *texts).details["worst"]
+
+
+OUTPUTS = ["a b c d", "x", "a b c x", "a b c d", "", "x y"]
+REFERENCES = [["a b c d"], ["a b c d"], ["a b c d", "z"], ["q"], ["a b c d"], ["a b c d"]]
+
+
+@pytest.mark.parametrize("metric", [bleu(), chrf(), rouge("rouge1")], ids=["bleu", "chrf", "rouge"])
+def test_the_worst_come_first_and_equals_in_the_order_of_the_data(metric: TextMetric) -> None:
+    worst = worst_rows(metric, OUTPUTS, REFERENCES)
+    assert [found.row for found in worst] == [1, 3, 4, 5, 2]
+    assert [found.score for found in worst[:4]] == [0, 0, 0, 0]
+    assert 0 < worst[4].score < metric.scale
+    assert worst[4].prediction == "a b c x"
+    assert worst[4].references == ("a b c d", "z")
+
+
+def test_a_high_edit_rate_is_worse() -> None:
+    worst = worst_rows(ter(), OUTPUTS, REFERENCES)[:3]
+    assert [(found.row, found.score) for found in worst] == [(3, 400), (1, 100), (4, 100)]
+
+
+def test_a_short_row_that_is_right_is_not_shown_as_worst_by_bleu() -> None:
+    # Without its effective order, BLEU of a row under four words is zero.
+    assert [found.row for found in worst_rows(bleu(), ["yes", "no way"], [["yes"], ["no hay"]])] == [1, 0]
+
+
+def test_texts_are_read_once() -> None:
+    read: list[int] = []
+
+    def statistics(*texts: Any) -> object:
+        read.append(1)
+        return exact().statistics(*texts)
+
+    metric = TextMetric("counted", "higher", "counted", statistics, ratio)
+    assert len(worst_rows(metric, OUTPUTS, REFERENCES)) == 5
+    assert len(read) == 1
+
+
+# Standard errors and intervals by hand; clusters; the paired test's parts.
+
+
+Z_975 = 1.959963984540054
+T_975_DF_1 = 12.706204736432095
+
+
+def _wilson(right: float, n: float, z: float) -> tuple[float, float]:
+    spread = z * math.sqrt(right * (n - right) / n + z**2 / 4)
+    return (right + z**2 / 2 - spread) / (n + z**2), (right + z**2 / 2 + spread) / (n + z**2)
+
+
+def test_the_interval_of_a_mean_over_rows_stays_within_the_metrics_range() -> None:
+    nearly = text_score(rouge("rouge1"), ["a b", "a b", "a"], [["a b"], ["a b"], ["a b"]])
+    assert nearly.interval is not None
+    low, high = nearly.interval
+    assert 0 <= low < nearly < high == 1
+    assert text_score(rouge("rouge1"), ["x", "x", "a"], [["a b"]] * 3).interval[0] == 0
+
+
+def test_the_noise_of_a_mean_over_rows_is_the_textbook_one() -> None:
+    # 3 of 4 match: s^2 / n = (3/4 * 1/4 * 4/3) / 4 = 1/16.
+    score = text_score(exact(), ["a", "b", "c", "x"], [["a"], ["b"], ["c"], ["d"]])
+    assert score == 0.75
+    assert score.stderr == pytest.approx(0.25)
+    # Wilson's interval of 3 right of 4 with z^2 = 3.8415: (3 + z^2/2 -+ z sqrt(3/4 + z^2/4)) / (4 + z^2).
+    assert score.interval == pytest.approx(_wilson(3, 4, Z_975))
+    assert score.details["clusters"] == 4
+    assert score.details["df"] == pytest.approx(3)
+
+
+def test_clusters_of_rows_are_what_the_noise_is_judged_between() -> None:
+    outputs, references = ["a", "a", "x", "a"], [["a"], ["a"], ["a"], ["a"]]
+    score = text_score(exact(), outputs, references, clusters=["one", "one", "two", "two"])
+    # Cluster means 1 and 1/2: their standard error is (1/2) / 2.
+    assert score == 0.75
+    assert score.stderr == pytest.approx(0.25)
+    # Of the wrong row: CR2 variance 1/16 over 3/64 of independent rows, averaged with a wholly dependent cluster.
+    effect = (4 / 3 + 2) / 2
+    assert score.interval == pytest.approx(_wilson(3 / effect, 4 / effect, T_975_DF_1))
+    assert score.n == 4
+    # Labels may come in any order and be of any kind.
+    mixed = text_score(exact(), ["a", "x", "a", "a"], references, clusters=[7, ("b",), 7, ("b",)])
+    assert mixed.stderr == pytest.approx(score.stderr)
+
+
+@pytest.mark.parametrize("metric", [bleu(), exact(), rouge()], ids=["bleu", "exact", "rouge"])
+def test_one_row_or_one_cluster_tells_nothing_of_the_noise(metric: TextMetric) -> None:
+    alone = text_score(metric, ["a b c d"], [["a b c d e"]])
+    together = text_score(metric, ["a b c d", "e"], [["a b c d e"], ["e"]], clusters=[1, 1])
+    for score in (alone, together):
+        assert score.stderr is None
+        assert score.interval is None
+        assert score.details["clusters"] == 1
+
+
+def test_thousands_of_rows_are_merged_into_few_clusters_and_keep_their_noise() -> None:
+    generator = np.random.default_rng(0)
+    matches = generator.random(3000) < 0.3
+    outputs = ["a" if match else "x" for match in matches]
+    score = text_score(exact(), outputs, [["a"]] * 3000)
+    assert score == matches.mean()
+    assert score.details["clusters"] == 500
+    assert score.stderr == pytest.approx(math.sqrt(0.3 * 0.7 / 3000), rel=0.1)
+
+
+def test_clusters_widen_the_bootstrap_where_rows_repeat_each_other(english) -> None:
+    outputs, references = english.predictions * 4, english.references * 4
+    documents = list(range(len(english.predictions))) * 4
+    as_rows = text_score(chrf(), outputs, references)
+    as_documents = text_score(chrf(), outputs, references, clusters=documents)
+    once = text_score(chrf(), english.predictions, english.references)
+    assert float(as_rows) == pytest.approx(float(as_documents))
+    assert as_documents.stderr == pytest.approx(once.stderr, rel=1e-9)
+    assert as_rows.stderr == pytest.approx(once.stderr / 2, rel=0.15)
+
+
+def test_resampled_sums_are_sums_of_drawn_rows_in_batches_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    statistics = np.random.default_rng(5).random((37, 3))
+    drawn = np.random.default_rng(12345).choice(37, size=(1000, 37), replace=True)
+    for at_once in (1, 37 * 7, 1 << 20):
+        monkeypatch.setattr(bootstrap, "_DRAWS_AT_ONCE", at_once)
+        np.testing.assert_allclose(resampled_sums(statistics), statistics[drawn].sum(axis=1))
+
+
+def test_cluster_sums_add_up_rows() -> None:
+    statistics = np.arange(8.0).reshape(4, 2)
+    np.testing.assert_array_equal(cluster_sums(statistics, np.array([1, 0, 1, 0])), [[8, 10], [4, 6]])
+
+
+def test_the_interval_cuts_one_in_forty_from_either_end() -> None:
+    assert percentile_interval(np.arange(1000.0)[::-1]) == (25.0, 974.0)
+
+
+def _means(values: list[float]) -> np.ndarray:
+    return np.stack([np.array(values), np.ones(len(values))], axis=1)
+
+
+def test_the_paired_test_keeps_the_sign_and_the_noise_of_the_difference() -> None:
+    generator = np.random.default_rng(1)
+    shared = generator.normal(size=200)
+    gain = generator.normal(0.1, 0.5, size=200)
+    result = paired_bootstrap(exact(), _means(list(shared)), _means(list(shared + gain)))
+    # What the two have in common cancels.
+    assert result.differences.shape == (1000,)
+    assert result.differences.mean() == pytest.approx(gain.mean(), abs=0.01)
+    sizes = np.abs(result.differences)
+    assert result.p_value == (np.sum(sizes - sizes.mean() > abs(gain.mean())) + 1) / 1001
+    turned = paired_bootstrap(exact(), _means(list(shared + gain)), _means(list(shared)))
+    np.testing.assert_allclose(turned.differences, -result.differences)
+    assert turned.p_value == result.p_value
+
+
+def test_the_paired_test_resamples_clusters() -> None:
+    groups = np.array([0, 0, 1, 1, 2, 2])
+    baseline, candidate = (cluster_sums(_means(values), groups) for values in ([0.0] * 6, [1.0, 1, 0, 0, 1, 1]))
+    result = paired_bootstrap(exact(), baseline, candidate)
+    assert set(np.round(result.differences * 3)) == {0, 1, 2, 3}
+
+
+# What holds for any texts: sums of rows, order, constancy.
+
+
+METRICS = [bleu(), bleu(tokenize="char", smooth_method="add-k"), chrf(word_order=2), ter(), exact(), rouge("rouge2")]
+IDS = [metric.signature for metric in METRICS]
+
+texts = st.lists(st.sampled_from(["a", "b", "the", "cat.", "1,5", "공을", "好", "Cat", "&amp;", ""]), max_size=8).map(
+    " ".join
+)
+rows = st.lists(st.tuples(texts, st.lists(texts, min_size=1, max_size=3)), min_size=1, max_size=6)
+few = settings(max_examples=40, deadline=None)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=IDS)
+@few
+@given(rows=rows)
+def test_statistics_of_a_corpus_are_those_of_its_rows(metric, rows) -> None:
+    outputs, references = zip(*rows, strict=True)
+    together = metric.statistics(outputs, references, [])
+    apart = [metric.statistics([output], [of_row], [])[0] for output, of_row in rows]
+    np.testing.assert_array_equal(together, apart)
+
+
+@pytest.mark.parametrize(
+    ("metric", "oracle"), [(bleu(), BLEU()), (chrf(), CHRF()), (ter(), TER())], ids=["bleu", "chrf", "ter"]
+)
+@few
+@given(rows=rows)
+def test_the_value_of_the_sum_is_the_corpus_score(metric, oracle, rows) -> None:
+    outputs, references = zip(*rows, strict=True)
+    streams = [[of_row[i] if i < len(of_row) else None for of_row in references] for i in range(3)]
+    streams[0] = [of_row[0] for of_row in references]
+    theirs = oracle.corpus_score([output.rstrip() for output in outputs], streams).score
+    total = metric.statistics(outputs, references, []).sum(axis=0)
+    assert metric.value(total) == pytest.approx(theirs, rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=IDS)
+@few
+@given(rows=rows, shuffle=st.randoms(use_true_random=False))
+def test_the_order_of_rows_does_not_matter(metric, rows, shuffle) -> None:
+    shuffled = list(rows)
+    shuffle.shuffle(shuffled)
+    scores = [text_score(metric, *zip(*order, strict=True)) for order in (rows, shuffled)]
+    assert float(scores[0]) == pytest.approx(float(scores[1]), rel=1e-12)
+    assert scores[0].signature == scores[1].signature
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=IDS)
+@few
+@given(output=texts, references=st.lists(texts, min_size=1, max_size=3), count=st.integers(2, 9))
+def test_rows_that_are_all_alike_have_no_noise(metric, output, references, count) -> None:
+    score = text_score(metric, [output] * count, [references] * count)
+    assert score.stderr == pytest.approx(0, abs=1e-9)
+    low, high = score.interval
+    if metric.right_or_wrong:  # of so few rows, others may well be otherwise: Wilson's interval
+        unseen = 1.959963984540054**2 / (count + 1.959963984540054**2)
+        expected = (1 - unseen, 1) if score == 1 else (0, unseen)
+        assert (low, high) == pytest.approx(expected, abs=1e-9)
+        return
+    assert low == pytest.approx(float(score), abs=1e-9)
+    assert high - low == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=IDS)
+@few
+@given(rows=rows.filter(lambda rows: len(rows) > 1))
+def test_a_system_does_not_differ_from_itself(metric, rows) -> None:
+    statistics = metric.statistics(*zip(*rows, strict=True), [])
+    result = paired_bootstrap(metric, statistics, statistics)
+    assert not result.differences.any()
+    assert result.p_value == 1 / 1001  # none beyond, as the program has it: identical systems do not differ by chance
+
+
+# What importing the package costs, and its public names.
+
+
+def test_importing_the_package_loads_no_heavy_library() -> None:
+    code = (
+        "import sys, pytest_lmgate.metrics.texts\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'pytest', 'sacrebleu', 'rapidfuzz', 'scipy'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "import pytest_lmgate.metrics.rouge\n"
+        "heavy = heavy - {'rapidfuzz'} | {'nltk', 'rouge_score'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Several texts of each row.
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 0, 2), (4, 1, 2), (4, 3, 2), (5, 2, 3), (8, 8, 1), (6, 1, 6), (7, 3, 1)])
+def test_pass_at_k_is_the_share_of_draws_of_k_texts_with_a_right_one(n: int, c: int, k: int) -> None:
+    right = [True] * c + [False] * (n - c)
+    draws = list(itertools.combinations(right, k))
+    outputs = ["a" if each else f"b{index}" for index, each in enumerate(right)]
+    score = text_score(exact(variant=f"pass@{k}"), outputs, [["a"]], repeats=n)
+
+    assert score.value == pytest.approx(sum(map(any, draws)) / len(draws), rel=1e-12)
+    assert score.n == 1
+    assert f"variant:pass@{k}" in score.signature
+
+
+# Three rows; the texts of each are a column.
+_REPEATED = [["1", "2", "no"], ["1.0", "3", "no"], ["5", "2.0", "yes"], ["5", "3", "maybe"]]
+
+
+@pytest.mark.parametrize(
+    ("how", "of_rows"),
+    [
+        ({}, [1 / 4, 1 / 4, 1 / 4]),
+        ({"numeric": True}, [1 / 2, 1 / 2, 0]),
+        ({"variant": "majority"}, [0, 0, 0]),  # 5 twice, then 3 twice, then no twice
+        ({"variant": "majority", "numeric": True}, [1, 1, 0]),  # of equals the first
+        ({"variant": "pass@2"}, [1 / 2, 1 / 2, 1 / 2]),
+        ({"variant": "pass@3", "numeric": True}, [1, 1, 0]),
+    ],
+)
+def test_a_row_of_several_texts_is_one_row(how: dict[str, Any], of_rows: list[float]) -> None:
+    references = [["1"], ["2"], ["7"] if how.get("numeric") else ["yes"]]
+    outputs = [text for of_all in _REPEATED for text in of_all]
+    score = text_score(exact(**how), outputs, references, prompts=["p", "q", "r"], repeats=4)
+
+    assert score.value == pytest.approx(np.mean(of_rows), rel=1e-12)
+    assert (score.n, score.details["clusters"]) == (3, 3)
+    assert score.sample is not None
+    assert (score.sample.outcomes is not None) == ({*of_rows} <= {0, 1})
+    worst = {each.row: each.score for each in score.details["worst"]}
+    assert [worst[row] for row in range(3)] == pytest.approx(of_rows)
+
+
+@pytest.mark.parametrize("variant", ["", "pass@2", "majority"])
+def test_rows_whose_texts_all_agree_have_the_interval_of_as_many_single_texts(variant: str) -> None:
+    once = text_score(exact(), ["a"] * 10, [["a"]] * 10)
+    score = text_score(exact(variant=variant), ["a"] * 80, [["a"]] * 10, repeats=8)
+    assert score.interval is not None
+    assert score.interval == once.interval
+    assert score.interval[0] < 0.8
+    lost = text_score(exact(variant=variant), ["a"] * 9 + ["b"] + ["a"] * 9 + ["b"], [["a"]] * 10, repeats=2)
+    assert score.sample is not None
+    assert lost.sample is not None
+    found = compare(lost.sample, score.sample, tolerance=Tolerance(0.2, relative=False))
+    assert found.decision == "inconclusive"
+
+
+def test_several_texts_of_a_row_are_summed_where_a_metric_is_no_mean() -> None:
+    outputs, references = ["a b c d e", "f g h i j", "a b c d x", "f g h"], [["a b c d e"], ["f g h i k"]]
+    pooled = text_score(bleu(), outputs, references * 2)
+    score = text_score(bleu(), outputs, references, repeats=2)
+
+    assert (score.value, score.n, pooled.n) == (pooled.value, 2, 4)
+
+
+def test_a_named_extraction_may_have_a_variant_of_repeats() -> None:
+    metric = exact(variant="strict:pass@2")
+    assert (metric.extraction, metric.least_repeats) == ("strict", 2)
+    assert exact(variant="strict").extraction == "strict"
+
+
+@pytest.mark.parametrize(("variant", "repeats"), [("pass@5", 4), ("majority", 1), ("pass@1", 1)])
+def test_a_variant_of_repeats_needs_as_many_texts(variant: str, repeats: int) -> None:
+    with pytest.raises(ConfigError, match=r"expected repeats="):
+        text_score(exact(variant=variant), ["a"] * repeats, [["a"]], repeats=repeats)
+
+
+def test_groups_of_rows_count_alike_in_a_mean_and_have_none_of_bleu() -> None:
+    texts, references = ["a", "b", "x", "x", "x", "d"], [["a"], ["b"], ["c"], ["c"], ["c"], ["d"]]
+    groups = ["one", "one", "two", "two", "two", "two"]
+    score = text_score(exact(), texts, references, groups=groups)
+    assert score == pytest.approx((1 + 1 / 4) / 2)
+    assert text_score(exact(), texts, references) == pytest.approx(3 / 6)
+    with pytest.raises(MetricInputError, match="average_by: bleu is no mean over rows"):
+        text_score(bleu(), texts, references, groups=groups)

@@ -1,0 +1,161 @@
+"""Which tests a session runs: all there are, what testmon leaves out, mistyped marks, and gates of lmgate.yaml."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import pytest_lmgate.plugin.session  # noqa: F401 - see conftest.py
+from pytest_lmgate.plugin.collection import are_all_in, asks_for_all, keep_files, mistyped, only_lists, was_stopped
+from pytest_lmgate.settings import decoding
+from tests.plugin.conftest import Configured
+
+
+def items(count: int) -> list[Any]:
+    return [SimpleNamespace(nodeid="test_a.py::test_one") for _ in range(count)]
+
+
+def test_a_test_that_is_gone_is_noticed_even_where_another_has_its_name() -> None:
+    found = items(2)
+    assert not are_all_in(found, [found[0], *items(1)])
+
+
+def test_tests_in_another_order_or_with_more_are_all_there() -> None:
+    found = items(2)
+    assert are_all_in(found, [*items(1), *reversed(found)])
+    assert are_all_in([], [])
+
+
+def test_a_plain_command_line_asks_for_all(configured: Configured) -> None:
+    assert asks_for_all(configured("-v", "--lmgate-update"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-k", "die"),
+        ("-m", "slow"),
+        ("-x",),
+        ("--lf",),
+        ("--ignore", "packages"),
+        ("--deselect", "test_a.py::test_one"),
+        ("--lmgate-config", "other.yaml"),
+        ("-o", "addopts="),
+        ("--noconftest",),
+        (".",),
+    ],
+)
+def test_whatever_selects_tests_or_settings_does_not_ask_for_all(
+    configured: Configured, pytester: pytest.Pytester, arguments: tuple[str, ...]
+) -> None:
+    (pytester.path / "other.yaml").touch()
+    assert not asks_for_all(configured(*arguments))
+
+
+def test_a_session_started_in_an_inner_folder_does_not_ask_for_all(
+    configured: Configured, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured()
+    monkeypatch.chdir(pytester.mkdir("inner"))
+    assert not asks_for_all(pytester.parseconfig())
+
+
+@pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--fixtures-per-test"])
+def test_options_that_list_run_nothing(configured: Configured, option: str) -> None:
+    assert only_lists(configured(option))
+    assert not only_lists(configured())
+
+
+@pytest.mark.parametrize(
+    ("shouldfail", "shouldstop", "status", "stopped"),
+    [
+        (False, False, pytest.ExitCode.TESTS_FAILED, False),
+        ("stopping after 1 failures", False, pytest.ExitCode.TESTS_FAILED, True),
+        (False, "enough", pytest.ExitCode.OK, True),
+        (False, False, pytest.ExitCode.INTERRUPTED, True),
+    ],
+)
+def test_a_session_that_was_stopped_left_tests(
+    shouldfail: Any, shouldstop: Any, status: pytest.ExitCode, stopped: bool
+) -> None:
+    session: Any = SimpleNamespace(shouldfail=shouldfail, shouldstop=shouldstop, exitstatus=status)
+    assert was_stopped(session) is stopped
+
+
+def test_files_that_measure_or_cannot_be_read_are_collected(configured: Configured, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_gate="ppl_max", test_plain="ppl_maximum = 1")
+    config = configured()
+    lists = SimpleNamespace(deselected_files=["test_gate.py", "test_plain.py", "gone.py"], deselected_tests=[])
+    config.pluginmanager.register(lists, "TestmonSelect")
+    keep_files(config, ["ppl_max", "ppl_of"])
+    assert lists.deselected_files == ["test_plain.py"]
+
+
+GATES = ("ppl_max", "bleu_min", "no_regression")
+
+
+def said(pytester: pytest.Pytester, *marks: str) -> list[str]:
+    decorators = "\n".join(f"@pytest.mark.{mark}" for mark in marks)
+    items = pytester.getitems(
+        f"import pytest\n\n{decorators}\ndef test_it(): pass\n\n{decorators}\ndef test_again(): pass"
+    )
+    return mistyped(items, GATES)
+
+
+@pytest.fixture
+def marks(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makeini("[pytest]\nmarkers = ppl_mix: of the project's own\nfilterwarnings = ignore\n")
+    return pytester
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnknownMarkWarning")  # of older versions of pytest
+@pytest.mark.parametrize(
+    ("mark", "meant"),
+    [
+        ("ppl_mx(1)", "ppl_max"),
+        ("bleu_max(limit=1)", "bleu_min"),
+        ("no_regresion(1)", "no_regression"),
+        ("ppl('die', 'words', 1)", "ppl_max"),
+        ("perplexity_limit('die', 'words', limit=1)", "ppl_max"),
+        ("lmgate_bleu_min(1)", "bleu_min"),
+        ("max_ppl('die', 'words', 1)", "ppl_max"),
+        ("bleu_score_min('die', 'words', 1)", "bleu_min"),
+    ],
+)
+def test_a_mark_that_is_close_to_a_gate_is_named_once_with_the_first_test(
+    marks: pytest.Pytester, mark: str, meant: str
+) -> None:
+    (sentence,) = said(marks, mark)
+    name = mark.partition("(")[0]
+    assert f"::test_it: @pytest.mark.{name}: no such gate, did you mean '{meant}'?" in sentence
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnknownMarkWarning")  # of older versions of pytest
+@pytest.mark.parametrize(
+    "mark", ["ppl_max('die', 'words', 1)", "slow(1)", "ppl_mx", "ppl_mix(1)", "ppl(1)", "max_retries(1)", "int8_min(1)"]
+)
+def test_gates_other_marks_marks_without_arguments_and_registered_marks_are_not_mistyped(
+    marks: pytest.Pytester, mark: str
+) -> None:
+    assert said(marks, mark) == []
+
+
+def test_a_gate_is_parsed_once(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makefile(
+        ".yaml",
+        lmgate="""
+        models: {die: {path: die}}
+        datasets: {words: {path: words.txt}}
+        gates:
+          - ppl_max: {model: die, dataset: words, limit: 3}
+          - no_regression: {metric: bpb, model: die, dataset: words, tolerance: 1%, against: die}
+        """,
+    )
+    parsed: list[str] = []
+    original: Any = decoding._evaluation
+    monkeypatch.setattr(decoding, "_evaluation", lambda row, given: parsed.append(row.name) or original(row, given))
+    session = pytester.inline_run("--collect-only", "lmgate.yaml")
+    assert session.ret == pytest.ExitCode.OK
+    assert parsed == ["ppl", "bpb"]

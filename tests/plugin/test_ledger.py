@@ -1,0 +1,158 @@
+"""The ledger finds verdicts that never came, or that came and did not count."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from execnet import gateway_base
+
+from pytest_lmgate.judge.result import FixtureCall
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.plugin.ledger import EXTRAS, Ledger
+from pytest_lmgate.plugin.xdist import to_builtins
+from tests.judge.records import ENTRY, record
+
+TEST = "test_a.py::test_one"
+
+
+def report(
+    when: str = "call",
+    outcome: str = "passed",
+    *,
+    test: str = TEST,
+    verdicts: dict[str, str] | None = None,
+    **more: Any,
+) -> pytest.TestReport:
+    judged = {name: record(1.0, id=name, verdict=verdict) for name, verdict in (verdicts or {}).items()}
+    made: Any = pytest.TestReport(test, ("test_a.py", 1, "test_one"), {}, outcome, None, when)  # type: ignore[arg-type]
+    extras = {**({} if verdicts is None else {"verdicts": judged}), **more.pop(EXTRAS, {})}
+    for name, value in ({EXTRAS: extras} | more).items():
+        setattr(made, name, value)
+    return made  # type: ignore[no-any-return]
+
+
+def ledger(*reports: pytest.TestReport, expected: int = 1) -> Ledger:
+    made = Ledger()
+    made.expected = {TEST: expected}
+    for each in reports:
+        made.receive(each)
+    return made
+
+
+def test_a_gate_with_its_verdict_is_in_order() -> None:
+    made = ledger(report("setup", verdicts={"g": "pass"}), report("call", verdicts={"g": "pass"}), report("teardown"))
+    assert made.discrepancies() == []
+    assert [verdict.verdict for verdict in made.verdicts()] == ["pass"]
+
+
+def test_a_test_that_passed_with_a_verdict_too_few_is_named() -> None:
+    made = ledger(report("call", verdicts={"g": "pass"}), report("teardown"), expected=2)
+    assert made.discrepancies() == [f"the verdict of {TEST} never arrived"]
+
+
+def test_a_test_of_which_nothing_was_heard_is_named_once() -> None:
+    assert ledger().discrepancies() == [f"the verdict of {TEST} never arrived"]
+
+
+@pytest.mark.parametrize("outcome", ["skipped", "failed"])
+def test_a_test_that_was_skipped_or_failed_before_its_gate_is_in_order(outcome: str) -> None:
+    assert ledger(report("setup", outcome), report("teardown")).discrepancies() == []
+
+
+def test_a_measuring_test_is_to_be_heard_of() -> None:
+    made = Ledger()
+    made.measuring = [TEST]
+    made.receive(report("setup"))
+    assert made.discrepancies() == [f"the report of {TEST} never arrived"]
+    made.receive(report("call"))
+    assert made.discrepancies() == []
+
+
+@pytest.mark.parametrize("verdict", ["fail", "error"])
+def test_a_verdict_that_fails_while_its_test_passes_is_named(verdict: str) -> None:
+    made = ledger(report("call", verdicts={"g": verdict}))
+    assert made.discrepancies() == [f"{TEST} did not fail although a gate of it did"]
+
+
+def test_a_verdict_that_fails_a_test_that_is_expected_to_fail_is_in_order() -> None:
+    known: dict[str, Any] = {"wasxfail": "known", EXTRAS: {"expected_to_fail": True}}
+    made = ledger(report("call", "skipped", verdicts={"g": "fail"}, **known))
+    assert made.discrepancies() == []
+    assert made.expected_to_fail == {"g"}
+
+
+@pytest.mark.parametrize("outcome", ["rerun", "skipped", "failed"])
+def test_a_verdict_that_fails_counts_only_as_pytest_counts_failures(outcome: str) -> None:
+    """A report that another plugin made an xfail of, or an attempt that is run again, is no failure for pytest."""
+    called_known = {} if outcome == "rerun" else {"wasxfail": "known"}
+    made = ledger(report("call", outcome, verdicts={"g": "fail"}, **called_known))
+    assert made.discrepancies() == [f"{TEST} did not fail although a gate of it did"]
+    assert not made.did_fail(TEST)
+
+
+def test_a_gate_keeps_its_verdict_until_a_later_attempt_has_another() -> None:
+    attempts = [report("call", "rerun", verdicts={"g": "fail", "h": "fail"}), report("setup", verdicts={"h": "pass"})]
+    made = ledger(*attempts, report("call", "skipped"))
+    assert made.discrepancies() == [f"{TEST} did not fail although a gate of it did"]
+    assert [verdict.verdict for verdict in made.verdicts()] == ["fail", "pass"]
+    made.receive(report("setup", verdicts={"g": "pass"}))
+    assert made.discrepancies() == []
+
+
+def test_the_end_of_a_subtest_is_not_the_end_of_its_test() -> None:
+    made = Ledger()
+    made.measuring = [TEST]
+    made.receive(report("call", context="a subtest"))
+    assert made.discrepancies() == [f"the report of {TEST} never arrived"]
+
+
+def test_entries_for_the_baseline_are_collected() -> None:
+    made = ledger(
+        report("setup", **{EXTRAS: {"entries": {"g": ENTRY}}}),
+        report("setup", test="other", **{EXTRAS: {"entries": {"h": json.dumps(msgspec.to_builtins(ENTRY))}}}),
+    )
+    assert made.entries == {"g": ENTRY, "h": ENTRY}
+
+
+def test_records_are_the_same_whether_they_came_from_a_worker_or_never_left(tmp_path: Path) -> None:
+    judged = record(1.0, id="g", verdict="fail", interval=(0.5, math.inf), message="half a pair: \ud800")
+    call = FixtureCall.of(TEST, "ppl_of", Score(2.0, metric="ppl", interval=(1.0, math.inf)))
+    for travels in (False, True):
+        made, each = Ledger(), report(**{EXTRAS: {"measured": [call], "verdicts": {"g": judged}}})
+        if travels:
+            to_builtins(each)
+            gateway_base.dumps_internal(vars(each)[EXTRAS])
+        made.receive(each)
+        assert (made.verdicts(), made.measured) == ([judged], {TEST: [call]})
+
+
+def test_verdicts_are_in_the_order_of_the_tests_whoever_was_first() -> None:
+    made = Ledger()
+    made.expected = {"test_a.py::first": 1, "test_a.py::second": 1}
+    made.receive(report(test="test_a.py::late", verdicts={"l": "error"}))
+    made.receive(report(test="test_a.py::second", verdicts={"s": "fail"}))
+    made.receive(report(test="test_a.py::first", verdicts={"f": "pass"}))
+    assert [verdict.verdict for verdict in made.verdicts()] == ["pass", "fail", "error"]
+    assert made.used == ["l", "s", "f"]
+
+
+def test_what_a_worker_hands_over_is_what_the_controller_takes(tmp_path: Path) -> None:
+    worker, controller = ledger(expected=3), Ledger()
+    worker.measuring, worker.by_baseline, worker.deselected = ["m"], ["g"], True
+    worker.uncollected, worker.problem = ["broken.py"], "a gate is wrong"
+    worker.dump(tmp_path / "ledger.json")
+    controller.load(tmp_path / "ledger.json")
+    for name in ("expected", "measuring", "by_baseline", "deselected", "uncollected", "problem"):
+        assert getattr(controller, name) == getattr(worker, name)
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.json"]
+
+
+def test_nothing_is_taken_over_where_no_worker_has_gates(tmp_path: Path) -> None:
+    controller = Ledger()
+    controller.load(tmp_path / "ledger.json")
+    assert controller.expected == {}

@@ -1,0 +1,370 @@
+"""The page: its text as any parser reads it, and what it does in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import html5lib
+import pytest
+from msgspec.structs import replace
+
+from pytest_lmgate.judge.histogram import ChangeHistogram
+from pytest_lmgate.judge.result import Bounded, Environment, PastRun, Results, Run, Verdict, WorstRow
+from pytest_lmgate.report.page import Axis, html_report, past_view, plot_of, spread_view
+from tests.judge.records import results_of
+from tests.report.browser import CHROMIUM, Page, chromium
+from tests.report.conftest import INFINITE
+from tests.report.hostile import HOSTILE
+from tests.report.test_explanation import hostile_where
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+KL = {"reference": "fp16", "Median KLD": 0.004, "99.0% KLD": 0.25, "Maximum KLD": 5.4}
+WORST = WorstRow(7, 0.25, "what was asked", "what was expected", "what came")
+
+
+@pytest.fixture
+def results(
+    passed: Verdict,
+    failed: Verdict,
+    unmeasured: Verdict,
+    compared: Verdict,
+    spread: ChangeHistogram,
+    distances: ChangeHistogram,
+    past: list[PastRun],
+    run: Run,
+) -> Results:
+    def named(verdict: Verdict, name: str) -> Verdict:
+        return replace(verdict, id=f"t.py::test_{name}::{name}", test=f"t.py::test_{name}")
+
+    open_ = replace(failed, verdict="inconclusive", bounded=Bounded(0.95, 16.0, 19.0, "hall", 40))
+    return results_of(
+        [
+            named(passed, "gate_10"),
+            named(replace(passed, value=3.0, history=tuple(past[:2])), "gate_9"),
+            named(open_, "open"),
+            named(replace(failed, worst=(WORST,)), "failed"),
+            named(replace(compared, spread=spread, history=tuple(past)), "compared"),
+            named(unmeasured, "unmeasured"),
+            named(replace(failed, details=KL, marker="kl_max", metric="kl", spread=distances), "divergent"),
+        ],
+        run=run,
+    )
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as page:
+        yield page
+
+
+def _write(folder: Path, results: Results) -> Path:
+    file = folder / "report.html"
+    file.write_text(html_report(results), encoding="utf-8", errors="backslashreplace")
+    return file
+
+
+def _names(page: Page) -> list[str]:
+    names: list[str] = page.run(
+        "[...document.querySelectorAll('.gate')].filter(e => !e.hidden).map(e => e.querySelector('.name').textContent)"
+    )
+    return names
+
+
+def test_the_marks_of_a_plot_stand_in_the_order_of_their_numbers(failed: Verdict, compared: Verdict) -> None:
+    plot = plot_of(failed)
+    assert plot is not None
+    assert plot.limit.at < plot.low < plot.value.at < plot.high
+    assert (plot.fails_from, plot.fails_to, plot.reference) == (plot.limit.at, 100, None)
+    assert [mark.label for mark in plot.axis.ticks] == ["16.5", "17.0", "17.5", "18.0", "18.5", "19.0"]
+    assert plot.axis.ticks[0].at == plot.limit.at
+    lower = plot_of(replace(failed, marker="bleu_min", value=10.0, interval=None))
+    assert lower is not None
+    assert lower.low == lower.value.at == lower.high < lower.limit.at == lower.fails_to
+    change = plot_of(compared)
+    assert change is not None
+    assert change.reference is not None
+    assert 0 < change.reference < change.limit.at < change.low < change.value.at < change.high
+    assert [mark.label for mark in change.axis.ticks] == ["0", "+2%", "+4%", "+6%", "+8%", "+10%"]
+    assert change.axis.ticks[0].at == change.reference
+
+
+@pytest.mark.parametrize(
+    ("numbers", "labels"),
+    [
+        ((0.84588, 0.965175, 0.95), ["0.84", "0.86", "0.88", "0.90", "0.92", "0.94", "0.96"]),
+        ((0.9, 1.0), ["0.90", "0.92", "0.94", "0.96", "0.98", "1.00"]),
+        ((0.0, 0.0), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        ((1e-9, 5e-9), ["1e-09", "2e-09", "3e-09", "4e-09", "5e-09"]),
+        ((1200.0, 5431.5), ["1,000", "2,000", "3,000", "4,000", "5,000"]),
+        ((-3.0, None, 4.0, INFINITE), ["-2", "0", "2", "4"]),
+    ],
+)
+def test_the_ticks_of_an_axis_are_numbers_that_people_choose(numbers: tuple[float, ...], labels: list[str]) -> None:
+    axis = Axis.over(numbers)
+    assert axis is not None
+    assert [mark.label for mark in axis.ticks] == labels
+    assert all(0 <= mark.at <= 100 for mark in axis.ticks)
+    assert Axis.over([-1e308, 1e308]) is None
+
+
+@pytest.mark.parametrize("value", [16.5, 1e308, -1e308, float("inf")])
+def test_a_plot_is_drawn_within_its_width_or_not_at_all(failed: Verdict, value: float) -> None:
+    plot = plot_of(replace(failed, value=value, interval=(float("-inf"), float("inf"))))
+    assert plot is None or all(0 <= at <= 100 for at in (plot.value.at, plot.low, plot.high, plot.limit.at))
+
+
+def test_a_histogram_has_its_better_rows_at_the_left_and_says_what_they_are(spread: ChangeHistogram) -> None:
+    view = spread_view(spread)
+    assert view.words == (
+        "change of 300 rows in nats per token, the right is worse: 190 worse, 100 better, 10 the same; "
+        "median +0.01, 90% at most +0.5, 99% at most +1, from -0.2 to +5; the last bin is open"
+    )
+    paths = [("better", "M0 60V33h1V20h1V60z"), ("worse", "M2 60V0h1V20h1V33h1V60z")]
+    assert (view.bins, view.paths) == (5, paths)
+    assert view.x is not None
+    assert view.y is not None
+    assert [(mark.at, mark.label) for mark in view.x.ticks][2::2] == [(40.0, "0"), (80.0, "+0.2")]
+    assert [mark.label for mark in view.y.ticks] == ["0", "50"]
+    assert spread_view(replace(spread, worse=0, better=0, same=3, bins=(), width=0.0)).bins == 0
+
+
+def test_a_histogram_of_distances_has_no_better_side_and_says_percentiles(distances: ChangeHistogram) -> None:
+    view = spread_view(distances)
+    assert view.words == (
+        "distance of 200 rows from the reference in nats per token: 198 above 0; "
+        "median 0.004, 90% at most 0.011, 99% at most 0.032, from 0 to 0.25; the last bin is open"
+    )
+    assert view.paths == [("apart", "M0 60V0h1V30h1V54h1V57h1V60z")]
+
+
+def test_runs_are_drawn_in_their_order_with_a_dot_where_one_did_not_pass(past: list[PastRun]) -> None:
+    view = past_view([*past[22:24], replace(past[24], value=None, interval=None), past[25]], 31)
+    assert view is not None
+    # From 15.408 to 18.192 in 60 units, downward.
+    assert view.values == "M0 47 1 47 3 13"
+    assert view.noise == "M0 39V56M1 39V56M3 4V21"
+    assert view.limits == "M-0.5 30h4"
+    assert (view.dots, view.changes) == ([("fail", "M3 13h0")], "M2 0V60")
+    assert view.axis is not None
+    assert [mark.label for mark in view.axis.ticks] == ["16", "17", "18"]
+    assert view.ends == ("2026-03-23 22c0ffe", "2026-03-26 25c0ffe")
+    assert view.notes == [f"2026-03-25 18:00 24c0ffee1c0f: worse: {past[24].words}"]
+    assert past_view([replace(past[0], value=None), past[1]], 31) is None
+    same = past_view([replace(past[0], interval=None, limit=None)] * 2, 31)
+    assert same is not None
+    assert (same.values, same.noise, same.limits) == ("M0 30 1 30", "", "")
+
+
+def test_values_too_far_apart_for_a_plot_are_drawn_in_its_middle(past: list[PastRun]) -> None:
+    far = [replace(past[0], value=value, interval=None, limit=None) for value in (1e308, -1e308)]
+    view = past_view(far, 31)
+    assert view is not None
+    assert view.values == "M0 30 1 30"
+
+
+def test_an_interval_without_an_end_reaches_to_the_edge(past: list[PastRun]) -> None:
+    view = past_view([past[0], replace(past[1], interval=(15.6, None))], 31)
+    assert view is not None
+    assert view.noise.endswith("M1 0V56")
+
+
+def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_5_mb(
+    compared: Verdict, spread: ChangeHistogram, past: list[PastRun]
+) -> None:
+    assert compared.comparison is not None
+    wide, comparison = (
+        replace(spread, bins=tuple(range(30)), width=0.013),
+        replace(compared.comparison, decision="pass"),
+    )
+    passing = replace(compared, verdict="pass", comparison=comparison, value=16.512345678912345, spread=wide)
+    verdicts = [
+        replace(passing, id=f"{test}::no_regression:ppl[int8-wikitext2-vs-fp16]", test=test, history=tuple(past))
+        for test in (f"{passing.test}[{at:04}]" for at in range(1000))
+    ]
+    page = html_report(results_of(verdicts))
+    assert page.count('class="spread drawn"') == page.count('class="past drawn"') == 1000
+    assert len(page.encode()) < 3_500_000
+
+
+def test_a_row_has_three_digits_the_tolerance_and_a_picture(
+    passed: Verdict, failed: Verdict, compared: Verdict
+) -> None:
+    assert compared.comparison is not None
+    close = replace(passed, value=16.50004, limit=16.5, verdict="fail", id="a")
+    far = replace(passed, value=283287.4, limit=16.5, marker="bleu_min", id="b")
+    page = html_report(results_of([failed, close, far, replace(compared, id="c")]))
+    rows = [re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", row)) for row in re.findall("(?s)<summary>.*?</summary>", page)]
+    assert " 18.1 ≤ 16.5 12.3 " in rows[0]
+    assert " 16.50004 ≤ 16.5 cached " in rows[1]
+    assert " 283,000 ≥ 16.5 cached " in rows[3]
+    assert " 18.1 +10.0% 1% " in rows[2]
+    assert page.count('<svg class="mini"') == 4
+
+
+def test_the_run_stands_first(passed: Verdict, run: Run, environment: Environment) -> None:
+    parsed = html5lib.parse(
+        html_report(results_of([passed], run=run, environment=environment)), namespaceHTMLElements=False
+    )
+    header = parsed.find("body/header")
+    assert [each.text for each in header.findall("dl/div/dt")] == [
+        "project", "commit", "date", "device", "versions", "command",
+    ]  # fmt: skip
+    assert [each.text for each in header.findall("dl/div/dd")] == [
+        "owner/model", "0c0ffee1c0f0+ on main", "2026-03-31 18:00 UTC", "cuda (an accelerator)",
+        "Python 3.11.7, torch 2.13.0", "pytest -k quality",
+    ]  # fmt: skip
+    assert parsed.find("head/title").text == "lmgate: 1 gate: 1 pass, owner/model"
+
+
+def test_a_page_without_gates_says_so() -> None:
+    assert "0 gates" in html_report(results_of([]))
+
+
+def test_a_strict_parser_finds_no_fault(results: Results, failed: Verdict, compared: Verdict) -> None:
+    for each in (results, results_of([]), *(_hostile(failed, compared, text) for text in HOSTILE.values())):
+        parser = html5lib.HTMLParser()
+        parser.parse(html_report(each).encode(errors="backslashreplace"), transport_encoding="utf-8")
+        assert parser.errors == []
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_text_makes_no_element(failed: Verdict, compared: Verdict, text: str) -> None:
+    def tags(text: str) -> list[str]:
+        found: list[str] = []
+        parser = HTMLParser()
+        parser.handle_starttag = lambda tag, attrs: found.append(tag)  # type: ignore[method-assign]
+        parser.feed(html_report(_hostile(failed, compared, text)))
+        return [tag for tag in found if tag != "span"]  # each line of an explanation is one
+
+    assert tags(text) == tags("plain")
+    report = html_report(_hostile(failed, compared, text))
+    assert not set(report) & {"\x1b", "\u202e", "\u2066", "\x00"}
+    assert len(report) < 150_000
+
+
+def _hostile(failed: Verdict, compared: Verdict, text: str) -> Results:
+    assert compared.comparison is not None
+    test = f"t.py::test_x[{text}]"
+    worst = (WorstRow(0, 0.5, text, text, text),)
+    named = {"id": f"{test}::a", "test": test, "model": text, "dataset": text}
+    one = replace(failed, **named, worst=worst, where=hostile_where(text))
+    found = replace(compared.comparison, against=text, notes=(f"note {text}",))
+    other = replace(compared, id=f"{test}::b", test=test, comparison=found)
+    spread = ChangeHistogram("rows", text, 1, 1, 1, 0.0, -1.0, 1.0, 1.0, 1.0, -1.0, 1.0, (1, 1))
+    runs = tuple(PastRun(text, text, text, "fail", value, (1.0, 3.0), 2.0, "worse", text) for value in (1.5, 2.5))
+    run = Run(*[text or "none"] * 4, "2026-03-31", *[text or "none"] * 3)
+    verdicts = [replace(one, spread=spread, history=runs), replace(other, history=runs)]
+    return results_of(verdicts, problems=(text,), run=run)
+
+
+@in_a_browser
+def test_hostile_texts_run_nothing_and_fetch_nothing(
+    page: Page, failed: Verdict, compared: Verdict, tmp_path: Path
+) -> None:
+    for text in HOSTILE.values():
+        page.requests.clear()
+        file = _write(tmp_path, _hostile(failed, compared, text))
+        page.open(file)
+        assert page.run("document.title").startswith("lmgate: 2 gates")
+        assert page.run("document.querySelectorAll('.gate').length") == 2
+        assert page.requests == [file.as_uri()]
+    assert page.console == []
+
+
+@in_a_browser
+def test_the_browser_refuses_what_the_template_would_let_through(page: Page, results: Results, tmp_path: Path) -> None:
+    file = _write(tmp_path, results)
+    text = file.read_text(encoding="utf-8")
+    broken = "<script>document.title='obeyed'</script><img src='http://127.0.0.1:9/x.png' onerror='document.title=1'>"
+    file.write_text(text.replace("<body>", f"<body>{broken}"), encoding="utf-8")
+    page.open(file)
+    assert page.run("document.title").startswith("lmgate: 7 gates")
+    assert len([said for said in page.console if "Content Security Policy" in said]) >= 2
+    page.console.clear()
+
+
+@in_a_browser
+def test_gates_open_sort_and_filter(page: Page, results: Results, tmp_path: Path) -> None:
+    file = _write(tmp_path, results)
+    page.requests.clear()
+    page.open(file)
+    assert _names(page) == ["failed", "compared", "unmeasured", "divergent", "open", "gate_10", "gate_9"]
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 1
+    page.click("#all")
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 7
+    page.click("#all")
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 0
+
+    page.click(".gate summary")
+    opened = page.run("document.querySelector('.gate[open]').innerText")
+    assert "is above the limit 16.5" in opened
+    assert "what was asked" in opened
+    assert page.run("document.querySelector('.gate[open] figure .beyond').getBoundingClientRect().width") > 800
+    page.click("details:nth-child(2) summary")
+    assert page.run("document.querySelector('details:nth-child(2) .spread .worse').getBoundingClientRect().width") > 100
+    assert "190 worse, 100 better" in page.run("document.querySelector('.gate[open] .spread').innerText")
+    last = "document.querySelector('.gate[open] .past .fail').getBBox()"
+    assert page.run(f"({last}).x + ({last}).width") == 30
+    assert "16 -> 17.6 (+10.00%)" in page.run("document.querySelector('.gate[open] .past').innerText")
+    page.click("details:nth-child(4) summary")
+    assert page.run("document.querySelectorAll('.gate[open] .bars th').length") == 3
+
+    page.click("[data-key=name]")
+    assert _names(page) == ["compared", "divergent", "failed", "gate_9", "gate_10", "open", "unmeasured"]
+    page.click("[data-key=value]")
+    assert _names(page)[0] == "gate_9"
+    assert _names(page)[-1] == "unmeasured"
+    page.click("[data-key=value]")
+    assert _names(page)[-2:] == ["gate_9", "unmeasured"]
+
+    page.click(".chip.pass")
+    assert not [name for name in _names(page) if name.startswith("gate_")]
+    page.click("#filter")
+    page.write("T.PY wikitext2 comp")
+    assert _names(page) == ["compared"]
+    assert page.run("document.getElementById('shown').textContent") == "1 of 7 shown"
+    assert (page.console, page.requests) == ([], [file.as_uri()])
+
+
+@in_a_browser
+@pytest.mark.parametrize(("width", "dark"), [(375, True), (1280, False)])
+def test_nothing_is_wider_than_a_phone_and_every_text_can_be_read(
+    page: Page, results: Results, tmp_path: Path, width: int, dark: bool
+) -> None:
+    page.open(_write(tmp_path, results), width=width, dark=dark)
+    page.run("document.querySelectorAll('.gate').forEach(e => e.open = true)")
+    assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    assert page.run(
+        "[...document.querySelectorAll('svg text')].every(e => e.getBoundingClientRect().right <= innerWidth)"
+    )
+    ground = page.run("getComputedStyle(document.body).backgroundColor")
+    selectors = "body, .fail .verdict, .pass .verdict, .inconclusive .verdict, .seconds, #run dt, figcaption"
+    for selector in selectors.split(", "):
+        colour = page.run(f"getComputedStyle(document.querySelector('{selector}')).color")
+        assert _contrast(colour, ground) >= 4.5, selector
+    page.picture(tmp_path / "page.png")
+
+
+@in_a_browser
+def test_what_failed_is_printed_with_its_explanation(page: Page, results: Results, tmp_path: Path) -> None:
+    page.open(_write(tmp_path, results))
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 5
+    assert len(page.send("Page.printToPDF")["data"]) > 10_000
+    page.run("dispatchEvent(new Event('afterprint'))")
+    assert page.run("document.querySelectorAll('.gate[open]').length") == 1
+
+
+def _contrast(one: str, other: str) -> float:
+    """By WCAG 2.2, from 1 to 21."""
+
+    def luminance(colour: str) -> float:
+        shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

@@ -1,0 +1,226 @@
+"""A run's result is the same after its journey through JSON, and every reader of JSON takes it."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.errors import DataError, RecordError
+from pytest_lmgate.judge.result import (
+    Bounded,
+    Environment,
+    PreviousBaseline,
+    Results,
+    Run,
+    Verdict,
+    WorstRow,
+    read_results,
+    to_json,
+)
+from pytest_lmgate.report.formats import FORMATS
+from tests.judge.records import compared as comparison_of
+from tests.judge.records import record, results_of
+from tests.report.hostile import HOSTILE
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/report.schema.json").read_text(encoding="utf-8"))
+_FINITE, _TEXTS = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20)
+_BLANK = {name: st.just(()) for name in ("history", "arguments")}
+_BLANK |= {name: st.none() for name in ("comparison", "where", "spread", "previous")}
+_VERDICTS = st.builds(
+    Verdict,
+    id=_TEXTS,
+    verdict=st.sampled_from(["pass", "fail", "inconclusive", "error"]),
+    value=st.none() | _FINITE,
+    limit=st.none() | _FINITE,
+    stderr=st.none() | _FINITE,
+    interval=st.none() | st.tuples(_FINITE | st.just(-math.inf), _FINITE | st.just(math.inf)),
+    seconds=_FINITE,
+    details=st.dictionaries(_TEXTS, _TEXTS | st.integers(0, 9) | st.none(), max_size=2),
+    worst=st.lists(st.builds(WorstRow, row=st.integers(0, 9), score=_FINITE), max_size=2).map(tuple),
+    bounded=st.none() | st.just(Bounded(0.95, -math.inf, 2.0, "hall", 40)) | st.just(Bounded(0.95)),
+    **_BLANK,
+)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def strict(schema: Any) -> Any:
+    """The schema with every key that it does not name refused: none is written that is not described."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: strict(value) for key, value in schema.items()}
+    return {"additionalProperties": False, **inner} if inner.get("type") == "object" else inner
+
+
+def check(report: str) -> Any:
+    """Return a report that fits the schema."""
+    found = json.loads(report, parse_constant=_refuse)
+    jsonschema.Draft202012Validator(strict(SCHEMA)).validate(found)
+    return found
+
+
+def read_back(results: Results) -> Results:
+    return read_results(to_json(results).encode(), "report.json")
+
+
+@given(_VERDICTS)
+def test_a_verdict_is_the_same_after_its_journey(verdict: Verdict) -> None:
+    assert read_back(results_of([verdict])).verdicts == (verdict,)
+
+
+def test_results_are_the_same_after_their_journey_and_fit_the_schema(results: Results, compared: Verdict) -> None:
+    anew = replace(compared, id="anew", previous=PreviousBaseline(16.5, compared.comparison))
+    whole = replace(results, verdicts=(*results.verdicts, anew))
+    assert read_back(whole) == whole
+    found = check(to_json(whole))
+    assert found["gates"][4]["spread"]["bins"] == [40, 60, 90, 60, 40]
+    assert [run["interval"] for run in found["gates"][4]["history"][:2]] == [[1.0, None], [15.6, 16.4]]
+    assert found["gates"][1]["worst"] == [
+        {"row": 3, "score": 0.5, "prompt": "say it", "reference": "a | b", "output": "c"}
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "json"])
+def test_each_format_is_the_same_from_json_as_from_the_run(name: str, results: Results) -> None:
+    text = FORMATS[name].render(results)
+    assert FORMATS[name].render(read_back(results)) == text
+    assert len(text) > 1000
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_texts_come_through_and_have_a_form_in_utf_8(text: str, failed: Verdict) -> None:
+    row = WorstRow(0, 0.5, text, text, text)
+    gate = replace(failed, id=text, test=text, model=text, message=text, worst=(row,))
+    results = results_of([gate], problems=(text,))
+    report = to_json(results)
+    report.encode("utf-8")
+    check(report)
+    shown = text.encode("utf-8", "backslashreplace").decode()  # an escape in the place of half a surrogate pair
+    assert read_back(results).verdicts[0].worst[0].output == shown
+
+
+def test_a_gate_has_the_keys_that_others_read(failed: Verdict, compared: Verdict) -> None:
+    gate, other = check(to_json(results_of([failed, compared])))["gates"]
+    assert gate == {
+        "id": "tests/test_quality.py::test_quality::ppl_max[int8-wikitext2]", "marker": "ppl_max", "verdict": "fail",
+        "test": "tests/test_quality.py::test_quality", "metric": "ppl", "model": "int8", "dataset": "wikitext2",
+        "value": 18.15, "limit": 16.5, "stderr": 0.4567, "interval": [17.25, 19.0625], "n": 283287, "unit": "token",
+        "signature": "protocol:sliding|max_length:1024|stride:512|average:token|unit:token|version:0.1.0",
+        "fingerprint": "0123456789abcdef" * 4, "cached": False, "seconds": 12.34, "direction": "", "device": "",
+        "identity": {}, "blocking": False,
+    }  # fmt: skip
+    assert other["comparison"]["tolerance"] == {"size": 0.01, "relative": True}
+    assert (other["comparison"]["lower"], other["comparison"]["upper"]) == (0.09, 0.11)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_does_not_have_are_null(failed: Verdict, number: float) -> None:
+    gate = replace(failed, value=number, stderr=number, interval=(17.25, number), details={"df": number})
+    (found,) = check(to_json(results_of([gate])))["gates"]
+    assert (found["value"], found["stderr"], found["interval"]) == (None, None, [17.25, None])
+    assert found["details"] == {"df": None}
+
+
+def test_infinite_bounds_are_null_and_infinite_again(compared: Verdict) -> None:
+    endless = replace(comparison_of(0.1), change=math.inf, degradation=math.inf, lower=-math.inf, upper=math.inf)
+    bounded = Bounded(0.95, lower=-math.inf, upper=math.inf, bounds="hall")
+    results = results_of([replace(compared, comparison=endless, bounded=bounded)])
+    assert check(to_json(results))["gates"][0]["bounded"]["lower"] is None
+    assert read_back(results) == results
+
+
+def test_numbers_are_not_rounded(failed: Verdict) -> None:
+    (gate,) = check(to_json(results_of([replace(failed, value=0.1 + 0.2, limit=1 / 3)])))["gates"]
+    assert (gate["value"], gate["limit"]) == (0.1 + 0.2, 1 / 3)
+
+
+def test_the_environment_names_what_computed() -> None:
+    environment = Environment()
+    assert environment.python == platform.python_version()
+    assert environment.packages["pytest-lmgate"] == version("pytest-lmgate")
+    assert environment.packages["pytest"] == pytest.__version__
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"verdict": "ok"}, {"value": "1"}, {"n": 1.5}, {"interval": [1]}, {"cached": None}, {"new": 1}]
+)
+def test_the_schema_refuses_what_is_no_report(failed: Verdict, wrong: dict[str, Any]) -> None:
+    report = json.loads(to_json(results_of([failed])))
+    report["gates"][0].update(wrong)
+    with pytest.raises(jsonschema.ValidationError):
+        check(json.dumps(report))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"schema": 2}', '{"schema": 1}', '{"schema": 1, "run": {}, "gates": [{"id": "a"}]}', "[" * 100_000],
+)
+def test_what_is_no_report_is_an_error_that_names_the_file(text: str) -> None:
+    with pytest.raises(RecordError, match=r"^r\.json: "):
+        read_results(text.encode(), "r.json")
+
+
+def test_the_history_keeps_no_text_of_a_dataset_or_a_model(results: Results) -> None:
+    kept = results.without_texts()
+    for each, before in zip(kept.verdicts, results.verdicts, strict=True):
+        assert (each.value, each.comparison, each.identity) == (before.value, before.comparison, before.identity)
+    assert "say it" not in to_json(kept)
+    assert kept.run.command == ""
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failed"), [("pass", False), ("inconclusive", False), ("fail", True), ("error", True)]
+)
+def test_a_failure_or_an_error_fails_the_build_unless_its_test_is_marked_xfail(outcome: Any, failed: bool) -> None:
+    assert record(1.0, verdict=outcome).fails is failed
+    assert record(1.0, verdict=outcome, blocking=True).fails
+    known = record(1.0, verdict=outcome, xfail=True)
+    assert not known.fails
+    assert known.outcome == ("xfail" if failed else outcome)
+
+
+def test_a_verdict_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        record(1.0).verdict = "pass"  # type: ignore[misc]
+
+
+def test_a_run_without_problems_that_was_not_stopped_is_whole() -> None:
+    assert results_of().is_whole
+    assert not results_of(run=Run(stopped=True)).is_whole
+    assert not results_of(problems=("lost",)).is_whole
+
+
+def test_the_command_writes_the_reports_that_it_is_told_to(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("report.json").write_text(to_json(results), encoding="utf-8")
+    done = CliRunner().invoke(app, ["report", "report.json", "--html", "out/page.html", "--openmetrics", "m.txt"])
+    assert done.exit_code == 0
+    assert done.stdout.startswith("html: out/page.html\nopenmetrics: m.txt\n12 gates: ")
+    assert Path("out/page.html").read_text(encoding="utf-8") == FORMATS["html"].render(results)
+    printed = CliRunner().invoke(app, ["report", "report.json", "--github"])
+    assert printed.stdout == FORMATS["github"].render(results)
+    assert CliRunner().invoke(app, ["report", "report.json"]).exit_code == 2
+    assert isinstance(CliRunner().invoke(app, ["report", "x.json", "--github"]).exception, DataError)
+    Path("file").write_text("")
+    failed = CliRunner().invoke(app, ["report", "report.json", "--html", "file/page.html", "--openmetrics", "n.txt"])
+    assert isinstance(failed.exception, DataError)
+    assert str(failed.exception).startswith("html:file/page.html: ")
+    assert Path("n.txt").exists()

@@ -1,0 +1,305 @@
+"""The Markdown report, read by a reader of Markdown."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import shlex
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from msgspec.structs import replace
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from pytest_lmgate.judge.result import Environment, Run, Verdict, WorstRow
+from pytest_lmgate.report.explanation import explain
+from pytest_lmgate.report.services import github_annotations, markdown_report, markdown_section, openmetrics_report
+from tests.judge.records import results_of
+from tests.report.hostile import HOSTILE
+
+
+def _read(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(text)
+
+
+def _cells(tokens: list[Token]) -> list[list[Token]]:
+    """The inline contents of each row of the table, without its header."""
+    rows: list[list[Token]] = []
+    for before, token in itertools.pairwise(tokens):
+        if before.type == "tr_open":
+            rows.append([])
+        if before.type in ("td_open", "th_open"):
+            rows[-1].append(token)
+    return rows[1:]
+
+
+def _fenced(tokens: list[Token]) -> list[str]:
+    return [token.content for token in tokens if token.type == "fence"]
+
+
+def test_counts_come_first_then_a_table_with_failures_first_then_explanations(
+    passed: Verdict, failed: Verdict, unmeasured: Verdict, compared: Verdict
+) -> None:
+    other = replace(passed, id="t.py::test_b::ppl_max[int8-x]", test="t.py::test_b", dataset="x")
+    better = replace(compared, id="t.py::test_c::no_regression[int8-x]", test="t.py::test_c")
+    text = markdown_report(results_of([other, failed, unmeasured, better]))
+    assert (
+        text.partition("\n\n<details>")[0]
+        == """\
+**4 gates: 1 pass, 2 fail, 1 error**
+
+| verdict | gate | value | limit or reference | change | scored | seconds |
+|---|---|---:|---:|---:|---:|---:|
+| ❌ FAIL | `ppl_max[int8-wikitext2]` | 18.15 [17.25, 19.0625] | 16.5 |  | 283,287 tokens | 12.3 |
+| ❌ ERROR | `bpb_max[gone-wikitext2]` |  | 16.5 |  |  | 0.0 |
+| ❌ FAIL | `no_regression[int8-x]` | 18.15 [17.25, 19.0625] | 16.5 `model 'fp16'` | +10.0% [+9.0, +11.0], \
+tolerance 1% | 283,287 tokens | 12.3 |
+| ✅ PASS | `ppl_max[int8-x]` | 16 [15.5, 16.5] | 16.5 |  | 283,287 tokens | cached |"""
+    )
+    assert _fenced(_read(text)) == [f"{explain(verdict)}\n" for verdict in (failed, unmeasured, better)]
+
+
+def test_the_run_stands_below_the_counts(passed: Verdict, run: Run, environment: Environment) -> None:
+    assert markdown_report(results_of([passed], run=run, environment=environment)).split("\n\n")[1] == (
+        "project `owner/model` · commit `0c0ffee1c0f0+ on main` · date `2026-03-31 18:00 UTC` · "
+        "device `cuda (an accelerator)` · versions `Python 3.11.7, torch 2.13.0` · command `pytest -k quality`"
+    )
+
+
+def test_inconclusive_gates_stand_between_failures_and_passes_and_are_explained(
+    passed: Verdict, failed: Verdict, compared: Verdict
+) -> None:
+    open_ = replace(compared, verdict="inconclusive", id="t.py::test_c::no_regression[int8-x]", test="t.py::test_c")
+    text = markdown_report(results_of([replace(passed, id="t.py::p", test="t.py"), open_, failed]))
+    assert [row[0].content for row in _cells(_read(text))] == ["❌ FAIL", "⚠️ INCONCLUSIVE", "✅ PASS"]
+    assert _fenced(_read(text)) == [f"{explain(failed)}\n", f"{explain(open_)}\n"]
+
+
+def test_a_gate_that_is_expected_to_fail_does_not_come_first(passed: Verdict, failed: Verdict) -> None:
+    known = replace(failed, id="t.py::test_known", test="t.py::test_known", xfail=True)
+    text = markdown_report(results_of([known, passed, failed]))
+    assert [row[0].content for row in _cells(_read(text))] == ["❌ FAIL", "⚠️ FAIL (xfail)", "✅ PASS"]
+
+
+def test_what_fails_the_session_beside_gates_is_said(passed: Verdict) -> None:
+    text = markdown_report(results_of([passed], problems=("the verdict of t.py::test_x never arrived",)))
+    assert "- ❌ `the verdict of t.py::test_x never arrived`" in text.split("\n\n")[1]
+
+
+def test_a_session_without_gates_says_so() -> None:
+    assert markdown_report(results_of([])) == "**0 gates**\n"
+
+
+def test_a_section_stands_below_what_others_wrote(passed: Verdict) -> None:
+    results = results_of([passed])
+    tokens = _read("a line without an end" + markdown_section(results))
+    assert [token.tag for token in tokens if token.type == "heading_open"] == ["h2"]
+    assert markdown_section(results).endswith(markdown_report(results))
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_names_are_shown_and_take_no_effect(failed: Verdict, compared: Verdict, text: str) -> None:
+    assert compared.comparison is not None
+    test = f"t.py::test_x[{text}]"
+    one = replace(failed, id=f"{test}::ppl_max[{text}]", test=test, model=text, dataset=text, signature=text)
+    found = replace(compared.comparison, against=f"model {text!r} {text}", notes=(text,))
+    two = replace(
+        compared, id=f"{test}::{text}", test=test, comparison=found, worst=(WorstRow(0, 0.5, text, text, text),)
+    )
+    run = Run(text, text, text, text, "2026-03-31", text, text, text)
+    report = markdown_report(results_of([one, two], problems=(text,), run=run))
+    report.encode("utf-8")
+    tokens = _read(report)
+    rows = _cells(tokens)
+    assert [len(row) for row in rows] == [7, 7]
+    for token in (token for row in rows for token in row):
+        assert {child.type for child in token.children or ()} <= {"text", "code_inline"}
+        shown = "".join(child.content for child in token.children or () if child.type == "text")
+        assert "obeyed" not in shown
+    assert _fenced(tokens) != []
+    blocks = [token.content for token in tokens if token.type == "html_block"]
+    assert [block.startswith("<details><summary>FAIL <code>") or block == "</details>\n" for block in blocks]
+    assert all(block.count("<") in (1, 5) for block in blocks)
+    assert "\x1b" not in report
+    assert "\u202e" not in report
+    assert not [line for line in report.splitlines() if line.startswith(("::", "##["))]
+    assert len(report) < 100_000
+
+
+def test_the_report_is_never_larger_than_a_step_summary_may_be(passed: Verdict, failed: Verdict) -> None:
+    many = [replace(failed, id=f"t.py::test_{i}", test=f"t.py::test_{i}", signature="s" * 1900) for i in range(400)]
+    many += [replace(passed, id=f"t.py::p{i}{'n' * 280}", test="t.py") for i in range(1200)]
+    report = markdown_report(results_of(many))
+    assert len(report.encode()) < 2**20
+    rows, explained = len(_cells(_read(report))), report.count("<details>")
+    assert f"\n\n{1600 - rows:,} more rows omitted to limit the size" in report
+    assert f"\n\n{400 - explained:,} more explanations omitted to limit the size" in report
+    assert rows > 1000
+    assert explained > 100
+
+
+# Annotations of GitHub Actions, read back as its runner reads them.
+
+
+def _read_test_github(report: str) -> list[tuple[str, dict[str, str], str]]:
+    """As the runner does: a command a line; ``%3A`` and ``%2C`` are escapes in properties only, ``%25`` comes last."""
+    commands = []
+    assert report == "" or report.endswith("\n")
+    for line in re.split(r"\r\n|\r|\n", report)[:-1]:
+        match = re.fullmatch(r"::(\w+) (.*?)::(.*)", line)
+        assert match, line
+        properties = {}
+        for pair in match[2].split(","):
+            key, _, value = pair.partition("=")
+            for escape, meant in (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%")):
+                value = value.replace(escape, meant)
+            properties[key] = value
+        commands.append((match[1], properties, match[3].replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")))
+    return commands
+
+
+def test_failures_are_errors_and_what_lets_the_build_go_on_a_warning(
+    passed: Verdict, failed: Verdict, unmeasured: Verdict, compared: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    open_ = replace(compared, verdict="inconclusive")
+    blocking = replace(open_, blocking=True, file="/repo/lmgate.yaml", line=7)
+    found = _read_test_github(github_annotations(results_of([passed, open_, failed, unmeasured, blocking])))
+    assert [(level, message) for level, _, message in found] == [
+        ("error", explain(failed)),
+        ("error", explain(unmeasured)),
+        ("error", explain(blocking)),
+        ("warning", explain(open_)),
+    ]
+    assert found[0][1] == {"title": "FAIL ppl_max[int8-wikitext2]"}
+    assert found[2][1] == {"file": "/repo/lmgate.yaml", "line": "7", "title": "INCONCLUSIVE ppl_max[int8-wikitext2]"}
+
+
+def test_a_file_is_named_as_in_the_repository(failed: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_WORKSPACE", "/repo")
+    verdicts = [replace(failed, file=file, line=3) for file in ("/repo/a/test_a, b:c.py", "/repository/test_x.py")]
+    found = _read_test_github(github_annotations(results_of(verdicts)))
+    assert [properties["file"] for _, properties, _ in found] == ["a/test_a, b:c.py", "/repository/test_x.py"]
+
+
+def test_passes_and_expected_failures_say_nothing(passed: Verdict, failed: Verdict) -> None:
+    assert github_annotations(results_of([passed, replace(failed, xfail=True)])) == ""
+
+
+def test_what_fails_the_session_beside_gates_is_an_error(passed: Verdict) -> None:
+    report = github_annotations(results_of([passed], problems=("100 % lost\n::error::x",)))
+    assert report == "::error title=lmgate::100 %25 lost%0A\\::error::x\n"
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_names_are_part_of_one_command(failed: Verdict, text: str) -> None:
+    test = f"t.py::test_x[{text}]"
+    one = replace(failed, id=f"{test}::{text}", test=test, model=text, dataset=text, file=f"/repo/{text}", line=3)
+    worst = replace(one, worst=(WorstRow(0, 0.5, text, text, text),), signature=text)
+    report = github_annotations(results_of([one, worst], problems=(text,)))
+    report.encode("utf-8")
+    found = _read_test_github(report)
+    assert [level for level, _, _ in found] == ["error"] * 3
+    assert [sorted(properties) for _, properties, _ in found[1:]] == [["file", "line", "title"]] * 2
+    assert report.replace("\n", "").isprintable()
+
+
+# The OpenMetrics report, read by Prometheus' parser and as GitLab reads it.
+
+
+Series = dict[tuple[tuple[str, str], ...], float]
+
+
+def _read_test_openmetrics(report: str) -> dict[str, Series]:
+    """Families with their series; the parser refuses wrong types, escapes and states, and a missing EOF."""
+    families: dict[str, Series] = {}
+    for family in text_string_to_metric_families(report):
+        assert family.documentation
+        series: Series = {}
+        for sample in family.samples:
+            labels = tuple(sorted(sample.labels.items()))
+            assert labels not in series
+            series[labels] = sample.value
+        families[family.name] = series
+    return families
+
+
+def _as_gitlab(report: str) -> dict[str, str]:
+    """As lib/gitlab/ci/parsers/metrics/generic.rb: a comment begins at any ``#``, and a shell splits the words."""
+    found = {}
+    for line in report.splitlines():
+        if words := shlex.split(re.sub(r"#.*$", "", line)):
+            name, value = words
+            assert name not in found
+            found[name] = value
+    return found
+
+
+def _values(families: dict[str, Series], name: str) -> list[float]:
+    return list(families[name].values())
+
+
+def test_every_number_of_a_gate_is_a_series_in_all_its_digits(failed: Verdict, compared: Verdict) -> None:
+    one = replace(failed, value=0.1 + 0.2, limit=1 / 3, id="t.py::test_a::x", test="t.py::test_a")
+    found = _read_test_openmetrics(openmetrics_report(results_of([one, compared])))
+    labels = tuple(
+        sorted({"gate": "t.py::test_a::x", "metric": "ppl", "model": "int8", "dataset": "wikitext2"}.items())
+    )
+    assert found["lmgate_value"][labels] == 0.1 + 0.2
+    assert found["lmgate_limit"][labels] == 1 / 3
+    assert found["lmgate_stderr"][labels] == 0.4567
+    assert (found["lmgate_lower"][labels], found["lmgate_upper"][labels]) == (17.25, 19.0625)
+    assert found["lmgate_scored"][labels] == 283287
+    assert _values(found, "lmgate_reference") == [16.5]
+    assert _values(found, "lmgate_degradation") == [0.1]
+    assert _values(found, "lmgate_degradation_lower") == [0.09]
+    assert _values(found, "lmgate_degradation_upper") == [0.11]
+    assert _values(found, "lmgate_tolerance") == [0.01]
+
+
+def test_a_verdict_is_one_of_five_states(passed: Verdict, unmeasured: Verdict) -> None:
+    found = _read_test_openmetrics(openmetrics_report(results_of([passed, unmeasured], problems=("x",))))
+    assert _values(found, "lmgate_verdict") == [1, 0, 0, 0, 0, 0, 0, 0, 1, 0]
+    assert len(found["lmgate_value"]) == 1
+    assert _values(found, "lmgate_problems") == [1]
+
+
+def test_numbers_that_are_not_finite_are_openmetrics_own(failed: Verdict) -> None:
+    endless = replace(failed, interval=(-math.inf, math.inf), stderr=math.nan, value=1e300)
+    found = _read_test_openmetrics(openmetrics_report(results_of([endless])))
+    assert _values(found, "lmgate_lower") == [-math.inf]
+    assert _values(found, "lmgate_upper") == [math.inf]
+    assert math.isnan(_values(found, "lmgate_stderr")[0])
+    assert _values(found, "lmgate_value") == [1e300]
+
+
+def test_a_report_without_gates_is_valid() -> None:
+    assert _values(_read_test_openmetrics(openmetrics_report(results_of([]))), "lmgate_problems") == [0]
+
+
+def test_series_depend_on_nothing_that_changes_while_the_model_does_not(failed: Verdict) -> None:
+    again = replace(failed, cached=True, seconds=0.0, cache="hit", fingerprint="f" * 64)
+    assert openmetrics_report(results_of([failed])) == openmetrics_report(results_of([again]))
+
+
+def test_gitlab_reads_every_series(failed: Verdict) -> None:
+    second = replace(failed, id=f"{failed.id}#2")
+    found = _as_gitlab(openmetrics_report(results_of([failed, second])))
+    assert found[r"lmgate_value{gate=" + failed.id + r"\x232,metric=ppl,model=int8,dataset=wikitext2}"] == "18.15"
+    assert len([name for name in found if name.startswith("lmgate_value")]) == 2
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_names_are_labels_and_no_two_series_are_the_same(failed: Verdict, text: str) -> None:
+    gates = [
+        replace(failed, id=f"t::{name}", test="t", model=name, dataset=name)
+        for name in (text, text.encode("unicode_escape").decode())
+    ]
+    report = openmetrics_report(results_of(gates))
+    report.encode("utf-8")
+    assert len(_read_test_openmetrics(report)["lmgate_value"]) == 2
+    assert len([name for name in _as_gitlab(report) if name.startswith("lmgate_value")]) == 2
+    assert report.replace("\n", "").isprintable()
+    assert len(report) < 100_000

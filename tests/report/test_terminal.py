@@ -1,0 +1,104 @@
+"""The terminal summary, character by character."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_lmgate.judge.result import Bounded, Verdict
+from pytest_lmgate.report.terminal import summary_lines
+from tests.judge.records import compared
+
+
+def test_a_line_per_gate_between_header_and_counts(
+    passed: Verdict, failed: Verdict, stopped: Verdict, unmeasured: Verdict
+) -> None:
+    four = [_of(passed, "int8"), _of(failed, "int4"), _of(stopped, "int3"), unmeasured]
+    lines = summary_lines(four)
+    assert [outcome for outcome, _ in lines] == ["", "fail", "fail", "error", "pass", ""]
+    assert (
+        "\n".join(line for _, line in lines)
+        == """\
+verdict  gate                     value      95% interval  limit          scored  seconds
+FAIL     ppl_max[int4-wikitext2]  18.15  [17.25, 19.0625]   16.5  283,287 tokens     12.3
+FAIL     ppl_max[int3-wikitext2]  >= 20                 -   16.5  283,287 tokens     12.3
+ERROR    bpb_max[gone-wikitext2]      -                 -   16.5               -      0.0
+PASS     ppl_max[int8-wikitext2]     16      [15.5, 16.5]   16.5  283,287 tokens   cached
+4 gates: 1 pass, 2 fail, 1 error"""
+    )
+
+
+def test_the_table_with_a_failure_is_the_first(passed: Verdict, failed: Verdict) -> None:
+    compared = _compared(failed, 40, decision="fail")
+    headers = [line for _, line in summary_lines([passed, compared]) if line.startswith("verdict")]
+    assert ["tolerance" in header for header in headers] == [True, False]
+
+
+def test_gates_of_the_same_label_are_told_apart_by_their_tests(passed: Verdict, failed: Verdict) -> None:
+    other = replace(failed, id="t.py::test_b::ppl_max[int8-wikitext2]", test="t.py::test_b")
+    gates = [line.split()[1] for _, line in summary_lines([passed, other, _of(passed, "int4")])[1:-1]]
+    assert gates == [other.id, passed.id, "ppl_max[int4-wikitext2]"]
+
+
+def _of(verdict: Verdict, model: str) -> Verdict:
+    return replace(verdict, id=f"{verdict.test}::ppl_max[{model}-wikitext2]", model=model)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "counts"),
+    [
+        (["pass"], "1 gate: 1 pass"),
+        (["inconclusive", "pass", "pass"], "3 gates: 2 pass, 1 inconclusive"),
+        (["error", "fail"], "2 gates: 1 fail, 1 error"),
+    ],
+)
+def test_the_last_line_counts_what_there_was(passed: Verdict, outcomes: list[str], counts: str) -> None:
+    lines = summary_lines([replace(passed, verdict=outcome) for outcome in outcomes])
+    assert lines[-1] == ("", counts)
+
+
+def test_an_inconclusive_gate_that_fails_the_build_looks_different_from_one_that_does_not(passed: Verdict) -> None:
+    goes_on = replace(_compared(passed, 40, decision="inconclusive"), verdict="inconclusive")
+    fails = replace(goes_on, id="t.py::test_b::no_regression:ppl[b-c]", test="t.py::test_b", blocking=True)
+    lines = summary_lines([goes_on, fails])
+    assert [line.split()[0] for _, line in lines[1:3]] == ["INCONCLUSIVE!", "INCONCLUSIVE"]
+    assert [outcome for outcome, _ in lines[1:5]] == ["fail", "inconclusive", "fail", "inconclusive"]
+    assert lines[-1] == ("", "2 gates: 2 inconclusive (1 fails the build)")
+
+
+def test_columns_are_as_wide_as_their_longest_text(failed: Verdict) -> None:
+    lengths = {len(line) for _, line in summary_lines([failed, _of(failed, "a-model-of-some-other-name")])[:-1]}
+    assert len(lengths) == 1
+
+
+def _compared(verdict: Verdict, clusters: int, **more: Any) -> Verdict:
+    comparison = replace(compared(0.0), clusters=clusters, **{"decision": "pass"} | more)
+    return replace(verdict, comparison=comparison)
+
+
+def _few(*verdicts: Verdict) -> list[str]:
+    return [line for _, line in summary_lines(verdicts) if line.startswith("few ")]
+
+
+def test_verdicts_on_fewer_than_30_rows_are_counted_in_one_line(passed: Verdict) -> None:
+    bounded = replace(passed, bounded=Bounded(0.95, 15.5, 16.5, "wilson", clusters=12))
+    assert _few(_compared(passed, 29), bounded, _compared(passed, 30)) == [
+        "few rows: 2 gates have fewer than 30 (min 12): only large changes can be detected"
+    ]
+    assert _few(_compared(passed, 5)) == [
+        "few rows: 1 gate has fewer than 30 (min 5): only large changes can be detected"
+    ]
+
+
+def test_verdicts_on_fewer_than_30_targets_are_counted_in_one_line(passed: Verdict) -> None:
+    assert _few(replace(passed, n=29), _compared(replace(passed, n=3), 5, clustered_by="blocks"), passed) == [
+        "few targets: 2 gates have fewer than 30 (min 3): only large changes can be detected"
+    ]
+    assert _few(replace(passed, n=3, unit="row")) == []
+
+
+def test_blocks_of_a_text_and_the_same_measurement_twice_are_not_few_rows(passed: Verdict) -> None:
+    twice = _compared(passed, 3, bounds=None, reason="both are the same measurement")
+    assert _few(_compared(passed, 20, clustered_by="blocks"), twice, passed) == []

@@ -1,0 +1,146 @@
+"""Counts and bytes as people read them."""
+
+from __future__ import annotations
+
+import string
+import unicodedata
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from pytest_lmgate.judge.result import Verdict
+from pytest_lmgate.report.terminal import summary_lines, title
+from pytest_lmgate.report.text import byte_size, excerpt, shortened_name, table
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1.25e6, "1.25 MB"), (1.41e11, "141 GB"), (2.5e12, "2.5 TB")],
+)
+def test_bytes_have_the_largest_unit_below_them(number: float, words: str) -> None:
+    assert byte_size(number) == words
+
+
+# A model's text in one line of a terminal.
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("", 20, ""),
+        ("short", 20, "short"),
+        ("exactly as many cell", 20, "exactly as many cell"),
+        ("exactly as many cells", 20, "exactly as many..."),
+        ("x" * 21, 20, "x" * 17 + "..."),
+        ("a very" + "long" * 10, 20, "a verylonglonglon..."),
+        ("天气很好" * 3, 20, "天气很好天气很好..."),
+        ("天气很好天气很好天气", 20, "天气很好天气很好天气"),
+        ("류현진이 공을 던졌다.", 20, "류현진이 공을..."),
+        ("e\u0301" * 20, 20, "e\u0301" * 20),
+        ("two\nlines\tand\r\x1b[31mred\x1b[0m", 80, r"two\nlines\tand\r\x1b[31mred\x1b[0m"),
+        ("no\xa0break, \u202eright to left, half \ud800", 80, r"no\xa0break, \u202eright to left, half \ud800"),
+        ("می\u200cخواهم", 20, "می\u200cخواهم"),
+        ("\x1b" * 9, 20, r"\x1b\x1b\x1b\x1b..."),
+    ],
+)
+def test_a_text_is_shown_in_one_line_as_far_as_it_fits(text: str, width: int, shown: str) -> None:
+    assert excerpt(text, width) == shown
+
+
+@given(text=st.text(), width=st.integers(4, 60))
+def test_an_excerpt_is_printable_and_never_wider_than_it_may_be(text: str, width: int) -> None:
+    shown = excerpt(text, width)
+    assert "\n" not in shown
+    shown.encode("utf-8")
+
+    def cells(c: str) -> int:
+        none = c in "\u200c\u200d" or unicodedata.category(c) in ("Mn", "Me")
+        return 0 if none else 1 + (unicodedata.east_asian_width(c) in "WF")
+
+    wide = sum(map(cells, shown))
+    assert wide <= width
+
+
+def test_a_long_text_is_not_read_to_its_end() -> None:
+    def letters() -> object:
+        yield from "abcdefghij" * 10
+        raise AssertionError("read on although nothing more could be shown")
+
+    class Endless(str):
+        __slots__ = ()
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            return letters()
+
+    assert excerpt(Endless(), 20) == "abcdefghijabcdefg..."
+
+
+# A table keeps to the width of the terminal.
+
+
+HEADER = ("verdict", "gate", "value", "seconds")
+ROWS = [("PASS", "ppl_max[int8-wikitext2]", "16.25", "12.3"), ("FAIL", "ppl_max[int4-wikitext2]", "18", "0.1")]
+
+
+def in_width(width: int, rows: Sequence[Sequence[str]]) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        return table(HEADER, rows, names=["gate"], left=["verdict"], folds=["seconds"])
+
+
+def test_columns_go_before_names_are_shortened() -> None:
+    whole = [
+        "verdict  gate                     value  seconds",
+        "PASS     ppl_max[int8-wikitext2]  16.25     12.3",
+        "FAIL     ppl_max[int4-wikitext2]     18      0.1",
+    ]
+    assert in_width(48, ROWS) == whole
+    assert in_width(47, ROWS) == [line[:39] for line in whole]
+
+
+def test_names_are_shortened_in_the_middle_unless_nobody_could_tell_them_apart() -> None:
+    long = [("PASS", f"ppl_max[{model}-a-dataset-of-a-long-name]", "1", "2") for model in ("first", "second")]
+    assert [line.split()[1] for line in in_width(40, long)[1:]] == [shortened_name(row[1], 24) for row in long]
+    assert shortened_name("ppl_max[first-a-dataset-of-a-long-name]", 24) == "ppl_max[fir...long-name]"
+    same = [("PASS", f"ppl_max[some-model-number-{number}-a-dataset-of-a-long-name]", "1", "2") for number in range(2)]
+    assert [line.split()[1] for line in in_width(40, same)[1:]] == [row[1] for row in same]
+
+
+def test_columns_go_before_names_look_alike() -> None:
+    rows = [("PASS", f"test_models.py::TestInt8::test_{name}::ppl_max[int8-news]", "16.25", "12.3") for name in "ab"]
+    assert in_width(68, rows) == [
+        f"verdict  gate{'value':>55}",
+        "PASS     test_models.py::TestInt8::test_a::ppl_max[int8-news]  16.25",
+        "PASS     test_models.py::TestInt8::test_b::ppl_max[int8-news]  16.25",
+    ]
+
+
+@given(name=st.text(string.ascii_letters, max_size=80), most=st.integers(4, 60))
+def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
+    shown = shortened_name(name, most)
+    assert len(shown) == min(len(name), most)
+    begin, _, end = shown.partition("...")
+    assert name.startswith(begin)
+    assert name.endswith(end)
+
+
+def test_both_tables_fit_80_columns(failed: Verdict, compared: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    id_ = "t.py::test_x::no_regression:bpb[a-model-of-a-long-name-vs-another-one-wikitext2]"
+    blocked = replace(compared, id=id_, test="t.py::test_x", verdict="inconclusive", blocking=True)
+    lines = [line for _, line in summary_lines([failed, compared, blocked])]
+    tables = [line for line in lines if line.startswith(("verdict", "FAIL  ", "INCONCLUSIVE!  "))]
+    assert len(tables) == 5
+    assert max(map(len, tables)) <= 80
+
+
+def test_the_title_counts_each_measurement_once(failed: Verdict, passed: Verdict, unmeasured: Verdict) -> None:
+    assert title([failed, passed, unmeasured], []) == "lmgate: 3 gates, 1 measurement"
+    other = replace(passed, fingerprint="f" * 64)
+    assert title([passed, other], []) == "lmgate: 2 gates, 2 measurements (2 cached)"
+    unkept = replace(failed, fingerprint="")
+    assert title([unkept, unkept, other], []) == "lmgate: 3 gates, 3 measurements (1 cached)"
+    assert title([], []) == "lmgate"

@@ -1,0 +1,527 @@
+"""lmgate.yaml: found upward, decoded whole, and every mistake named by file, key, expectation and nearest name."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import textwrap
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pytest_lmgate.errors import BaselineError, ConfigError, LmgateError, naming_argument
+from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec
+from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
+from pytest_lmgate.settings.options import FILE_NAME, find_project_file
+
+
+def _load(folder: Path, text: str | bytes) -> Project:
+    (folder / FILE_NAME).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load_project(folder)
+
+
+def test_a_whole_file_becomes_frozen_specs(tmp_path: Path) -> None:
+    project = _load(
+        tmp_path,
+        """
+        defaults: {device: cpu, dtype: float32, batch_size: 4}
+        models:
+          fp16: {path: models/fp16}
+          int8: {path: models/int8, load: {device_map: auto, max_memory: {0: 10GiB, cpu: 30GiB}}, batch_size: auto}
+          far: {hub: org/name, revision: v1.0, tokenizer: org/other, adapter: adapters/a, trust_remote_code: true}
+          old: {path: models/old, pickle_weights: true, dtype: bfloat16, device: "cuda:1"}
+        datasets:
+          wikitext2: {path: data/wiki.test.raw, text: text}
+          rows: {path: data/rows.jsonl, text: body, join: "\\n"}
+          lines: {path: data/lines.txt, lines: true, limit: 100}
+          far: {hub: org/data, name: plain, split: test, revision: main, text: body}
+        """,
+    )
+    assert project.spec == ProjectSpec(
+        defaults=Defaults(device="cpu", dtype="float32", batch_size=4),
+        models={
+            "fp16": ModelSpec(path="models/fp16"),
+            "int8": ModelSpec(
+                path="models/int8",
+                load={"device_map": "auto", "max_memory": {0: "10GiB", "cpu": "30GiB"}},
+                batch_size="auto",
+            ),
+            "far": ModelSpec(
+                hub="org/name", revision="v1.0", tokenizer="org/other", adapter="adapters/a", trust_remote_code=True
+            ),
+            "old": ModelSpec(path="models/old", pickle_weights=True, dtype="bfloat16", device="cuda:1"),
+        },
+        datasets={
+            "wikitext2": DatasetSpec(path="data/wiki.test.raw"),
+            "rows": DatasetSpec(path="data/rows.jsonl", text="body", join="\n"),
+            "lines": DatasetSpec(path="data/lines.txt", lines=True, limit=100),
+            "far": DatasetSpec(hub="org/data", name="plain", split="test", revision="main", text="body"),
+        },
+    )
+    with pytest.raises(AttributeError):
+        project.spec.models["fp16"].path = "elsewhere"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        project.folder = tmp_path
+
+
+def test_what_a_file_leaves_out_has_defaults(tmp_path: Path) -> None:
+    spec = _load(tmp_path, "models: {a: {path: x}}\ndatasets: {b: {path: y.jsonl}}").spec
+    assert spec.defaults == Defaults(device="auto", dtype="auto", batch_size="auto")
+    model, dataset = spec.models["a"], spec.datasets["b"]
+    assert (model.dtype, model.device, model.batch_size, model.load) == (None, None, None, {})
+    assert (model.trust_remote_code, model.pickle_weights) == (False, False)
+    assert (dataset.text, dataset.join, dataset.limit, dataset.lines) == ("text", msgspec.UNSET, None, False)
+
+
+@pytest.mark.parametrize("text", ["models:\n", "defaults:\ndatasets: {}\n", "\ufeffmodels:", "--- {models: }"])
+def test_a_file_with_empty_keys_names_nothing(tmp_path: Path, text: str) -> None:
+    assert _load(tmp_path, text).spec == ProjectSpec()
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "\ufeff", " # one\n--- # two\n\n...\n# three"])
+def test_a_file_with_nothing_in_it_is_an_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="got an empty file"):
+        _load(tmp_path, text)
+
+
+def test_a_merge_conflict_is_named_with_its_line(tmp_path: Path) -> None:
+    text = "models:\n  a: {path: x}\n<<<<<<< HEAD\n  b: {path: y}\n=======\n  b: {path: z}\n>>>>>>> theirs\n"
+    with pytest.raises(ConfigError, match=r"lmgate\.yaml:3: an unresolved merge conflict"):
+        _load(tmp_path, text)
+
+
+def test_names_may_be_of_any_script_and_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
+    assert list(_load(tmp_path, "\ufeffmodels: {모델: {path: x}}").spec.models) == ["모델"]
+
+
+def test_the_nearest_file_upward_counts(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b" / "c"
+    inner.mkdir(parents=True)
+    found = find_project_file(inner)
+    assert found is None or not found.is_relative_to(tmp_path)
+    (tmp_path / FILE_NAME).write_text("models: {outer: {path: x}}")
+    assert load_project(inner).file == tmp_path / FILE_NAME
+    (tmp_path / "a" / FILE_NAME).write_text("models: {inner: {path: x}}")
+    project = load_project(inner)
+    assert (project.folder, list(project.spec.models)) == (tmp_path / "a", ["inner"])
+
+
+def test_a_folder_a_link_or_a_pipe_of_that_name_is_found_and_refused_rather_than_passed_over(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("models: {outer: {path: x}}")
+    (tmp_path / "a" / FILE_NAME).mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / FILE_NAME).symlink_to("gone.yaml")
+    (tmp_path / "c").mkdir()
+    os.mkfifo(tmp_path / "c" / FILE_NAME)
+    for folder, kind in (("a", "a folder"), ("b", "a broken link"), ("c", "a pipe")):
+        with pytest.raises(ConfigError, match=f"{folder}/lmgate.yaml: expected a file, got {kind}"):
+            load_project(tmp_path / folder)
+
+
+def test_without_a_file_nothing_is_named_and_the_message_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    assert project.spec == ProjectSpec()
+    assert project.origin == f"no lmgate.yaml in {tmp_path} or above"
+
+
+def test_an_explicit_file_is_taken_before_the_one_that_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("models: {found: {path: x}}")
+    other = tmp_path / "ci" / "other.yaml"
+    other.parent.mkdir()
+    other.write_text("models: {given: {path: x}}")
+    project = load_project(tmp_path, other)
+    assert (project.file, project.folder, list(project.spec.models)) == (other, other.parent, ["given"])
+    assert project.origin == str(other)
+
+
+def test_an_explicit_file_that_is_not_there_is_an_error_that_names_the_option(tmp_path: Path) -> None:
+    missing = tmp_path / "no.yaml"
+    with pytest.raises(ConfigError) as raised:
+        load_project(tmp_path, missing)
+    assert str(raised.value).startswith(f"{missing}: ")
+    assert "--lmgate-config" in str(raised.value)
+
+
+def test_a_folder_given_as_the_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a file, got a folder"):
+        load_project(tmp_path, tmp_path)
+
+
+def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    project = Project(tmp_path / "repo")
+    assert project.path("models/a") == tmp_path / "repo" / "models" / "a"
+    assert project.path("/elsewhere/a") == Path("/elsewhere/a")
+    assert project.path("~/a") == tmp_path / "home" / "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "facts"),
+    [
+        ("- a\n- b\n", "top level", "got a list"),
+        ("just text", "top level", "got text"),
+        ("modles: {}", "modles", "'models'"),
+        ("models: []", "models", "got a list"),
+        ("models: {no: {path: x}}", "models", "got False"),
+        ("models: {a: models/a}", "models.a", "{path: models/a}"),
+        ("datasets: {a: hub:org/a}", "datasets.a", "{hub: org/a}"),
+        ("models: {a: }", "models.a", "none of them"),
+        ("models: {a: {path: x, hub: o/n}}", "models.a", "got path: and hub:"),
+        ("datasets: {a: {split: test}}", "datasets.a", "got neither"),
+        ("models: {a: {path: 1}}", "models.a.path", "got 1"),
+        ("models: {a: {path: x}, gates: []}", "models.gates", "goes at the start of a line"),
+        ("models: {a: {path: x, load: auto}}", "models.a.load", "got 'auto'"),
+        ("models: {a: {path: x, trust_remote_code: 1}}", "models.a.trust_remote_code", "got 1"),
+        ("models: {a: {path: x, load: {trust_remote_code: true}}}", "models.a.load.trust_remote_code", "load:"),
+        ("models: {a: {backend: transformers, path: x, load: {subfolder: y}}}", "models.a.load.subfolder", "path:"),
+        ("models: {a: {path: x, device: gpu}}", "models.a.device", "'cuda'"),
+        ("models: {a: {path: x, device: GPU}}", "models.a.device", "'cuda'"),
+        ("models: {a: {path: x, device: 'cuda:one'}}", "models.a.device", "'cuda:one'"),
+        ("models: {a: {path: x, device: 'auto:1'}}", "models.a.device", "'auto:1'"),
+        ("models: {a: {path: x, dtype: half}}", "models.a.dtype", "'float16'"),
+        ("models: {a: {path: x, dtype: BF16}}", "models.a.dtype", "'bfloat16'"),
+        ("models: {a: {path: x, dtype: torch.float16}}", "models.a.dtype", "'float16'"),
+        ("datasets: {a: {path: x.csv, prompt: '{q}', source: q}}", "datasets.a", "prompt, source: "),
+        ("datasets: {a: {path: x.csv, question: q, choices: [one, one], answer: b}}", "datasets.a.choices", "'one'"),
+        ("datasets: {a: {path: x, limit: many}}", "datasets.a.limit", "'many'"),
+        ("datasets: {a: {path: x.jsonl, lines: true}}", "datasets.a.lines", "only text files"),
+        ("datasets: {a: {path: x.raw, limit: 100}}", "datasets.a.limit", "lines: true"),
+        ("datasets: {a: {path: x.raw, sample: {rows: 100}}}", "datasets.a.sample", "lines: true"),
+        ("datasets: {a: {path: x.txt, lines: true, sample: {rows: 9, by: b}}}", "datasets.a.sample.by", "no columns"),
+        ("datasets: {a: {path: x.csv, limit: 9, sample: {rows: 9}}}", "datasets.a.sample", "got both"),
+        ("datasets: {a: {path: x.csv, sample: {rows: 0}}}", "datasets.a.sample", "{rows: 500, seed: 0, by: subject}"),
+        ("datasets: {a: {path: x.csv, sample: {seed: 1}}}", "datasets.a.sample", "got {'seed': 1}"),
+        ("datasets: {a: {path: x.csv, sample: {rows: 9, from: 0}}}", "datasets.a.sample", "'from'"),
+        ("datasets: {a: {path: x.csv, sample: 500}}", "datasets.a.sample", "got 500"),
+        (
+            "datasets: {a: {path: x.csv, task: {file: t.yaml, metrics: {acc: higher}}}}",
+            "datasets.a.task",
+            "only generated texts",
+        ),
+        ("datasets: {a: {path: x.csv, tokens: 9}}", "datasets.a.tokens", "limit: or sample:"),
+        ("datasets: {a: {path: x.txt, lines: true, tokens: 9}}", "datasets.a.tokens", "each line is a row"),
+        ("datasets: {a: {path: x.txt, tokens: 0}}", "datasets.a.tokens", "got 0"),
+        ("datasets: {a: {path: x.txt, lines: true, cluster: kind}}", "datasets.a.cluster", "no columns"),
+        ("datasets: {a: {path: x.md, text: body}}", "datasets.a.text", "no columns"),
+        ("datasets: {a: {path: x.csv, split: test}}", "datasets.a.split", "only a hub id"),
+        ("datasets: {a: {path: x, revision: main}}", "datasets.a", "name, revision: "),
+        ("datasets: {a: {path: x.csv, prompt: '{q}'}}", "datasets.a.prompt", "references:"),
+        ("datasets: {a: {path: x.csv, question: q, answer: a}}", "datasets.a.question", "choices:"),
+        ("datasets: {a: {path: x.csv, target: t, answer: a}}", "datasets.a.target", "it needs question:"),
+        (
+            "datasets: {a: {path: x.jsonl, question: '{q}?', target: t, answer: a}}",
+            "datasets.a.question",
+            "a list of questions, one for each choice, got the template '{q}?'",
+        ),
+        (
+            "datasets: {a: {path: x.csv, prompt: '{q}', references: a, delimiter: ' '}}",
+            "datasets.a.delimiter",
+            "only multiple choice",
+        ),
+        ("datasets: {a: {path: x.csv, chat: true}}", "datasets.a.chat", "only texts"),
+        ("datasets: {a: {path: x.csv, system: s}}", "datasets.a.system", "only texts"),
+        ("datasets: {a: {path: x.csv, examples: e.csv}}", "datasets.a.examples", "only texts"),
+        ("datasets: {a: {path: x.csv, cluster: c}}", "datasets.a.cluster", "only texts"),
+        ("datasets: {a: {path: x, prompt: {begin}}}", "datasets.a.prompt", "quotes: prompt: '{begin}'"),
+        ("datasets: {a: {path: x, question: {q}}}", "datasets.a.question", "quotes: question: '{q}'"),
+        ("defaults: {dtype: flaot32}", "defaults.dtype", "'float32'"),
+        ("defaults: {batch_size: 0}", "defaults.batch_size", "got 0"),
+        ("defaults: {batch_size: big}", "defaults.batch_size", "got 'big'"),
+        ("defaults: {batch_size: true}", "defaults.batch_size", "got True"),
+        ("defaults: {batch_size: 2.5}", "defaults.batch_size", "got 2.5"),
+    ],
+)
+def test_a_wrong_entry_is_named_by_file_and_key(tmp_path: Path, text: str, key: str, facts: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _load(tmp_path, text)
+    line = "" if key == "top level" else ":1"
+    assert str(raised.value).startswith(f"{tmp_path / FILE_NAME}{line}: {key}: ")
+    assert facts in str(raised.value)
+
+
+WRONG = """
+    defaults:
+      device: gpu
+    models:
+      a: &a
+        path: x
+        dtype: fp16
+      b:
+        <<: *a
+        dtype: float16
+        load:
+          subfolder: y
+    datasets:
+      d:
+        path: x.jsonl
+        limit: many
+"""
+# What is wrong with it from top to bottom: the text, what it should be, and where it is.
+MENDED = [
+    ("device: gpu", "device: cuda", "3: defaults.device: "),
+    ("fp16", "float16", "7: models.a.dtype: "),
+    ("subfolder", "device_map", "12: models.b.load.subfolder: "),
+    ("limit: many", "limit: 2", "16: datasets.d.limit: "),
+]
+
+
+def test_a_wrong_key_is_named_by_its_line(tmp_path: Path) -> None:
+    text = WRONG
+    for wrong, right, where in MENDED:
+        with pytest.raises(ConfigError) as raised:
+            _load(tmp_path, text)
+        assert str(raised.value).startswith(f"{tmp_path / FILE_NAME}:{where}")
+        text = text.replace(wrong, right)
+    _load(tmp_path, text)
+
+
+def test_a_wrong_key_that_is_merged_in_is_named_by_the_line_it_is_written_in(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lmgate.yaml:3: models.a.dtype: "):
+        _load(tmp_path, "models:\n  a:\n    dtype: float33\n    <<: {path: x, dtype: float32}")
+    with pytest.raises(ConfigError, match=r"lmgate.yaml:4: models.a.dtype: "):
+        _load(tmp_path, "models:\n  a:\n    path: x\n    <<: {dtype: float33}")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "facts"),
+    [
+        ("models: {a: {path: x\n", 2, "expected ',' or '}'"),
+        ("datasets: {a: {path: x, prompt: {begin} and}}", 1, "quotes: "),
+        ("models:\n  a: {path: x}\n  a: {path: y}\n", 3, "'a' is written twice"),
+        ("models: {a: {path: x, load: {k: {z: 1, z: 2}}}}", 1, "'z' is written twice"),
+        ("models: {}\n---\nmodels: {}\n", 2, "a single document"),
+        ("models: *nothing", 1, "alias 'nothing'"),
+        ("models: {[a]: b}", 1, "unhashable key"),
+        ("models:\n\t- a", 2, "'\\t'"),
+        ("a: \x01", 0, "#x0001"),
+        ("models: 2024-13-45", 0, "month"),
+        ("models: {a: {path: !!python/object/apply:os.getcwd []}}", 1, "constructor"),
+        ("defaults: {batch_size: 2_5}", 1, "2_5 would be the number 25"),
+        ("models: {a: {revision: 1:30}}", 1, "1:30 would be the number 90"),
+        ("models: {a: {revision: 010}}", 1, "010 would be the number 8"),
+        ("gates: [-1_0.5]", 1, "-1_0.5 would be the number -10.5"),
+        ("models: 0x_", 0, "base 16"),
+        pytest.param("models: " + "[" * 3000, 0, "recursion", id="3000 brackets"),
+    ],
+)
+def test_what_is_not_yaml_is_an_error_that_names_file_and_line(
+    tmp_path: Path, text: str, line: int, facts: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _load(tmp_path, text)
+    assert str(raised.value).startswith(f"{tmp_path / FILE_NAME}{f':{line}' if line else ''}: not valid YAML: ")
+    assert facts in str(raised.value)
+
+
+def test_text_that_is_not_utf_8_is_an_error_that_names_the_byte(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _load(tmp_path, "models: {é: {path: x}}".encode("latin-1"))
+    assert str(raised.value).startswith(f"{tmp_path / FILE_NAME}: ")
+    assert "0xe9 at 9" in str(raised.value)
+
+
+def test_anchors_and_merges_work_and_a_merged_key_may_be_overridden(tmp_path: Path) -> None:
+    spec = _load(
+        tmp_path,
+        """
+        models:
+          fp32: &fp32 {path: models/a, dtype: float32}
+          fp16: &fp16 {<<: *fp32, dtype: float16}
+          both: {<<: [*fp16, *fp32], batch_size: 2}
+        """,
+    ).spec
+    assert spec.models["fp16"] == ModelSpec(path="models/a", dtype="float16")
+    assert spec.models["both"] == ModelSpec(path="models/a", dtype="float16", batch_size=2)
+
+
+def test_a_merge_from_a_deeper_entry_is_not_taken_for_a_key_written_twice(tmp_path: Path) -> None:
+    # The library makes b.load before a.load.more, which lies deeper, and rewrites that one's node while it merges.
+    spec = _load(
+        tmp_path,
+        """
+        models:
+          a: {path: x, load: {base: &base {one: 1}, more: &more {<<: *base, one: 2}}}
+          b: {path: y, load: {<<: *more}}
+        """,
+    ).spec
+    assert spec.models["a"].load["more"] == {"one": 2}
+    assert spec.models["b"].load == {"one": 2}
+
+
+def test_plain_numbers_are_what_they_look_like(tmp_path: Path) -> None:
+    written = "{a: 0, b: 10, c: -1.5, d: 1.0e-3, e: 0x10, f: .5, g: 0.05, h: +3, i: '1:30', j: '2_5', k: -.inf}"
+    load = _load(tmp_path, f"models: {{m: {{path: x, load: {written}}}}}").spec.models["m"].load
+    assert list(load.values()) == [0, 10, -1.5, 0.001, 16, 0.5, 0.05, 3, "1:30", "2_5", float("-inf")]
+
+
+# The gates: list of lmgate.yaml: read with lines, and every mistake named by line, key and nearest name.
+
+
+def _read(folder: Path, text: str) -> tuple[list[YamlGate], list[str]]:
+    (folder / "lmgate.yaml").write_text(textwrap.dedent(text).lstrip("\n"))
+    return read_gates(folder / "lmgate.yaml")
+
+
+def test_gates_are_read_in_order_with_their_labels_keys_and_lines(tmp_path: Path) -> None:
+    gates, problems = _read(
+        tmp_path,
+        """
+        models:
+          int8: {path: models/int8}
+        gates:
+          # the first
+          - ppl_max: {model: int8, dataset: wikitext2, limit: 16.5, stride: 512}
+          - no_regression: {metric: ppl, model: int8, dataset: wikitext2, against: fp16, tolerance: 1%}
+          - rouge_min:
+              model: int8
+              dataset: news
+
+              limit: 0.3
+              variant: rouge2
+          - metric_min: {metric: politeness, model: int8, dataset: news, limit: 0}
+        """,
+    )
+    assert problems == []
+    assert [(gate.marker, gate.gate.label, gate.key, gate.line) for gate in gates] == [
+        ("ppl_max", "ppl_max[int8-wikitext2-stride:512]", "gates[0].ppl_max", 5),
+        ("no_regression", "no_regression:ppl[int8-wikitext2-vs-fp16]", "gates[1].no_regression", 6),
+        ("rouge_min", "rouge_min:rouge2[int8-news]", "gates[2].rouge_min", 7),
+        ("metric_min", "metric_min:politeness[int8-news]", "gates[3].metric_min", 13),
+    ]
+    assert gates[0].arguments == {"model": "int8", "dataset": "wikitext2", "limit": 16.5, "stride": 512}
+    assert gates[2].lines == {"model": 8, "dataset": 9, "limit": 11, "variant": 12}
+
+
+@pytest.mark.parametrize("text", ["models: {gates: {path: x}}", "datasets: # gates:\n"])
+def test_a_file_without_gates_has_none(tmp_path: Path, text: str) -> None:
+    assert _read(tmp_path, text) == ([], [])
+
+
+def test_anchors_and_merges_share_arguments_and_lines_are_where_each_is_written(tmp_path: Path) -> None:
+    gates, problems = _read(
+        tmp_path,
+        """
+        gates:
+          - ppl_max: &first
+              model: int8
+              dataset: wikitext2
+              limit: 16.5
+          - bpb_max:
+              <<: *first
+              limit: 1.5
+        """,
+    )
+    assert problems == []
+    assert gates[1].arguments == {"model": "int8", "dataset": "wikitext2", "limit": 1.5}
+    assert gates[1].lines == {"model": 3, "dataset": 4, "limit": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "facts"),
+    [
+        ("gates:", ":1: gates: ", "a list of gates"),
+        ("models: {}\ngates: []", ":2: gates: ", "a list of gates"),
+        ("gates: {ppl_max: {}}", ":1: gates: ", "got a mapping"),
+        ("gates: ppl_max", ":1: gates: ", "got 'ppl_max'"),
+        ("gate:\n  - ppl_max: {}", ":1: gate: ", "'gates'"),
+        ("- gates: []", ": top level: ", "got a list"),
+        ("gates:\n  - ppl_max: {limit: 1,\n      limit: 2}", ":3: ", "'limit' is written twice"),
+    ],
+)
+def test_a_list_that_is_none_is_an_error_that_names_the_line(tmp_path: Path, text: str, where: str, facts: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _read(tmp_path, text)
+    assert str(raised.value).startswith(f"{tmp_path / 'lmgate.yaml'}{where}")
+    assert facts in str(raised.value)
+
+
+COMMON = "model: int8, dataset: wikitext2"
+
+
+GATE = "4: gates[1].ppl_max"
+
+
+@pytest.mark.parametrize(
+    ("entry", "where", "facts"),
+    [
+        ("ppl_max", "4: gates[1]: ", "{model: ..., "),
+        ("{}", "4: gates[1]: ", "exactly one marker"),
+        ("{ppl_max: {limit: 1}, bpb_max: {limit: 1}}", "4: gates[1]: ", "got ppl_max, bpb_max"),
+        ("ppl_max:\n    model: int8\n    limit: 2", "4: gates[1]: ", "indent"),
+        ("pl_max: {}", "4: gates[1].pl_max: ", "'ppl_max'"),
+        ("ppl_max: [int8, wikitext2, 3]", f"{GATE}: ", "by name"),
+        ("ppl_max: {1: x}", f"{GATE}: ", "got 1"),
+        (f"ppl_max: {{{COMMON}}}", f"{GATE}: ", "'limit'"),
+        (f"ppl_max:\n      {{{COMMON},\n      strid: 8, limit: 3}}", "6: gates[1].ppl_max.strid: ", "'stride'"),
+        (f"ppl_max:\n      {{{COMMON},\n      limit: many}}", "6: gates[1].ppl_max.limit: ", "'many'"),
+        (f"ppl_max: {{{COMMON}, limit: .nan}}", f"{GATE}.limit: ", "got nan"),
+        (f"ppl_max: {{{COMMON}, limit: 1e-3}}", f"{GATE}.limit: ", "1.0e-3"),
+        (f"ppl_max: {{{COMMON}, limit: 10,5}}", f"{GATE}: ", "limit: 10.5"),
+        (f"ppl_max: {{{COMMON}, max: 9}}", f"{GATE}.max: ", "'limit'"),
+        (f"ppl_max: {{{COMMON}, limit: 9, stride: 0}}", f"{GATE}.stride: ", "got 0"),
+        ("ppl_max: {model: no, dataset: d, limit: 9}", f"{GATE}.model: ", "got False"),
+        ("ppl_max: {model: m, dataset: , limit: 9}", f"{GATE}.dataset: ", "got nothing"),
+        ("ppl_max: {model: 2024-01-01, dataset: d, limit: 9}", f"{GATE}.model: ", "datetime.date(2024, 1, 1)"),
+        (f"kl_max: {{{COMMON}, against: fp16, limit: 1}}", "4: gates[1].kl_max.against: ", "'reference'"),
+        (
+            f"no_regression: {{metric: ppl, {COMMON}, reference: fp16, tolerance: 1%}}",
+            "4: gates[1].no_regression.reference: ",
+            "'against'",
+        ),
+        (
+            f"no_regression: {{metric: perplexity, {COMMON}, tolerance: 1%, stride: 8}}",
+            "4: gates[1].no_regression.stride: ",
+            "'ppl'",
+        ),
+        (f"no_regression: {{metric: ppl, {COMMON}, tolerance: -1}}", "4: gates[1].no_regression.tolerance: ", "got -1"),
+    ],
+)
+def test_a_wrong_gate_is_named_by_line_and_key(tmp_path: Path, entry: str, where: str, facts: str) -> None:
+    good = "ppl_max: {model: int8, dataset: wikitext2, limit: 9}"
+    gates, problems = _read(tmp_path, f"models: {{}}\ngates:\n  - {good}\n  - {entry}\n  - {good}\n")
+    assert [gate.key for gate in gates] == ["gates[0].ppl_max", "gates[2].ppl_max"]  # the others are read all the same
+    [problem] = problems
+    assert problem.startswith(f"{tmp_path / 'lmgate.yaml'}:{where}")
+    assert facts in problem
+
+
+def _about(argument: str, message: str) -> ConfigError:
+    error = ConfigError(message)
+    with contextlib.suppress(ConfigError), naming_argument(argument):
+        raise error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "where"),
+    [
+        (ConfigError.of("model", "not known"), "3: gates[0].no_regression.model: not known"),
+        (_about("against", "'fp61' is unknown"), "5: gates[0].no_regression.against: 'fp61' is unknown"),
+        (_about("reference", "model: too long"), "7: gates[0].no_regression.reference: model: too long"),
+        (ConfigError.of("confidence", "too sure"), "2: gates[0].no_regression: confidence: too sure"),
+        (ConfigError("model: a fool"), "2: gates[0].no_regression: model: a fool"),
+        (BaselineError("metric: it differs"), "2: gates[0].no_regression: metric: it differs"),
+        (ConfigError.of("metric", "of no use"), "6: gates[0].no_regression.metric: of no use"),
+    ],
+)
+def test_an_error_is_placed_by_the_argument_that_it_carries_not_by_its_words(
+    tmp_path: Path, error: LmgateError, where: str
+) -> None:
+    gates, _ = _read(
+        tmp_path,
+        """
+        gates:
+          - no_regression:
+              model: int8
+              dataset: wikitext2
+              against: fp61
+              metric: kl
+              reference: int
+              tolerance: 1%
+        """,
+    )
+    assert gates[0].problem(error) == f"{tmp_path / 'lmgate.yaml'}:{where}"

@@ -1,0 +1,262 @@
+"""Markers' and fixtures' arguments: all are checked before anything is measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
+from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, LimitGate, Tolerance, fixture
+from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+
+
+def test_every_argument_arrives_in_its_place() -> None:
+    protocol = {"max_length": 1024, "unit": "word", "average": "token", "allow_beyond_context": True}
+    protocol |= {"add_bos_token": None}
+    gate = parse_marker("ppl_max", (), {"limit": 9, "dataset": "d", "model": "m", "protocol": "lm-eval", **protocol})
+    assert gate.evaluation == EvaluationSpec("ppl", "m", "d", Protocol(name="lm-eval", **protocol))
+    assert (gate.limit, type(gate.limit)) == (9.0, float)
+
+
+def test_models_and_datasets_are_called_as_the_user_wrote_them() -> None:
+    def names(model: Any, dataset: Any) -> tuple[str, str]:
+        spec = parse_fixture_call("ppl_of", (model, dataset), {})
+        return spec.model_name, spec.dataset_name
+
+    assert names("int8", "wikitext2") == ("int8", "wikitext2")
+    assert names(Path("models/a"), Path("data/b.txt")) == ("models/a", "data/b.txt")
+    assert names(fixture("my_pair"), fixture("my_texts")) == ("my_pair", "my_texts")
+    assert names((object(), object()), ["a text"]) == ("in-memory tuple", "in-memory list")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "fact"),
+    [
+        ((), {}, "'model'"),
+        (("m", "d", 1.0), {"strid": 4}, "'stride'"),
+        (("m", "d", 1.0, 512), {}, "too many positional"),
+        (("m", "d", 1.0), {"limit": 2.0}, "'limit'"),
+        (("", "d", 1.0), {}, "model: .*got ''"),
+        (("m", "x", "d"), {}, "limit: .*got 'd'"),
+        (("m", 16.5, 16.5), {}, "dataset: "),
+    ],
+)
+def test_unknown_missing_and_misplaced_arguments_are_named(
+    args: tuple[Any, ...], kwargs: dict[str, Any], fact: str
+) -> None:
+    with pytest.raises(ConfigError, match=fact):
+        parse_marker("ppl_max", args, kwargs)
+
+
+def test_a_fixture_has_no_limit_and_no_confidence_and_bits_per_byte_no_unit() -> None:
+    for name, argument in (("ppl_of", "limit"), ("bpb_of", "unit"), ("ppl_of", "confidence"), ("top1_of", "statistic")):
+        with pytest.raises(ConfigError, match=rf"^{argument}: unknown argument.*expected {name}\(model, "):
+            parse_fixture_call(name, ("m", "d"), {argument: 0.9})
+
+
+@pytest.mark.parametrize("limit", [True, False, None, "16.5", (16.5,), 16.5j, np.float32(16.5)])
+def test_a_limit_that_is_not_a_number_is_refused(limit: Any) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_marker("ppl_max", ("m", "d", limit), {})
+    assert str(raised.value).startswith("limit: ")
+    assert str(raised.value).endswith(f"got {limit!r}")
+
+
+@pytest.mark.parametrize("limit", [math.nan, -math.nan, math.inf, -math.inf, 0, 0.0, -0.0, -1, -16.5, 10**400])
+def test_a_limit_that_could_not_judge_is_refused(limit: float) -> None:
+    with pytest.raises(ConfigError, match=r"^limit: "):
+        parse_marker("ppl_max", ("m", "d", limit), {})
+
+
+@given(st.floats(min_value=0, exclude_min=True, allow_infinity=False) | st.integers(1, 10**300))
+def test_every_positive_finite_limit_is_kept_unrounded(limit: float) -> None:
+    kept = parse_marker("bpb_max", ("m", "d", limit), {}).limit
+    assert type(kept) is float
+    assert kept == float(limit)
+
+
+def test_a_score_can_be_a_limit_and_is_then_a_plain_number() -> None:
+    limit = parse_marker("ppl_max", ("m", "d", Score(3.5, metric="ppl", n=1, signature="")), {}).limit
+    assert (type(limit), limit) == (float, 3.5)
+
+
+def test_rows_in_memory_may_be_an_array() -> None:
+    rows = np.array(["one text", "another"])
+    assert parse_fixture_call("ppl_of", ("m", rows), {}).dataset is rows
+
+
+@pytest.mark.parametrize("name", ["", None, 3, ("a",)])
+def test_a_fixture_reference_needs_a_name(name: Any) -> None:
+    with pytest.raises(TypeError, match="expects the name of a pytest fixture, got"):
+        fixture(name)
+
+
+@pytest.mark.parametrize("metric", ["perplexity", "ppl2"])
+def test_an_argument_that_a_registered_metric_does_not_take_may_be_of_a_metric_that_is_written_otherwise(
+    metric: str,
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^stride: unknown argument.*'{metric}' .*'ppl'"):
+        parse_marker("no_regression", (metric, "m", "d", "1%"), {"stride": 8})
+
+
+@pytest.mark.parametrize("metric", [["ppl"], 3, None, {"ppl": 1}, "compare"])
+def test_a_metric_is_a_name_of_one_number(metric: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^metric: "):
+        parse_marker("no_regression", (metric, "m", "d", "1%"), {})
+
+
+@pytest.mark.parametrize("against", ["", 3, None])
+def test_a_reference_of_no_regression_is_a_name_or_a_model(against: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^against: .*got {against!r}"):
+        parse_marker("no_regression", ("ppl", "m", "d", "1%"), {"against": against})
+
+
+@pytest.mark.parametrize("marker", ["ppl_max", "accuracy_min", "bleu_min", "top1_min"])
+def test_a_limit_gate_may_be_asked_for_a_confidence(marker: str) -> None:
+    names = ("m", "r", "d") if marker == "top1_min" else ("m", "d")
+
+    assert parse_marker(marker, (*names, 1.0), {}).confidence is None
+    gate = parse_marker(marker, (*names, 1.0), {"confidence": 0.95})
+
+    assert (gate.confidence, gate.limit) == (0.95, 1.0)
+    assert gate.evaluation == parse_marker(marker, (*names, 1.0), {}).evaluation
+
+
+@pytest.mark.parametrize("confidence", [95, 0.5, 1, 0, -0.95, "0.95", True, math.nan])
+def test_a_confidence_of_a_limit_gate_is_a_one_sided_level(confidence: object) -> None:
+    with pytest.raises(ConfigError, match=r"^confidence: "):
+        parse_marker("accuracy_min", ("m", "d", 0.5), {"confidence": confidence})
+
+
+def test_a_statistic_that_is_no_mean_has_no_confidence() -> None:
+    with pytest.raises(ConfigError, match=r"^statistic: .*'p99'"):
+        parse_marker("kl_max", ("m", "r", "d", 0.5), {"statistic": "p99", "confidence": 0.95})
+
+
+# Arguments of the markers and fixtures on two models.
+
+
+def test_the_reference_stands_behind_the_model() -> None:
+    gate = parse_marker("kl_max", ("q", "p", "d", 0.1), {"stride": 8, "max_length": 16})
+
+    how = DivergenceRequest("p", Protocol(stride=8, max_length=16))
+    assert gate == LimitGate(marker="kl_max", evaluation=EvaluationSpec("kl", "q", "d", how), limit=0.1)
+    assert (gate.label, gate.direction) == ("kl_max[q-p-d-max_length:16-stride:8]", "lower")
+
+
+def test_by_name_the_order_does_not_matter() -> None:
+    said = {"limit": 0.9, "dataset": "d", "reference": "p", "model": "q"}
+    assert parse_marker("top1_min", (), said) == parse_marker("top1_min", ("q", "p", "d", 0.9), {})
+    assert parse_marker("top1_min", (), said).direction == "higher"
+
+
+def test_a_limit_of_zero_is_one_for_a_divergence_only() -> None:
+    assert parse_marker("kl_max", ("q", "p", "d", 0), {}).limit == 0
+    with pytest.raises(ConfigError, match=r"^limit: .*got 0"):
+        parse_marker("top1_min", ("q", "p", "d", 0), {})
+
+
+def test_fixtures_take_the_same_less_the_limit() -> None:
+    for name, metric in (("kl_of", "kl"), ("top1_of", "top1"), ("compare_of", "compare")):
+        spec = parse_fixture_call(name, ("q", "p", "d"), {"protocol": "llama.cpp"})
+        assert spec == EvaluationSpec(metric, "q", "d", DivergenceRequest("p", Protocol(name="llama.cpp")))
+
+
+def test_everything_given_is_resolved() -> None:
+    things = {name: FixtureReference(name) for name in ("q", "p", "d")}
+    spec = parse_fixture_call("kl_of", tuple(things.values()), {})
+
+    assert spec.given == [things["q"], things["d"], things["p"]]
+    found = spec.resolved(lambda given: f"resolved {given.name}")
+    assert (found.model, found.reference, found.dataset) == ("resolved q", "resolved p", "resolved d")
+    assert spec.names == "q-p-d"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"statistic": "p999"}, "statistic: .*'p99.9'"),
+        ({"statistic": 99}, "statistic: "),
+        ({"average": "window"}, "average: unknown argument"),
+        ({"strid": 8}, "strid: .*'stride'"),
+        ({"reference": None}, "reference: "),
+        ({"reference": ""}, "reference: "),
+        ({"reference": 3}, "reference: "),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_fixture_call("kl_of", (), {"model": "q", "reference": "p", "dataset": "d", **arguments})
+
+
+# A tolerance is read as written or refused, and one that no candidate could exceed is no gate.
+
+
+@pytest.mark.parametrize(
+    ("written", "size", "relative"),
+    [
+        ("1%", 0.01, True),
+        (" 0.5 % ", 0.005, True),
+        (".25%", 0.0025, True),
+        ("0%", 0.0, True),
+        ("100%", 1.0, True),
+        (0, 0.0, False),
+        (2, 2.0, False),
+        (0.01, 0.01, False),
+    ],
+)
+def test_a_percentage_is_relative_and_a_number_is_absolute(written: object, size: float, relative: bool) -> None:
+    assert Tolerance.parse(written) == Tolerance(size, relative)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", "1", "0.01", "-1%", "101%", "150 %", "%", "1%%", "1e-2%", "one percent", "nan%"),
+        -0.01,
+        math.nan,
+        True,
+        [1],
+    ],
+)
+def test_anything_else_is_refused_with_what_was_written(written: object) -> None:
+    with pytest.raises(ConfigError, match="tolerance: expected") as refused:
+        Tolerance.parse(written)
+
+    assert repr(written) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "written", [10**400, -(10**400), 10**5000, "9" * 400 + "%", f"{'9' * 400}.5 %"], ids=["a", "b", "c", "d", "e"]
+)
+def test_what_is_beyond_a_float_is_refused_in_one_line(written: object) -> None:
+    with pytest.raises(ConfigError, match=r"tolerance: expected .{20,300}$"):
+        Tolerance.parse(written)
+
+
+@pytest.mark.parametrize("written", ["1%", "0.5%", 0.02, 3])
+def test_a_tolerance_is_shown_as_it_can_be_written(written: str | float) -> None:
+    assert str(Tolerance.parse(written)) == str(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "direction", "span"),
+    [
+        (1, "higher", 1.0),
+        (1.5, "higher", 1.0),
+        ("100%", "higher", 1.0),
+        ("100%", "higher", None),
+        (100, "lower", 100.0),
+    ],
+)
+def test_a_gate_that_could_never_fail_is_refused(written: str | float, direction: str, span: float | None) -> None:
+    with pytest.raises(ConfigError, match="never fail"):
+        Tolerance.parse(written).require_that_it_can_fail("accuracy", direction, span)

@@ -1,0 +1,125 @@
+"""The JSON Schema of lmgate.yaml: whatever is decoded is valid, and a misspelt key is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.settings.decoding import TEXTS, arguments_of
+from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
+from pytest_lmgate.settings.file import load_project, read_gates
+from pytest_lmgate.settings.gates import LimitGate
+from pytest_lmgate.settings.help import fixtures_help, json_schema, markers_help
+from pytest_lmgate.settings.metrics import MARKERS, METRICS, USERS_METRIC, Metric
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json_schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def documented() -> list[str]:
+    """The blocks of lmgate.yaml in the guides."""
+    texts = [file.read_text(encoding="utf-8") for file in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]]
+    blocks = [block for text in texts for block in re.findall(r"^```yaml\n(.*?)^```", text, flags=re.M | re.S)]
+    return [block for block in blocks if re.match(r"(defaults|models|datasets|gates):", block)]
+
+
+def is_refused(file: Path) -> bool:
+    """Whether reading a file finds something wrong."""
+    try:
+        load_project(file.parent)
+        return bool(read_gates(file)[1])
+    except ConfigError:
+        return True
+
+
+def test_the_schema_is_one_and_the_command_prints_it() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert json.loads(CliRunner().invoke(app, ["schema"]).stdout) == SCHEMA
+
+
+def test_the_example_s_file_is_valid() -> None:
+    VALIDATOR.validate(yaml.safe_load((ROOT / "example_project" / "lmgate.yaml").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("text", documented())
+def test_what_the_guides_show_is_decoded_and_valid(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "lmgate.yaml"
+    file.write_text(text, encoding="utf-8")
+    assert not is_refused(file)
+    VALIDATOR.validate(yaml.safe_load(text))
+
+
+def test_the_guides_show_a_good_part_of_it() -> None:
+    assert len(documented()) >= 10
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "modells: {}",
+        "models: {m: {pth: x}}",
+        "models: {m: {path: x, dtype: fp16}}",
+        "gates: []",
+        "gates: [{ppl_mx: {model: a, dataset: b, limit: 1}}]",
+        "gates: [{ppl_max: {model: a, dataset: b, limit: many}}]",
+        "gates: [{ppl_max: {model: a, dataset: b, limit: 1, strid: 8}}]",
+        "gates: [{ppl_max: {model: a, dataset: b, limit: 1}, bpb_max: {model: a, dataset: b, limit: 1}}]",
+        "gates: [{no_regression: {metric: ppl, model: a, dataset: b, tolerance: 1 percent}}]",
+    ],
+)
+def test_what_is_refused_where_the_file_is_read_is_not_valid(wrong: str, tmp_path: Path) -> None:
+    file = tmp_path / "lmgate.yaml"
+    file.write_text(wrong, encoding="utf-8")
+    assert is_refused(file)
+    assert not VALIDATOR.is_valid(yaml.safe_load(wrong))
+
+
+@pytest.mark.parametrize("spec", [ModelSpec, DatasetSpec])
+def test_every_key_of_an_entry_is_explained(spec: Any) -> None:
+    properties = SCHEMA["$defs"][spec.__name__]["properties"]
+    unexplained = [key for key, entry in properties.items() if not entry.get("description")]
+    assert unexplained in ([], ["name", "split", "revision"])  # `hub` explains these of a dataset
+    assert all("\n" not in entry.get("description", "") for entry in properties.values())
+
+
+def test_every_marker_has_its_arguments() -> None:
+    gates = SCHEMA["properties"]["gates"]["items"]["properties"]
+    assert {*gates} == {*MARKERS, "no_regression"}
+    assert {"stride", "protocol", "limit", "confidence"} <= gates["ppl_max"]["properties"].keys()
+    assert {"stride", "variant", "reference", "against"} <= gates["no_regression"]["properties"].keys()
+
+
+# Arguments of markers and fixtures, as the table of metrics has them and as help shows them.
+
+
+ROWS = pytest.mark.parametrize("row", [*METRICS.values(), USERS_METRIC], ids=lambda row: row.name)
+
+
+@ROWS
+def test_a_fixture_takes_what_the_marker_takes_less_the_limit_and_texts_where_texts_are_scored(row: Metric) -> None:
+    texts = list(TEXTS) if row.measures == "texts" else []
+    fixture = [each.name for each in arguments_of(row.fixture)]
+    judging = LimitGate.__struct_fields__
+    for name in row.markers:
+        marker = [each.name for each in arguments_of(name)]
+        assert sorted(fixture) == sorted([name for name in marker if name not in judging] + texts)
+        assert len(set(marker)) == len(marker)
+        assert set(row.options) <= set(marker)
+        assert not set(marker) & {name for name, _ in row.fixed}
+
+
+def test_help_shows_a_call_as_it_is_written() -> None:
+    assert markers_help()["pppl_max"].startswith("pppl_max(model, dataset, limit, *, max_length, confidence): ")
+    assert fixtures_help()["rouge_of"].startswith(
+        "rouge_of(model, dataset, variant='rougeL', *, stemmer, multi_reference, tokenizer, convention, "
+    )

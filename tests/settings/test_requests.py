@@ -1,0 +1,473 @@
+"""Arguments of what is not a perplexity: generated texts, multiple choice, masked models."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_lmgate.errors import ConfigError, ProtocolError
+from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
+from pytest_lmgate.settings.gates import EvaluationSpec, untaken
+from pytest_lmgate.settings.requests import (
+    AVERAGES,
+    ChoiceRequest,
+    GenerationRequest,
+    GenerationSettings,
+    MaskedRequest,
+    Protocol,
+    Signature,
+    TextRequest,
+    Unit,
+    Windowing,
+)
+from pytest_lmgate.windows.protocols import PROTOCOLS
+
+UNITS = get_args(Unit)
+
+
+@pytest.mark.parametrize(
+    ("marker", "metric", "direction", "limit"),
+    [
+        ("ppl_max", "ppl", "lower", 1000.0),
+        ("bpb_max", "bpb", "lower", 1000.0),
+        ("pppl_max", "pppl", "lower", 1000.0),
+        ("ter_max", "ter", "lower", 1000.0),
+        ("bleu_min", "bleu", "higher", 100),
+        ("chrf_min", "chrf", "higher", 100),
+        ("rouge_min", "rouge", "higher", 1),
+        ("exact_min", "exact", "higher", 1),
+        ("accuracy_min", "accuracy", "higher", 1),
+    ],
+)
+def test_a_marker_says_which_side_of_the_limit_is_wrong(marker: str, metric: str, direction: str, limit: float) -> None:
+    gate = parse_marker(marker, ("m", "d", limit), {})
+    assert (gate.evaluation.metric, gate.direction, gate.limit) == (metric, direction, limit)
+    assert gate.label == f"{marker}[m-d]"
+
+
+@pytest.mark.parametrize(
+    ("marker", "limit", "scale"),
+    [
+        ("bleu_min", 100.1, 100),
+        ("chrf_min", 101, 100),
+        ("rouge_min", 40, 1),
+        ("exact_min", 1.5, 1),
+        ("accuracy_min", 65, 1),
+    ],
+)
+def test_a_limit_beyond_the_scale_is_refused(marker: str, limit: float, scale: int) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_marker(marker, ("m", "d", limit), {})
+    assert str(raised.value).startswith("limit: ")
+    assert f"from 0 to {scale}, got {limit!r}" in str(raised.value)
+
+
+@pytest.mark.parametrize("marker", ["bleu_min", "chrf_min"])
+def test_a_share_as_limit_on_a_scale_to_100_is_refused(marker: str) -> None:
+    with pytest.raises(ConfigError, match=r"^limit: .*from 0 to 100, got 0\.35: write 35"):
+        parse_marker(marker, ("m", "d", 0.35), {})
+    for limit in (0.001, 1, 35):
+        parse_marker(marker, ("m", "d", limit), {})
+
+
+@pytest.mark.parametrize(
+    ("marker", "args", "kwargs", "label"),
+    [
+        ("rouge_min", (0.4, "rouge2"), {}, "rouge_min:rouge2[m-d]"),
+        ("rouge_min", (0.4,), {"variant": "rougeLsum"}, "rouge_min:rougeLsum[m-d]"),
+        ("rouge_min", (0.4, "rougeL"), {"stemmer": True}, "rouge_min[m-d-stemmer:True]"),
+        ("accuracy_min", (0.4,), {"variant": "acc_norm"}, "accuracy_min:acc_norm[m-d]"),
+        ("accuracy_min", (0.4,), {"variant": "acc"}, "accuracy_min[m-d]"),
+        ("ppl_max", (9,), {"stride": 512}, "ppl_max[m-d-stride:512]"),
+        ("ppl_max", (9,), {"protocol": "gptq", "max_length": 64}, "ppl_max[m-d-protocol:gptq-max_length:64]"),
+        ("ppl_max", (9,), {"protocol": "sliding", "unit": "token", "confidence": 0.9}, "ppl_max[m-d]"),
+        ("bpb_max", (9,), {"stride": 8}, "bpb_max[m-d-stride:8]"),
+        ("kl_max", (9,), {"reference": "r", "stride": 8, "statistic": "p99"}, "kl_max:p99[m-r-d-stride:8]"),
+        ("bleu_min", (9,), {"max_new_tokens": 64, "stop": ["\n"]}, "bleu_min[m-d-max_new_tokens:64-stop:01ba47]"),
+        ("bleu_min", (9,), {"tokenize": "zh", "stop": ["a", "b"]}, "bleu_min[m-d-tokenize:zh-stop:a,b]"),
+    ],
+)
+def test_a_gate_is_named_by_the_arguments_that_are_not_the_usual_ones(
+    marker: str, args: tuple[Any, ...], kwargs: dict[str, Any], label: str
+) -> None:
+    names = ("m", kwargs.pop("reference"), "d") if "reference" in kwargs else ("m", "d")
+    assert parse_marker(marker, (*names, *args), kwargs).label == label
+    if marker == "ppl_max":
+        kwargs.pop("confidence", None)
+        against = parse_marker("no_regression", ("ppl", "m", "d", "1%"), {**kwargs, "against": "x"})
+        assert against.label == label.replace("ppl_max[m-d", "no_regression:ppl[m-d-vs-x")
+
+
+def test_gates_of_one_label_are_counted_before_the_bracket() -> None:
+    assert untaken("ppl_max[m-d]", ()) == "ppl_max[m-d]"
+    assert untaken("ppl_max[m-d]", {"ppl_max[m-d]", "ppl_max[m-d#2]"}) == "ppl_max[m-d#3]"
+
+
+@pytest.mark.parametrize(
+    ("marker", "names", "limit"),
+    [("ter_max", (), 0), ("metric_max", ("x",), 0), ("metric_min", ("x",), -2.5), ("metric_min", ("x",), 1e300)],
+)
+def test_a_limit_may_be_zero_or_less_where_that_can_be_kept_to(
+    marker: str, names: tuple[str, ...], limit: float
+) -> None:
+    assert parse_marker(marker, (*names, "m", "d", limit), {}).limit == limit
+
+
+@pytest.mark.parametrize(
+    ("marker", "limit", "expected"),
+    [
+        ("ter_max", -0.1, "from 0, got -0.1"),
+        ("ter_max", math.nan, "got nan"),
+        ("metric_max", math.nan, "got nan"),
+        ("metric_min", -math.inf, "got -inf"),
+        ("metric_max", math.inf, "got inf"),
+        ("bleu_min", 0, "got 0"),
+        ("accuracy_min", 0.0, "got 0.0"),
+    ],
+)
+def test_a_limit_that_no_value_or_every_value_keeps_to_is_refused(marker: str, limit: float, expected: str) -> None:
+    names = ("x",) if marker.startswith("metric") else ()
+    with pytest.raises(ConfigError, match=f"^limit: .*{expected}"):
+        parse_marker(marker, (*names, "m", "d", limit), {})
+
+
+def test_options_of_the_metric_and_of_generation_are_told_apart() -> None:
+    gate = parse_marker("bleu_min", ("m", "d", 20), {"tokenize": "zh", "num_beams": 4, "max_ngram_order": 1})
+    assert gate.evaluation == EvaluationSpec(
+        "bleu",
+        "m",
+        "d",
+        TextRequest("bleu", (("max_ngram_order", 1), ("tokenize", "zh")), GenerationRequest(num_beams=4)),
+    )
+
+
+def test_a_users_metric_is_named_first() -> None:
+    gate = parse_marker("metric_min", ("politeness", "m", "d", 250.0), {})
+    assert (gate.evaluation.metric, gate.limit) == ("politeness", 250.0)
+    assert gate.label == "metric_min:politeness[m-d]"
+    with pytest.raises(ConfigError, match=r"^metric: .*got 3"):
+        parse_marker("metric_min", (3, "m", "d", 1.0), {})
+
+
+def test_a_fixture_takes_texts_in_place_of_model_and_dataset_but_not_beside_them() -> None:
+    texts = {"predictions": ["a"], "references": [["b"]]}
+    spec = parse_fixture_call("bleu_of", (), {**texts, "lowercase": True})
+    assert spec == EvaluationSpec(
+        "bleu", None, None, TextRequest("bleu", (("lowercase", True),), GenerationRequest(), ["a"], [["b"]])
+    )
+    with pytest.raises(ConfigError, match=r"^predictions: "):
+        parse_fixture_call("bleu_of", ("m", "d"), texts)
+    with pytest.raises(ConfigError, match=r"^model: "):
+        parse_fixture_call("bleu_of", (), {})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "keys"),
+    [
+        (("m", "d"), {"references": [["b"]]}, "references"),
+        ((), {"predictions": ["a"], "references": [["b"]], "stop": ".", "num_beams": 2}, "num_beams, stop"),
+    ],
+)
+def test_an_argument_that_would_go_unheard_is_refused(args: tuple[Any, ...], kwargs: dict[str, Any], keys: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{keys}: "):
+        parse_fixture_call("bleu_of", args, kwargs)
+
+
+def test_a_marker_takes_no_texts() -> None:
+    with pytest.raises(ConfigError, match=r"^predictions: "):
+        parse_marker("bleu_min", ("m", "d", 1.0), {"predictions": ["a"]})
+
+
+def test_choices_and_masked_models_have_requests_of_their_own() -> None:
+    assert parse_fixture_call("accuracy_of", ("m", "d"), {"variant": "acc_norm"}).how == ChoiceRequest("acc_norm")
+    assert parse_fixture_call("pppl_of", ("m", "d"), {"max_length": 64}).how == MaskedRequest(64)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "argument", "given", "fact"),
+    [
+        ("accuracy_of", "variant", "acc_nrom", "'acc_norm'"),
+        ("accuracy_of", "max_length", 1, "got 1"),
+        ("pppl_of", "max_length", True, "got True"),
+        ("pppl_of", "stride", 4, "unknown argument"),
+        ("chrf_of", "word_odrer", 2, "'word_order'"),
+        ("bleu_of", "stop", 5, "got 5"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(fixture: str, argument: str, given: Any, fact: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{argument}: .*{fact}"):
+        parse_fixture_call(fixture, ("m", "d"), {argument: given})
+
+
+# Protocols: what each name fixes, what it refuses, and the numbers that the model fills in.
+
+
+def test_no_name_of_the_definitions_is_lost_and_the_first_is_the_default() -> None:
+    assert {*PROTOCOLS} >= {"sliding", "disjoint", "bos-chunks", "gptq", "llama.cpp", "lm-eval", "document"}
+    assert next(iter(PROTOCOLS)) == Protocol().name == "sliding"
+    assert UNITS == ("token", "word", "byte", "char", "bits_per_byte")
+    assert AVERAGES == ("token", "window")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "context", "windowing"),
+    [
+        (Protocol(), 1024, Windowing("sliding", 1024, 512)),
+        (Protocol(), 2, Windowing("sliding", 2, 1)),
+        (Protocol(max_length=512, stride=128), 1024, Windowing("sliding", 512, 128)),
+        (Protocol(max_length=512), None, Windowing("sliding", 512, 256)),
+        (Protocol("disjoint"), 1024, Windowing("disjoint", 1024, 1024)),
+        (Protocol("bos-chunks"), 2048, Windowing("bos-chunks", 2048, 2048)),
+        (Protocol("gptq"), 4096, Windowing("gptq", 2048, 2048)),
+        (Protocol("gptq", max_length=1024), 1024, Windowing("gptq", 1024, 1024)),
+        (Protocol("llama.cpp"), 4096, Windowing("llama.cpp", 512, 512)),
+        (Protocol("lm-eval"), 1024, Windowing("lm-eval", 1024, 1024, False)),
+        (Protocol("lm-eval", add_bos_token=None), 1024, Windowing("lm-eval", 1024, 1024, None)),
+        (Protocol("document"), 1024, Windowing("document", 1024, 512)),
+        (Protocol(max_length=4096, allow_beyond_context=True), 2048, Windowing("sliding", 4096, 2048)),
+        (Protocol("gptq", allow_beyond_context=True), 1024, Windowing("gptq", 2048, 2048)),
+    ],
+)
+def test_what_is_not_said_comes_from_the_convention_or_the_model(
+    protocol: Protocol, context: int | None, windowing: Windowing
+) -> None:
+    assert protocol.windowing(context, model="m") == windowing
+
+
+@given(length=st.integers(2, 4096), unit=st.sampled_from(UNITS))
+def test_a_stride_as_long_as_the_window_is_the_disjoint_protocol(length: int, unit: str) -> None:
+    sliding = Protocol(max_length=length, stride=length, unit=unit).windowing(None, model="m")
+    disjoint = Protocol("disjoint", max_length=length, unit=unit).windowing(None, model="m")
+    assert sliding == disjoint
+    assert sliding.signature == f"protocol:disjoint|max_length:{length}"
+
+
+def test_unit_average_and_permission_are_not_part_of_the_windows() -> None:
+    plain = Protocol(max_length=64).windowing(128, model="m")
+    for unit in UNITS:
+        assert Protocol(max_length=64, unit=unit).windowing(128, model="m") == plain
+    assert Protocol(max_length=64, average="window").windowing(128, model="m") == plain
+    assert Protocol(max_length=64, allow_beyond_context=True).windowing(128, model="m") == plain
+
+
+@given(
+    name=st.sampled_from(list(PROTOCOLS)),
+    max_length=st.none() | st.integers(2, 5000),
+    stride=st.none() | st.integers(1, 5000),
+    context=st.none() | st.integers(2, 5000),
+    allow=st.booleans(),
+)
+def test_windows_are_within_the_context_and_strides_within_the_window_or_it_is_an_error(
+    name: str, max_length: int | None, stride: int | None, context: int | None, allow: bool
+) -> None:
+    try:
+        windowing = Protocol(name, max_length, stride, allow_beyond_context=allow).windowing(context, model="m")
+    except ProtocolError:
+        return
+    assert 1 <= windowing.stride <= windowing.max_length
+    assert max_length in (None, windowing.max_length)
+    assert stride in (None, windowing.stride)
+    assert allow or context is None or windowing.max_length <= context
+
+
+@pytest.mark.parametrize(
+    ("windowing", "signature", "by_document", "whole_text", "average"),
+    [
+        (Windowing("sliding", 512, 256), "protocol:sliding|max_length:512|stride:256", False, True, "token"),
+        (Windowing("disjoint", 512, 512), "protocol:disjoint|max_length:512", False, True, "token"),
+        (Windowing("bos-chunks", 512, 512), "protocol:bos-chunks|max_length:512", False, False, "token"),
+        (Windowing("gptq", 2048, 2048), "protocol:gptq|max_length:2048", False, False, "window"),
+        (Windowing("llama.cpp", 512, 512), "protocol:llama.cpp|max_length:512", False, False, "token"),
+        (Windowing("lm-eval", 512, 512), "protocol:lm-eval|max_length:512|add_bos_token:false", True, True, "token"),
+        (Windowing("document", 512, 64), "protocol:document|max_length:512|stride:64", True, True, "token"),
+    ],
+)
+def test_a_windowing_says_what_its_protocol_fixes(
+    windowing: Windowing, signature: str, by_document: bool, whole_text: bool, average: str
+) -> None:
+    assert windowing.signature == signature
+    found = (windowing.by_document, windowing.rules.whole_text, windowing.average)
+    assert found == (by_document, whole_text, average)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "fact"),
+    [
+        ({"protocol": "sildign"}, "protocol", "'sliding'"),
+        ({"protocol": None}, "protocol", "sliding, "),
+        ({"unit": "bpb"}, "unit", "'bpb'"),
+        ({"average": "mean"}, "average", "'mean'"),
+        ({"max_length": 1}, "max_length", "got 1"),
+        ({"max_length": 512.0}, "max_length", "got 512.0"),
+        ({"stride": 0}, "stride", "got 0"),
+        ({"stride": float("nan")}, "stride", "got nan"),
+        ({"max_length": 8, "stride": 9}, "stride", "max_length=8"),
+        ({"allow_beyond_context": "yes"}, "allow_beyond_context", "'yes'"),
+        ({"protocol": "lm-eval", "add_bos_token": "no"}, "add_bos_token", "'no'"),
+        ({"add_bos_token": True}, "add_bos_token", "'lm-eval'"),
+        ({"protocol": "llama.cpp", "max_length": 2}, "max_length", "3 tokens, got 2"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused_by_its_name(arguments: dict[str, Any], key: str, fact: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_fixture_call("ppl_of", ("m", "d"), arguments)
+    assert str(raised.value).startswith(f"{key}: ")
+    assert fact in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["disjoint", "bos-chunks", "gptq", "llama.cpp", "lm-eval"])
+def test_a_stride_is_refused_where_the_protocol_has_none(name: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^stride: protocol '{name}' "):
+        Protocol(name, stride=64)
+
+
+@pytest.mark.parametrize("name", ["bos-chunks", "gptq", "llama.cpp"])
+@pytest.mark.parametrize("unit", ["word", "byte", "char", "bits_per_byte"])
+def test_units_of_the_text_are_refused_where_part_of_it_is_not_scored(name: str, unit: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^unit: '{unit}' .*'{name}'"):
+        Protocol(name, unit=unit)
+
+
+@pytest.mark.parametrize(
+    ("name", "average", "own"),
+    [
+        ("bos-chunks", "window", "token"),
+        ("llama.cpp", "window", "token"),
+        ("lm-eval", "window", "token"),
+        ("gptq", "token", "window"),
+    ],
+)
+def test_a_convention_is_not_averaged_in_another_way_than_its_own(name: str, average: str, own: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^average: .*average='{own}' only"):
+        Protocol(name, average=average)
+    assert Protocol(name, average=own).average == own
+
+
+@pytest.mark.parametrize("name", ["sliding", "disjoint", "document"])
+def test_the_mean_of_window_means_is_per_token_only(name: str) -> None:
+    assert Protocol(name, average="window").average == "window"
+    with pytest.raises(ProtocolError, match=r"^unit: .*'word'"):
+        Protocol(name, average="window", unit="word")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "context", "key", "fact"),
+    [
+        (Protocol(), None, "max_length", "'int8' has no context length"),
+        (Protocol(max_length=1025), 1024, "max_length", "1025 is longer than the context of the model 'int8', 1024"),
+        (Protocol("gptq"), 1024, "max_length", "2048 (the default of protocol 'gptq')"),
+        (Protocol("llama.cpp"), 256, "max_length", "512 (the default of protocol 'llama.cpp')"),
+        (Protocol(stride=1025), 1024, "stride", "max_length=1024"),
+    ],
+)
+def test_what_only_the_model_can_tell_is_refused_when_it_is_known(
+    protocol: Protocol, context: int | None, key: str, fact: str
+) -> None:
+    with pytest.raises(ProtocolError) as raised:
+        protocol.windowing(context, model="int8")
+    assert str(raised.value).startswith(f"{key}: ")
+    assert fact in str(raised.value)
+
+
+# How texts are generated: greedy unless sampling is asked for, and everything that can change a text in one line.
+
+
+def settings_of(**arguments: Any) -> GenerationSettings:
+    return parse_fixture_call("bleu_of", ("m", "d"), arguments).how.generation.settings()
+
+
+def test_everything_that_was_said_is_in_the_signature() -> None:
+    settings = settings_of(
+        stop=["\n", "|"], max_new_tokens=5, seed=0, temperature=0.5, top_p=1, top_k=40, truncate="left"
+    )
+    assert settings.is_sampling
+    assert settings.signature == (
+        "max_new_tokens:5|num_beams:1|seed:0|temperature:0.5|top_p:1|top_k:40|truncate:left|stop:['\\n', '|']"
+    )
+
+
+_SAMPLING = {"seed": 1, "temperature": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("base", "change"),
+    [
+        ({}, {"max_new_tokens": 7}),
+        ({}, {"num_beams": 2}),
+        ({}, {"stop": "a"}),
+        ({}, {"truncate": "left"}),
+        ({}, _SAMPLING),
+        (_SAMPLING, {"seed": 2}),
+        (_SAMPLING, {"temperature": 0.6}),
+        (_SAMPLING, {"top_p": 0.9}),
+        (_SAMPLING, {"top_k": 9}),
+    ],
+)
+def test_the_signature_changes_with_every_setting(base: dict[str, Any], change: dict[str, Any]) -> None:
+    assert settings_of(**base).signature != settings_of(**{**base, **change}).signature
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "fact"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens", "got 0"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens", "got 1.5"),
+        ({"num_beams": True}, "num_beams", "got True"),
+        ({"seed": -1, "top_k": 5}, "seed", "got -1"),
+        ({"seed": "1", "top_k": 5}, "seed", "got '1'"),
+        ({"seed": 1, "top_k": 0}, "top_k", "got 0"),
+        ({"seed": 1, "top_k": 2.5}, "top_k", "got 2.5"),
+        ({"seed": 1, "temperature": 0}, "temperature", "got 0"),
+        ({"seed": 1, "temperature": math.inf}, "temperature", "got inf"),
+        ({"seed": 1, "temperature": math.nan}, "temperature", "got nan"),
+        ({"seed": 1, "temperature": True}, "temperature", "got True"),
+        ({"seed": 1, "top_p": 1.1}, "top_p", "got 1.1"),
+        ({"seed": 1, "top_p": "0.9"}, "top_p", "got '0.9'"),
+        ({"temperature": 0.5, "top_k": 5}, "temperature, top_k", "seed"),
+        ({"seed": 1}, "seed", "only sampling"),
+        ({"seed": 1, "top_p": 0.9, "num_beams": 2}, "num_beams", "top_p and seed"),
+        ({"stop": ""}, "stop", "got ['']"),
+        ({"stop": ["a", 1]}, "stop", "got ['a', 1]"),
+        ({"truncate": "right"}, "truncate", "got 'right'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(arguments: dict[str, Any], key: str, fact: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        settings_of(**arguments)
+    assert str(raised.value).startswith(f"{key}: ")
+    assert fact in str(raised.value)
+
+
+# Signatures: rendered from fields, never read again.
+
+
+MADE = Signature([("BLEU", None), ("tok", "13a"), ("version", "2.6"), ("stop", "['|version:3']"), ("lmgate", "0.1")])
+
+
+def test_a_signature_is_the_line_that_its_fields_make() -> None:
+    assert MADE == "BLEU|tok:13a|version:2.6|stop:['|version:3']|lmgate:0.1"
+    assert MADE.plus(("unit", "row")) == f"{MADE}|unit:row"
+    assert json.loads(json.dumps(MADE)) == MADE
+
+
+def test_versions_of_programs_take_no_part_in_a_comparison_and_a_text_that_looks_like_one_does() -> None:
+    assert MADE.compared == "BLEU|tok:13a|stop:['|version:3']"
+    assert type(MADE.compared) is str
+    assert Signature([("version", None), ("lmgate", None)]).compared == "version|lmgate"
+
+
+@pytest.mark.parametrize("text", ["", "s", "a|b:c", "a||b:c:d|", "length|version:3"])
+def test_a_text_that_is_read_is_rendered_as_it_was(text: str) -> None:
+    assert Signature.parse(text) == text
+
+
+def test_a_copy_knows_its_fields() -> None:
+    for again in (copy.deepcopy(MADE), pickle.loads(pickle.dumps(MADE))):
+        assert (again, again.fields) == (MADE, MADE.fields)

@@ -1,0 +1,477 @@
+"""The noise of a mean over clusters: against the matrices of docs/noise.md, and by simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_lmgate.metrics.targets import TargetLayout
+from pytest_lmgate.stats.means import (
+    BLOCKS,
+    MAX_CLUSTERS,
+    MIN_BLOCKS,
+    clustered_mean,
+    hall,
+    hall_inverse,
+    mean_of_blocks,
+    merged_rows,
+    normal_cdf,
+    normal_quantile,
+    student_or_hall,
+    t_cdf,
+    t_quantile,
+    tail,
+    window_blocks,
+)
+from pytest_lmgate.stats.sample import Sample, Scale
+
+counts_of_clusters = st.lists(st.integers(1, 400), min_size=2, max_size=30)
+
+
+def matrices(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """``(n, G)``, multiplied out as written: ``G = diag((1 - h)^-1/2) (I - n 1'/N) diag(n)``."""
+    n = np.array(counts, dtype=float)
+    total = n.sum()
+    residual_maker = np.eye(len(n)) - np.outer(n, np.ones(len(n))) / total
+    return n, np.diag((1 - n / total) ** -0.5) @ residual_maker @ np.diag(n)
+
+
+@given(counts=counts_of_clusters, seed=st.integers(0, 1000))
+def test_the_standard_error_is_cr2(counts: list[int], seed: int) -> None:
+    n, g = matrices(counts)
+    means = np.random.default_rng(seed).normal(3, 1, len(n))
+
+    noise = clustered_mean(means * n, np.array(counts))
+
+    # G applied to the clusters' means gives their residual sums, each scaled by (1 - h)^-1/2.
+    assert noise.mean == pytest.approx((means * n).sum() / n.sum())
+    assert noise.stderr == pytest.approx(np.linalg.norm(g @ means) / n.sum(), rel=1e-9)
+    assert (noise.n, noise.clusters) == (sum(counts), len(counts))
+
+
+@given(counts=counts_of_clusters)
+def test_the_degrees_of_freedom_are_bell_and_mccaffreys(counts: list[int]) -> None:
+    _, g = matrices(counts)
+    m = g @ g.T
+
+    noise = clustered_mean(np.ones(len(counts)), np.array(counts))
+
+    assert noise.df == pytest.approx(np.trace(m) ** 2 / np.trace(m @ m), rel=1e-9)
+    assert noise.df <= len(counts) - 1 + 1e-9
+
+
+def test_three_clusters_by_hand_which_are_symmetric_and_so_have_students_bounds() -> None:
+    noise = clustered_mean(np.array([2.0, 6.0, 4.0]), np.array([1, 2, 1]))
+
+    # m = 12/4 = 3; e = -1, 0, 1; h = 1/4, 1/2, 1/4: se^2 = (4/3 + 0 + 4/3) / 16.
+    assert noise.mean == 3
+    assert noise.stderr == pytest.approx(math.sqrt(1 / 6))
+    assert noise.skewness == pytest.approx(0, abs=1e-12)
+    margin = scipy.stats.t.ppf(0.975, noise.df) * noise.stderr
+    assert noise.bounds(0.975)[:2] == pytest.approx((3 - margin, 3 + margin))
+    assert noise.bounds(0.975)[2:] == ("student", "student")
+
+
+@given(counts=counts_of_clusters, seed=st.integers(0, 100), factor=st.floats(0.1, 10), shift=st.floats(-5, 5))
+def test_noise_scales_with_the_values_and_ignores_the_order_and_empty_clusters(
+    counts: list[int], seed: int, factor: float, shift: float
+) -> None:
+    generator = np.random.default_rng(seed)
+    n = np.array(counts)
+    sums = generator.normal(3, 1, len(n)) * n
+    order = generator.permutation(len(n))
+    plain = clustered_mean(sums, n)
+
+    moved = clustered_mean(factor * sums + shift * n, n)
+    shuffled = clustered_mean(np.append(sums[order], 0.0), np.append(n[order], 0))
+
+    assert moved.mean == pytest.approx(factor * plain.mean + shift, abs=1e-9)
+    assert moved.stderr == pytest.approx(factor * plain.stderr, abs=1e-9)
+    assert moved.df == pytest.approx(plain.df)
+    assert shuffled.stderr == pytest.approx(plain.stderr)
+    assert shuffled.df == pytest.approx(plain.df)
+    assert shuffled.clusters == plain.clusters
+
+
+@pytest.mark.parametrize(("sums", "counts"), [([6.0], [3]), ([6.0, 0.0], [3, 0])])
+def test_fewer_than_two_clusters_have_a_mean_and_no_noise(sums: list[float], counts: list[int]) -> None:
+    noise = clustered_mean(np.array(sums), np.array(counts))
+
+    assert (noise.mean, noise.n, noise.clusters) == (2.0, 3, 1)
+    assert noise.stderr is noise.df is noise.bounds(0.95) is None
+
+
+@pytest.mark.parametrize("counts", [[], [0, 0]])
+def test_no_target_at_all_is_an_error(counts: list[int]) -> None:
+    with pytest.raises(ValueError, match="expected at least one target, got none"):
+        clustered_mean(np.zeros(len(counts)), np.array(counts, dtype=np.int64))
+
+
+@pytest.mark.parametrize(("count", "spread"), [(10, 0.0), (10, 1.5), (30, 1.0), (100, 1.5)])
+def test_the_interval_covers_the_truth_as_often_as_it_says(count: int, spread: float) -> None:
+    """Documents of even and of very uneven length; each has an effect of its own on top of its tokens' noise."""
+    generator = np.random.default_rng(5)
+    trials = 1500
+    covered = 0
+    for _ in range(trials):
+        n = np.maximum(1, 200 * generator.lognormal(0, spread, count)).astype(int)
+        sums = n * (3 + generator.normal(0, 0.3, count)) + generator.normal(0, 2, count) * np.sqrt(n)
+        noise = clustered_mean(sums, n)
+        bounds = noise.bounds(0.975)
+        covered += bounds.lower <= 3 <= bounds.upper
+
+    assert covered / trials >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
+
+
+# Hall's correction, by the formula of Hall 1992 written out here: H(y) = (3/k) (cbrt(1 + k (y - k/6)) - 1).
+
+LEFT_SKEWED = ([-8.0, 1.0, 1.0, 1.0], [1, 1, 1, 1])
+RIGHT_SKEWED = ([9.0, 0.0, 0.0, 0.0, 0.0, 0.0], [1, 1, 1, 1, 1, 1])
+UNEVEN = ([2.0, 1.0, 12.0, 0.0], [1, 2, 3, 2])
+
+
+@pytest.mark.parametrize(
+    ("sums", "counts", "scaled", "squared_error"),
+    [
+        # m = -5/4; e = -27/4, 9/4, 9/4, 9/4; h = 1/4: a_c = e_c sqrt(4/3).
+        (*LEFT_SKEWED, np.array([-27, 9, 9, 9]) / 4 * math.sqrt(4 / 3), (27**2 + 3 * 9**2) / 16 * 4 / 3 / 16),
+        # m = 3/2; e = 15/2 and five of -3/2; h = 1/6: a_c = e_c sqrt(6/5).
+        (*RIGHT_SKEWED, np.array([15, -3, -3, -3, -3, -3]) / 2 * math.sqrt(6 / 5), (225 + 45) / 4 * 6 / 5 / 36),
+        # m = 15/8; e = 1/8, -22/8, 51/8, -30/8; h = 1/8, 1/4, 3/8, 1/4.
+        (
+            *UNEVEN,
+            np.array([1 / math.sqrt(7 / 8), -22 / math.sqrt(3 / 4), 51 / math.sqrt(5 / 8), -30 / math.sqrt(3 / 4)]) / 8,
+            (8 / 7 + 484 * 4 / 3 + 2601 * 8 / 5 + 900 * 4 / 3) / 64 / 64,
+        ),
+    ],
+)
+def test_bounds_are_the_wider_of_students_and_halls_on_each_side(
+    sums: list[float], counts: list[int], scaled: np.ndarray, squared_error: float
+) -> None:
+    # The smallest of three estimates of one sign: of the residuals as they are, per root of targets and per target.
+    n = np.array(counts)
+    thirds = [((x**3).mean(), (x**2).mean() ** 1.5) for x in (scaled, scaled / np.sqrt(n), scaled / n)]
+    carry = [1 / math.sqrt(len(n)), *[(n**3).sum() / (n**2).sum() ** 1.5] * 2]
+    estimates = [weight * cubes / squares for weight, (cubes, squares) in zip(carry, thirds, strict=True)]
+    k = min(estimates, key=abs)
+    assert len({x > 0 for x in estimates}) == 1
+    noise = clustered_mean(np.array(sums), np.array(counts))
+    bounds = noise.bounds(0.95)
+
+    t, error, mean = scipy.stats.t.ppf(0.95, noise.df), math.sqrt(squared_error), sum(sums) / sum(counts)
+    halls = [3 / k * (np.cbrt(1 + k * (y - k / 6)) - 1) for y in (-t, t)]
+    assert noise.skewness == pytest.approx(k, rel=1e-12)
+    assert noise.stderr == pytest.approx(error, rel=1e-12)
+    assert bounds.upper == pytest.approx(max(mean + t * error, mean - halls[0] * error), rel=1e-9)
+    assert bounds.lower == pytest.approx(min(mean - t * error, mean - halls[1] * error), rel=1e-9)
+    # A few clusters that lost much hide more of the same: the wider side is the one of the long tail.
+    rules = (bounds.lower_rule, bounds.upper_rule)
+    assert rules == (("hall", "student") if k < 0 else ("student", "hall"))
+
+
+def test_uneven_clusters_whose_estimates_of_the_skewness_differ_in_sign_have_students_bounds() -> None:
+    # The longest cluster is far above the mean; per target a short one is far below.
+    noise = clustered_mean(np.array([120.0, 9.0, 9.0, -2.0]), np.array([60, 10, 10, 1]))
+
+    assert noise.skewness == 0
+    assert noise.bounds(0.95)[2:] == ("student", "student")
+
+
+@given(y=st.floats(-50, 50), k=st.floats(-1, 1))
+def test_halls_transformation_is_undone_by_its_inverse(y: float, k: float) -> None:
+    assert hall_inverse(hall(y, k), k) == pytest.approx(y, abs=1e-6)
+
+
+@given(
+    x=st.floats(-8, 8), df=st.floats(1, 200), k=st.floats(-0.99, 0.99), level=st.sampled_from([0.6, 0.9, 0.95, 0.999])
+)
+def test_the_p_value_is_below_a_level_just_where_the_bound_is_within_the_limit(
+    x: float, df: float, k: float, level: float
+) -> None:
+    bounds = student_or_hall(x, 1.0, scipy.stats.t.ppf(level, df), k)  # the limit is 0
+
+    if min(abs(bounds.upper), abs(bounds.lower)) > 1e-6:
+        assert (tail(x, df, k) < 1 - level) == (bounds.upper < 0)
+        assert (tail(-x, df, -k) < 1 - level) == (bounds.lower > 0)
+
+
+@given(
+    values=st.lists(st.floats(0, 1), min_size=2, max_size=40),
+    direction=st.sampled_from(["higher", "lower"]),
+    confidence=st.sampled_from([0.9, 0.975, 0.999]),
+)
+def test_bounds_of_a_bounded_metric_are_within_its_range(
+    values: list[float], direction: str, confidence: float
+) -> None:
+    scale = Scale(direction, lowest=0, highest=1, of_rows=True)
+    sample = Sample(np.array(values)[:, None], np.ones(len(values), dtype=np.int64), scale)
+
+    lower, upper, *_ = sample.bounds(confidence)
+
+    assert 0 <= lower <= sample.value() + 1e-12
+    assert sample.value() - 1e-12 <= upper <= 1
+
+
+# Which targets are one cluster: whole rows wherever rows are known, else 64 blocks of windows.
+
+
+def layout(windows: list[int], rows: list[int] | None) -> TargetLayout:
+    return TargetLayout(
+        window_targets=np.array(windows),
+        window_document=np.zeros(len(windows), dtype=np.int64),
+        running_text=True,
+        row_targets=None if rows is None else np.array(rows),
+    )
+
+
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=40), st.integers(1, 25), st.integers(0, 99))
+def test_rows_are_clusters_wherever_the_windows_are_cut(rows: list[int], window: int, seed: int) -> None:
+    total = sum(rows)
+    if sum(row > 0 for row in rows) < 2:
+        return
+    values = np.random.default_rng(seed).normal(size=total)
+    windows = [min(window, total - begin) for begin in range(0, total, window)]
+
+    sums, counts = layout(windows, rows).of_targets(values)
+
+    ends = np.cumsum(rows)
+    by_hand = [values[end - row : end].sum() for row, end in zip(rows, ends, strict=True) if row > 0]
+    assert sums == pytest.approx(by_hand)
+    assert counts.tolist() == [row for row in rows if row > 0]
+
+
+@pytest.mark.parametrize("rows", [None, [1280], [0, 1280, 0]])
+def test_a_text_without_rows_is_cut_into_64_blocks_of_even_targets(rows: list[int] | None) -> None:
+    sums, counts = layout([10] * 128, rows).of_targets(np.arange(1280.0))
+
+    assert counts.tolist() == [20] * 64
+    assert sums.tolist() == [sum(range(begin, begin + 20)) for begin in range(0, 1280, 20)]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=400))
+def test_blocks_are_whole_windows_in_order_as_even_as_windows_allow(targets: list[int]) -> None:
+    blocks = window_blocks(np.array(targets))
+
+    assert blocks[0] == 0
+    assert set(np.diff(blocks)) <= {0, 1}
+    held = np.bincount(blocks, weights=targets)
+    assert len(held) <= BLOCKS
+    # A window that lies across an edge goes to one side of it, so each edge is off by half a window at most.
+    assert held.max() <= sum(targets) / BLOCKS + max(targets)
+    if max(targets) < sum(targets) / BLOCKS:
+        assert len(held) == BLOCKS
+        assert held.min() >= sum(targets) / BLOCKS - max(targets)
+
+
+@pytest.mark.parametrize("windows", range(1, 65))
+def test_up_to_64_even_windows_are_a_block_each(windows: int) -> None:
+    assert window_blocks(np.full(windows, 7)).tolist() == list(range(windows))
+
+
+def test_averaged_windows_belong_to_the_row_that_their_first_target_belongs_to() -> None:
+    # Windows begin at targets 0, 4, 8 and 10; the rows end before 5, 9 and 12.
+    sums, counts = layout([4, 4, 2, 2], [5, 4, 3]).of_windows(np.array([1.0, 2.0, 4.0, 8.0]))
+
+    assert sums.tolist() == [3, 4, 8]
+    assert counts.tolist() == [2, 1, 1]
+
+
+def test_averaged_windows_of_a_text_without_rows_are_cut_into_64_blocks() -> None:
+    sums, counts = layout([9] * 128, None).of_windows(np.arange(128.0))
+
+    assert counts.tolist() == [2] * 64
+    assert sums.tolist() == [4 * block + 1 for block in range(64)]
+
+
+def test_averaged_windows_that_all_begin_in_one_row_are_blocks() -> None:
+    _, counts = layout([4, 4, 4], [11, 1]).of_windows(np.zeros(3))
+
+    assert counts.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("rows", [2, 511, 512])
+def test_up_to_512_rows_are_a_cluster_each(rows: int) -> None:
+    assert merged_rows(np.full(rows, 3)).tolist() == list(range(rows))
+
+
+@settings(max_examples=30)
+@given(st.integers(513, 4000), st.integers(0, 99))
+def test_more_rows_than_512_are_merged_with_their_neighbours_into_clusters_of_even_size(rows: int, seed: int) -> None:
+    counts = np.random.default_rng(seed).integers(1, 100, rows)
+
+    clusters = merged_rows(counts)
+
+    assert clusters[0] == 0
+    assert set(np.diff(clusters)) <= {0, 1}
+    sizes = np.bincount(clusters, weights=counts)
+    assert MAX_CLUSTERS / 3 < len(sizes) <= MAX_CLUSTERS
+    assert sizes.min() >= counts.sum() / MAX_CLUSTERS
+
+
+# The noise of a text without rows, against its formula term by term and in simulation.
+
+
+def by_hand(sums: list[float], counts: list[int]) -> float:
+    """Standard error by docs/noise.md, one term after another: six cosines, equal weights."""
+    n, mean = sum(counts), sum(sums) / sum(counts)
+    squares = []
+    for j in range(1, 7):
+        term, before = 0.0, 0
+        for total, count in zip(sums, counts, strict=True):
+            term += math.sqrt(2) * (total - mean * count) * math.cos(math.pi * j * (before + count / 2) / n)
+            before += count
+        squares.append(term**2)
+    return math.sqrt(sum(squares) / 6) / n
+
+
+@pytest.mark.parametrize("blocks", [8, 9, 20, 63, 64])
+def test_the_standard_error_is_that_of_the_formula_with_six_degrees_of_freedom(blocks: int) -> None:
+    rng = np.random.default_rng(blocks)
+    counts = rng.integers(200, 600, blocks)
+    sums = counts * rng.normal(3, 0.2, blocks)
+
+    found = mean_of_blocks(sums, counts)
+
+    assert found.mean == pytest.approx(sums.sum() / counts.sum())
+    assert found.stderr == pytest.approx(by_hand(sums.tolist(), counts.tolist()), rel=1e-12)
+    assert (found.n, found.clusters, found.df) == (counts.sum(), blocks, 6)
+    # Student's bounds or wider ones, where blocks are skewed.
+    bounds = found.bounds(0.95)
+    assert bounds is not None
+    reach = scipy.stats.t.ppf(0.95, 6) * found.stderr
+    assert bounds.lower <= found.mean - reach * (1 - 1e-9)
+    assert bounds.upper >= found.mean + reach * (1 - 1e-9)
+    assert {"student", "hall"} >= {bounds.lower_rule, bounds.upper_rule}
+
+
+def test_a_block_without_targets_counts_for_nothing() -> None:
+    sums, counts = np.arange(10.0), np.full(10, 4)
+
+    with_empty = mean_of_blocks(np.insert(sums, [0, 5, 10], 0.0), np.insert(counts, [0, 5, 10], 0))
+
+    assert with_empty == mean_of_blocks(sums, counts)
+
+
+def test_fewer_than_8_blocks_have_no_interval() -> None:
+    found = mean_of_blocks(np.arange(7.0), np.full(7, 4))
+
+    assert (found.mean, found.clusters, found.stderr, found.df) == (0.75, 7, None, None)
+    assert found.bounds(0.95) is None
+    assert mean_of_blocks(np.arange(8.0), np.full(8, 4)).bounds(0.95) is not None
+    assert MIN_BLOCKS == 8
+
+
+def test_noise_that_lasts_over_blocks_is_seen_where_independent_blocks_would_not_see_it() -> None:
+    waves = np.cos(2 * np.pi * np.arange(64) / 64)  # two halves of one document each, as it were
+    counts = np.full(64, 100)
+
+    assert mean_of_blocks(100 * waves, counts).stderr > 3 * clustered_mean(100 * waves, counts).stderr
+
+
+def _documents(rng: np.random.Generator, tokens: int, length: int, spread: float, skewed: bool) -> np.ndarray:
+    """Differences of documents of uneven lengths, of which the first begins before the text."""
+    lengths = np.maximum(1, np.round(length * np.exp(spread * rng.standard_normal(3 * tokens // length + 30))))
+    drawn = rng.exponential(size=len(lengths)) - 1 if skewed else rng.standard_normal(len(lengths))
+    effects = np.repeat(drawn, lengths.astype(np.int64))
+    begin = rng.integers(len(effects) - tokens)
+    return effects[begin : begin + tokens] + rng.standard_normal(tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length", "spread", "skewed", "most", "before"),
+    [
+        (20_000, 250, 0.5, False, 0.06, 0.0),  # a fiftieth of the text
+        (20_000, 1_000, 0.5, False, 0.10, 0.10),  # a token's document is a fourteenth of the text
+        (20_000, 400, 1.0, False, 0.10, 0.10),
+        (2_304, 200, 0.0, False, 0.10, 0.0),  # nine windows
+        (20_000, 250, 0.5, True, 0.11, 0.0),
+    ],
+)
+def test_a_change_of_just_the_tolerance_passes_rarely_whatever_documents_the_text_hides(
+    tokens: int, length: int, spread: float, skewed: bool, most: float, before: float
+) -> None:
+    repetitions, stride = 400, 256
+    rng = np.random.default_rng(12345)
+    windows = np.full(-(-tokens // stride), stride, dtype=np.int64)
+    windows[-1] = tokens - stride * (len(windows) - 1)
+    layout = TargetLayout(window_targets=windows, window_document=np.zeros_like(windows), running_text=True)
+    passed = as_rows = 0
+    for _ in range(repetitions):
+        sums, counts = layout.of_targets(_documents(rng, tokens, length, spread, skewed))
+        bounds, independent = (made(sums, counts).bounds(0.95) for made in (mean_of_blocks, clustered_mean))
+        assert bounds is not None
+        assert independent is not None
+        passed += bounds.upper <= 0
+        as_rows += independent.upper <= 0
+
+    assert passed / repetitions <= most + 3 * math.sqrt(most * (1 - most) / repetitions)
+    assert as_rows / repetitions >= before
+
+
+# Student's t and the normal distribution against scipy's, against closed forms, and where there is none.
+
+
+degrees = st.floats(0.5, 1e5)
+
+
+@given(t=st.floats(-1e4, 1e4), df=degrees)
+def test_the_chance_is_scipys(t: float, df: float) -> None:
+    wanted = float(scipy.stats.t.cdf(t, df))
+
+    assert t_cdf(t, df) == pytest.approx(wanted, rel=1e-9, abs=1e-290)
+
+
+@given(p=st.floats(1e-12, 1 - 1e-12), df=degrees)
+def test_the_quantile_is_scipys(p: float, df: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(float(scipy.stats.t.ppf(p, df)), rel=1e-9, abs=1e-9)
+
+
+@given(p=st.floats(1e-50, 0.5), df=degrees)
+def test_the_chance_of_at_most_a_quantile_is_its_own(p: float, df: float) -> None:
+    assert t_cdf(t_quantile(p, df), df) == pytest.approx(p, rel=1e-10)
+
+
+@given(t=st.floats(-1e100, 1e100))
+def test_with_one_and_two_degrees_of_freedom_there_is_a_closed_form(t: float) -> None:
+    t = -abs(t)
+
+    assert t_cdf(t, 1.0) == pytest.approx(math.atan2(1, -t) / math.pi, rel=1e-14)
+    root = math.hypot(t, math.sqrt(2))
+    assert t_cdf(t, 2.0) == pytest.approx(1 / (root * (root - t)), rel=1e-14)
+
+
+def test_ends() -> None:
+    assert (t_cdf(-math.inf, 3.0), t_cdf(0.0, 3.0), t_cdf(math.inf, 3.0)) == (0.0, 0.5, 1.0)
+    assert math.isnan(t_cdf(math.nan, 3.0))
+    assert t_quantile(0.5, 3.0) == 0.0
+    assert (normal_quantile(0.0), normal_quantile(0.5), normal_quantile(1.0)) == (-math.inf, 0.0, math.inf)
+
+
+@given(x=st.floats(-37, 37))
+def test_the_normal_chance_is_scipys(x: float) -> None:
+    assert normal_cdf(x) == pytest.approx(float(scipy.stats.norm.cdf(x)), rel=1e-12)
+
+
+@given(p=st.floats(1e-300, 1, exclude_max=True))
+def test_the_normal_quantile_is_scipys(p: float) -> None:
+    assert normal_quantile(p) == pytest.approx(float(scipy.stats.norm.ppf(p)), rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("df", [0.0, -1.0, math.nan, math.inf])
+def test_no_such_distribution_is_an_error(df: float) -> None:
+    with pytest.raises(ValueError, match="degrees of freedom above 0"):
+        t_cdf(-1.0, df)
+    with pytest.raises(ValueError, match="degrees of freedom from 1/2"):
+        t_quantile(0.95, df)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, -0.1, math.nan])
+def test_no_such_quantile_is_an_error(p: float) -> None:
+    with pytest.raises(ValueError, match="a chance from 1e-50 to 1"):
+        t_quantile(p, 3.0)

@@ -1,0 +1,348 @@
+"""Some tasks of lm-evaluation-harness, and made-up documents with the columns that they read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+Document = dict[str, Any]
+_WORDS = """the cat sat on a mat and the dog ran to the log by the old red barn near a lake at noon""".split()  # noqa: SIM905
+LETTERS = "ABCDE"
+
+
+class Drawn:
+    """Random parts of a document."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def text(self, words: int = 5) -> str:
+        return " ".join(self._random.choices(_WORDS, k=words))
+
+    def texts(self, number: int) -> list[str]:
+        found: dict[str, None] = {}
+        while len(found) < number:
+            found[self.text(self.index(3) + 2)] = None
+        return list(found)
+
+    def index(self, below: int) -> int:
+        return self._random.randrange(below)
+
+    def letter(self, below: int) -> str:
+        return LETTERS[self.index(below)]
+
+
+def _labelled(labels: int, *columns: str, label: str = "label") -> Callable[[Drawn], Document]:
+    return lambda d: {**{column: d.text() for column in columns}, label: d.index(labels)}
+
+
+def _lettered(number: int) -> Callable[[Drawn], Document]:
+    return lambda d: {
+        "question": d.text(),
+        "choices": {"text": d.texts(number), "label": list(LETTERS[:number])},
+        "answerKey": d.letter(number),
+    }
+
+
+def _blank(d: Drawn) -> Document:
+    one, other = d.texts(2)
+    return {"sentence": f"{d.text()} _ {d.text(3)}", "option1": one, "option2": other, "answer": str(d.index(2) + 1)}
+
+
+def _pronoun(d: Drawn) -> Document:
+    begin = d.text(4)
+    return {
+        "text": f"{begin} It {d.text(3)}",
+        "pronoun": "It",
+        "pronoun_loc": len(begin) + 1,
+        "options": d.texts(2),
+        "label": d.index(2),
+    }
+
+
+def _race(d: Drawn) -> Document:
+    problems = [{"question": d.text(), "answer": d.letter(4), "options": d.texts(4)} for _ in range(2)]
+    return {"article": d.text(8), "problems": repr(problems)}
+
+
+def _sums(d: Drawn) -> Document:
+    return {"question": d.text(), "answer": f"{d.text()}\n#### {'7748'[d.index(4)]}"}
+
+
+def _truth(d: Drawn) -> Document:
+    choices = d.texts(3)
+    return {"question": d.text(), "mc1_targets": {"choices": choices, "labels": [1, 0, 0]}}
+
+
+def _gpqa(d: Drawn) -> Document:
+    right, *wrong = d.texts(4)
+    return {
+        "Question": d.text(),
+        "Correct Answer": right,
+        **{f"Incorrect Answer {at}": each for at, each in enumerate(wrong, 1)},
+    }
+
+
+def _drop(d: Drawn) -> Document:
+    answer = {"number": "", "date": {"day": "", "month": "", "year": ""}, "spans": [d.text(1)]}
+    more = {"number": ["7"], "date": [{"day": "", "month": "", "year": ""}], "spans": [[]]}
+    return {
+        "query_id": d.text(),
+        "passage": d.text(9),
+        "question": d.text(),
+        "answer": answer,
+        "validated_answers": more,
+    }
+
+
+def _options(d: Drawn) -> Document:
+    shown = ", ".join(f"{letter} ) {text}" for letter, text in zip("abcde", d.texts(5), strict=True))
+    return {"Problem": d.text(), "options": shown, "correct": "abcde"[d.index(5)]}
+
+
+def _instructions(d: Drawn) -> Document:
+    all_of_them: dict[str, Document] = {
+        "punctuation:no_comma": {},
+        "change_case:english_lowercase": {},
+        "length_constraints:number_words": {"num_words": d.index(9), "relation": ("less than", "at least")[d.index(2)]},
+        "keywords:existence": {"keywords": [d.text(1)]},
+        "detectable_format:title": {},
+    }
+    names = sorted({[*all_of_them][d.index(5)] for _ in range(2)})
+    return {"key": d.index(999), "prompt": d.text(), "instruction_id_list": names,
+            "kwargs": [all_of_them[name] for name in names]}  # fmt: skip
+
+
+def _mmlu(d: Drawn) -> Document:
+    return {"question": d.text(), "choices": d.texts(4), "answer": d.index(4)}
+
+
+CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
+    "hellaswag": (
+        "hellaswag/hellaswag.yaml",
+        lambda d: {
+            "ctx_a": d.text(),
+            "ctx_b": d.text(3),
+            "activity_label": d.text(1),
+            "endings": d.texts(4),
+            "label": str(d.index(4)),
+        },
+    ),
+    "arc_easy": ("arc/arc_easy.yaml", _lettered(4)),
+    "arc_challenge": ("arc/arc_challenge.yaml", _lettered(3)),
+    "commonsense_qa": ("commonsense_qa/default.yaml", _lettered(5)),
+    "openbookqa": ("openbookqa/openbookqa.yaml", lambda d: {**_lettered(4)(d), "question_stem": d.text()}),
+    "piqa": ("piqa/piqa.yaml", lambda d: {"goal": d.text(), "sol1": d.text(6), "sol2": d.text(4), "label": d.index(2)}),
+    "sciq": (
+        "sciq/sciq.yaml",
+        lambda d: {
+            "support": d.text(),
+            "question": d.text(),
+            "distractor1": d.text(2),
+            "distractor2": d.text(3),
+            "distractor3": d.text(4),
+            "correct_answer": d.text(5),
+        },
+    ),
+    "boolq": ("super_glue/boolq/default.yaml", _labelled(2, "passage", "question")),
+    "rte": ("glue/rte/default.yaml", _labelled(2, "sentence1", "sentence2")),
+    "mrpc": ("glue/mrpc/default.yaml", _labelled(2, "sentence1", "sentence2")),
+    "mnli": ("glue/mnli/default.yaml", _labelled(3, "premise", "hypothesis")),
+    "qnli": ("glue/qnli/default.yaml", _labelled(2, "question", "sentence")),
+    "sst2": ("glue/sst2/default.yaml", _labelled(2, "sentence")),
+    "anli_r1": ("anli/anli_r1.yaml", _labelled(3, "premise", "hypothesis")),
+    "swag": (
+        "swag/swag.yaml",
+        lambda d: {
+            "startphrase": d.text(),
+            **{f"ending{at}": text for at, text in enumerate(d.texts(4))},
+            "label": d.index(4),
+        },
+    ),
+    "medmcqa": (
+        "medmcqa/medmcqa.yaml",
+        lambda d: {
+            "question": d.text(),
+            **dict(zip(("opa", "opb", "opc", "opd"), d.texts(4), strict=True)),
+            "cop": d.index(4),
+        },
+    ),
+    "social_iqa": (
+        "siqa/siqa.yaml",
+        lambda d: {
+            "context": d.text(),
+            "question": d.text(3),
+            **dict(zip(("answerA", "answerB", "answerC"), d.texts(3), strict=True)),
+            "label": str(d.index(3) + 1),
+        },
+    ),
+    "pubmedqa": (
+        "pubmedqa/pubmedqa.yaml",
+        lambda d: {"CONTEXTS": d.texts(2), "QUESTION": d.text(), "final_decision": ["yes", "no", "maybe"][d.index(3)]},
+    ),
+    "race": ("race/race.yaml", _race),
+    "logiqa": (
+        "logiqa/logiqa.yaml",
+        lambda d: {"context": d.text(), "question": d.text(), "options": d.texts(4), "label": "abcd"[d.index(4)]},
+    ),
+    "mathqa": ("mathqa/mathqa.yaml", _options),
+    "headqa_en": (
+        "headqa/headqa_en.yaml",
+        lambda d: {
+            "qtext": d.text(),
+            "answers": [{"aid": at, "atext": text} for at, text in enumerate(d.texts(4), 1)],
+            "ra": d.index(4) + 1,
+        },
+    ),
+    "copa": (
+        "super_glue/copa/default.yaml",
+        lambda d: {
+            "premise": f"{d.text()}.",
+            "question": ["cause", "effect"][d.index(2)],
+            "choice1": d.text(4),
+            "choice2": d.text(3),
+            "label": d.index(2),
+        },
+    ),
+    "xcopa_it": (
+        "xcopa/default_it.yaml",
+        lambda d: {
+            "premise": f"{d.text()}.",
+            "question": ["cause", "effect"][d.index(2)],
+            "choice1": d.text(4),
+            "choice2": d.text(3),
+            "label": d.index(2),
+        },
+    ),
+    "xnli_en": ("xnli/xnli_en.yaml", _labelled(3, "premise", "hypothesis")),
+    "paws_en": ("paws-x/paws_en.yaml", _labelled(2, "sentence1", "sentence2")),
+    "xstorycloze_en": (
+        "xstorycloze/default_en.yaml",
+        lambda d: {
+            **{f"input_sentence_{at}": d.text(3) for at in range(1, 5)},
+            "sentence_quiz1": d.text(3),
+            "sentence_quiz2": d.text(4),
+            "answer_right_ending": d.index(2) + 1,
+        },
+    ),
+    "blimp_causative": ("blimp/causative.yaml", lambda d: {"sentence_good": d.text(4), "sentence_bad": d.text(5)}),
+    "belebele_eng_Latn": (
+        "belebele/belebele_eng_Latn.yaml",
+        lambda d: {
+            "flores_passage": d.text(),
+            "question": d.text(),
+            **{f"mc_answer{at}": text for at, text in enumerate(d.texts(4), 1)},
+            "correct_answer_num": str(d.index(4) + 1),
+        },
+    ),
+    "truthfulqa_mc1": ("truthfulqa/truthfulqa_mc1.yaml", _truth),
+    "toxigen": (
+        "toxigen/toxigen.yaml",
+        lambda d: {"text": d.text(), "toxicity_ai": d.index(5), "toxicity_human": d.index(5)},
+    ),
+    "kobest_copa": (
+        "kobest/kobest_copa.yaml",
+        lambda d: {
+            "premise": d.text(),
+            "question": ["원인", "결과"][d.index(2)],
+            "alternative_1": d.text(4),
+            "alternative_2": d.text(3),
+            "label": d.index(2),
+        },
+    ),
+    # several right answers, by code of the task
+    "agieval_sat_math": (
+        "agieval/sat-math.yaml",
+        lambda d: {"query": d.text(), "choices": d.texts(4), "gold": sorted({d.index(4), d.index(4)})},
+    ),
+    # a question for each choice
+    "winogrande": ("winogrande/default.yaml", _blank),
+    "xwinograd_en": ("xwinograd/xwinograd_en.yaml", _blank),
+    "wsc273": ("wsc273/default.yaml", _pronoun),
+    **{
+        f"mmlu_{subject}": (f"mmlu/default/mmlu_{subject}.yaml", _mmlu)
+        for subject in ("anatomy", "astronomy", "virology")
+    },
+}
+
+LIKELIHOODS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
+    "lambada_openai": ("lambada/lambada_openai.yaml", lambda d: {"text": d.text(9)}),
+    "arithmetic_2da": ("arithmetic/arithmetic_2da.yaml", lambda d: {"context": d.text(), "completion": d.text(1)}),
+    "asdiv": (
+        "asdiv/default.yaml",
+        lambda d: {"body": d.text(), "question": d.text(3), "answer": f"{d.text(1)} (cats)"},
+    ),
+    "pile_arxiv": ("pile/pile_arxiv.yaml", lambda d: {"text": d.text(40)}),
+    "paloma_c4_en": ("paloma/paloma_c4_en.yaml", lambda d: {"text": d.text(30)}),
+}
+
+TEXTS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
+    "gsm8k": ("gsm8k/gsm8k.yaml", _sums),
+    "gsm8k_cot": ("gsm8k/gsm8k-cot.yaml", _sums),
+    "triviaqa": ("triviaqa/default.yaml", lambda d: {"question": d.text(), "answer": {"aliases": d.texts(3)}}),
+    "nq_open": ("nq_open/nq_open.yaml", lambda d: {"question": d.text(), "answer": d.texts(2)}),
+    "bbh_cot_fewshot_navigate": (
+        "bbh/cot_fewshot/navigate.yaml",
+        lambda d: {"input": d.text(), "target": ["Yes", "No"][d.index(2)]},
+    ),
+    "bbh_zeroshot_navigate": (
+        "bbh/zeroshot/navigate.yaml",
+        lambda d: {"input": d.text(), "target": ["Yes", "No"][d.index(2)]},
+    ),
+    "wmt16-en-de": ("translation/wmt16_en-de.yaml", lambda d: {"translation": {"en": d.text(), "de": d.text()}}),
+    "gpqa_main_cot_zeroshot": ("gpqa/cot_zeroshot/gpqa_main_cot_zeroshot.yaml", _gpqa),
+    "mgsm_direct_en": (
+        "mgsm/direct/mgsm_direct_en.yaml",
+        lambda d: {"question": d.text(), "answer": d.text(), "answer_number": (7, 7, 4)[d.index(3)]},
+    ),
+    "mmlu_pro_biology": (
+        "mmlu_pro/mmlu_pro_biology.yaml",
+        lambda d: {
+            "question": d.text(),
+            "options": d.texts(4),
+            "answer": d.letter(4),
+            "cot_content": f"A: Let's think step by step. {d.text()}",
+            "category": "biology",
+        },
+    ),
+    # scoring code of their own
+    "hendrycks_math_algebra": (
+        "hendrycks_math/hendrycks_math_algebra.yaml",
+        lambda d: {"problem": d.text(), "solution": rf"{d.text()} \boxed{{{d.index(9)}}}"},
+    ),
+    "drop": ("drop/default.yaml", _drop),
+    "ifeval": ("ifeval/ifeval.yaml", _instructions),
+    "bbh_zeroshot_word_sorting": (
+        "bbh/zeroshot/word_sorting.yaml",
+        lambda d: {"input": f"List: {d.text()}", "target": d.text()},
+    ),
+}
+
+# How a document is changed so that a text is right: a model with random weights would never be.
+ANSWERED: dict[str, Callable[[Document, str], Document]] = {
+    "triviaqa": lambda doc, text: {**doc, "answer": {"aliases": [*doc["answer"]["aliases"], text.strip()]}},
+    "nq_open": lambda doc, text: {**doc, "answer": [*doc["answer"], text.strip()]},
+    "wmt16-en-de": lambda doc, text: {**doc, "translation": {**doc["translation"], "de": text}},
+    "hendrycks_math_algebra": lambda doc, text: (
+        doc if "{" in text else {**doc, "solution": rf"\boxed{{{text}}}"}  # braces would have to match
+    ),
+    "ifeval": lambda doc, text: {
+        **doc,
+        "instruction_id_list": ["length_constraints:number_words"],
+        "kwargs": [{"num_words": 1, "relation": "at least"}],
+    },
+    "drop": lambda doc, text: {**doc, "answer": {**doc["answer"], "spans": [text]}},
+}
+TASKS = {**CHOICES, **LIKELIHOODS, **TEXTS}
+# Tasks whose scoring code needs libraries that the harness does not bring.
+NEEDS = {"ifeval": ("langdetect", "immutabledict")}
+# Tasks that tests of their own look at.
+OTHERS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
+    "gsm8k_cot_self_consistency": ("gsm8k/gsm8k-cot-self-consistency.yaml", _sums),
+}
+
+
+def documents(task: str, number: int, seed: int) -> list[Document]:
+    drawn, make = Drawn(seed), {**TASKS, **OTHERS}[task][1]
+    return [make(drawn) for _ in range(number)]

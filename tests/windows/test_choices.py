@@ -1,0 +1,307 @@
+"""Questions with choices become token windows as lm-evaluation-harness makes them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.data.prompts import Prompt
+from pytest_lmgate.errors import DataError, ModelError
+from pytest_lmgate.windows.choices import Question, make_questions, plan_choices
+from pytest_lmgate.windows.tokens import TokenizerFacts
+
+BOS, EOS = 1, 2
+
+
+def words(prefix: tuple[int, ...] = (), suffix: tuple[int, ...] = (), **facts: Any) -> TokenizerFacts:
+    """A tokenizer of blanks and letters, one token each, but "ab" together is one; <s> is the BOS token."""
+
+    def encode(text: str, special: bool) -> list[int]:
+        ids = []
+        while text:
+            piece = next((each for each in ("<s>", "ab") if text.startswith(each)), text[0])
+            ids.append({"<s>": BOS, "ab": 500}.get(piece, ord(piece[0])))
+            text = text[len(piece) :]
+        return [*prefix, *ids, *suffix] if special else ids
+
+    adds_bos = prefix[:1] == (BOS,)
+    return TokenizerFacts(encode, **{"bos": BOS, "eos": EOS, "adds_bos": adds_bos, "decode": chr, **facts})
+
+
+def planned(
+    text: Prompt,
+    *choices: str,
+    tokenizer: TokenizerFacts | None = None,
+    max_length: int | None = 99,
+    delimiter: str = " ",
+) -> list[tuple[list[int], list[int]]]:
+    """What is read before each choice's own tokens, and these."""
+    question = Question((text,), choices, (0,))
+    streams, plan = plan_choices(
+        [question], tokenizer or words(), delimiter=delimiter, max_length=max_length, name="quiz", model="m"
+    )
+    assert not plan.prefix.any()
+    assert streams.prefix is None
+    found = []
+    for window, ids in enumerate(streams.ids):
+        begin, first, end = (int(edge[window]) for edge in (plan.begin, plan.first, plan.end))
+        assert (plan.document[window], end) == (window, len(ids))
+        found.append((ids[begin:first].tolist(), ids[first:end].tolist()))
+    return found
+
+
+def of(text: str) -> list[int]:
+    return list(map(ord, text))
+
+
+def test_a_choice_is_what_follows_the_questions_own_tokens() -> None:
+    assert planned("q?", "x", "yz") == [(of("q?"), of(" x")), (of("q?"), of(" yz"))]
+
+
+def test_question_and_choice_are_encoded_together_but_split_where_the_question_alone_ends() -> None:
+    # "ab" is one token: behind the one token of the question alone nothing is left but "c".
+    assert planned("a", "bc", delimiter="") == [(of("a"), of("c"))]
+
+
+def test_the_delimiter_belongs_to_the_choice() -> None:
+    assert planned("q", "x", delimiter="\n--") == [(of("q"), of("\n--x"))]
+
+
+@pytest.mark.parametrize("space", [" ", "  ", "\n", " \t\n"])
+def test_white_space_at_the_end_of_a_question_belongs_to_the_choice(space: str) -> None:
+    assert planned(f"q?{space}", "x") == [(of("q?"), of(f"{space} x"))]
+
+
+def test_the_special_tokens_before_a_text_are_read() -> None:
+    assert planned("q", "x", tokenizer=words((BOS, 7))) == [([BOS, 7, *of("q")], of(" x"))]
+
+
+@pytest.mark.parametrize("prefix", [(), (BOS,)])
+def test_an_end_behind_every_text_is_neither_read_nor_scored(prefix: tuple[int, ...]) -> None:
+    tokenizer = words(prefix, (EOS,))
+    assert planned("q", "xy", tokenizer=tokenizer) == [([*prefix, *of("q")], of(" xy"))]
+
+
+def test_a_question_that_begins_with_bos_has_it_once() -> None:
+    assert planned("<s>q", "x", tokenizer=words((BOS,))) == [([BOS, *of("q")], of(" x"))]
+    assert planned("<s>q", "x") == [([BOS, *of("q")], of(" x"))]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+@pytest.mark.parametrize("prefix", [(), (BOS,)])
+def test_an_empty_question_is_the_bos_token(text: str, prefix: tuple[int, ...]) -> None:
+    assert planned(text, "x", tokenizer=words(prefix)) == [([BOS], of(f"{text} x"))]
+
+
+def test_without_a_bos_token_an_empty_question_is_the_eos_token() -> None:
+    assert planned("", "x", tokenizer=words(bos=None)) == [([EOS], of(" x"))]
+    with pytest.raises(
+        ModelError, match="a question is empty, and the tokenizer of 'm' has no BOS or EOS to begin with"
+    ):
+        planned("", "x", tokenizer=words(bos=None, eos=None))
+
+
+def test_a_choice_that_begins_with_bos_needs_no_other_before_it() -> None:
+    assert planned("", "<s>x", delimiter="") == [([BOS], of("x"))]
+
+
+@pytest.mark.parametrize(("length", "read"), [(99, "abcdefgh"), (10, "abcdefgh"), (9, "bcdefgh"), (3, "h"), (2, "")])
+def test_the_left_of_a_question_that_does_not_fit_is_left_out(length: int, read: str) -> None:
+    # The last token is only a target: so many tokens are read, one more is there.
+    tokenizer = TokenizerFacts(lambda text, _: of(text), BOS, EOS, False, chr)
+    if read:
+        assert planned("abcdefgh", "xy", tokenizer=tokenizer, max_length=length) == [(of(read), of(" xy"))]
+    else:
+        with pytest.raises(DataError, match="row 0: a choice of 3 tokens is longer than the context of 'm', 2"):
+            planned("abcdefgh", "xy", tokenizer=tokenizer, max_length=length)
+
+
+def test_choices_come_in_the_order_of_rows_and_choices() -> None:
+    questions = [Question(("q",), ("x", "y"), (0,)), Question(("r",), ("z", "a", "b"), (2,))]
+    streams, plan = plan_choices(questions, words(), delimiter=" ", max_length=None, name="quiz", model="m")
+    assert [ids[-1] for ids in streams.ids] == of("xyzab")
+    np.testing.assert_array_equal(plan.targets, [2] * 5)
+
+
+def test_a_choice_without_a_token_of_its_own_is_an_error() -> None:
+    with pytest.raises(DataError, match="dataset 'quiz': row 0: the choice 'b' has no token"):
+        planned("a", "b", delimiter="")
+
+
+@pytest.mark.parametrize("delimiter", ["", " "])
+def test_a_choice_is_the_assistants_answer_behind_what_the_chat_template_writes(delimiter: str) -> None:
+    def chat(messages: Any) -> str:
+        return "".join(f"{each['role'][0]}{each['content']}" for each in messages) + "a\n"
+
+    # The template writes what special tokens there are, whatever the tokenizer puts before other texts.
+    asked = (("system", "S"), ("user", "Q"), ("assistant", "A"), ("user", "q"))
+    found = planned(asked, "x", "y", tokenizer=words((BOS,), chat=chat), delimiter=delimiter)
+    assert found == [(of("sSuQaAuqa"), of(f"\n{delimiter}{choice}")) for choice in "xy"]
+    with pytest.raises(ModelError, match=r"model 'm': .*its tokenizer has no chat template"):
+        planned(asked, "x", "y")
+
+
+def test_choices_that_are_the_same_tokens_are_an_error() -> None:
+    lower = TokenizerFacts(lambda text, _: of(text.lower()), BOS, EOS, False, chr)
+    with pytest.raises(DataError, match="row 0: the choices 'X' and 'x' are the same tokens to the model 'm', which"):
+        planned("q", "X", "y", "x", tokenizer=lower)
+
+
+def questions(
+    rows: Any, question: str = "q", choices: Any = ("c",), answer: str = "a", **shown: Any
+) -> tuple[Question, ...]:
+    return make_questions(rows, name="quiz", question=question, choices=choices, answer=answer, **shown)
+
+
+def test_examples_are_shown_with_their_right_choice() -> None:
+    row, shots = {"q": "?", "c": ["x", "y"], "a": 1}, [{"q": "1?", "c": ["v", "w"], "a": "w"}, {**NUMBERS, "a": 0}]
+    shown = {"examples": shots, "system": "Say.", "delimiter": ": "}
+    assert questions([row], **shown)[0].prompts[0] == "Say.\n\n1?: w\n\n?: 1\n\n?"
+    turns = (("user", "1?"), ("assistant", "w"), ("user", "?"), ("assistant", "1"), ("user", "?"))
+    assert questions([row], **shown, chat=True)[0].prompts[0] == (("system", "Say."), *turns)
+    with pytest.raises(DataError, match=r"dataset 'quiz \(examples\)': row 0: answer: expected an index .* got 2"):
+        questions([row], examples=[{**row, "a": 2}])
+
+
+def test_choices_are_a_list_in_one_column_or_one_in_each() -> None:
+    assert questions([{"q": "?", "c": ["x", "y"], "a": 1}]) == (Question(("?",), ("x", "y"), (1,)),)
+    rows = [{"q": "?", "one": "x", "two": "y", "a": 0}]
+    assert questions(rows, choices=["one", "two"]) == (Question(("?",), ("x", "y"), (0,)),)
+
+
+@pytest.mark.parametrize(
+    ("answer", "index"),
+    [(0, 0), (2, 2), ("z", 2), ("1", 1), ("10", 0), ("x", 1)],
+)
+def test_an_answer_is_an_index_or_the_text_of_a_choice(answer: object, index: int) -> None:
+    # A text that is a choice is that choice, even where it looks like a number.
+    assert questions([{"q": "?", "c": ["10", "x", "z"], "a": answer}])[0].right == (index,)
+
+
+NUMBERS = {"q": "?", "c": ["1", "2", "3"]}
+MANY = {"q": "?", "c": ["70", "80", "90"]}
+
+
+def test_a_text_that_could_be_either_is_what_the_others_of_its_column_are() -> None:
+    texts = questions([{**NUMBERS, "a": "1"}, {**MANY, "a": "90"}, {**NUMBERS, "a": "2"}])
+    assert [each.right[0] for each in texts] == [0, 2, 1]
+    indexes = questions([{**NUMBERS, "a": "1"}, {**MANY, "a": "2"}, {**NUMBERS, "a": "0"}])
+    assert [each.right[0] for each in indexes] == [1, 2, 0]
+
+
+def test_a_text_that_is_the_same_choice_either_way_is_that_choice() -> None:
+    assert questions([{"q": "?", "c": ["0", "1"], "a": "1"}, {"q": "?", "c": ["0", "1"], "a": "0"}])[0].right == (1,)
+
+
+def test_a_number_is_an_index_and_tells_nothing_of_texts() -> None:
+    assert [each.right[0] for each in questions([{**NUMBERS, "a": 1}, {**NUMBERS, "a": 2}])] == [1, 2]
+    with pytest.raises(DataError, match="row 1: answer: '1' is the text of choice 0 or the index of choice 1"):
+        questions([{**NUMBERS, "a": 2}, {**NUMBERS, "a": "1"}])
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (["1", "2"], "row 0: answer: '1' is the text of choice 0 or the index of choice 1; no other row decides"),
+        (
+            ["0", "3", "2"],
+            "row 2: answer: '2' is the text of choice 1 or the index of choice 2; other rows are of both",
+        ),
+    ],
+)
+def test_a_text_that_stays_ambiguous_is_refused(answers: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=f"dataset 'quiz': {message}"):
+        questions([{**NUMBERS, "a": answer} for answer in answers])
+
+
+def test_a_question_is_a_column_or_a_template() -> None:
+    row = {"q": "why", "n": 7, "c": ["x", "y"], "a": 0}
+    assert questions([row], question="n")[0].prompts[0] == "7"
+    assert questions([row], question="{n}. {q}? {{}}")[0].prompts[0] == "7. why? {}"
+
+
+@pytest.mark.parametrize("column", ["q:1", "q!r", "q.x[0]", "q}", "q 1"])
+def test_a_columns_name_is_no_template(column: str) -> None:
+    assert questions([{column: "why", "c": ["x", "y"], "a": 0}], question=column)[0].prompts[0] == "why"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"c": ["x", "y"], "a": 0}, "row 0: question: no column 'q'; it has c, a"),
+        ({"q": "?", "a": 0}, "row 0: choices: no column 'c'"),
+        ({"q": "?", "c": ["x", "y"]}, "row 0: answer: no column 'a'"),
+        ({"q": "?", "c": "xy", "a": 0}, "row 0: choices: expected a list of texts, got 'xy'"),
+        ({"q": "?", "c": ["x", ""], "a": 0}, r"row 0: choices: expected a list of texts, got \['x', ''\]"),
+        ({"q": "?", "c": [1, 2], "a": 0}, r"row 0: choices: expected a list of texts, got \[1, 2\]"),
+        (
+            {"q": "?", "c": ["x"], "a": 0},
+            "row 0: choices: expected two or more, got 1: no choice could be wrong",
+        ),
+        ({"q": "?", "c": [], "a": 0}, "row 0: choices: expected two or more, got 0"),
+        ({"q": "?", "c": ["x", "y", "x"], "a": 0}, "row 0: choices: 'x' appears twice: no model could tell them"),
+        ({"q": "?", "c": ["x", "y"], "a": 2}, "row 0: answer: expected an index from 0 to 1 or the text .* got 2"),
+        ({"q": "?", "c": ["x", "y"], "a": -1}, "row 0: answer: expected an index from 0 to 1 or the text .* got -1"),
+        ({"q": "?", "c": ["x", "y"], "a": True}, "row 0: answer: expected an index .* got True"),
+        ({"q": "?", "c": ["x", "y"], "a": 1.0}, "row 0: answer: expected an index .* got 1.0"),
+        ({"q": "?", "c": ["x", "y"], "a": "B"}, "row 0: answer: expected an index .* got 'B'"),
+        ({"q": "?", "c": ["x", "y"], "a": "2"}, "row 0: answer: expected an index .* got '2'"),
+        ({"q": "?", "c": ["x", "y"], "a": None}, "row 0: answer: column 'a' is null"),
+        ({"q": None, "c": ["x", "y"], "a": 0}, "row 0: question: column 'q' is null"),
+    ],
+)
+def test_rows_that_are_no_questions_are_errors(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"dataset 'quiz': {message}"):
+        questions([row])
+
+
+SEVERAL = {"q": ["Ann sat", "Bob sat"], "t": "down", "a": 1}
+
+
+def test_several_questions_have_one_target_and_are_the_choices() -> None:
+    (row,) = questions([SEVERAL], choices=(), target="t")
+    assert row == Question(("Ann sat", "Bob sat"), ("Ann sat", "Bob sat"), (1,), "down")
+    assert row.pairs == [("Ann sat", "down"), ("Bob sat", "down")]
+    (row,) = questions([{**SEVERAL, "c": ["Ann", "Bob"], "a": "Bob"}], target="t")
+    assert (row.choices, row.right) == (("Ann", "Bob"), (1,))
+    streams, plan = plan_choices([row], words(), delimiter=" ", max_length=None, name="quiz", model="m")
+    assert [ids.tolist() for ids in streams.ids] == [of("Ann sat down"), of("Bob sat down")]
+    assert plan.first.tolist() == [7, 7]
+
+
+def test_an_example_shows_the_right_question_with_the_target() -> None:
+    (row,) = questions([SEVERAL], choices=(), target="t", examples=[{**SEVERAL, "q": ["I ran", "You ran"], "t": "off"}])
+    assert row.prompts == ("You ran off\n\nAnn sat", "You ran off\n\nBob sat")
+
+
+def test_a_list_of_answers_holds_all_right_choices() -> None:
+    rows = [{"q": "?", "c": ["x", "y", "z"], "a": [0, 2]}, {"q": "?", "c": ["x", "y"], "a": ["y"]}]
+    assert [each.right for each in questions(rows)] == [(0, 2), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"a": []}, "row 0: answer: expected one right choice or more, got an empty list"),
+        ({"a": [0, 2]}, "row 0: answer: expected an index from 0 to 1 or the text of a choice, got 2"),
+        ({"a": [0, None]}, "row 0: answer: expected an index from 0 to 1 or the text of a choice, got None"),
+        ({"a": [0, 1]}, "answer: every choice of every row is right: no model could be wrong"),
+        ({"q": ["Ann sat"]}, "row 0: question: expected two or more, got 1: no choice could be wrong"),
+        ({"q": "Ann sat"}, "row 0: question: expected a list of texts, got 'Ann sat'"),
+        ({"q": ["Ann sat"] * 2}, "row 0: question: 'Ann sat' appears twice: no model could tell them apart"),
+        ({"t": ""}, "row 0: target: expected a text, got an empty one"),
+        ({"t": ["down"]}, "row 0: target: column 't': expected text or a number, got list"),
+        ({"c": ["Ann", "Bob", "Cy"]}, "row 0: expected a question for each choice, got 2 questions and 3 choices"),
+    ],
+)
+def test_a_row_whose_questions_target_or_answers_cannot_be_used_is_refused(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(f"dataset 'quiz': {message}")):
+        questions([{**SEVERAL, **row}], choices=("c",) if "c" in row else (), target="t")
+
+
+def test_a_missing_target_is_named() -> None:
+    with pytest.raises(DataError, match="row 0: target: no column 'u'; it has q, t, a"):
+        questions([SEVERAL], choices=(), target="u")

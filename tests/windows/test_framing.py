@@ -1,0 +1,43 @@
+"""Special tokens around a text are found from what a tokenizer does, whatever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from pytest_lmgate.windows.tokens import Framing
+
+
+def tokenizer(
+    prefix: Sequence[int], suffix: Sequence[int], own: Callable[[str], list[int]] = lambda text: [*map(ord, text)]
+) -> Callable[[str, bool], list[int]]:
+    return lambda text, special: [*prefix, *own(text), *suffix] if special else own(text)
+
+
+@pytest.mark.parametrize("prefix", [(), (1,), (1, 7)])
+@pytest.mark.parametrize("suffix", [(), (2,), (2, 8)])
+def test_what_stands_before_and_behind_every_text_is_found(prefix: tuple[int, ...], suffix: tuple[int, ...]) -> None:
+    framing = Framing.of(tokenizer(prefix, suffix))
+    assert framing == Framing(prefix, suffix)
+    assert framing.own([*prefix, 50, 51, *suffix]) == [50, 51]
+    assert framing.own([*prefix, *suffix]) == []
+    assert framing.around([50, 51]) == [*prefix, 50, 51, *suffix]
+    assert framing.around([50, 51], suffix=False) == [*prefix, 50, 51]
+
+
+def test_special_tokens_on_both_sides_may_be_the_same() -> None:
+    assert Framing.of(tokenizer([2], [2])) == Framing((2,), (2,))
+
+
+def test_a_tokenizer_that_has_no_token_for_a_letter_is_tried_with_others() -> None:
+    chinese = tokenizer([1], [2], lambda text: [5 for character in text if character > "\u3000"])
+    assert Framing.of(chinese) == Framing((1,), (2,))
+
+
+def test_a_tokenizer_that_changes_a_texts_own_tokens_has_no_frame() -> None:
+    assert Framing.of(lambda text, special: [1, 9, 2] if special else [8]) == Framing()
+
+
+def test_a_tokenizer_without_tokens_has_no_frame() -> None:
+    assert Framing.of(lambda text, special: [1, 2] if special else []) == Framing()

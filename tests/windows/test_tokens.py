@@ -1,0 +1,262 @@
+"""From rows to token streams: what each protocol tokenizes together, and what it puts before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_lmgate.data.corpus import Corpus, TextSizes, read_corpus
+from pytest_lmgate.errors import DataError, ModelError
+from pytest_lmgate.settings.entries import DatasetSpec
+from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
+from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
+from pytest_lmgate.windows.tokens import TokenizerFacts
+
+BOS, EOS = 1001, 1002
+ROWS = ("ab\nc", "", "  ", "défg hi")
+RUNNING = Corpus("t", ("one\ntwo\n\nfour",), is_one_text=True)
+TABLE = Corpus("t", ROWS)
+
+
+def characters(
+    *, bos: int | None = BOS, eos: int | None = EOS, adds_bos: bool = False, adds_eos: bool = False
+) -> TokenizerFacts:
+    """A tokenizer whose ids are code points, and which shows where it was called anew: id 7 begins each call."""
+
+    def encode(text: str, special: bool) -> Sequence[int]:
+        before, after = [bos] if special and adds_bos else [], [eos] if special and adds_eos else []
+        return [*before, 7, *map(ord, text), *after]
+
+    return TokenizerFacts(encode, bos, eos, adds_bos, {BOS: "<s>", EOS: "</s>"}.__getitem__)
+
+
+def windowing(protocol: str, **more: Any) -> Windowing:
+    return Windowing(protocol, 4, 2 if PROTOCOL_RULES[protocol].has_stride else 4, **more)
+
+
+def ids_of(text: str) -> list[int]:
+    return [7, *map(ord, text)]
+
+
+@pytest.mark.parametrize("protocol", ["sliding", "disjoint", "llama.cpp"])
+def test_rows_are_joined_and_tokenized_in_one_call_without_special_tokens(protocol: str) -> None:
+    streams = tokenize(Corpus("t", ROWS, join="|"), windowing(protocol), characters(adds_bos=True), model="m")
+
+    assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc||  |défg hi")]
+    assert streams.lengths == [17]
+
+
+def test_gptq_joins_by_two_newlines_whatever_the_dataset_says() -> None:
+    streams = tokenize(Corpus("t", ROWS, join="|"), windowing("gptq"), characters(), model="m")
+
+    assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc\n\n\n\n  \n\ndéfg hi")]
+
+
+@pytest.mark.parametrize(
+    ("adds", "before", "after"),
+    [
+        ({"adds_bos": True}, [BOS], []),
+        ({"adds_eos": True}, [], [EOS]),
+        ({"adds_bos": True, "adds_eos": True}, [BOS], [EOS]),
+    ],
+)
+def test_gptq_keeps_the_special_tokens_that_the_tokenizer_adds_to_the_whole_text(
+    adds: dict[str, bool], before: list[int], after: list[int]
+) -> None:
+    streams = tokenize(Corpus("t", ("ab", "cd")), windowing("gptq"), characters(**adds), model="m")
+
+    assert streams.ids[0].tolist() == [*before, *ids_of("ab\n\ncd"), *after]
+
+
+def test_a_running_text_is_read_unchanged() -> None:
+    streams = tokenize(RUNNING, windowing("sliding"), characters(), model="m")
+
+    assert streams.ids[0].tolist() == ids_of("one\ntwo\n\nfour")
+
+
+def test_bos_chunks_tokenizes_row_by_row_each_with_a_newline() -> None:
+    streams = tokenize(TABLE, windowing("bos-chunks"), characters(), model="m")
+
+    assert [ids.tolist() for ids in streams.ids] == [
+        ids_of("ab\nc\n") + ids_of("\n") + ids_of("  \n") + ids_of("défg hi\n")
+    ]
+    assert streams.prefix == BOS
+
+
+def test_bos_chunks_takes_the_lines_of_a_running_text_for_rows() -> None:
+    streams = tokenize(RUNNING, windowing("bos-chunks"), characters(), model="m")
+
+    assert streams.ids[0].tolist() == ids_of("one\n") + ids_of("two\n") + ids_of("\n") + ids_of("four\n")
+
+
+@pytest.mark.parametrize("text", ["one\ntwo", "one\ntwo\n", "one\n\n", "\n\none"])
+def test_bos_chunks_reads_a_text_as_its_lines_read_as_rows(text: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    whole, lines = (
+        read_corpus(DatasetSpec(path="text.txt", lines=lines), tmp_path / "text.txt", name="t")
+        for lines in (False, True)
+    )
+    assert whole.is_one_text
+    streams = [tokenize(each, windowing("bos-chunks"), characters(), model="m") for each in (whole, lines)]
+
+    assert streams[0].ids[0].tolist() == streams[1].ids[0].tolist()
+    read = text if text.endswith("\n") else f"{text}\n"
+    assert streams[0].ids[0].tolist() == [each for line in read.splitlines(keepends=True) for each in ids_of(line)]
+
+
+@pytest.mark.parametrize("protocol", ["document", "lm-eval"])
+def test_each_row_that_is_not_blank_is_a_document(protocol: str) -> None:
+    streams = tokenize(TABLE, windowing(protocol), characters(), model="m")
+
+    assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc"), ids_of("défg hi")]
+
+
+def test_words_bytes_and_characters_are_those_of_the_original_text() -> None:
+    documents = tokenize(TABLE, windowing("document"), characters(), model="m")
+    joined = tokenize(Corpus("t", (" déf  gh", "i ")), windowing("sliding"), characters(), model="m")
+
+    assert documents.sizes == [TextSizes(words=2, chars=4, utf8_bytes=4), TextSizes(words=2, chars=7, utf8_bytes=8)]
+    # As re.split counts them: an empty piece before a leading space and after a trailing one.
+    assert joined.sizes == [TextSizes(words=5, chars=12, utf8_bytes=13)]
+
+
+@pytest.mark.parametrize(
+    ("add_bos_token", "adds", "expected"),
+    [
+        (False, {}, [7, 97]),
+        (False, {"adds_bos": True, "adds_eos": True}, [7, 97]),
+        (None, {}, [7, 97]),
+        (None, {"adds_bos": True}, [BOS, 7, 97]),
+        (None, {"adds_eos": True}, [7, 97, EOS]),
+        (None, {"adds_bos": True, "adds_eos": True}, [BOS, 7, 97, EOS]),
+        (True, {}, [BOS, 7, 97]),
+        (True, {"adds_bos": True}, [BOS, 7, 97]),
+        (True, {"adds_eos": True}, [BOS, 7, 97]),
+        (True, {"adds_bos": True, "adds_eos": True}, [BOS, 7, 97]),
+        (True, {"bos": None, "adds_eos": True}, [7, 97]),
+    ],
+)
+def test_lm_eval_keeps_the_tokenizers_special_tokens_for_none_and_adds_a_bos_alone_for_true(
+    add_bos_token: bool | None, adds: dict[str, Any], expected: list[int]
+) -> None:
+    streams = tokenize(
+        Corpus("t", ("a",)), windowing("lm-eval", add_bos_token=add_bos_token), characters(**adds), model="m"
+    )
+
+    assert streams.ids[0].tolist() == expected
+
+
+@pytest.mark.parametrize("add_bos_token", [False, None, True])
+@pytest.mark.parametrize(("bos", "opening"), [(BOS, "<s>"), (None, "</s>")])
+def test_lm_eval_adds_no_special_token_to_a_text_that_begins_with_the_prefix_token(
+    add_bos_token: bool | None, bos: int | None, opening: str
+) -> None:
+    tokenizer = characters(bos=bos, adds_bos=bos is not None, adds_eos=True)
+    corpus = Corpus("t", (f"{opening}a",))
+
+    streams = tokenize(corpus, windowing("lm-eval", add_bos_token=add_bos_token), tokenizer, model="m")
+
+    assert streams.ids[0].tolist() == ids_of(f"{opening}a")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tokenizer", "prefix"),
+    [
+        ("sliding", characters(adds_bos=True), None),
+        ("document", characters(adds_bos=True), None),
+        ("gptq", characters(adds_bos=True), None),
+        ("bos-chunks", characters(), BOS),
+        ("lm-eval", characters(), BOS),
+        ("lm-eval", characters(bos=None), EOS),
+        ("llama.cpp", characters(adds_bos=True), BOS),
+        ("llama.cpp", characters(adds_bos=False), None),
+    ],
+)
+def test_the_token_before_a_window_is_the_protocols(
+    protocol: str, tokenizer: TokenizerFacts, prefix: int | None
+) -> None:
+    assert tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol), tokenizer, model="m").prefix == prefix
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tokenizer"), [("bos-chunks", characters(bos=None)), ("lm-eval", characters(bos=None, eos=None))]
+)
+def test_a_protocol_that_needs_a_bos_says_which_tokenizer_has_none(protocol: str, tokenizer: TokenizerFacts) -> None:
+    with pytest.raises(ModelError, match=f"protocol '{protocol}' needs a BOS token, but the tok.* 'm' has"):
+        tokenize(Corpus("t", ("abcdefgh",)), windowing(protocol), tokenizer, model="m")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "adds_bos", "needed"),
+    [
+        ("sliding", False, 2),
+        ("disjoint", False, 2),
+        ("document", False, 2),
+        ("lm-eval", False, 1),
+        ("gptq", False, 4),
+        ("bos-chunks", False, 4),
+        ("llama.cpp", False, 8),
+        ("llama.cpp", True, 7),
+    ],
+)
+def test_a_text_with_too_few_tokens_is_an_error_that_tells_how_many_are_needed(
+    protocol: str, adds_bos: bool, needed: int
+) -> None:
+    def with_tokens(count: int) -> None:
+        facts = TokenizerFacts(lambda text, special: range(count), BOS, EOS, adds_bos, chr)
+        tokenize(Corpus("short", ("x",)), windowing(protocol), facts, model="m")
+
+    with_tokens(needed)
+    plural = "" if needed == 2 else "s"
+    with pytest.raises(
+        DataError, match=f"^dataset 'short': {needed - 1} token{plural}, but protocol '{protocol}' needs"
+    ):
+        with_tokens(needed - 1)
+
+
+@pytest.mark.parametrize("protocol", ["document", "lm-eval"])
+def test_nothing_but_blank_rows_is_an_error(protocol: str) -> None:
+    with pytest.raises(DataError, match="0 tokens"):
+        tokenize(Corpus("t", (" ", "\n")), windowing(protocol), characters(), model="m")
+
+
+# The beginning of a text.
+
+
+def words_of(text: str, special: bool) -> list[int]:
+    """One token for each word or line break, and a BOS."""
+    return [1] * special + [len(word) for word in re.findall(r" ?\w+|\n", text)]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_tokens_cut_a_text_before_a_protocol_reads_it(protocol: str) -> None:
+    text = "one two three four\nfive six seven eight nine ten"
+    tokenizer = TokenizerFacts(words_of, 1, adds_bos=True)
+    cut = tokenize(Corpus("t", (text,), is_one_text=True, tokens=8), windowing(protocol), tokenizer, model="m")
+    whole = tokenize(
+        Corpus("t", ("one two three four\nfive six seven ",), is_one_text=True),
+        windowing(protocol),
+        tokenizer,
+        model="m",
+    )
+
+    assert [ids.tolist() for ids in cut.ids] == [ids.tolist() for ids in whole.ids]
+    assert cut.sizes == whole.sizes
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 5, 99, 100])
+def test_tokens_take_as_much_of_a_text_as_has_no_more(tokens: int) -> None:
+    text = "".join(chr(0x4E00 + number) for number in range(100))  # no white space
+    one_each = TokenizerFacts(lambda text, _: [ord(letter) for letter in text])
+    found = beginning(Corpus("t", (text,), is_one_text=True, tokens=tokens), one_each)
+
+    assert (found.rows, found.tokens) == ((text[:tokens],), None)
+
+
+def test_more_tokens_than_a_text_has_are_an_error_that_says_how_many() -> None:
+    with pytest.raises(DataError, match=r"^dataset 't': tokens: expected at most 3, as the text has, got 4$"):
+        beginning(Corpus("t", ("one two three",), is_one_text=True, tokens=4), TokenizerFacts(words_of))

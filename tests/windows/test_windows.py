@@ -1,0 +1,192 @@
+"""Windows of every protocol: properties that hold for any length, and naive loops written from docs/protocols.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
+from pytest_lmgate.windows.protocols import PROTOCOLS, WindowPlan, plan_windows
+
+BOS = -1
+lengths = st.integers(0, 60)
+windows = st.tuples(st.integers(2, 20), st.integers(1, 20)).filter(lambda pair: pair[1] <= pair[0])
+
+# What a naive loop says of one window: the tokens read (BOS, or positions in the text), and the positions scored.
+Naive = list[tuple[list[int], list[int]]]
+
+
+def as_naive(plan: WindowPlan) -> Naive:
+    """What the windows of a plan read and score, where the last target is not fed."""
+    found = []
+    for begin, end, first, prefix in zip(plan.begin, plan.end, plan.first, plan.prefix, strict=True):
+        read = [BOS] * bool(prefix) + list(range(begin, end - 1))
+        found.append((read, list(range(first, end))))
+    return found
+
+
+def naive_sliding(total: int, length: int, stride: int) -> Naive:
+    """As the Hugging Face page has it: the windows overlap, targets already scored are masked with -100."""
+    found, previous_end = [], 0
+    for begin in range(0, total, stride):
+        end = min(begin + length, total)
+        target_length = end - previous_end
+        labels = list(range(begin, end))
+        labels[:-target_length] = [-100] * (len(labels) - target_length)
+        # The model shifts the labels: what stands at position i is predicted from those before it.
+        scored = [label for label in labels[1:] if label != -100]
+        if scored:
+            found.append((list(range(begin, end - 1)), scored))
+        previous_end = end
+        if end == total:
+            break
+    return found
+
+
+def naive_chunks(total: int, length: int, *, bos: bool) -> Naive:
+    found = []
+    for start in range(0, total, length):
+        chunk = list(range(start, start + length))
+        if chunk[-1] >= total:
+            break
+        found.append(([BOS, *chunk[:-1]], chunk) if bos else (chunk[:-1], chunk[1:]))
+    return found
+
+
+def naive_llama_cpp(total: int, length: int, *, adds_bos: bool) -> Naive:
+    """The stream begins with a BOS if the tokenizer adds one; token 0 of each chunk is replaced by it."""
+    stream = [BOS] * adds_bos + list(range(total))
+    found = []
+    for chunk in range(len(stream) // length):
+        tokens = stream[chunk * length : (chunk + 1) * length]
+        if adds_bos:
+            tokens[0] = BOS
+        first = length // 2 + 1
+        if tokens[first:]:
+            found.append((tokens[:-1], tokens[first:]))
+    return found
+
+
+def naive_lm_eval(total: int, length: int) -> Naive:
+    """lm-evaluation-harness ``get_rolling_token_windows(..., max_seq_len, context_len=1)``."""
+    tokens = list(range(total))
+    if not tokens:
+        return []
+    first = min(length, total)
+    found = [([BOS, *tokens[: first - 1]], tokens[:first])]
+    predicted = first
+    while predicted < total:
+        window = min(total - predicted, length)
+        end = predicted + window
+        found.append((tokens[end - length - 1 : end - 1], tokens[end - window : end]))
+        predicted = end
+    return found
+
+
+@given(total=lengths, window=windows)
+def test_sliding_equals_the_published_loop(total: int, window: tuple[int, int]) -> None:
+    plan = plan_windows(Windowing("sliding", *window), [total])
+
+    assert as_naive(plan) == naive_sliding(total, *window)
+
+
+@given(total=lengths, length=st.integers(2, 20))
+def test_disjoint_is_sliding_with_a_stride_as_long_as_the_window(total: int, length: int) -> None:
+    assert as_naive(plan_windows(Windowing("disjoint", length, length), [total])) == naive_sliding(
+        total, length, length
+    )
+
+
+@given(total=lengths, length=st.integers(2, 20))
+def test_bos_chunks_scores_every_token_of_every_full_chunk_after_a_bos(total: int, length: int) -> None:
+    plan = plan_windows(Windowing("bos-chunks", length, length), [total])
+
+    assert as_naive(plan) == naive_chunks(total, length, bos=True)
+
+
+@given(total=lengths, length=st.integers(2, 20))
+def test_gptq_scores_all_but_the_first_token_of_every_full_chunk(total: int, length: int) -> None:
+    assert as_naive(plan_windows(Windowing("gptq", length, length), [total])) == naive_chunks(total, length, bos=False)
+
+
+@given(total=lengths, length=st.integers(2, 20), adds_bos=st.booleans())
+def test_llama_cpp_scores_the_later_half_of_every_full_chunk(total: int, length: int, adds_bos: bool) -> None:
+    plan = plan_windows(Windowing("llama.cpp", length, length), [total], adds_bos=adds_bos)
+
+    assert as_naive(plan) == naive_llama_cpp(total, length, adds_bos=adds_bos)
+    assert set(plan.targets) <= {length - 1 - length // 2}
+
+
+@given(total=lengths, length=st.integers(2, 20))
+def test_lm_eval_equals_the_harnesses_rolling_windows(total: int, length: int) -> None:
+    assert as_naive(plan_windows(Windowing("lm-eval", length, length), [total])) == naive_lm_eval(total, length)
+
+
+@given(totals=st.lists(lengths, max_size=6), window=windows)
+def test_documents_are_planned_as_if_each_were_alone(totals: list[int], window: tuple[int, int]) -> None:
+    plan = plan_windows(Windowing("document", *window), totals)
+
+    alone = [naive_sliding(total, *window) for total in totals]
+    assert as_naive(plan) == [window for windows in alone for window in windows]
+    assert plan.document.tolist() == [index for index, windows in enumerate(alone) for _ in windows]
+
+
+@settings(max_examples=300)
+@given(
+    protocol=st.sampled_from(sorted(PROTOCOLS)),
+    totals=st.lists(lengths, max_size=5),
+    window=windows,
+    adds_bos=st.booleans(),
+)
+def test_what_holds_for_every_protocol(
+    protocol: str, totals: list[int], window: tuple[int, int], adds_bos: bool
+) -> None:
+    length, stride = window if PROTOCOL_RULES[protocol].has_stride else (window[0], window[0])
+    assume(PROTOCOL_RULES[protocol].by_document or len(totals) == 1)
+
+    plan = plan_windows(Windowing(protocol, length, stride), totals, adds_bos=adds_bos)
+
+    scored = Counter(
+        (int(document), target)
+        for document, (_, targets) in zip(plan.document, as_naive(plan), strict=True)
+        for target in targets
+    )
+    assert max(scored.values(), default=1) == 1, "a target is scored once"
+    assert (plan.targets > 0).all(), "no window without a target"
+    assert (plan.reads > 0).all(), "nothing is scored from nothing"
+    assert (plan.reads <= length).all(), "nothing is read beyond the context"
+    assert (plan.first >= plan.begin + (~plan.prefix)).all(), "every target has something before it"
+    assert (plan.begin >= 0).all()
+    assert (plan.end <= np.array(totals, dtype=np.int64)[plan.document]).all()
+    order = list(zip(plan.document, plan.first, strict=True))
+    assert order == sorted(order), "windows come in the order of the text"
+    if PROTOCOL_RULES[protocol].whole_text:
+        every = {(document, at) for document, total in enumerate(totals) for at in range(total)}
+        # Windows that do not overlap have nothing before their first token, nor has the text's own without a BOS.
+        alone = {(document, at) for document, at in every if at == 0 or (stride == length and at % stride == 0)}
+        assert set(scored) == (every if protocol == "lm-eval" else every - alone), "every other target is scored"
+    for edges in (plan.document, plan.begin, plan.end, plan.first):
+        assert edges.dtype == np.int64
+    assert plan.prefix.dtype == np.bool_
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("totals", [[], [0], [1]])
+def test_a_text_too_short_has_no_windows(protocol: str, totals: list[int]) -> None:
+    plan = plan_windows(Windowing(protocol, 8, 8), totals)
+
+    assert len(plan) == (1 if (protocol, totals) == ("lm-eval", [1]) else 0)
+
+
+def test_the_windows_of_a_small_text_by_hand() -> None:
+    plan = plan_windows(Windowing("sliding", 4, 2), [9])
+
+    assert plan.begin.tolist() == [0, 2, 4, 6]
+    assert plan.end.tolist() == [4, 6, 8, 9]
+    assert plan.first.tolist() == [1, 4, 6, 8]
+    assert plan.targets.tolist() == [3, 2, 2, 1]
+    assert plan.reads.tolist() == [3, 3, 3, 2]
