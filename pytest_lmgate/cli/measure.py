@@ -234,6 +234,7 @@ def why(
     tokens: Annotated[int, typer.Option(min=2, help="Maximum number of tokens to read.")] = 20_000,
     seconds: Annotated[float, typer.Option(min=1, help="Time limit in seconds; shorter means less text.")] = 600,
     max_length: Annotated[int | None, typer.Option(min=2, help="Tokens per window (default: context).")] = None,
+    by: Annotated[str, typer.Option(help="What to put in: block, or group for the linear layers of each.")] = "block",
     config: ConfigOption = None,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -244,6 +245,8 @@ def why(
 
     Both models must be causal, of one shape, and run by transformers: a quantization or a fine-tune and its original.
     """
+    if by not in ("block", "group"):
+        raise typer.BadParameter(f"--by: expected block or group, got {by!r}")
     from pytest_lmgate.measure.why import why as measured
     from pytest_lmgate.settings.requests import Protocol
 
@@ -254,6 +257,7 @@ def why(
             protocol=Protocol("disjoint", max_length=max_length),
             tokens=tokens,
             seconds=seconds,
+            by=by,  # type: ignore[arg-type]
         )
     show(_data(found), _text(found), as_json=as_json)
 

@@ -12,12 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.engines.base import Model
+from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.metrics.divergence import Divergence, divergence
@@ -25,6 +26,9 @@ from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.stats.means import ClusteredMean
 from pytest_lmgate.windows.protocols import beginning
 from pytest_lmgate.windows.tokens import TokenizerFacts
+
+if TYPE_CHECKING:
+    from pytest_lmgate.engines.transformers.hybrids import By, Hybrids
 
 _LEVEL = 0.05  # of naming any layer of an undamaged model by its noise, shared by all (Bonferroni)
 _SMALLEST = 1e-7  # nats: what rounding alone makes of float32 models
@@ -38,7 +42,7 @@ class PartCost:
     """The cost of one part.
 
     Attributes:
-        part: Name of a block, or `hybrids.OUTSIDE`.
+        part: Name of a block or group, or `hybrids.OUTSIDE`.
         cost: Mean ``KL(reference || reference with the candidate's part)``, nats per token.
         relief: Mean fall of ``KL(reference || candidate)`` by the reference's part, nats per token.
         ratio: Perplexity of the reference with the candidate's part, over the reference's.
@@ -70,10 +74,14 @@ def why(
     protocol: Protocol,
     tokens: int,
     seconds: float,
+    by: By = "block",
 ) -> Why:
     """Measure the hybrids of a model and its original.
 
     Reads at most `tokens` of the dataset, and fewer if it would take longer than `seconds`.
+
+    Raises:
+        ModelError: The models cannot be mixed, or no part differs between them.
     """
     from pytest_lmgate.engines.transformers.hybrids import Hybrids
 
@@ -81,13 +89,14 @@ def why(
     q, p, text = find.model(candidate), find.model(reference), find.corpus(dataset)
     runners = evaluator.together(p, q)
     text = beginning(text, runners[0].tokenizer)
-    hybrids = Hybrids(p, q, runners)
+    hybrids = Hybrids(p, q, runners, by=by)
+    require_parts(hybrids, q, p)
     request = DivergenceRequest(reference, protocol)
 
     def compared(model: Model, corpus: Corpus) -> Divergences:
-        return Divergences("compare", model, corpus, request, p)
+        return Divergences("compare", model, corpus, request, hybrids.reference)
 
-    characters = _characters_per_token(text, runners[0].tokenizer)
+    characters = characters_per_token(text, runners[0].tokenizer)
     probe, begun = shortened(text, int(min(tokens, _PROBE) * characters)), time.monotonic()
     counted = len(evaluator.measurements.again(compared(q, probe)).kl)
     pace = (time.monotonic() - begun) / counted * (2 * len(hybrids.parts) + 1)
@@ -102,13 +111,22 @@ def why(
             for each in (False, True)
         )
         ratio = math.exp(damaged.mean(damaged.nll_q - damaged.nll_p).mean)
-        costs.append(PartCost(part, damaged.mean(damaged.kl), found.mean(found.kl - healed.kl), ratio))
+        costs.append(PartCost(part.name, damaged.mean(damaged.kl), found.mean(found.kl - healed.kl), ratio))
     bounds = [each.cost.bounds(1 - _LEVEL / len(costs)) for each in costs]
     least = [None if each is None else each.lower for each in bounds]
     named = standing_out([each.cost.mean for each in costs], least, smallest=_SMALLEST)
     parts = tuple(replace(cost, stands_out=index in named) for index, cost in enumerate(costs))
     figures = divergence(found, signature=whole.signature).placed(model=q.name, reference=p.name, dataset=text.name)
     return Why(figures, parts, time.monotonic() - started)
+
+
+def require_parts(hybrids: Hybrids, candidate: Model, reference: Model) -> None:
+    """Refuse two models without a part that differs."""
+    if not hybrids.parts:
+        raise ModelError(
+            f"model {candidate.name!r} and its reference {reference.name!r} have the same weights: expected a "
+            "quantization or a fine-tune of the same model"
+        )
 
 
 def shortened(corpus: Corpus, characters: int) -> Corpus:
@@ -122,7 +140,7 @@ def shortened(corpus: Corpus, characters: int) -> Corpus:
     return replace(corpus, rows=tuple(rows))
 
 
-def _characters_per_token(corpus: Corpus, tokenizer: TokenizerFacts) -> float:
+def characters_per_token(corpus: Corpus, tokenizer: TokenizerFacts) -> float:
     sample = corpus.join.join(shortened(corpus, _SAMPLE).rows)
     return len(sample) / max(1, len(tokenizer.ids(sample, special=False)))
 

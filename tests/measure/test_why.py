@@ -214,7 +214,8 @@ def test_a_hybrid_is_another_one_where_a_library_of_either_model_is_another(work
             replace(model, runtime={**model.runtime, "kernels": version})
             for model, version in ((reference, of_reference), (candidate, of_candidate))
         )
-        return str(Hybrids(*models, runners).model("model.layers.1", healed=healed).ingredients)
+        hybrids = Hybrids(*models, runners)
+        return str(hybrids.model(hybrids.parts[1], healed=healed).ingredients)
 
     assert len({ingredients("1", "1"), ingredients("1", "2"), ingredients("2", "1")}) == 3
 
@@ -234,3 +235,22 @@ def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(
     assert [each.part for each in first.parts if each.stands_out] == ["model.layers.1"]
     assert first.parts == again.parts
     assert (missed, missed_again) == (1 + 2 * 4, 0)
+
+
+def test_by_group_the_layers_that_were_rounded_are_named_and_unchanged_groups_are_left_out(
+    workplace: Workplace,
+) -> None:
+    reference = make_reference()
+    candidate = copy.deepcopy(reference)
+    for layer in candidate.model.layers:
+        quantize(layer, bits=8)
+    quantize(candidate.model.layers[3].mlp.down_proj, bits=3)
+    found = measured(workplace, candidate, reference, by="group")
+    assert [each.part for each in found.parts if each.stands_out] == ["model.layers.3 down"]
+    assert len(found.parts) == 4 * LAYERS
+
+
+def test_models_with_the_same_weights_are_refused_by_group(workplace: Workplace) -> None:
+    reference = make_reference(layers=2)
+    with pytest.raises(ModelError, match="have the same weights"):
+        measured(workplace, copy.deepcopy(reference), reference, by="group")
