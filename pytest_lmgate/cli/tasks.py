@@ -19,6 +19,7 @@ import yaml
 from pytest_lmgate.cli.console import AsJson, ConfigOption, flow, root, show
 from pytest_lmgate.errors import ConfigError, DataError, LmgateError
 from pytest_lmgate.report.text import counted
+from pytest_lmgate.settings.entries import ProjectSpec
 from pytest_lmgate.settings.file import parse_project
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, read_project_file
 
@@ -106,11 +107,8 @@ def import_task(
     folder = project.parent / "data" if out is None else Path.cwd() / out.expanduser()
     data = folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', command.name)}.jsonl"
     text = read_project_file(project) if project.exists() or project.is_symlink() else ""
-    if text:
-        parse_project(text, project)  # its errors are told before a task is loaded
-    known = yaml.safe_load(text) or {}
-    taken = command.name in (known.get("datasets") or {})
-    if taken != check:
+    known = parse_project(text, project).spec if text else ProjectSpec()  # its errors are told before a task is loaded
+    if (command.name in known.datasets) != check:
         wrong = "has no dataset" if check else "already has a dataset"
         hint = "import it first, without --check" if check else "choose another with --name, or compare with --check"
         raise ConfigError(f"{project} {wrong} {command.name!r}: {hint}")
@@ -118,17 +116,17 @@ def import_task(
     path = Path(os.path.relpath(data, project.parent)).as_posix()
     entry = {"path": path, **found.entry}
     if check:
-        changes = list(itertools.islice(_changes(found, entry, known["datasets"][command.name], project.parent), 20))
+        before = yaml.safe_load(text)["datasets"][command.name]  # as it is written, without defaults
+        changes = list(itertools.islice(_changes(found, entry, before, project.parent), 20))
         lines = changes or [f"{command.name}: the harness of today writes the same"]
         show({"same": not changes, "changes": changes}, "\n".join(lines), as_json=as_json)
         raise typer.Exit(1 if changes else 0)
-    models = _models(model, known, project)
+    models = _models(model, list(known.models), project)
     gates, reasons = _gates(found, command.name, models)
-    written = insert(text, "datasets", entry_lines(command.name, entry, [found.origin, *found.notes]), project)
+    added = {"datasets": entry_lines(command.name, entry, [found.origin, *found.notes])}
     if models:
-        written = insert(
-            written, "gates", [*(f"# {line}" for line in _wrapped(reasons)), *map(_gate_line, gates)], project
-        )
+        added["gates"] = [*(f"# {line}" for line in _wrapped(reasons)), *map(_gate_line, gates)]
+    written = insert(text, added, project)
     _write(data, found.data, project, written, command.name, gates if models else [])
     lines = [
         f"{command.name}: {counted(len(found.rows), 'row')} of {task}",
@@ -166,7 +164,9 @@ def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Impo
         shots.add(harness.prepare(task, shots=command.shots, seed=command.seed, split=command.split))
         documents = harness.documents(task, rows=command.rows, chat=command.chat)
         try:
-            parts[name] = freeze(task, documents, chat=command.chat, file=harness.file_of(task, folder))
+            parts[name] = freeze(
+                task, documents, chat=command.chat, file=harness.relative_file(found.files[name], folder)
+            )
         except ConfigError as error:
             raise ConfigError(f"task {name}: no gate can be made of it: {error}") from error
         origins.append((f"{name} (version {task.VERSION})", harness.described(task)))
@@ -229,8 +229,7 @@ def _joined(found: Found, parts: Mapping[str, Frozen]) -> Frozen:
     return replace(first, rows=rows, entry=entry, gates=gates, notes=notes, unjudgeable=skipped)
 
 
-def _models(asked: Sequence[str] | None, known: Mapping[str, Any], project: Path) -> list[str]:
-    models = list(known.get("models") or {})
+def _models(asked: Sequence[str] | None, models: list[str], project: Path) -> list[str]:
     for each in asked or ():
         if each not in models:
             raise ConfigError(f"--model: {project} has no model {each!r}; it has {', '.join(models) or 'none'}")
@@ -276,30 +275,35 @@ def _gate_line(gate: tuple[str, dict[str, Any]]) -> str:
     return f"- {gate[0]}: {flow(gate[1])}"
 
 
-def insert(text: str, section: str, lines: Sequence[str], file: Path) -> str:
-    """Return the text of an lmgate.yaml with lines at the end of a section, all else as it was.
+def insert(text: str, added: Mapping[str, Sequence[str]], file: Path) -> str:
+    """Return the text of an lmgate.yaml with lines at the end of some of its sections, all else as it was.
 
     Raises:
-        ConfigError: The section is written in braces or brackets.
+        ConfigError: A section is written in braces or brackets.
     """
     top = yaml.compose(text)
-    pairs = top.value if isinstance(top, yaml.MappingNode) else []
-    found = next((pair for pair in pairs if pair[0].value == section), None)
-    whole = text if not text or text.endswith("\n") else f"{text}\n"
-    if found is None:
-        return "\n".join([whole + f"{section}:", *(f"  {line}" for line in lines), ""])
-    key, value = found
-    is_empty = isinstance(value, yaml.ScalarNode)
-    if isinstance(value, yaml.CollectionNode) and value.flow_style:
-        raise ConfigError(
-            f"{file}:{key.start_mark.line + 1}: {section}: expected its entries on lines of their own, got "
-            "braces or brackets; write it so, and one can be added"
-        )
-    indent = key.start_mark.column + 2 if is_empty else value.start_mark.column
-    last = key.start_mark.line if is_empty else _last_line(value)
-    before = whole.splitlines(keepends=True)
-    added = [f"{' ' * indent}{line}\n" for line in lines]
-    return "".join([*before[: last + 1], *added, *before[last + 1 :]])
+    sections = {key.value: (key, value) for key, value in top.value} if isinstance(top, yaml.MappingNode) else {}
+    whole = text.splitlines(keepends=True)
+    if whole and not whole[-1].endswith("\n"):
+        whole[-1] += "\n"
+    # The last first, so that the lines before it stay where they are; sections that are new come at the end.
+    for section in [
+        *(each for each in reversed(sections) if each in added),
+        *(each for each in added if each not in sections),
+    ]:
+        begin, indent, last = [f"{section}:\n"], 2, len(whole) - 1
+        if section in sections:
+            key, value = sections[section]
+            is_empty = isinstance(value, yaml.ScalarNode)
+            if isinstance(value, yaml.CollectionNode) and value.flow_style:
+                raise ConfigError(
+                    f"{file}:{key.start_mark.line + 1}: {section}: expected its entries on lines of their own, got "
+                    "braces or brackets; write it so, and one can be added"
+                )
+            begin, indent = [], key.start_mark.column + 2 if is_empty else value.start_mark.column
+            last = key.start_mark.line if is_empty else _last_line(value)
+        whole[last + 1 : last + 1] = begin + [f"{' ' * indent}{line}\n" for line in added[section]]
+    return "".join(whole)
 
 
 def _last_line(node: yaml.Node) -> int:

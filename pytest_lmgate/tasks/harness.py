@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import random
 import re
@@ -37,12 +38,14 @@ class Found:
     Attributes:
         name: As it was asked for.
         tasks: The harness's objects by name.
+        files: The YAML file of each.
         parents: The group that each task is a direct member of, where groups are nested.
         weights: Whether each metric of the group weights tasks by their size; empty for a single task.
     """
 
     name: str
     tasks: dict[str, Any]
+    files: dict[str, Path]
     parents: dict[str, str]
     weights: dict[str, bool]
     is_group: bool = False
@@ -116,6 +119,10 @@ def find(name: str, include_path: Path | None = None) -> Found:
     groups, tasks = loaded["groups"], loaded["tasks"]
     if not tasks:
         raise ConfigError(f"{name}: the group has no task")
+    files = {}
+    for each, task in tasks.items():  # a class is not told its file
+        own = (task.config.metadata or {}).get("config_source")
+        files[each] = Path(str(own or manager.task_index[each].yaml_path))
     top = groups.get(name)
     parents = {
         child.task_name: group.name
@@ -126,7 +133,7 @@ def find(name: str, include_path: Path | None = None) -> Found:
     weights = {}
     for each in (top.aggregate_metric_list or ()) if top is not None else ():
         weights[str(each.metric)] = bool(each.weight_by_size)
-    return Found(name, tasks, parents, weights, is_group=len(tasks) > 1 or top is not None)
+    return Found(name, tasks, files, parents, weights, is_group=len(tasks) > 1 or top is not None)
 
 
 def _manager(name: str, include_path: Path | None) -> Any:
@@ -251,11 +258,28 @@ def described(task: Any) -> str:
 
 
 def aggregations(task: Any) -> dict[str, str]:
-    """Return the name of each metric's aggregation, as the harness registers it; empty for one of the task's own."""
+    """Return the name of each metric's aggregation, as the harness registers it; empty for one of the task's own.
+
+    A function of the task's own that makes the mean of numbers, NumPy's for example, is ``mean`` too.
+    """
     from lm_eval.api.registry import aggregation_registry
 
     names = {id(aggregation_registry.get(name)): name for name in aggregation_registry}
-    return {str(metric): names.get(id(function), "") for metric, function in task.aggregation().items()}
+    return {
+        str(metric): names.get(id(function), "mean" if id(function) not in names and _is_mean(function) else "")
+        for metric, function in task.aggregation().items()
+    }
+
+
+def _is_mean(aggregation: Callable[[list[float]], Any]) -> bool:
+    """Return whether a function makes the mean of numbers that are drawn at random, of ones and zeros too."""
+    drawn = random.Random(0)
+    lists = [[drawn.uniform(-9, 9) for _ in range(n)] for n in (1, 2, 7)] + [[1.0, 0.0, 0.0], [0.0, 0.0], [1.0] * 5]
+    with quietly():
+        try:
+            return all(math.isclose(aggregation(each), math.fsum(each) / len(each), abs_tol=1e-12) for each in lists)
+        except Exception:  # it reads no numbers
+            return False
 
 
 def is_standard(task: Any, metric: str) -> bool:
@@ -333,9 +357,8 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(each)
 
 
-def file_of(task: Any, folder: Path) -> str:
-    """Return a task's YAML file, relative to the harness's own tasks if it is one of them, else to a folder."""
-    source = Path(str((task.config.metadata or {}).get("config_source", "")))
+def relative_file(source: Path, folder: Path) -> str:
+    """Return a task's YAML file relative to the harness's own tasks if it is one of them, else to a folder."""
     if source.is_relative_to(_own_tasks()):
         return source.relative_to(_own_tasks()).as_posix()
     return Path(os.path.relpath(source, folder)).as_posix()
@@ -364,8 +387,8 @@ def offline_task(file: str, folder: Path, document: Mapping[str, Any]) -> Any:
     """Return a task that scores documents which are already here: nothing is fetched.
 
     Args:
-        file: As of `file_of`.
-        folder: As of `file_of`.
+        file: As of `relative_file`.
+        folder: As of `relative_file`.
         document: One of the documents, as the harness looks at one.
 
     Raises:

@@ -401,6 +401,21 @@ def test_another_question_choice_delimiter_or_length_is_measured_anew(quiz: Any,
     assert not _accuracy(quiz.session()).cached
 
 
+def test_so_is_another_order_of_questions_or_target_but_no_other_answer(workplace: Any) -> None:
+    def measured(**changed: Any) -> bool:
+        entry(workplace, "quiz", path=write_rows(workplace, "rows", [{**SEVERAL[0], **changed}, *SEVERAL[1:]]),
+              question="q", target="t", answer="a")  # fmt: skip
+        return not _accuracy(workplace.session()).cached
+
+    one, other = SEVERAL[0]["q"]
+    assert measured()
+    assert measured(q=[other, one])
+    assert measured(q=[f"{one} ", other])
+    assert measured(q=[one, other, other + " sat"])
+    assert measured(t="sat")
+    assert not measured(a=1)
+
+
 def test_an_interrupted_measurement_goes_on_where_it_was(quiz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pytest_lmgate.measure import loop
 

@@ -71,25 +71,38 @@ def write_task(folder: Path, name: str, rows: Sequence[dict[str, Any]], **config
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(local))
 
 
-_TURNS = """
+_CLASS = """
 from pathlib import Path
+
+import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 
-class Turns(ConfigurableTask):
+class Own(ConfigurableTask):
     def __init__(self, config=None):
         data = str(Path(__file__).with_suffix(".jsonl"))
         super().__init__(config={
-            "task": "turns", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": data}},
+            "task": "own", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": data}},
             "test_split": "test", "doc_to_text": "q", "doc_to_target": "a", "output_type": "generate_until",
             "metric_list": [{"metric": "exact_match"}],
         })
-
+"""
+_TURNS = """
     def construct_requests(self, doc, ctx, **how):
         return [
             Instance("generate_until", doc, (ctx + turn, {"until": ["\\n"]}), index, metadata=how["metadata"])
             for index, turn in enumerate(("", " Why?"))
         ]
+"""
+_MEANS = """
+    def process_results(self, doc, results):
+        return {"even": doc["a"] == 0, "most": len(results[0])}
+
+    def aggregation(self):
+        return {"even": np.mean, "most": np.max}
+
+    def higher_is_better(self):
+        return {"even": True, "most": True}
 """
 CHOICE = {"output_type": "multiple_choice", "doc_to_choice": "c", "doc_to_target": "a",
           "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]}  # fmt: skip
@@ -220,12 +233,30 @@ def test_a_task_whose_code_ends_python_is_an_error_with_its_words(project: Path,
         app(["import", "quiz", "--include-path", str(tasks)], standalone_mode=False)
 
 
+def test_a_class_whose_own_aggregation_is_the_mean_is_gated(project: Path, tasks: Path, run: Any) -> None:
+    from pytest_lmgate.measure.evaluator import Evaluator
+    from pytest_lmgate.settings.decoding import parse_fixture_call
+    from pytest_lmgate.settings.file import load_project
+    from pytest_lmgate.settings.session import Options
+
+    write_task(tasks, "spans", ROWS, **TEXT)
+    (tasks / "spans.py").write_text(_CLASS + _MEANS)
+    (tasks / "spans.yaml").write_text("task: spans\nclass: !function spans.Own\n")
+    found = run("spans", "--include-path", str(tasks))
+    assert found["metrics"] == [{"metric": "task.even", "arguments": {}}]
+    assert found["notes"] == ["most is left out: its aggregation, code of the task, is no mean over rows"]
+    score = Evaluator(load_project(project), Options(cache=project / "cache")).evaluate(
+        parse_fixture_call("metric_of", ("task.even", "tiny", "spans"), {"max_new_tokens": 4})
+    )
+    assert score == 0.5
+
+
 def test_several_requests_of_a_document_are_refused(project: Path, tasks: Path) -> None:
     from pytest_lmgate.cli.app import app
 
     write_task(tasks, "turns", ROWS, **TEXT)
-    (tasks / "turns.py").write_text(_TURNS)
-    (tasks / "turns.yaml").write_text("task: turns\nclass: !function turns.Turns\n")
+    (tasks / "turns.py").write_text(_CLASS + _TURNS)
+    (tasks / "turns.yaml").write_text("task: turns\nclass: !function turns.Own\n")
     with pytest.raises(ConfigError, match="it makes several requests of a document"):
         app(["import", "turns", "--include-path", str(tasks)], standalone_mode=False)
 
@@ -241,6 +272,42 @@ def test_a_taken_name_and_unequal_tasks_of_a_group_are_refused(project: Path, ta
         app(["import", "quiz", "--include-path", str(tasks)], standalone_mode=False)
     with pytest.raises(ConfigError, match="different kinds"):
         app(["import", "both", "--include-path", str(tasks)], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({**TEXT, "metric_list": [{"metric": "bleu"}]}, "a mean of its tasks' bleu, which is no mean over rows"),
+        (
+            {
+                "output_type": "loglikelihood_rolling",
+                "doc_to_text": "",
+                "doc_to_target": "q",
+                "metric_list": [{"metric": "bits_per_byte"}],
+            },
+            "a mean of its tasks' bpb, which is no mean over rows; import its tasks one by one",
+        ),
+    ],
+)
+def test_a_group_whose_number_is_no_mean_over_rows_is_refused(
+    project: Path, tasks: Path, config: dict[str, Any], said: str
+) -> None:
+    from pytest_lmgate.cli.app import app
+
+    rows = [{"q": "the cat sat", "a": "on a mat"}]
+    for name in ("one", "other"):
+        write_task(tasks, name, rows, **config)
+    (tasks / "both.yaml").write_text(yaml.safe_dump({"group": "both", "task": ["one", "other"]}))
+    with pytest.raises(ConfigError, match=said):
+        app(["import", "both", "--include-path", str(tasks)], standalone_mode=False)
+
+
+def test_a_prompt_for_each_choice_cannot_be_messages(project: Path, tasks: Path) -> None:
+    from pytest_lmgate.cli.app import app
+
+    make_task(tasks / "winogrande", "winogrande")
+    with pytest.raises(ConfigError, match="a prompt for each choice, which cannot be messages; leave out --chat"):
+        app(["import", "winogrande", "--include-path", str(tasks), "--chat"], standalone_mode=False)
 
 
 @pytest.mark.parametrize("written", ["datasets: [1]", "text", "a: [", "datasets: {quiz: 5}"])
@@ -292,17 +359,21 @@ def test_code_of_a_task_scores_when_a_gate_is_judged_and_says_if_it_cannot(
     from pytest_lmgate.settings.file import load_project
     from pytest_lmgate.settings.session import Options
 
-    (tasks / "utils.py").write_text("def score(doc, results):\n    return {'length': len(results[0]) + doc['a']}\n")
+    (tasks / "utils.py").write_text("def score(doc, results):\n    return {'length': len(results[0])}\n")
     write_task(tasks, "essay", ROWS, **{**TEXT, "metric_list": [{"metric": "length", "aggregation": "mean",
-                                                               "higher_is_better": True}]})  # fmt: skip
+                                                               "higher_is_better": True}],
+                                        "generation_kwargs": {"until": ["<s>"], "max_gen_toks": 5}})  # fmt: skip
     text = (tasks / "essay.yaml").read_text()
     (tasks / "essay.yaml").write_text(text + "process_results: !function utils.score\n")
     found = run("essay", "--include-path", str(tasks))
     assert found["metrics"] == [{"metric": "task.length", "arguments": {}}]
     evaluator = Evaluator(load_project(project), Options(cache=project / "cache"))
-    for name in ("task", "task.length"):
-        score = evaluator.evaluate(parse_fixture_call("metric_of", (name, "tiny", "essay"), {"max_new_tokens": 8}))
-        assert score > 1
+    for name, given, characters in (("task", {}, 5), ("task.length", {}, 5), ("task", {"max_new_tokens": 8}, 8)):
+        assert evaluator.evaluate(parse_fixture_call("metric_of", (name, "tiny", "essay"), given)) == characters
+    with pytest.raises(
+        ConfigError, match=r"max_new_tokens:5, .*: only a model has generation settings, not the function"
+    ):
+        evaluator.evaluate(parse_fixture_call("metric_of", ("task", lambda prompts: prompts, "essay"), {}))
     with pytest.raises(ConfigError, match="no metric 'lenght'"):
         evaluator.evaluate(parse_fixture_call("metric_of", ("task.lenght", "tiny", "essay"), {}))
 

@@ -14,7 +14,7 @@ from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
-from pytest_lmgate.windows.tokens import TokenizerFacts
+from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
 
 BOS, EOS = 1001, 1002
 ROWS = ("ab\nc", "", "  ", "défg hi")
@@ -260,3 +260,8 @@ def test_tokens_take_as_much_of_a_text_as_has_no_more(tokens: int) -> None:
 def test_more_tokens_than_a_text_has_are_an_error_that_says_how_many() -> None:
     with pytest.raises(DataError, match=r"^dataset 't': tokens: expected at most 3, as the text has, got 4$"):
         beginning(Corpus("t", ("one two three",), is_one_text=True, tokens=4), TokenizerFacts(words_of))
+
+
+@pytest.mark.parametrize(("number", "place"), [(3, "row 3"), (4, "row 0, text 1"), (9, "row 1, text 2")])
+def test_a_text_of_several_is_named_by_its_row_and_number(number: int, place: str) -> None:
+    assert PromptIds(number, "a", (), rows=4).place == place
