@@ -123,8 +123,8 @@ def imported(entry: Any, known: dict[str, dict[str, Shape]], tried: set[str]) ->
         try:
             return freeze(task, documents, chat=False, file="task.yaml")
         except LmgateError as error:
-            if type(error).__name__ == "ConfigError":
-                return error
+            if type(error).__name__ == "ConfigError" and "its scoring code fails" not in str(error):
+                return error  # the code may fail because of the documents
             raise
 
     folder = str(Path(entry.yaml_path).parent)
@@ -149,14 +149,15 @@ def refused_by_yaml(config: dict[str, Any]) -> str:
     kind, own = config.get("output_type", "generate_until"), bool(config.get("process_results"))
     metrics = {str(each["metric"]): each.get("aggregation") for each in config.get("metric_list") or ()}
     if kind == "multiple_choice":
-        fits = any(metrics.get(name, "") in ("mean", None) for name in ("acc", "acc_norm", "acc_bytes"))
+        plain = ("acc", "acc_norm", "acc_bytes")
+        fits = any(how in ("mean", None) for name, how in metrics.items() if own or name in plain)
     elif kind == "generate_until":
         standard = ("exact_match", "bleu", "chrf", "ter")
         fits = any(
             how in ("mean", "nanmean", "bleu", "chrf", "chrf++", "ter") or (how is None and name in standard)
             for name, how in metrics.items()
         )
-    elif own:
+    elif own and kind == "loglikelihood":
         return f"{kind} with code of its own"
     else:
         return ""

@@ -47,6 +47,7 @@ class Corpus:
         join: Text between rows when they are read as one text.
         is_one_text: Whether the source is one running text rather than rows.
         says_join: Whether the user set `join`.
+        counted: Texts whose words, characters and bytes are counted in place of the rows'; none for the rows' own.
         tags: Tags of each row, which change no measurement.
         tokens: Number of the model's tokens after which one running text ends; None for all of it.
     """
@@ -56,6 +57,7 @@ class Corpus:
     join: str = "\n\n"
     is_one_text: bool = False
     says_join: bool = False
+    counted: tuple[str, ...] = ()
     tags: Tags = field(default_factory=dict)
     tokens: int | None = None
 
@@ -72,7 +74,7 @@ class Corpus:
         """
         ends = "" if self.tokens is None else f" {self.tokens} tokens"
         digest = hashlib.sha256(f"{len(self.rows)} {self.is_one_text} {self.join!r}{ends}\n".encode())
-        for row in self.rows:
+        for row in (*self.rows, *self.counted):
             data = row.encode()
             digest.update(b"%d\n" % len(data))
             digest.update(data)
@@ -140,15 +142,18 @@ def read_corpus(spec: DatasetSpec, path: Path | None, *, name: str, offline: boo
         return Corpus(name, _kept([read_text(path, name)], name), is_one_text=True, tokens=spec.tokens, **joined)
     rows: Iterable[Any] = read_rows(spec, path, name=name, offline=offline)
     tags: list[tuple[Any, ...]] = []
+    counted: list[str] = []
 
-    def tagged() -> Iterator[Any]:
+    def seen() -> Iterator[Any]:
         for index, row in enumerate(rows):
-            tags.append(row_tags(row, spec.tag_columns, name, index))
+            if spec.tag_columns:
+                tags.append(row_tags(row, spec.tag_columns, name, index))
+            if spec.counted is not None:
+                counted.append(_text(row, index, spec.counted, name, key="counted"))
             yield row
 
-    texts = _texts(tagged() if spec.tag_columns else rows, spec.text, name)
-    kept = _kept(texts, name)  # before the tags, which come with the rows
-    return Corpus(name, kept, tags=tags_by_column(tags, spec.tag_columns), **joined)
+    kept = _kept(_texts(seen(), spec.text, name), name)  # before what comes with the rows
+    return Corpus(name, kept, counted=tuple(counted), tags=tags_by_column(tags, spec.tag_columns), **joined)
 
 
 def read_rows(
@@ -289,20 +294,22 @@ def _require_size(size: int, name: str) -> None:
 
 def _texts(rows: Iterable[Any], column: str, name: str) -> Iterator[str]:
     for index, row in enumerate(rows):
-        if isinstance(row, str):
-            yield row
-            continue
-        if not isinstance(row, Mapping):
-            raise DataError(f"dataset {name!r}: row {index}: expected text or a mapping, got {type(row).__name__}")
-        if column not in row:
-            raise DataError(
-                f"dataset {name!r}: row {index}: no column {column!r}{nearest(column, map(str, row))}; "
-                f"it has {', '.join(map(str, row)) or 'none'}; set text: COLUMN in the dataset's entry"
-            )
-        if not isinstance(row[column], str):
-            kind = type(row[column]).__name__
-            raise DataError(f"dataset {name!r}: row {index}: column {column!r}: expected text, got {kind}")
-        yield row[column]
+        yield row if isinstance(row, str) else _text(row, index, column, name)
+
+
+def _text(row: Any, index: int, column: str, name: str, *, key: str = "text") -> str:
+    if not isinstance(row, Mapping):
+        raise DataError(f"dataset {name!r}: row {index}: expected text or a mapping, got {type(row).__name__}")
+    if column not in row:
+        raise DataError(
+            f"dataset {name!r}: row {index}: no column {column!r}{nearest(column, map(str, row))}; "
+            f"it has {', '.join(map(str, row)) or 'none'}; set {key}: COLUMN in the dataset's entry"
+        )
+    if not isinstance(row[column], str):
+        kind = type(row[column]).__name__
+        raise DataError(f"dataset {name!r}: row {index}: column {column!r}: expected text, got {kind}")
+    found: str = row[column]
+    return found
 
 
 def rows_in_memory(dataset: Any, *, of: str) -> Iterable[Any]:

@@ -18,6 +18,7 @@ from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.likelihoods import (
     CausalLikelihoods,
     ChoiceLikelihoods,
+    ChoicesByTask,
     ConditionalLikelihoods,
     MaskedLikelihoods,
     TargetLikelihoods,
@@ -226,7 +227,15 @@ class Evaluator:
         self._require_rows(what)
         model = find.model(what.model)
         if isinstance(how, TextRequest):
-            return GeneratedTexts(metric, model, find.rows(what.dataset), how, self._text_metric(what))
+            rows, scorer = find.rows(what.dataset), self._text_metric(what)
+            if is_task_metric(how.metric) and rows.spec.answer is not None:
+                if how.generation.said:
+                    raise ConfigError.of(
+                        next(iter(how.generation.said)),
+                        f"the task of {rows.name!r} scores likelihoods of choices, and generates no text; remove it",
+                    )
+                return ChoicesByTask(metric, model, rows, ChoiceRequest(), scorer)
+            return GeneratedTexts(metric, model, rows, how, scorer)
         if isinstance(how, ChoiceRequest):
             rows = find.rows(what.dataset)
             one_target = rows.spec.target is not None and rows.spec.answer is None

@@ -38,6 +38,7 @@ from pytest_lmgate.measure.sources import DatasetRows
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, TargetStatistics
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score, make_score
+from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.requests import ChoiceRequest, MaskedRequest, Protocol, Signature, SignatureField, Windowing
 from pytest_lmgate.windows.choices import plan_choices
 from pytest_lmgate.windows.masked import Piece, cut_pieces, masked_requests
@@ -65,6 +66,11 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
             raise ConfigError(
                 f"dataset {self.data.name!r}: tokens: expected unit='token', got {self.asked.unit!r}, which compares "
                 "models with different tokenizers: these would read different texts; shorten the file"
+            )
+        if self.data.counted and self.asked.unit != "token" and not self.windowing.by_document:
+            raise ConfigError(
+                f"dataset {self.data.name!r}: counted: expected a protocol that reads row by row, document or lm-eval, "
+                f"got {self.asked.name!r}"
             )
 
     @cached_property
@@ -379,6 +385,39 @@ class ChoiceLikelihoods(_AfterQuestions[list[float]]):
             found,
             signature=self.signature,
             variant=self.asked.variant,
+            clusters=self.data.clusters,
+            groups=self.data.groups,
+        )
+
+
+@dataclass(frozen=True)
+class ChoicesByTask(ChoiceLikelihoods):
+    """Log-likelihood of each choice, of which code of the dataset's task makes a number for each row."""
+
+    scorer: TextMetric
+
+    def __post_init__(self) -> None:
+        _AfterQuestions.__post_init__(self)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        documents = json.dumps([row.get("doc") for row in self.data.rows])
+        return {
+            "data": digest_of_text(super().identity["data"] + documents),
+            "metric": self.scorer.signature,
+        }
+
+    @property
+    def _scored(self) -> SignatureField:
+        return "scored_by", self.scorer.signature
+
+    def score(self, statistics: list[float]) -> Score:
+        ends = np.cumsum([len(each.choices) for each in self.data.questions])[:-1]
+        return text_score(
+            self.scorer,
+            [json.dumps(of_row.tolist()) for of_row in np.split(np.array(statistics), ends)],
+            None,
+            rows=self.data.rows,
             clusters=self.data.clusters,
             groups=self.data.groups,
         )

@@ -164,7 +164,7 @@ _Extraction = str | list[str | dict[str, Any]]
 
 
 class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The task of lm-evaluation-harness whose own code scores a dataset's texts.
+    """The task of lm-evaluation-harness whose own code scores a dataset's texts, or the likelihoods of its choices.
 
     Attributes:
         file: Its YAML file, relative to lmgate.yaml or to the harness's own tasks.
@@ -184,6 +184,8 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
         path: File (text, .jsonl, .csv, .tsv, .parquet) or a folder saved by datasets, relative to lmgate.yaml.
         hub: Hub id, with `name` (configuration), `split` and `revision`.
         text: Column that holds the text.
+        counted: Column of the texts whose words, characters and bytes are counted, if not those of `text`: wikitext
+            before its tokens were joined, for example. Only protocols that read row by row use it.
         join: Separator between rows that are read as one text; two newlines by default.
         limit: Number of rows to read from the start.
         sample: Rows to draw instead, as in ``{rows: 500, seed: 0, by: subject}``.
@@ -212,8 +214,8 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
         tags: Columns such as a language or a length, by which a comparison says where it got worse.
         extract: Steps that cut the answer out of a generated text, or the name of a preset; or names with these, of
             which a gate chooses one by `variant`.
-        task: Task of lm-evaluation-harness whose own code scores the texts: its YAML file (`file`), and the metrics
-            with their directions (`metrics`). `lmgate import` writes it.
+        task: Task of lm-evaluation-harness whose own code scores the texts or choices: its YAML file (`file`), and the
+            metrics with their directions (`metrics`). `lmgate import` writes it.
     """
 
     path: str | None = None
@@ -222,6 +224,7 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
     split: str | None = None
     revision: str | None = None
     text: str = "text"
+    counted: str | None = None
     join: str | msgspec.UnsetType = msgspec.UNSET
     limit: Annotated[int, Meta(ge=1)] | None = None
     sample: Annotated[Sample, Meta(extra=_SAMPLE)] | None = None
@@ -257,7 +260,7 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
         if self.lines and (self.path is None or not self.path.endswith(TEXT_SUFFIXES)):
             raise ConfigError.of("lines", "only text files have lines:; the other formats have rows")
         if self.path is not None and self.path.endswith(TEXT_SUFFIXES):
-            columns = {key: getattr(self, key) for key in ("tags", "cluster", "average_by")}
+            columns = {key: getattr(self, key) for key in ("counted", "tags", "cluster", "average_by")}
             columns["sample.by"] = self.sample is not None and self.sample.by
             for key, given in {**columns, "text": self.text != "text"}.items():
                 if given:
@@ -293,6 +296,8 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
             raise ConfigError.of(key, f"texts to write and to compare need {instead} with {key}:")
         self._require_texts(writes)
         asks = self._require_question()
+        if self.counted is not None and (writes or asks):
+            raise ConfigError.of("counted", "only a perplexity of texts counts words; remove it")
         if self.delimiter is not msgspec.UNSET and not asks:
             raise ConfigError.of("delimiter", "only multiple choice has it: question:, choices: and answer:")
         for key in ("chat", "system", "examples", "cluster", "average_by"):
@@ -345,9 +350,11 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
 
     def _require_texts(self, writes: bool) -> None:
         """Refuse settings of generated texts that contradict each other, or that nothing would read."""
-        said = [*self.said, *(key for key in ("extract", "task") if getattr(self, key) is not None)]
+        said = [*self.said, *(["extract"] if self.extract is not None else [])]
         if said and not writes:
             raise ConfigError.of(said[0], "only generated texts use it: prompt: or source:, and references:")
+        if self.task is not None and not writes and self.answer is None:
+            raise ConfigError.of("task", "its code scores texts or choices, and the dataset has neither; remove it")
         self.settings()
         if self.extract is not None:
             read_extractions(self.extract)

@@ -40,6 +40,7 @@ _CORPUS_METRICS = {
     "chrf++": ("chrf", {"word_order": 2}),
     "ter": ("ter", {}),
 }
+_ROLLING = {"word_perplexity": ("ppl", "word"), "byte_perplexity": ("ppl", "byte"), "bits_per_byte": ("bpb", None)}
 _PROBES = 24
 
 
@@ -103,27 +104,27 @@ def freeze(task: Any, documents: Sequence[Document], *, chat: bool, file: str) -
 
 
 def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) -> Frozen:
-    metrics, notes = [], []
-    for metric, name in harness.aggregations(task).items():
+    metrics, notes, own_code = [], [], list[str]()
+    several, own = bool(getattr(task, "multiple_input", 0)), harness.has_own_scoring(task)
+    aggregated, better = harness.aggregations(task), task.higher_is_better()
+    for metric, name in aggregated.items():
         if metric in _CHOICE_METRICS and name == "mean":
             metrics.append(metric)
+        elif own and name in _MEANS:
+            own_code.append(metric)
         else:
             notes.append(f"{metric} is left out: {_unfit(metric, name)}")
-    several, own = bool(getattr(task, "multiple_input", 0)), harness.has_own_scoring(task)
-    rows, unjudgeable, delimiters = [], [], set()
+    rows, judged, unjudgeable, delimiters = [], [], [], set()
     for each in documents:
         try:
             choices = _choice_texts(task, each)
             asked = each.arguments[: len(choices)]  # the others are without their question, for acc_mutual_info
-            if own and metrics:
+            right = _gold(task, each, choices, several) if not own or not metrics else None
+            if right is None:
                 right, lost = _probed(task, each, choices, metrics)
                 metrics = [metric for metric in metrics if metric not in lost]
-                notes += [
-                    f"{metric} is left out: code of the task computes it, and it is no plain accuracy"
-                    for metric in lost
-                ]
-            else:
-                right = _gold(task, each, choices, several)
+                own_code += lost
+                right = right if metrics else _gold(task, each, choices, several)
             choices, right = _distinct(each, choices, right) if not several else (choices, right)
         except DataError as error:
             unjudgeable.append(str(error))
@@ -139,9 +140,10 @@ def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
             }
         row["answer"] = right[0] if len(right) == 1 else right
         rows.append(row)
+        judged.append(each)
     if several and chat:
         raise ConfigError("it has a prompt for each choice, which cannot be messages; leave out --chat")
-    if not rows and metrics:
+    if not rows and (metrics or own_code):
         raise DataError(f"{unjudgeable[0]}; nor could it be on any other document")
     (delimiter, *others) = sorted(delimiters) or [""]
     if others:
@@ -149,8 +151,31 @@ def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
     asked_by = "messages" if chat else "question"
     entry: dict[str, Any] = {asked_by: asked_by, **({"target": "target"} if several else {}), "choices": "choices"}
     entry |= {"answer": "answer", "delimiter": delimiter}
+    if own_code and (why := _unfit_choices(task, judged, rows)):
+        notes += [f"{metric} is left out: {why}" for metric in own_code]
+    elif own_code:
+        rows = [{**row, "doc": _plain(each)} for row, each in zip(rows, judged, strict=True)]
+        directions = {metric: "higher" if better.get(metric, True) else "lower" for metric in own_code}
+        entry["task"] = {"file": file, "metrics": directions}
     metrics.sort(key=["acc_norm", "acc", "acc_bytes"].index)
-    return Frozen(rows, entry, [("accuracy", {"variant": metric}) for metric in metrics], notes, unjudgeable)
+    gates: list[tuple[str, dict[str, Any]]] = [("accuracy", {"variant": metric}) for metric in metrics]
+    gates += [(f"task.{metric}", {}) for metric in entry.get("task", {}).get("metrics", ())]
+    return Frozen(rows, entry, gates, notes, unjudgeable)
+
+
+def _unfit_choices(task: Any, documents: Sequence[Document], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return why code of a task cannot score the likelihoods of choices later; empty if it can."""
+    for each, row in zip(documents, rows, strict=True):
+        choices = row["choices"]
+        if len(each.arguments) != len(choices):
+            return f"code of the task reads more than one likelihood of each different choice (document {each.id})"
+        shown = [[(-1.0 - at, greedy) for at in range(len(choices))] for greedy in (False, True)]
+        with harness.quietly():
+            one, other = (repr(task.process_results(each.doc, results)) for results in shown)
+        if one != other:
+            return "code of the task looks at whether a choice is the greedy text"
+    _try_scoring(task, documents[0], json.dumps([-1.0 - at for at in range(len(rows[0]["choices"]))]))
+    return ""
 
 
 def _choice_texts(task: Any, document: Document) -> list[str]:
@@ -223,7 +248,7 @@ def _probed(
             values = [each / size for each, size in zip(likelihoods, sizes[metric], strict=True)]
             if scored.get(metric) != float(values.index(max(values)) in right):
                 lost.append(metric)
-    if not right and len(lost) < _PROBES:
+    if not right and metrics[0] not in lost:
         raise DataError(f"document {document.id}: no choice is right by the task's own code")
     return right, list(dict.fromkeys(lost))
 
@@ -401,35 +426,49 @@ def _targets(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
 
 
 def _rolling(task: Any, documents: Sequence[Document], chat: bool, file: str) -> Frozen:
-    rows = [{"id": each.id, "text": str(each.arguments[0][0])} for each in documents]
+    rows: list[dict[str, Any]] = [{"id": each.id, "text": str(each.arguments[0][0])} for each in documents]
+    scored = [_rolled(task, each) for each in documents]
+    column = next((each for each in (None, *documents[0].doc) if _counts(scored, documents, each)), "")
+    if column:
+        rows = [{**row, "counted": each.doc[column]} for row, each in zip(rows, documents, strict=True)]
     gates: list[tuple[str, dict[str, Any]]] = []
     notes = []
-    known = {"word_perplexity": ("ppl", "word"), "byte_perplexity": ("ppl", "byte"), "bits_per_byte": ("bpb", None)}
     for metric, name in harness.aggregations(task).items():
-        if metric not in known or name not in ("weighted_perplexity", "bits_per_byte"):
+        if metric not in _ROLLING or name not in ("weighted_perplexity", "bits_per_byte"):
             notes.append(f"{metric} is left out: {_unfit(metric, name)}")
             continue
-        if not all(_counts_alike(task, metric, each) for each in documents):
-            notes.append(f"{metric} is left out: the task counts words or bytes of another text than the model reads")
+        if column == "":
+            notes.append(f"{metric} is left out: the task counts words or bytes of a text that no column holds")
             continue
-        marker, unit = known[metric]
+        marker, unit = _ROLLING[metric]
         gates.append((marker, {"protocol": "lm-eval", "add_bos_token": None, **({"unit": unit} if unit else {})}))
-    return Frozen(rows, {"text": "text"}, gates, notes)
+    return Frozen(rows, {"text": "text", **({"counted": "counted"} if column else {})}, gates, notes)
 
 
-def _counts_alike(task: Any, metric: str, document: Document) -> bool:
-    """Return whether a document's words or bytes are those of the text that is read."""
-    text = str(document.arguments[0][0])
-    size = len(re.split(r"\s+", text)) if metric == "word_perplexity" else len(text.encode())
+def _rolled(task: Any, document: Document) -> dict[str, Any]:
+    """Return the likelihood and the size of a document by which a task computes each metric."""
     with harness.quietly():
-        found: Any = task.process_results(document.doc, (-1.0,)).get(metric)
-    return bool(found == (-1.0, size))
+        found: dict[str, Any] = task.process_results(document.doc, (-1.0,))
+    return found
 
 
-def _try_scoring(task: Any, document: Document) -> None:
+def _counts(scored: Sequence[Mapping[str, Any]], documents: Sequence[Document], column: str | None) -> bool:
+    """Return whether a task counts the words and bytes of a column, or (None) of the text that is read."""
+    for found, each in zip(scored, documents, strict=True):
+        text = str(each.arguments[0][0]) if column is None else each.doc[column]
+        if not isinstance(text, str):
+            return False
+        sizes = {"word_perplexity": len(re.split(r"\s+", text))}
+        expected = {name: (-1.0, sizes.get(name, len(text.encode()))) for name in _ROLLING}
+        if any(found[name] != expected[name] for name in _ROLLING if name in found):
+            return False
+    return True
+
+
+def _try_scoring(task: Any, document: Document, text: str = "a") -> None:
     """Have a task's own code score a text once, or say why it cannot here: a library that lacks, for example."""
     try:
-        harness.scores(task, [document.doc], ["a"])
+        harness.scores(task, [document.doc], [text])
     except MetricInputError as error:
         raise ConfigError(f"code of its own, which cannot run here: {error}") from error
 

@@ -422,6 +422,8 @@ def offline_task(file: str, folder: Path, document: Mapping[str, Any]) -> Any:
 def scores(task: Any, documents: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:
     """Return what a task's own filters and code make of texts, by metric: ``acc``, or ``acc.FILTER`` if it has several.
 
+    Of multiple choice, a text is the choices' log-likelihoods, as a list in JSON.
+
     Raises:
         MetricInputError: The code fails.
     """
@@ -431,7 +433,8 @@ def scores(task: Any, documents: Sequence[Mapping[str, Any]], texts: Sequence[st
         instances = []
         for index, (doc, text) in enumerate(zip(documents, texts, strict=True)):
             each = Instance("generate_until", dict(doc), ("", {}), 0, metadata=(task.task_name, index, 1))
-            each.resps.append(text)
+            is_choice = task.OUTPUT_TYPE == "multiple_choice"
+            each.resps.append([(value, False) for value in json.loads(text)] if is_choice else text)
             instances.append(each)
         try:
             for ensemble in task._filters:
@@ -440,7 +443,7 @@ def scores(task: Any, documents: Sequence[Mapping[str, Any]], texts: Sequence[st
             for each in instances:
                 of_row = {}
                 for name, answer in each.filtered_resps.items():
-                    for metric, value in task.process_results(each.doc, [answer]).items():
+                    for metric, value in task.process_results(each.doc, answer if is_choice else [answer]).items():
                         of_row[label_of(task, metric, name)] = value
                 found.append(of_row)
         except Exception as error:

@@ -112,8 +112,10 @@ def read_rows(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Stream
 
 def documents(corpus: Corpus, ids: Callable[[str], Ints]) -> Streams:
     """Read each row that is not blank on its own."""
-    texts = list(filter(str.strip, corpus.rows))
-    return Streams(list(map(ids, texts)), sizes=list(map(TextSizes.of, texts)), texts=texts)
+    texts = [corpus.rows[index] for index in corpus.documents]
+    counted = corpus.counted or corpus.rows
+    sizes = [TextSizes.of(counted[index]) for index in corpus.documents]
+    return Streams(list(map(ids, texts)), sizes=sizes, texts=texts)
 
 
 def slide(total: int, windowing: Windowing, _: bool) -> Spans:

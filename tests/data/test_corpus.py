@@ -259,6 +259,16 @@ def test_a_sample_that_cannot_be_drawn_is_an_error(tmp_path: Path, sample: Sampl
     assert facts in str(caught.value)
 
 
+def test_a_column_of_texts_to_count_is_read_with_the_rows(tmp_path: Path) -> None:
+    rows = [{"text": f"row {index}", "page": f"{index} | {index}"} for index in range(4)]
+    write_jsonl(tmp_path / "a.jsonl", rows)
+
+    found = read(tmp_path / "a.jsonl", counted="page", sample=Sample(2))
+    assert found.counted == tuple(f"{row.removeprefix('row ')} | {row.removeprefix('row ')}" for row in found.rows)
+    with pytest.raises(DataError, match=r"row 0: no column 'pge' \(did you mean 'page'\?\); .* set counted: COLUMN"):
+        read(tmp_path / "a.jsonl", counted="pge")
+
+
 # Rows in memory.
 
 
@@ -313,6 +323,7 @@ def test_the_digest_tells_rows_joins_and_running_text_apart() -> None:
         Corpus("d", ("abc",), is_one_text=True, tokens=2),
         Corpus("d", ("abc",), is_one_text=True, tokens=3),
         Corpus("d", ("ab\n1\nc",)),
+        Corpus("d", ("ab", "c"), counted=("ab", "c")),
     ]
 
     assert len({corpus.digest for corpus in corpora}) == len(corpora)

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pytest_lmgate.engines.checkpoints import open_checkpoint
 from pytest_lmgate.engines.transformers.loading import load_checkpoint, tokenizer_facts
+from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from pytest_lmgate.windows.choices import make_questions, plan_choices
@@ -368,6 +369,21 @@ def test_the_accuracy_of_trained_models_is_the_harnesss(workplace: Any, shared_d
         expected = harness("cloze", shared_data / "models" / name)["accuracy"]
         assert {variant: score.details[variant] for variant in expected} == pytest.approx(expected, abs=1e-12)
         assert score.n == CLOZE
+
+
+def test_words_of_another_column_are_counted_where_rows_are_read_one_by_one(workplace: Any, checkpoint: Path) -> None:
+    rows = [{"text": "the cat sat on the mat.", "page": "the cat sat on the mat ."}, {"text": " \n", "page": "no one"}]
+    entry(workplace, "plain", path=write_rows(workplace, "pages", rows))
+    entry(workplace, "pages", path="data/pages.jsonl", counted="page")
+
+    def bits(dataset: str, **how: Any) -> Score:
+        return workplace.session().evaluator.evaluate(parse_fixture_call("ppl_of", (checkpoint, dataset), how))
+
+    plain, counted = (bits(dataset, protocol="document", unit="word") for dataset in ("plain", "pages"))
+    assert (plain.n, counted.n) == (6, 7)
+    assert float(counted) ** 7 == pytest.approx(float(plain) ** 6)
+    with pytest.raises(ConfigError, match="counted: expected a protocol that reads row by row"):
+        bits("pages", unit="word")
 
 
 def test_variants_and_answers_need_no_second_measurement(quiz: Any, loads: list[str]) -> None:

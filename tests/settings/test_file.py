@@ -200,8 +200,10 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
         (
             "datasets: {a: {path: x.csv, task: {file: t.yaml, metrics: {acc: higher}}}}",
             "datasets.a.task",
-            "only generated texts",
+            "scores texts or choices",
         ),
+        ("datasets: {a: {path: x.csv, prompt: p, references: r, counted: c}}", "datasets.a.counted", "a perplexity"),
+        ("datasets: {a: {path: x.txt, counted: c}}", "datasets.a.counted", "has no columns"),
         ("datasets: {a: {path: x.csv, tokens: 9}}", "datasets.a.tokens", "limit: or sample:"),
         ("datasets: {a: {path: x.txt, lines: true, tokens: 9}}", "datasets.a.tokens", "each line is a row"),
         ("datasets: {a: {path: x.txt, tokens: 0}}", "datasets.a.tokens", "got 0"),

@@ -251,6 +251,18 @@ CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
             "label": d.index(2),
         },
     ),
+    # a number for each row from the likelihoods, by code of the task
+    "truthfulqa_mc2": (
+        "truthfulqa/truthfulqa_mc2.yaml",
+        lambda d: {
+            "question": d.text(),
+            "mc2_targets": {"choices": d.texts(4), "labels": [1, 1, d.index(2), 0]},
+        },
+    ),
+    "crows_pairs_english": (
+        "crows_pairs/crows_pairs_english.yaml",
+        lambda d: {"sent_more": d.text(4), "sent_less": d.text(5), "bias_type": d.index(9)},
+    ),
     # several right answers, by code of the task
     "agieval_sat_math": (
         "agieval/sat-math.yaml",
@@ -273,6 +285,7 @@ LIKELIHOODS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
         "asdiv/default.yaml",
         lambda d: {"body": d.text(), "question": d.text(3), "answer": f"{d.text(1)} (cats)"},
     ),
+    "wikitext": ("wikitext/wikitext.yaml", lambda d: {"page": f" = {d.text(3)} = \n {d.text(9)} , {d.text(9)} . \n"}),
     "pile_arxiv": ("pile/pile_arxiv.yaml", lambda d: {"text": d.text(40)}),
     "paloma_c4_en": ("paloma/paloma_c4_en.yaml", lambda d: {"text": d.text(30)}),
 }

@@ -1,4 +1,4 @@
-"""``lmgate import``: gates on what it writes measure what lm-evaluation-harness measures, for 57 of its own tasks."""
+"""``lmgate import``: gates on what it writes measure what lm-evaluation-harness measures, for 60 of its own tasks."""
 
 from __future__ import annotations
 

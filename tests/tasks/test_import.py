@@ -251,6 +251,38 @@ def test_a_class_whose_own_aggregation_is_the_mean_is_gated(project: Path, tasks
     assert score == 0.5
 
 
+def test_code_that_scores_choices_gets_no_text_and_no_greedy_flags(project: Path, tasks: Path, run: Any) -> None:
+    from pytest_lmgate.measure.evaluator import Evaluator
+    from pytest_lmgate.settings.decoding import parse_fixture_call
+    from pytest_lmgate.settings.file import load_project
+    from pytest_lmgate.settings.session import Options
+
+    (tasks / "utils.py").write_text(
+        "import math\n\n"
+        "def score(doc, results):\n    return {'acc': math.exp(results[doc['a']][0])}\n\n"
+        "def greedy(doc, results):\n    return {'acc': float(results[doc['a']][1])}\n"
+    )
+    for name in ("score", "greedy"):
+        write_task(tasks, name, ROWS, **CHOICE)
+        with (tasks / f"{name}.yaml").open("a") as file:
+            file.write(f"process_results: !function utils.{name}\n")
+    found = run("score", "--include-path", str(tasks))
+    assert found["metrics"] == [{"metric": "task.acc", "arguments": {}}]
+    evaluator = Evaluator(load_project(project), Options(cache=project / "cache"))
+    probability, accuracy = (
+        evaluator.evaluate(parse_fixture_call(fixture, (*named, "tiny", "score"), {}))
+        for fixture, named in (("metric_of", ("task",)), ("accuracy_of", ()))
+    )
+    assert 0 < probability < 1
+    assert accuracy.cached, "both are made of the same likelihoods"
+    with pytest.raises(ConfigError, match=r"max_new_tokens: .* generates no text"):
+        evaluator.evaluate(parse_fixture_call("metric_of", ("task", "tiny", "score"), {"max_new_tokens": 3}))
+    from pytest_lmgate.cli.app import app
+
+    with pytest.raises(ConfigError, match="acc is left out: code of the task looks at whether a choice is the greedy"):
+        app(["import", "greedy", "--include-path", str(tasks)], standalone_mode=False)
+
+
 def test_several_requests_of_a_document_are_refused(project: Path, tasks: Path) -> None:
     from pytest_lmgate.cli.app import app
 
