@@ -166,7 +166,7 @@ def fitting(
     found = {**shapes(config), **(known or {})}
     drawn, last, constants = random.Random(1), "", code_constants(config)
     for attempt in range(tries):
-        rows = rows_of(found, number) or [{"text": "a"}] * number
+        rows = rows_of(found, number) if found else [{"text": "a"}] * number
         try:
             return load(rows), found
         except Exception as error:
@@ -189,11 +189,13 @@ def fitting(
 def code_constants(config: Mapping[str, Any]) -> list[Any]:
     """Return texts that a task's functions compare with or look up: constants, and keys of tables that they use."""
     found: dict[Any, None] = {}
+    bound: list[str] = []  # to parameters of functions
 
     def look(function: Any, depth: int = 0) -> None:
         if isinstance(function, functools.partial):
             for value in function.keywords.values():
                 found.update(dict.fromkeys(value if isinstance(value, list | dict) else [value]))
+                bound.extend([value] if isinstance(value, str) else [])
             function = function.func
         code = getattr(function, "__code__", None)
         if code is None or depth > 3:
@@ -220,7 +222,8 @@ def code_constants(config: Mapping[str, Any]) -> list[Any]:
     for value in [*config.values(), *(config.get("fewshot_config") or {}).values()]:
         if callable(value):
             look(value)
-    return [each for each in found if isinstance(each, str) and each]
+    texts = [each for each in found if isinstance(each, str) and each]
+    return [*texts, *(f"{begin}{end}" for begin in texts if begin[-1] in "._-/" for end in bound)]
 
 
 def _lacking(error: BaseException) -> str | None:

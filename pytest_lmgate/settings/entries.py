@@ -157,7 +157,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by: Annotated[str, Meta(min_length=1)] | None = None
 
 
-_SAMPLE = {"words": "rows, and if wanted a seed and a column, as in {rows: 500, seed: 0, by: subject}"}
+_SAMPLE = {"words": "rows (1 or more), and if wanted a seed and a column, as in {rows: 500, seed: 0, by: subject}"}
 
 
 _Extraction = str | list[str | dict[str, Any]]

@@ -277,7 +277,9 @@ def _texts(task: Any, documents: Sequence[Document], chat: bool, file: str) -> F
         if own_code:
             row["doc"] = _plain(each)
         rows.append(row)
-    unreadable = _unreadable(rows, extractions, gates)
+    if len(rows) > 1 and all(_prompt(row) == _prompt(rows[0]) for row in rows):
+        raise ConfigError(f"every prompt is {_prompt(rows[0])!r:.60}: doc_to_text names no column")
+    unreadable = _unreadable(rows, extractions, gates, notes)
     unjudgeable = [
         f"document {rows[index]['id']}: the extraction {name} cannot read its own reference "
         f"{rows[index]['references'][0]!r:.60}"
@@ -286,10 +288,17 @@ def _texts(task: Any, documents: Sequence[Document], chat: bool, file: str) -> F
     return Frozen([row for at, row in enumerate(rows) if at not in unreadable], entry, gates, notes, unjudgeable)
 
 
+def _prompt(row: Mapping[str, Any]) -> Any:
+    return row["messages" if "messages" in row else "prompt"]
+
+
 def _unreadable(
-    rows: Sequence[dict[str, Any]], extractions: Mapping[str, list[Any]], gates: Sequence[tuple[str, dict[str, Any]]]
+    rows: Sequence[dict[str, Any]],
+    extractions: Mapping[str, list[Any]],
+    gates: Sequence[tuple[str, dict[str, Any]]],
+    notes: list[str],
 ) -> dict[int, str]:
-    """Return the rows whose reference an extraction cannot read, where it reads those of most others.
+    """Return the rows whose reference an extraction cannot read, where it reads those of most others; else note that.
 
     A reference is shown to it alone, and behind the words that its pattern begins with.
     """
@@ -310,6 +319,11 @@ def _unreadable(
             read |= np.asarray(matches)[:, 0] > 0
         if read.mean() >= 0.5:
             found |= {int(index): options["variant"] for index in np.flatnonzero(~read)}
+        else:
+            notes.append(
+                f"the extraction {options['variant']} reads {read.sum()} of {len(rows)} references: look whether the "
+                "texts of a model have what its pattern wants"
+            )
     return found
 
 
@@ -342,7 +356,9 @@ def _text_gates(
             steps = [{"take_first_k": {"k": 1}}, *steps]
         for metric, name in aggregated.items():
             standard = harness.is_standard(task, metric)
-            if repeated and (metric != "exact_match" or not standard or steps is None):
+            if not own and task._metric_fn_list.get(metric, metric) is None:
+                notes.append(f"{metric} is left out: the harness has no such metric")
+            elif repeated and (metric != "exact_match" or not standard or steps is None):
                 notes.append(f"{metric} is left out: it would be a mean over the {repeats} texts of a row")
             elif steps is not None and standard and metric == "exact_match" and name == "mean":
                 options: dict[str, Any] = {"strip": False}

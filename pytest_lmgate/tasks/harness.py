@@ -177,6 +177,11 @@ def _reason(name: str, error: Exception) -> ConfigError | DataError:
             config = getattr(task, "config", None)
             arguments = [str(each) for each in (task.DATASET_PATH, task.DATASET_NAME) if each is not None]
             which = getattr(config, "task", None) or name
+            if files := (getattr(config, "dataset_kwargs", None) or {}).get("data_files"):
+                return DataError(
+                    f"task {which}: its files {files!s:.200} cannot be read, or have no rows: {type(error).__name__}: "
+                    f"{said:.200}"
+                )
             return DataError(
                 f"task {which}: its dataset {' '.join(arguments)} is not here and "
                 f"cannot be fetched ({type(error).__name__}: {said:.200}); fetch it where the hub can be reached, "

@@ -185,6 +185,14 @@ def test_pytest_judges_without_the_harness_and_reads_the_cache_again(project: Pa
         ({**TEXT, "doc_to_image": "q"}, ROWS, ["quiz"], "it shows images"),
         ({**TEXT, "unsafe_code": True}, ROWS, ["quiz"], "it runs the code that a model writes"),
         ({**TEXT, "generation_kwargs": {"until": ["\n"], "min_p": 0.1}}, ROWS, ["quiz"], "generation setting min_p"),
+        ({**TEXT, "doc_to_text": "question"}, ROWS, ["quiz"], "every prompt is 'question'"),
+        ({**TEXT, "doc_to_text": "{{question}}"}, ROWS, ["quiz"], "'question' is undefined"),
+        ({**TEXT, "metric_list": [{"metric": "exactmatch", "aggregation": "mean"}]}, ROWS, ["quiz"],
+         "exactmatch is left out: the harness has no such metric"),
+        ({**TEXT, "filter_list": [{"name": "x", "filter": [{"function": "regex", "regex_pattern": "(["},
+                                                           {"function": "take_first"}]}]}, ROWS, ["quiz"],
+         "step 1: regex: pattern: expected a regular expression of Python, got '(['"),
+        (CHOICE, [], ["quiz"], "cannot be read, or have no rows"),
         ({**CHOICE, "dataset_path": "no/data", "dataset_kwargs": None}, ROWS, ["quiz"], "load_dataset('no/data')"),
     ],
 )  # fmt: skip
@@ -381,6 +389,10 @@ def test_a_reference_that_the_extraction_cannot_read_is_told(project: Path, task
     with pytest.raises(LmgateError, match="document 4: the extraction number cannot read its own reference"):
         app(["import", "sums", "--include-path", str(tasks)], standalone_mode=False)
     assert run("sums", "--include-path", str(tasks), "--skip-rows")["rows"] == 4
+    steps[0]["group_select"] = 3
+    write_task(tasks, "fourth", rows, **config)
+    (note,) = run("fourth", "--include-path", str(tasks))["notes"]
+    assert note.startswith("the extraction number reads 0 of 4 references")
 
 
 def test_code_of_a_task_scores_when_a_gate_is_judged_and_says_if_it_cannot(
