@@ -175,9 +175,12 @@ def _compared_metric(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Me
     metric = args[0] if args else kwargs.get("metric")
     metric = metric if isinstance(metric, str) else ""
     row = METRICS.get(metric, USERS_METRIC)
-    if not row.is_number:
-        known = ", ".join(each.name for each in (*METRICS.values(), USERS_METRIC) if each.is_number)
-        raise ConfigError.of("metric", f"{metric!r} is many numbers, not one; expected one of {known}")
+    if not row.is_comparable:
+        known = ", ".join(each.name for each in (*METRICS.values(), USERS_METRIC) if each.is_comparable)
+        why = "is many numbers, not one"
+        if row.is_number:
+            why = f"is rounding in any sound model, of texts that the model writes itself: use {row.markers[0]} instead"
+        raise ConfigError.of("metric", f"{metric!r} {why}; expected one of {known}")
     if not metric or metric in RESERVED:
         return row, ""
     hint = f"; {metric!r} is not a metric of pytest-lmgate, so it must be registered by a conftest.py"

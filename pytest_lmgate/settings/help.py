@@ -138,7 +138,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _gate() -> dict[str, Any]:
-    rows = [row for row in (*METRICS.values(), USERS_METRIC) if row.is_number]
+    rows = [row for row in (*METRICS.values(), USERS_METRIC) if row.is_comparable]
     of_all = {each.name: each for row in rows for each in arguments_of(NO_REGRESSION, row)}
     own = ("metric", "model", "dataset", "tolerance")
     compared = [each if name in own else each.replace(default=None) for name, each in of_all.items()]

@@ -42,7 +42,7 @@ class Metric(NamedTuple):  # a dataclass would cost each session a millisecond
         usual: The argument that selects a variant, and its default.
         variant_follows_limit: Whether that argument may follow the limit without its name.
         also_called: Other names that people try, in lower case and without other characters.
-        is_number: Whether it is one number, which can be compared with a limit or another model's.
+        is_number: Whether it is one number, which can be compared with a limit.
     """
 
     name: str
@@ -60,6 +60,11 @@ class Metric(NamedTuple):  # a dataclass would cost each session a millisecond
     variant_follows_limit: bool = False
     also_called: tuple[str, ...] = ()
     is_number: bool = True
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether it can be compared with another model's, or with a baseline."""
+        return self.is_number and self.measures != "self-divergences"
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -113,6 +113,12 @@ def test_a_metric_is_a_name_of_one_number(metric: Any) -> None:
         parse_marker("no_regression", (metric, "m", "d", "1%"), {})
 
 
+def test_the_divergence_of_a_model_from_itself_has_a_limit_only() -> None:
+    with pytest.raises(ConfigError, match=r"^metric: 'self_kl' is rounding in any sound model.*use self_kl_max"):
+        parse_marker("no_regression", ("self_kl", "m", "d", "1%"), {})
+    assert parse_marker("self_kl_max", ("m", "d", 0.001), {}).limit == 0.001
+
+
 @pytest.mark.parametrize("against", ["", 3, None])
 def test_a_reference_of_no_regression_is_a_name_or_a_model(against: Any) -> None:
     with pytest.raises(ConfigError, match=rf"^against: .*got {against!r}"):
