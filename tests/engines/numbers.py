@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from pytest_lmgate.metrics.divergence import SampledStatistics, kl
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.requests import GenerationSettings, Protocol, SelfDivergenceRequest, Signature
 from pytest_lmgate.windows.requests import Requests, window_requests
-from tests.engines.projects import CONTEXT, text_of
+from tests.engines.projects import CONTEXT, damaged, text_of
 
 JOB = Job(model="m", dataset="d")
 CORPUS = Corpus("d", tuple(text_of(150, seed) for seed in range(6)))
@@ -81,8 +80,6 @@ def require_sampled(runner: Any, reference: Any, most: float = 1e-3) -> None:
 
     A divergence of these tokens, from the reference to itself with noise, is that of whole distributions.
     """
-    import torch
-
     from pytest_lmgate.engines.transformers.runner import TransformersRunner
 
     corpus = Corpus("d", tuple(text_of(8, seed) for seed in range(30)))
@@ -96,12 +93,7 @@ def require_sampled(runner: Any, reference: Any, most: float = 1e-3) -> None:
     requests = sampled_requests(texts, found.prompt_tokens, reference.tokenizer, "d")
     assert np.abs(score(reference, requests, JOB).nll - found.nll_q).max() < most
 
-    loaded = replace(reference.loaded, model=copy.deepcopy(reference.loaded.model))
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for weight in loaded.model.parameters():
-            weight += 0.3 * weight.std() * torch.randn_like(weight) if weight.ndim == 2 else 0
-    noisy = TransformersRunner(loaded, CONTEXT)
+    noisy = TransformersRunner(replace(reference.loaded, model=damaged(reference.loaded.model)), CONTEXT)
     pair = ModelPair(("p", "q"), lambda: reference, lambda: noisy)
     exact, nll_q = compare(pair, requests, JOB)[:, [COLUMNS.index("kl"), COLUMNS.index("nll_q")]].T
     layout = {field.name: getattr(found, field.name) for field in fields(TargetLayout)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import shutil
@@ -108,6 +109,17 @@ def with_ids_swapped(tokenizer: Any, *tokens: str) -> Any:
     named = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL, strict=True))
     backend = tokenizers.Tokenizer.from_str(json.dumps(state))
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named)
+
+
+def damaged(model: Any) -> Any:
+    """Return a copy of a model with noise on its matrices."""
+    import torch
+
+    found, drawn = copy.deepcopy(model), torch.Generator().manual_seed(0)
+    for weight in found.parameters():
+        if weight.ndim == 2:
+            weight.data += 0.3 * weight.data.std() * torch.randn(weight.shape, generator=drawn)
+    return found
 
 
 def write_float_model(folder: Path, **config: Any) -> tuple[Any, Any]:
@@ -243,6 +255,21 @@ def require_twins(project: Project, *models: str) -> None:
         assert len(gates) >= len(OPTIONS) + 3
         for gate in gates:
             assert values[gate] == pytest.approx(values[gate.replace(f"[{model}-", "[float-")], rel=1e-5), gate
+
+
+def require_sampled_kl(project: Project, right: str, wrong: str, models: dict[str, str] | None = None) -> None:
+    """Require a sampled divergence from ``float`` of about 0 of the same model in an engine, and more of a damaged one.
+
+    The reference is run by transformers, so that the two sides are two engines.
+    """
+    options = "reference: float, dataset: text, limit: 0.001, estimator: sampled, max_new_tokens: 24"
+    said = project.run([f"kl_max: {{model: {model}, {options}}}" for model in (right, wrong)], models)
+    assert project.status == 1, said
+    found = json.loads((project.folder / "report.json").read_text())["gates"]
+    assert [gate["verdict"] for gate in found] == ["pass", "fail"], said
+    assert abs(found[0]["value"]) < 1e-5
+    assert found[1]["interval"][0] > 0.001
+    assert {gate["details"]["estimator"] for gate in found} == {"sampled"}
 
 
 def require_kept(project: Project, gates: list[str], runner: str) -> None:

@@ -8,7 +8,7 @@ a while. This program imports only the standard library, so that it starts in a 
 ``guard.py SOCKET HELLO IDLE COMMAND...``: the first connection is its standard input. Each connection is sent HELLO,
 and later a line of JSON with the exit status if the server ends by itself. A connection sends ``+`` before it measures,
 which is answered by ``+``, and ``-`` after that; ``!`` means that it waits for the server's end. It closes its side to
-leave, and sees the end of the connection once nothing is left of the server, or others still use it.
+leave, and sees the end of the connection once nothing is left of the server, or after ``.`` if others still use it.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class Guard:
             self._busy.pop(connection, None)
             self._since = time.monotonic()
             if self._busy or self._ended is not None:
+                self._send(connection, b".")
                 connection.close()
             else:
                 self._leaving.append(connection)

@@ -205,18 +205,24 @@ class Lease:
             if (status := found.get("status")) is not None:
                 how = f"by the signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
                 return f"ended {how}{' (probably the OOM killer)' * (status == -signal.SIGKILL)}"
-        with contextlib.suppress(OSError):
-            os.killpg(self._pid, signal.SIGKILL)  # nobody else is left to end it
+        self._kill()
         return "was ended, because the program that guards it ended"
+
+    def _kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._pid, signal.SIGKILL)
 
     def release(self) -> None:
         """Give the server up, and wait until it has ended if nobody else uses it."""
         if self.has_ended():
             self.status()
+        heard = b""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
-            while self._connection.recv(4096):
-                pass
+            while more := self._connection.recv(4096):
+                heard = more
+        if not heard.endswith(b"."):
+            self._kill()  # nothing is left, unless the guard was killed while it ended the server
         self._connection.close()
         if self.guard is not None:
             try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.projects import Project, trained_tokenizer, with_ids_swapped, write_float_model
+from tests.engines.projects import Project, damaged, trained_tokenizer, with_ids_swapped, write_float_model
 from tests.models.tiny import made_once
 
 # Rows of up to 512 tokens have the short factors, longer ones the long ones.
@@ -33,6 +33,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         trained_tokenizer(bos=False).save_pretrained(folder / "no-bos")
         for dtype in ("f32", "f16", "q8_0"):
             write_gguf(folder / f"{dtype}.gguf", model, tokenizer, dtype=dtype)
+        write_gguf(folder / "damaged.gguf", damaged(model), tokenizer)
         write_gguf(folder / "longrope.gguf", *write_float_model(folder / "longrope", rope_parameters=LONGROPE))
         write_gguf(folder / "parts.gguf", model, tokenizer, parts_of=8)
         write_gguf(folder / "encoder.gguf", model, tokenizer, attention__causal=False)

@@ -14,6 +14,7 @@ from tests.engines.projects import (
     ppl,
     require_kept,
     require_refusals,
+    require_sampled_kl,
     require_twins,
     text_of,
     twin_gates,
@@ -43,6 +44,10 @@ def test_every_metric_of_a_gguf_is_that_of_the_float_model_and_is_kept(project: 
     assert project.stderr == ""
 
     require_kept(project, both, RUNNER)
+
+
+def test_a_sampled_divergence_from_transformers_finds_a_damaged_file(project: Project) -> None:
+    require_sampled_kl(project, "f32", "damaged", {"damaged": "{path: {files}/damaged.gguf}"})
 
 
 def test_short_rows_of_a_longrope_model_have_the_numbers_of_transformers_beside_a_long_row(project: Project) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.projects import Project, write_float_model
+from tests.engines.projects import Project, damaged, write_float_model
 from tests.models.tiny import made_once
 
 NAMES = ("past", "plain", "float16", "int8")
@@ -25,6 +25,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model, _ = write_float_model(source)
         exact = write_onnx(folder / "past", source, model)
         write_onnx(folder / "plain", source, model, with_past=False)
+        write_onnx(folder / "damaged", source, damaged(model))
         write_onnx(folder / "float16", source, copy.deepcopy(model).half())
         write_onnx(folder / "looks-ahead", source, model, with_past=False, ahead=1)
         shutil.copytree(folder / "past", folder / "int8")

@@ -22,6 +22,7 @@ from tests.engines.projects import (
     ppl,
     require_kept,
     require_refusals,
+    require_sampled_kl,
     require_twins,
     twin_gates,
     watched,
@@ -51,6 +52,10 @@ def test_every_metric_of_an_export_is_that_of_the_float_model_and_is_kept(projec
     assert project.stderr == ""
 
     require_kept(project, gates, RUNNER)
+
+
+def test_a_sampled_divergence_from_transformers_finds_a_damaged_export(project: Project) -> None:
+    require_sampled_kl(project, "past", "damaged", {"damaged": "{path: {files}/damaged, backend: onnx}"})
 
 
 def nll_of_a_loop(file: Path, ids: list[int], targets: list[int]) -> list[float]:

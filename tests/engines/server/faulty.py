@@ -1,9 +1,11 @@
-"""An HTTP server of a bigram model, whose answers a test may spoil: what real servers cannot be brought to do."""
+"""An HTTP server whose answers a test may spoil: what real servers cannot be brought to do.
+
+Its model is one of bigrams, or one of transformers.
+"""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import math
 import threading
@@ -31,6 +33,7 @@ class Bigrams:
     Attributes:
         logprobs: What it draws from, shape ``[before, token]``.
         reported: What it says of that.
+        keeps: The last tokens of a prompt that it writes after, if not all.
         names_ids: Whether it names tokens by their ids where asked; their texts are not all different.
     """
 
@@ -38,17 +41,26 @@ class Bigrams:
         self.tokenizer = tokenizer
         size = len(tokenizer)
         scores = np.random.default_rng(0).normal(size=(size, size)) * 3
-        self.names_ids = False
+        self.names_ids, self.keeps = False, ROOM
         self.reported = self.logprobs = normalized(scores)
+
+    def after(self, ids: list[int]) -> Any:
+        """Return the log-probabilities of the token after these, from which it draws, shape ``[tokens]``."""
+        return self.logprobs[ids[-1]]
+
+    def read(self, ids: list[int]) -> Any:
+        """Return what it says of the tokens after each of these, shape ``[ids, tokens]``."""
+        return self.reported[ids]
 
     def answer(self, body: Answer) -> Answer:
         """Answer as vLLM does."""
         prompt = body["prompt"]
         ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
         read = len(ids)
-        drawn = np.random.default_rng(body.get("seed"))
+        drawn, written_by = np.random.default_rng(body.get("seed")), []
         for _ in range(body["max_tokens"]):
-            row = self.logprobs[ids[-1]]
+            row = self.after(ids[max(0, read - self.keeps) :])
+            written_by.append(row)
             if temperature := body["temperature"]:
                 row = row / temperature + drawn.gumbel(size=len(row))
             ids.append(int(row.argmax()))
@@ -57,13 +69,13 @@ class Bigrams:
         choice: Answer = {"index": 0, "text": text, "finish_reason": "length", "logprobs": None}
         if body.get("return_token_ids"):
             choice["token_ids"] = written
-        if body.get("prompt_logprobs") is not None:
-            choice["prompt_logprobs"] = [
-                None,
-                *(self._known(*pair, body["prompt_logprobs"]) for pair in pairs(ids[:read])),
-            ]
+        if (top := body.get("prompt_logprobs")) is not None:
+            choice["prompt_logprobs"] = [None, *known(self.read(ids[: read - 1]), ids[1:read], top)]
+        elif body.get("logprobs") and not body.get("echo"):
+            drawn_by = [float(row[token]) for row, token in zip(written_by, written, strict=True)]
+            choice["logprobs"] = {"tokens": [], "token_logprobs": drawn_by, "top_logprobs": []}
         if body.get("echo"):
-            rows = [None, *(self._known(*pair, body["logprobs"]) for pair in pairs(ids))]
+            rows = [None, *known(self.read(ids[:-1]), ids[1:], body["logprobs"])]
             by_id = self.names_ids and body.get("return_tokens_as_token_ids")
             name = "token_id:{}".format if by_id else lambda token: self.tokenizer.decode([int(token)])
             choice["logprobs"] = {
@@ -74,18 +86,35 @@ class Bigrams:
         usage = {"prompt_tokens": read, "completion_tokens": len(written), "total_tokens": len(ids)}
         return {"id": "cmpl-1", "object": "text_completion", "model": NAME, "choices": [choice], "usage": usage}
 
-    def _known(self, before: int, token: int, top: int) -> Answer:
-        row = self.reported[before]
-        return {str(each): {"logprob": float(row[each])} for each in {*np.argsort(-row)[:top].tolist(), token}}
+
+class Causal(Bigrams):
+    """A causal model of transformers; `keeps` is as for `Bigrams`."""
+
+    def __init__(self, model: Any, tokenizer: Any, keeps: int = ROOM) -> None:
+        super().__init__(tokenizer)
+        self.model, self.keeps = model.eval(), keeps
+
+    def after(self, ids: list[int]) -> Any:
+        return self.read(ids)[-1]
+
+    def read(self, ids: list[int]) -> Any:
+        import torch
+
+        with torch.no_grad():
+            return self.model(torch.tensor([ids])).logits[0].double().log_softmax(-1).numpy()
+
+
+def known(rows: Any, tokens: list[int], top: int) -> list[Answer]:
+    """Return what is told of each token: the likeliest ones in its place, and itself."""
+    return [
+        {str(each): {"logprob": float(row[each])} for each in {*np.argsort(-row)[:top].tolist(), token}}
+        for row, token in zip(rows, tokens, strict=True)
+    ]
 
 
 def normalized(scores: Any) -> Any:
     """Return log-probabilities of scores of the shape ``[before, token]``."""
     return scores - np.log(np.exp(scores).sum(1, keepdims=True))
-
-
-def pairs(ids: list[int]) -> list[tuple[int, int]]:
-    return list(itertools.pairwise(ids))
 
 
 class FaultyServer:

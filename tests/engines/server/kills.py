@@ -1,8 +1,9 @@
 """Kills sessions that start servers, and looks for what is left: ``python -m tests.engines.server.kills --kills 100``.
 
 Each session gates a model behind `fake.py`, whose children ignore SIGTERM and of which one is in a session of its own.
-At a random time pytest, a worker of xdist, the server or the program that guards it gets a signal. Afterwards no
-process may be left and no port held, and the session may only be green if it has a verdict for every gate.
+At a random time pytest, a worker of xdist, the server or the program that guards it (also while it ends the server)
+gets a signal. Afterwards no process may be left and no port held, and the session may only be green if it has a verdict
+for every gate.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WAYS = (
     ("pytest", signal.SIGKILL, 0), ("pytest", signal.SIGINT, 0), ("pytest", signal.SIGTERM, 0),
     ("server", signal.SIGKILL, 0), ("guard", signal.SIGKILL, 0), ("pytest", signal.SIGKILL, 2),
     ("worker", signal.SIGKILL, 2), ("server", signal.SIGTERM, 2), ("worker", signal.SIGTERM, 2),
-    ("pytest", signal.SIGINT, 2),
+    ("pytest", signal.SIGINT, 2), ("ending guard", signal.SIGKILL, 0),
 )  # fmt: skip
 LONGEST = 30.0  # seconds until nothing may be left
 
@@ -83,6 +84,12 @@ def apart_from(folder: Path) -> list[int]:
     return []
 
 
+def has_ended(folder: Path) -> bool:
+    """Return whether a server has been ended, of which the children ignore SIGTERM for five seconds."""
+    processes, ports = started(folder)
+    return bool(ports) and not command_of(processes[0])
+
+
 def sessions(folder: Path) -> dict[str, list[int]]:
     """Return pytest's process and those of xdist's workers, as far as they run."""
     found: dict[str, list[int]] = {"pytest": [], "worker": []}
@@ -118,6 +125,7 @@ def killed(python: str, folder: Path, way: tuple[str, signal.Signals, int], seco
         victims = {
             **sessions(folder),
             "guard": guards_of(folder),
+            "ending guard": guards_of(folder) if has_ended(folder) else [],
             "server": started(folder)[0][:1],
         }[target]
         time.sleep(0.02)
@@ -132,7 +140,7 @@ def killed(python: str, folder: Path, way: tuple[str, signal.Signals, int], seco
     until, left = time.monotonic() + LONGEST, ["?"]
     while left and time.monotonic() < until:
         processes, ports = started(folder)
-        if target == "guard" and victims:  # nobody else sees what has left the server's group
+        if "guard" in target and victims:  # nobody else sees what has left the server's group
             for apart in apart_from(folder):
                 processes.remove(apart)
                 with contextlib.suppress(ProcessLookupError):

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server runs these tests")
 
-from tests.engines.projects import Project, require_refusals
+from tests.engines.projects import Project, damaged, require_refusals, require_sampled_kl
 from tests.engines.server.conftest import entry_of
-from tests.engines.server.faulty import FaultyServer, changed_values
+from tests.engines.server.faulty import Causal, FaultyServer, changed_values
 
 PPL = "ppl_max: {model: MODEL, dataset: text, limit: 999999, max_length: 96, stride: 32}"
 QUICK = {"context": 642, "retries": 0, "timeout": 5}
@@ -270,3 +270,45 @@ def test_a_missing_package_says_what_to_install(project: Project, faulty: Faulty
     said = project.run([ppl()], {"served": entry_of(faulty.url)})
     assert project.status == 1
     assert "pip install 'pytest-lmgate[server]'" in said
+
+
+def test_a_sampled_divergence_from_transformers_finds_a_server_of_damaged_weights(
+    project: Project, faulty: FaultyServer, tokenizer: Any, files: Path
+) -> None:
+    model = load(files)
+    faulty.bigrams = Causal(model, tokenizer)
+    other = FaultyServer(tokenizer)
+    other.bigrams = Causal(damaged(model), tokenizer)
+    require_sampled_kl(
+        project,
+        "served",
+        "wrong",
+        {"served": entry_of(faulty.url, load=QUICK), "wrong": entry_of(other.url, load=QUICK)},
+    )
+    other.close()
+
+
+def test_a_server_that_cuts_prompts_while_it_writes_diverges_from_itself(
+    project: Project, faulty: FaultyServer, tokenizer: Any, files: Path
+) -> None:
+    model, models = load(files), {"served": entry_of(faulty.url, load=QUICK)}
+    how = "dataset: text, limit: 0.0001, max_new_tokens: 24"
+    gates = [f"self_kl_max: {{model: served, {how}}}"]
+    # What it writes is compared as it reads it, so that this gate needs the other one.
+    gates += [f"kl_max: {{model: float, reference: served, estimator: sampled, {how}}}"]
+    faulty.bigrams = Causal(model, tokenizer)
+    said = project.run(gates, models)
+    assert project.status == 0, said
+    faulty.bigrams = Causal(model, tokenizer, keeps=8)
+    said = project.run(gates, models)
+    assert project.status == 1, said
+    print(project.values)
+    own, reference = project.values.values()
+    assert own > 0.001
+    assert reference < 0.0001
+
+
+def load(files: Path) -> Any:
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(files / "float")

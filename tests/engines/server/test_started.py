@@ -206,7 +206,7 @@ def test_a_wrong_entry_is_an_error_that_names_its_key(
     assert message in said
 
 
-@pytest.mark.parametrize("way", WAYS[1::2], ids=str)
+@pytest.mark.parametrize("way", [*WAYS[1::2], WAYS[-1]], ids=str)
 def test_nothing_is_left_of_a_session_of_which_a_part_is_killed(project: Project, way: Any) -> None:
     write_project(project.folder, project.files / "float")
     happened, problem = killed(project.python, project.folder, way, random.uniform(0.5, 3))

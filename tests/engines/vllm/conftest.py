@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.projects import CONTEXT, Project, write_float_model
+from tests.engines.projects import CONTEXT, Project, damaged, write_float_model
 from tests.models.tiny import made_once
 
 
@@ -19,7 +19,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         from tests.models.zoo import build
 
-        _, tokenizer = write_float_model(folder / "float")
+        model, tokenizer = write_float_model(folder / "float")
+        damaged(model).save_pretrained(folder / "damaged")
+        tokenizer.save_pretrained(folder / "damaged")
         tokenizer.save_pretrained(folder / "small-heads")
         small = build("llama", vocab_size=320, max_position_embeddings=CONTEXT, hidden_size=64, num_attention_heads=4)
         small.save_pretrained(folder / "small-heads")

@@ -17,6 +17,7 @@ from tests.engines.projects import (
     ppl,
     require_kept,
     require_refusals,
+    require_sampled_kl,
     require_twins,
     twin_gates,
     watched,
@@ -73,6 +74,10 @@ def test_every_metric_is_that_of_the_float_model_and_is_kept(project: Project) -
     assert not any(map(is_running, processes))
 
     require_kept(project, gates, RUNNER)
+
+
+def test_a_sampled_divergence_from_transformers_finds_damaged_weights(project: Project) -> None:
+    require_sampled_kl(project, "vllm", "damaged", {"damaged": "{path: {files}/damaged, backend: vllm}"})
 
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
