@@ -372,9 +372,8 @@ def contents_of(entry: Entry, *, model: Path, tokenizer: Path, adapter: Path | N
     }
     unknown, paths = "", frozenset(map(str, files.values()))
     if spec.trust_remote_code:
-        imports = imports_of(Path(path) for path in sorted(paths) if path.endswith(".py"))
-        unknown = imports.unknown
-        if imports.packages:
+        packages, unknown = imports_of(Path(path) for path in sorted(paths) if path.endswith(".py"))
+        if packages:
             ingredients["installed packages"] = installed_packages()
     return Contents(ingredients, snapshot, paths, parts, entry, unknown)
 

@@ -10,6 +10,7 @@ import ast
 import functools
 import importlib.util
 import inspect
+import linecache
 import os
 import re
 import site
@@ -18,10 +19,10 @@ import sysconfig
 import types
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 # An address holds the version of these libraries, so their own code and objects are known by name.
 LIBRARIES = frozenset({"accelerate", "bitsandbytes", "numpy", "peft", "tokenizers", "torch", "torchao", "transformers"})
@@ -50,8 +51,7 @@ def home_of_file(file: str) -> str | None:
 
 
 @functools.cache
-def version_of(package: str) -> str:
-    """Return a package's installed version, or ``absent``."""
+def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -60,7 +60,7 @@ def version_of(package: str) -> str:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the installed versions of packages, or ``absent``, without importing them."""
-    return {package: version_of(package) for package in packages}
+    return {package: _version(package) for package in packages}
 
 
 @functools.cache
@@ -80,13 +80,22 @@ def _site_folders() -> tuple[str, ...]:
     return tuple(sorted((f"{each}{os.sep}" for each in folders), key=len, reverse=True))
 
 
+# Where code runs that computes, reads and writes; the rest of torch and PEFT is too much to look through.
 _RUNNING = re.compile(
-    r"transformers\.(models\..+\.(modeling|tokenization)_\w+|models\.auto\.\w+_auto|(modeling|tokenization)_\w+|activations"
-    r"|cache_utils|generation\.(utils|logits_process)|integrations\.\w+|masking_utils|pytorch_utils)$"
-    r"|peft\.(peft_model|tuners\.(tuners_utils|lora\.\w+))$|tokenizers$|torch\.nn\.(functional|modules\.\w+)$|torch(\.functional|\._tensor)?$"
+    r"(transformers(?!\.(pipelines|train|utils\.logging))|peft\.(peft_model|tuners\.(tuners_utils|lora))|tokenizers"
+    r"|torch\.nn\.(functional|modules))(\.|$)|torch(\.functional|\._tensor)?$"
 )
-# transformers puts the code that comes with a checkpoint here; it is hashed with the checkpoint's files.
-_CHECKPOINTS = "transformers_modules."
+# Most members are of these types and hold no code that Python wrote.
+_DULL = {
+    str,
+    int,
+    bool,
+    types.NoneType,
+    types.BuiltinFunctionType,
+    types.GetSetDescriptorType,
+    types.MethodDescriptorType,
+}
+_INNER = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.partialmethod: "func"}
 
 
 def find_patched_libraries() -> tuple[str, ...]:
@@ -97,14 +106,9 @@ def find_patched_libraries() -> tuple[str, ...]:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file and home_of_file(file) != name:  # its version does not tell of its code
             return (f"{name}, by importing it from {file}, which is not an installed package",)
-    found = {
-        f"{path} is {value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}": None
-        for name, module in sorted(sys.modules.items())
-        if _RUNNING.match(name) and isinstance(module, types.ModuleType)
-        for path, value in _code_in(name, module, module)
-        if not _is_librarys(value, module) and not str(value.__module__).startswith(_CHECKPOINTS)
-    }
-    return tuple(found)
+    modules = [(name, each) for name, each in sorted(sys.modules.items()) if _RUNNING.match(name)]
+    found = (each for name, module in modules for each in _foreign(name, module, module))
+    return tuple(dict.fromkeys(f"{path} is {code.__module__}.{code.__qualname__}" for path, code in found))
 
 
 def summarize(reasons: Sequence[str]) -> str:
@@ -113,45 +117,34 @@ def summarize(reasons: Sequence[str]) -> str:
     return ", ".join(reasons[:2]) + more
 
 
-def _code_in(path: str, value: Any, module: types.ModuleType, depth: int = 4) -> Iterator[tuple[str, Any]]:
-    """Yield functions and classes of a module, of its classes, and of its tables, such as that of attentions."""
-    value = getattr(value, "__func__", value.fget if isinstance(value, property) else value)
-    value = value.func if isinstance(value, functools.partialmethod) else value
-    if isinstance(value, types.FunctionType | type) or type(value).__module__ == "unittest.mock":
-        yield path, value
-    if value is module or (isinstance(value, type) and value.__module__ == module.__name__):
-        held: Any = vars(value)
-    elif isinstance(value, tuple):
-        held = dict(enumerate(value))
-    elif type(value) in (dict, OrderedDict):  # hooks on all modules are in the latter
-        held = value
-    else:  # a lazy table, whose items() would import what they name, keeps what was added to it in a plain one
-        added = {} if isinstance(value, type | types.ModuleType) else getattr(value, "__dict__", {})
-        held = {key: added[key] for key in ("_extra_content", "_local_mapping") if key in added}
+def _foreign(path: str, value: Any, module: types.ModuleType, depth: int = 4) -> Iterator[tuple[str, Any]]:
+    """Yield the functions and classes in a module, its classes and its tables that are not a library's."""
+    value = getattr(value, _INNER[type(value)]) if type(value) in _INNER else value
+    code = value if isinstance(value, types.FunctionType | type) else type(value)
+    known = (code is not value and is_library(code.__module__)) or _is_librarys(code, module)
+    if not known or code.__module__ == "unittest.mock":
+        yield path, code
+    if type(value) in (dict, OrderedDict, tuple):  # hooks on all modules are in an OrderedDict
+        held = dict(enumerate(value)) if isinstance(value, tuple) else value
+    elif value is module or (value is code and code.__module__ == module.__name__ and isinstance(code, type)):
+        held = vars(value)
+    else:  # a lazy table, whose items() would import what they name, keeps what was added to it in an attribute
+        held = getattr(value, "__dict__", {}) if isinstance(value, MutableMapping) else {}
     for key, member in list(held.items()) if depth else ():
-        if key != "__builtins__":
-            yield from _code_in(f"{path}.{key}", member, module, depth - 1)
+        if key != "__builtins__" and type(member) not in _DULL:
+            yield from _foreign(f"{path}.{key}", member, module, depth - 1)
 
 
-def _is_librarys(value: Any, module: types.ModuleType) -> bool:
+def _is_librarys(code: Any, module: types.ModuleType) -> bool:
     """Whether a function or class in `module` is a library's, or of a package that the module's source names."""
-    if type(value).__module__ == "unittest.mock":
-        return False
-    if isinstance(value, type):
-        files = [getattr(sys.modules.get(value.__module__), "__file__", None) or value.__module__]
+    if isinstance(code, type):
+        files = [getattr(sys.modules.get(code.__module__), "__file__", None) or code.__module__]
     else:  # a decorator hides the function that it calls
-        functions = (value, inspect.unwrap(value))
-        files = [each.__code__.co_filename for each in functions if isinstance(each, types.FunctionType)]
-    homes = [home_of_file(file) for file in files if file[0] != "<" and os.sep in file]  # some are written at run time
-    return all(home == STANDARD_LIBRARY or is_library(home) or (home and _names(module, home)) for home in homes)
-
-
-@functools.cache
-def _names(module: types.ModuleType, package: str) -> bool:
-    try:
-        return package in Path(str(module.__file__)).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return False
+        files = [each.__code__.co_filename for each in (code, inspect.unwrap(code)) if hasattr(each, "__code__")]
+    homes = {home_of_file(file) for file in files if file[0] != "<" and os.sep in file}  # some are written at run time
+    homes = {home for home in homes if home != STANDARD_LIBRARY and not is_library(home)}
+    source = linecache.getlines(str(module.__file__)) if homes else []
+    return all(home and any(home in line for line in source) for home in homes)
 
 
 # These import or run code under a name that only a run tells.
@@ -161,15 +154,13 @@ _COMPUTED = frozenset(
 )  # fmt: skip
 
 
-class Imports(NamedTuple):
-    """What Python files import."""
+def imports_of(files: Iterable[Path]) -> tuple[bool, str]:
+    """Look at what Python files import, without running them; a package that is not installed cannot run.
 
-    packages: bool  # whether they import an installed package other than the libraries
-    unknown: str  # why the files do not identify the code that runs; empty if they do
-
-
-def imports_of(files: Iterable[Path]) -> Imports:
-    """Return what Python files import, without running them; a package that is not installed cannot run."""
+    Returns:
+        Whether they import installed packages other than the libraries, and why the files do not identify the code
+        that runs; empty if they do.
+    """
     packages = False
     for file in files:
         try:
@@ -177,21 +168,20 @@ def imports_of(files: Iterable[Path]) -> Imports:
                 warnings.simplefilter("ignore")  # escapes in texts, which are errors in a session under -W error
                 nodes = [*ast.walk(ast.parse(file.read_bytes()))]
         except (OSError, SyntaxError, ValueError, RecursionError) as error:
-            return Imports(packages, f"{file.name} cannot be read as Python: {error}")
-        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-        names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-        for called in (getattr(node, "id", getattr(node, "attr", None)) for node in nodes):
+            return packages, f"{file.name} cannot be read as Python: {error}"
+        for node in nodes:
+            called = getattr(node, "id", getattr(node, "attr", None))
             if called in _COMPUTED:
-                return Imports(packages, f"{file.name} imports by {called}, with a name that is computed at run time")
-        for name in {name.partition(".")[0] for name in names}:
-            if is_library(name):
-                continue
-            if not (places := _places(name)):
-                continue
-            if not all(map(home_of_file, places)):
-                return Imports(packages, f"{file.name} imports {name}, which is not an installed package")
-            packages = True
-    return Imports(packages, "")
+                return packages, f"{file.name} imports by {called}, with a name that is computed at run time"
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [str(node.module)]
+            for name in {name.partition(".")[0] for name in names if not is_library(name)}:
+                places = _places(name)
+                if not all(map(home_of_file, places)):
+                    return packages, f"{file.name} imports {name}, which is not an installed package"
+                packages |= bool(places)
+    return packages, ""
 
 
 def _places(name: str) -> list[str]:
@@ -199,6 +189,4 @@ def _places(name: str) -> list[str]:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # a module that the session made, without a file
         return ["nowhere"]
-    if spec is None:
-        return []
-    return [spec.origin] if spec.has_location and spec.origin else [*(spec.submodule_search_locations or ["nowhere"])]
+    return [] if spec is None else [*(spec.submodule_search_locations or [spec.origin or "nowhere"])]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_lmgate.identity.code import STANDARD_LIBRARY, Imports, home_of_file, imports_of, is_library, versions
+from pytest_lmgate.identity.code import STANDARD_LIBRARY, home_of_file, imports_of, is_library, versions
 
 
 def test_versions_are_those_installed_and_absent_packages_are_said_to_be() -> None:
@@ -59,19 +59,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         each.cache_clear()
 
 
-def _found(folder: Path, code: str | None = None) -> Imports:
+def _found(folder: Path, code: str | None = None) -> tuple[bool, str]:
     if code is not None:
         (folder / "model" / "modeling.py").write_text(code)
     return imports_of(sorted((folder / "model").glob("*.py")))
 
 
 def test_code_that_imports_libraries_and_its_own_files_is_known(folder: Path) -> None:
-    assert _found(folder) == Imports(packages=False, unknown="")
-    assert _found(folder, "import json, torch.nn\nfrom .configuration import x\n") == Imports(False, "")
+    assert _found(folder) == (False, "")
+    assert _found(folder, "import json, torch.nn\nfrom .configuration import x\n") == (False, "")
 
 
 def test_code_that_imports_an_installed_package_counts_by_all_that_is_installed(folder: Path) -> None:
-    assert _found(folder, "import gadget\nfrom gadget import x\n") == Imports(packages=True, unknown="")
+    assert _found(folder, "import gadget\nfrom gadget import x\n") == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -89,22 +89,20 @@ def test_code_that_imports_an_installed_package_counts_by_all_that_is_installed(
     ],
 )
 def test_code_that_no_file_or_package_tells_of_is_unknown(folder: Path, code: str, unknown: str) -> None:
-    assert _found(folder, code).unknown.startswith(unknown)
+    assert _found(folder, code)[1].startswith(unknown)
     names = "".join(f"name{index} = {index}\n" for index in range(300))
-    assert _found(folder, names + "x = '\\d'\n" + code).unknown.startswith(unknown)
+    assert _found(folder, names + "x = '\\d'\n" + code)[1].startswith(unknown)
 
 
 def test_code_that_imports_a_module_made_by_the_session_is_unknown(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "made_up", types.ModuleType("made_up"))
-    assert _found(folder, "import made_up\n").unknown.startswith(
-        "modeling.py imports made_up, which is not an installed"
-    )
+    assert _found(folder, "import made_up\n")[1].startswith("modeling.py imports made_up, which is not an installed")
 
 
 def test_a_package_that_is_absent_cannot_run(folder: Path) -> None:
-    assert _found(folder, "try:\n    import no_such_module\nexcept ImportError:\n    pass\n").unknown == ""
+    assert _found(folder, "try:\n    import no_such_module\nexcept ImportError:\n    pass\n")[1] == ""
 
 
 def test_nothing_is_imported_to_find_out(folder: Path) -> None:
