@@ -31,6 +31,7 @@ class Shape:
         self.parts: dict[str, Shape] = {}
         self.element: Shape | None = None
         self.constants: list[Any] = []
+        self.tried = 0  # how many of the usual constants were tried, where it is looked up in a table
 
     def value(self, drawn: random.Random, row: int) -> Any:
         if self.parts:
@@ -102,6 +103,10 @@ def _walk(node: nodes.Node, found: dict[str, Shape], bound: set[str]) -> None:
         listed, sought = node.node.node, _shape(node.args[0], found, bound)
         if isinstance(listed, nodes.List) and sought is not None:
             sought.constants += _constants(listed)
+    if isinstance(node, nodes.Sub) and isinstance(node.right, nodes.Const):
+        number = _shape(node.left, found, bound)
+        if number is not None and not number.constants:
+            number.constants = [1, 2]
     if isinstance(node, nodes.Getitem):
         index = _shape(node.arg, found, bound)
         if index is not None and not index.constants:
@@ -177,10 +182,18 @@ def fitting(
                 cause = cause.__cause__
             name = _lacking(cause)
             held = next((column for column in found if any(row.get(column) == name for row in rows)), None)
-            if name is not None and name not in found and held is None and " " not in name.strip():
+            is_column = name is not None and name not in found and " " not in name.strip()
+            if is_column and (held is None or drawn.random() < 0.5):  # a value may be called as a column is
+                assert name is not None
                 if last in found and "string indices" in str(cause):
                     found[last].parts.setdefault(name, Shape())
                 found[name], last = Shape(), name
+                continue
+            if held is not None and drawn.random() < 0.7:
+                shape = found[held]
+                shape.parts, shape.element = {}, None
+                shape.constants = list(_CONSTANTS[shape.tried % _LOOKED_UP])
+                shape.tried += 1
                 continue
             _mutate(found, config.get("doc_to_target"), str(cause), held or last, constants, drawn)
     raise AssertionError
@@ -236,8 +249,9 @@ def _lacking(error: BaseException) -> str | None:
     return None
 
 
+_LOOKED_UP = 9  # of these are looked up in tables
 _CONSTANTS: tuple[list[Any], ...] = (
-    [0, 1], ["0", "1"], ["1", "2"], ["A", "B"], [1, 2], [0.5, 1.5], [True, False], ["yes", "no"], ["True", "False"],
+    ["A", "B"], [0, 1], [1, 2], ["1", "2"], ["0", "1"], [0.5, 1.5], [True, False], ["yes", "no"], ["True", "False"],
     ["['a cat', 'a dog', 'a log', 'a mat']"], ["{'a': 'a cat'}"], [[0], [1]], [["a cat"], ["a dog"]],
     ["#### 7", "#### 42"],
     [{"text": ["a cat", "a dog"], "label": ["A", "B"]}], [{"text": ["a cat"], "answer_start": [0]}], ["2020-01-02"],

@@ -125,6 +125,7 @@ def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
                 metrics = [metric for metric in metrics if metric not in lost]
                 own_code += lost
                 right = right if metrics else _gold(task, each, choices, several)
+            after = {following.removesuffix(choice) for (_, following), choice in zip(asked, choices, strict=False)}
             choices, right = _distinct(each, choices, right) if not several else (choices, right)
         except DataError as error:
             unjudgeable.append(str(error))
@@ -132,12 +133,10 @@ def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
         row: dict[str, Any] = {"id": each.id}
         if several:
             row |= {"question": [prompt for prompt, _ in asked], "target": str(asked[0][1]), "choices": choices}
-            delimiters.add("")
+            after = {""}
         else:
             row |= {"messages" if chat else "question": asked[0][0], "choices": choices}
-            delimiters |= {
-                following.removesuffix(choice) for (_, following), choice in zip(asked, choices, strict=False)
-            }
+        delimiters |= after
         row["answer"] = right[0] if len(right) == 1 else right
         rows.append(row)
         judged.append(each)

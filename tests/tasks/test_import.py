@@ -371,6 +371,13 @@ def test_a_damaged_row_is_named_by_check(project: Path, tasks: Path, run: Any) -
         app(["import", "quiz", "--include-path", str(tasks), "--check"], standalone_mode=False)
 
 
+def test_a_choice_that_stands_there_twice_is_left_out(project: Path, tasks: Path, run: Any) -> None:
+    write_task(tasks, "quiz", [*ROWS, {**ROWS[0], "c": ["b", "b", "a"], "a": 2}], **CHOICE)
+    assert run("quiz", "--include-path", str(tasks))["rows"] == 5
+    last = json.loads((project / "data" / "quiz.jsonl").read_text().splitlines()[-1])
+    assert (last["choices"], last["answer"]) == (["b", "a"], 1)
+
+
 def test_rows_on_which_no_model_could_be_right_are_left_out_on_request(project: Path, tasks: Path, run: Any) -> None:
     write_task(tasks, "quiz", [*ROWS, {**ROWS[0], "a": 7}], **CHOICE)
     found = run("quiz", "--include-path", str(tasks), "--skip-rows")
