@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 MODULES = [
     HERE / name
     for name in (
+        "cli/test_fix.py",
         "cli/test_measure.py",
         "docs/test_pages.py",
         "windows/test_rows.py",

@@ -23,6 +23,7 @@ from pytest_lmgate.cli.baseline import baseline
 from pytest_lmgate.cli.bisect import bisect
 from pytest_lmgate.cli.cache import cache
 from pytest_lmgate.cli.calibrate import calibrate
+from pytest_lmgate.cli.fix import fix
 from pytest_lmgate.cli.init import init
 from pytest_lmgate.cli.measure import measure, why
 from pytest_lmgate.cli.project import check, doctor, markers, schema
@@ -43,7 +44,7 @@ def version(
         raise typer.Exit
 
 
-for command in (bisect, calibrate, check, compare, history, init, measure, why, report, doctor, markers, schema):
+for command in (bisect, calibrate, check, compare, fix, history, init, measure, why, report, doctor, markers, schema):
     app.command()(command)
 app.command("import")(import_task)
 app.add_typer(cache, name="cache")

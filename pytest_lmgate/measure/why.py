@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.engines.transformers.hybrids import By, Hybrids
 
 _LEVEL = 0.05  # of naming any layer of an undamaged model by its noise, shared by all (Bonferroni)
-_SMALLEST = 1e-7  # nats: what rounding alone makes of float32 models
+SMALLEST = 1e-7  # nats: what rounding alone makes of float32 models
 _OUTLIER, _TWICE = 6.5, math.log(2)
 _PROBE = 2000  # tokens from which the speed is known
 _SAMPLE = 100_000  # characters from which the length of a token is known
@@ -114,7 +114,7 @@ def why(
         costs.append(PartCost(part.name, damaged.mean(damaged.kl), found.mean(found.kl - healed.kl), ratio))
     bounds = [each.cost.bounds(1 - _LEVEL / len(costs)) for each in costs]
     least = [None if each is None else each.lower for each in bounds]
-    named = standing_out([each.cost.mean for each in costs], least, smallest=_SMALLEST)
+    named = standing_out([each.cost.mean for each in costs], least, smallest=SMALLEST)
     parts = tuple(replace(cost, stands_out=index in named) for index, cost in enumerate(costs))
     figures = divergence(found, signature=whole.signature).placed(model=q.name, reference=p.name, dataset=text.name)
     return Why(figures, parts, time.monotonic() - started)

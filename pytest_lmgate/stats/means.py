@@ -194,11 +194,32 @@ def _skewness_of_mean(residuals: Floats, n: Floats) -> float:
     n^2)^(3/2)``. If all three agree in sign the smallest counts, else 0: at most 3 points are lost, and skewed damage
     is still detected (benchmarks/decisions.py).
     """
-    carried = float((n**3).sum() / (n**2).sum() ** 1.5)
-    estimates = [skewness(residuals) / math.sqrt(len(n)), *(carried * skewness(residuals / n**q) for q in (0.5, 1.0))]
+    estimates = _skewness_estimates(residuals, n)
     if min(estimates) <= 0 <= max(estimates):
         return 0.0
     return min(estimates, key=abs)
+
+
+def _skewness_estimates(residuals: Floats, n: Floats) -> list[float]:
+    carried = float((n**3).sum() / (n**2).sum() ** 1.5)
+    return [skewness(residuals) / math.sqrt(len(n)), *(carried * skewness(residuals / n**q) for q in (0.5, 1.0))]
+
+
+def cautious_upper(sums: Floats, counts: Ints, noise: ClusteredMean, confidence: float) -> float:
+    """Return an upper bound of a mean that is wide enough where few clusters lose much.
+
+    The bound of `ClusteredMean` takes the smallest of three estimates of the skewness, since a comparison of two models
+    has symmetric noise as a rule. A divergence is 0 or more, and skewed: this is Hall's bound with the largest of the
+    three (benchmarks/fix.py).
+
+    Raises:
+        ValueError: The noise is not known.
+    """
+    if noise.stderr is None or noise.df is None:
+        raise ValueError("expected a mean with a known noise")
+    plain, residuals, n = _without_noise(sums, counts)
+    largest = max(0.0, *_skewness_estimates(residuals / np.sqrt(1 - n / plain.n), n))
+    return noise.mean - hall(-t_quantile(confidence, noise.df), largest) * noise.stderr
 
 
 def skewness(x: Floats) -> float:

@@ -68,11 +68,11 @@ class PartSize:
 
     Attributes:
         bytes: Of its stored tensors, in the reference and in the candidate.
-        matrices: Numbers in its matrices, as the reference has them: what a quantizer may round.
+        matrices: Numbers in the reference's matrices, which a quantizer may round, and their bytes.
     """
 
     bytes: tuple[int, int]
-    matrices: int
+    matrices: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -155,16 +155,17 @@ class Hybrids:
     def size(self, part: Part | None = None) -> PartSize:
         """Return what a part weighs, or the whole; tensors that several modules share count once."""
         ours, theirs = (self._tensors(model, part) for model in self._models)
-        matrices = sum(each.numel() for each in ours if each.ndim >= 2 and each.is_floating_point())
-        return PartSize((_bytes(ours), _bytes(theirs)), matrices)
+        matrices = [each for each in ours if each.ndim >= 2]
+        return PartSize((_bytes(ours), _bytes(theirs)), (sum(each.numel() for each in matrices), _bytes(matrices)))
 
     def linear(self, part: Part) -> list[str]:
-        """Return the paths of the modules of a part that have a matrix, such as linear layers and embeddings."""
+        """Return the paths of the linear layers of a part, of fused experts that of all of them."""
         found, model = [], self._models[0]
         for path in part.paths:
             for name, module in model[path].named_modules(prefix=path):
                 weight = getattr(module, "weight", None)
-                if isinstance(weight, Tensor) and weight.ndim >= 2 and self._owner(name) == path:
+                is_linear = isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(module, nn.Embedding)
+                if (is_linear or (name == path and part.kind == "experts")) and self._owner(name) == path:
                     found.append(name)
         return found
 

@@ -93,7 +93,8 @@ def test_sizes_of_the_parts_add_up_to_the_models():
     whole = found.size()
     sizes = [found.size(part) for part in found.parts]
     assert tuple(map(sum, zip(*(each.bytes for each in sizes), strict=True))) == whole.bytes
-    assert sum(each.matrices for each in sizes) == whole.matrices > 0
+    assert tuple(map(sum, zip(*(each.matrices for each in sizes), strict=True))) == whole.matrices
+    assert whole.matrices[1] == 4 * whole.matrices[0] > 0
 
 
 def requests_of(rows: list[Any]) -> Requests:

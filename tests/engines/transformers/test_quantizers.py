@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 import torch
 import yaml
 
+from pytest_lmgate.engines.base import Model
 from pytest_lmgate.engines.checkpoints import open_checkpoint
 from pytest_lmgate.engines.transformers.head import Scorer, prove_head
+from pytest_lmgate.engines.transformers.hybrids import Hybrids
 from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, quiet
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from tests.engines.transformers.measuring import measure_nll
 from tests.models.zoo import build, documents, naive_nll, sliding, word_tokenizer
 
@@ -106,3 +110,26 @@ def test_the_outliers_of_int8_do_not_depend_on_the_batch(folder: Path) -> None:
 
     assert all_at_once == pytest.approx(one, rel=1e-5, abs=1e-5)
     assert "the numbers of a row depend on the other rows of its batch" in said[0]
+
+
+def test_layers_of_the_recipe_of_lmgate_fix_are_left_alone_and_the_model_is_the_composed_one(folder: Path) -> None:
+    original, quantized = load(folder, ""), load(folder, NF4)
+    models = [Model(name=name, open=lambda: None, content={"name": name}) for name in ("p", "q")]  # type: ignore[arg-type,return-value]
+    runners = [TransformersRunner(each, 64) for each in (original, quantized)]
+    hybrids = Hybrids(models[0], models[1], (runners[0], runners[1]), by="group")
+    kept = [part for part in hybrids.parts if part.name in ("model.layers.0 down", "model.layers.1 qkv")]
+    skipped = [name for part in (*kept, *hybrids.unchanged) for name in hybrids.linear(part)]
+    assert "lm_head" in skipped
+
+    real = load(folder, f"{NF4[:-1]}, llm_int8_skip_modules: {json.dumps(skipped)}}}")
+
+    is_plain = {name: type(module) is torch.nn.Linear for name, module in real.model.named_modules() if "proj" in name}
+    assert {name for name, plain in is_plain.items() if plain} == {name for name in skipped if "proj" in name}
+    runner = hybrids.model(*kept, healed=True).open()
+    assert isinstance(runner, TransformersRunner)
+    ids = torch.arange(4, 40)[None]
+    with torch.inference_mode():
+        torch.testing.assert_close(real.model(ids).logits, runner.loaded.model(ids).logits, rtol=0, atol=0)
+        assert not torch.equal(real.model(ids).logits, quantized.model(ids).logits)
+    sizes = [hybrids.size(part) for part in kept]
+    assert all(each.bytes[0] > 4 * each.bytes[1] for each in sizes)  # 32 bits in place of 4, and scales

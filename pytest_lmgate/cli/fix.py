@@ -1,0 +1,258 @@
+"""``lmgate fix``: the layers of a quantized model to keep as they were so that its gate passes, and their recipe."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
+from pytest_lmgate.errors import ConfigError, LmgateError
+
+if TYPE_CHECKING:
+    from pytest_lmgate.judge.fix import Fix, Judged, Limit
+    from pytest_lmgate.settings.file import Project
+
+_BAR = 30  # characters
+# The tensors of a GGUF that a group of a block has, as regular expressions: gguf-py/gguf/constants.py of llama.cpp.
+_GGUF = {
+    "block": "",
+    "qkv": "attn_[qkv]",
+    "o": "attn_output",
+    "up": r"ffn_(gate|up)(_shexp)?\.weight",
+    "down": r"ffn_down(_shexp)?\.weight",
+    "experts": "ffn_(gate|up|gate_up|down)_exps",
+}
+_GGUF_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+
+def fix(
+    candidate: Annotated[str, typer.Argument(help="Model whose gate fails: a name of lmgate.yaml or a path.")],
+    dataset: Annotated[str, typer.Argument(help="Dataset, named as in the gate.")],
+    against: Annotated[str, typer.Option(help="The original of the model.")],
+    gate: Annotated[str | None, typer.Option(help="Gate of lmgate.yaml, by its id (default: the only one).")] = None,
+    kl: Annotated[float | None, typer.Option(help="Without a gate: the highest mean KL, nats per token.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Most extra bytes, as in +5%.")] = None,
+    bits: Annotated[
+        float | None, typer.Option(help="Bits of a number of the candidate, if it stores rounded numbers as floats.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens that the search reads at most.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split into rows to search and rows to prove.")] = 0,
+    write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the recipe as YAML.")] = None,
+    config: ConfigOption = None,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    offline: OfflineOption = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the layers to keep in the original's precision so that a gate passes, and prove it on other rows.
+
+    One half of the rows is searched. The other half judges the composed model by the gate's rule. Exit code 1 if it
+    does not pass, or if no set within the budget does.
+    """
+    most = _share(budget)
+    if bits is not None and not 0 < bits < 32:
+        raise typer.BadParameter(f"--bits: expected a number above 0 and below 32, got {bits:g}")
+    from pytest_lmgate.cli.measure import measuring
+    from pytest_lmgate.judge.fix import fix as found_by
+
+    with measuring(config=config, cache=cache, device=device, offline=offline) as session:
+        names = [session.named(each) for each in (candidate, against, dataset)]
+        limit, label = _limit(session.project, names, gate, kl)
+        found = found_by(session.evaluator, *names, limit=limit, budget=most, tokens=tokens, bits=bits, seed=seed)
+        dtype = session.evaluator.resolver.model(names[1]).dtype
+    made = recipe(found, _GGUF_TYPES.get(dtype, "f16")) if found.proof is not None else None
+    lines = [f"{names[0]} against {names[1]} on {names[2]}: {label}", *_lines(found, names[1])]
+    if made is not None:
+        written = _yaml(made)
+        if write is not None:
+            write.write_text(written, encoding="utf-8")
+        lines += ["", *([f"written to {write}"] if write is not None else written.splitlines())]
+    show(_data(found, names, label, made), "\n".join(lines), as_json=as_json)
+    if found.chosen is not None and (found.proof is None or found.proof.outcome != "pass"):
+        raise typer.Exit(1)
+
+
+def _share(budget: str | None) -> float | None:
+    if budget is None:
+        return None
+    match = re.fullmatch(r"\+?(\d+(?:\.\d+)?)%", budget.strip())
+    if match is None or float(match[1]) == 0:
+        raise typer.BadParameter(f"--budget: expected a percentage above 0 such as +5%, got {budget!r}")
+    return float(match[1]) / 100
+
+
+def _limit(project: Project, names: list[str], gate: str | None, kl: float | None) -> tuple[Limit, str]:
+    """Return what to reach, and its name: the gate that is asked for, the only one that fits, or a KL."""
+    from pytest_lmgate.cli.calibrate import find_gate
+    from pytest_lmgate.judge.fix import CONFIDENCE, Limit
+    from pytest_lmgate.settings.file import read_gates
+    from pytest_lmgate.settings.requests import Protocol
+
+    candidate, reference, dataset = names
+    if kl is not None:
+        if gate is not None or not 0 < kl < math.inf:
+            raise typer.BadParameter(f"--kl: expected a finite number above 0, and no --gate; got {kl:g}")
+        return Limit("kl", kl, CONFIDENCE, Protocol()), f"KL of at most {kl:g}"
+    if gate is not None:
+        if project.file is None:
+            raise ConfigError(f"{project.origin}; --gate needs a gate of an lmgate.yaml: or give --kl")
+        entry, label = find_gate(project.file, gate)
+        return Limit.of(entry.gate, candidate, dataset, reference), label
+    found = []
+    for each in read_gates(project.file)[0] if project.file else []:
+        try:
+            found.append((Limit.of(each.gate, candidate, dataset, reference), each.gate.label))
+        except LmgateError:
+            continue
+    if len(found) != 1:
+        listed = ", ".join(label for _, label in found) or "none"
+        raise ConfigError(
+            f"expected one gate of lmgate.yaml (kl_max, ppl_max or no_regression of ppl) on {candidate!r}, {dataset!r} "
+            f"and {reference!r}, got {listed}: name it by --gate, or give the highest KL by --kl"
+        )
+    return found[0]
+
+
+def _lines(found: Fix, reference: str) -> list[str]:
+    from pytest_lmgate.report.text import counted, table
+
+    limit, first = found.limit, found.tried[0].judged
+    lines = [
+        f"searched {counted(found.rows[0], 'row')} ({first.value.n:,} tokens), kept {counted(found.rows[1], 'row')} "
+        f"for the proof; {limit_words(limit, first)}",
+        "",
+    ]
+    if found.chosen is None:
+        return [*lines, f"It passes already: {_words(limit, first)}. There is nothing to fix."]
+    frontier = sorted(found.tried, key=lambda each: (each.extra, -each.kl))
+    largest = max(each.kl for each in frontier)
+    rows = [
+        (
+            f"+{100 * each.extra / found.size:.1f}%",
+            str(len(each.kept)),
+            f"{each.kl:.3g}",
+            _shown(limit, each.judged, each.judged.upper),
+            "passes" if each.judged.outcome == "pass" else "",
+            ("█" * round(_BAR * each.kl / largest) if largest > 0 else "") + (" <" if each is found.chosen else ""),
+        )
+        for each in frontier
+    ]
+    lines += table(("extra bytes", "groups", "KL", "at most", "", " "), rows, names=(), left=("", " "))
+    chosen = found.chosen
+    extra = f"+{100 * chosen.extra / found.size:.1f}% ({chosen.extra:,} bytes)"
+    if not found.is_within_budget:
+        return [
+            *lines,
+            "",
+            f"No set within +{100 * (found.budget or 0):.3g}% passes. The smallest that does costs {extra}.",
+        ]
+    lines += ["", f"Keep {counted(len(chosen.kept), 'group')} as in {reference}, {extra}:"]
+    kept = [found.groups[index] for index in chosen.kept]
+    parts = [(each.part.name, f"+{100 * each.extra / found.size:.2f}%", f"{each.cost:.3g}") for each in kept]
+    lines += table(("group", "bytes", "KL alone"), parts, names=("group",))
+    assert found.proof is not None
+    lines += [
+        "",
+        f"{found.proof.outcome.upper()} on {counted(found.rows[1], 'other row')}: {_words(limit, found.proof)}.",
+    ]
+    if found.proof.outcome == "inconclusive":
+        lines.append(needed_words(found))
+    return lines
+
+
+def needed_words(found: Fix) -> str:
+    """Say how many rows would decide."""
+    proof = found.proof
+    if proof is None or proof.needed is None:
+        return "No number of rows like these would settle it: the value is at the limit."
+    rows = math.ceil(found.rows[1] * proof.needed / proof.value.n)
+    return f"About {rows:,} rows for the proof would settle it, twice as many in all, or a larger margin."
+
+
+def limit_words(limit: Limit, judged: Judged) -> str:
+    return f"the limit is {_shown(limit, judged, judged.limit)}"
+
+
+def _words(limit: Limit, judged: Judged) -> str:
+    value = _shown(limit, judged, judged.value.mean)
+    if not math.isfinite(judged.upper):
+        return f"{value}, with too few rows for a bound"
+    return f"{value}, at most {_shown(limit, judged, judged.upper)} at {100 * limit.confidence:g}%"
+
+
+def _shown(limit: Limit, judged: Judged, nats: float) -> str:
+    if limit.metric == "kl":
+        return f"KL {nats:.3g}"
+    value = math.exp(min(nats, 700.0))
+    return f"perplexity {value:.5g}" if limit.metric == "ppl" else f"perplexity {100 * (value - 1):+.3g}%"
+
+
+def recipe(found: Fix, gguf_type: str) -> dict[str, Any]:
+    """Return what to tell each quantizer, so that it leaves the chosen layers, and those that it had left, alone."""
+    assert found.chosen is not None
+    parts = [found.groups[index].part for index in found.chosen.kept]
+    patterns = [rf"blk\.{part.block}\.{_GGUF[part.kind]}={gguf_type}" for part in parts if part.kind in _GGUF]
+    tensors = [f"--tensor-type {shlex.quote(pattern)}" for pattern in patterns]
+    if any(part.kind == "head" or part.name == "embeddings and head" for part in parts):
+        tensors.append(f"--output-tensor-type {gguf_type}")
+    if any(part.kind == "embeddings" for part in parts):
+        tensors.append(f"--token-embedding-type {gguf_type}")
+    return {
+        "bitsandbytes": {"llm_int8_skip_modules": list(found.linear)},
+        "llm-compressor": {"ignore": list(found.linear)},
+        "torchao": {"fqn_to_config": dict.fromkeys(found.linear)},
+        "modelopt": {"quant_cfg": [{"quantizer_name": f"{name}.*", "enable": False} for name in found.linear]},
+        "llama.cpp": {"llama-quantize": " ".join(tensors)},
+    }
+
+
+_HINTS = {
+    "bitsandbytes": "BitsAndBytesConfig of transformers",
+    "llm-compressor": "QuantizationModifier, GPTQModifier",
+    "torchao": "FqnToConfig; add _default: with your config",
+    "modelopt": "put these entries last in the list of your config",
+    "llama.cpp": "options of llama-quantize",
+}
+
+
+def _yaml(made: dict[str, Any]) -> str:
+    import yaml
+
+    return "".join(
+        f"# {_HINTS[tool]}\n{yaml.safe_dump({tool: what}, sort_keys=False, width=10**6)}" for tool, what in made.items()
+    )
+
+
+def _data(found: Fix, names: list[str], label: str, made: dict[str, Any] | None) -> dict[str, Any]:
+    def judged(each: Judged | None) -> dict[str, Any] | None:
+        if each is None:
+            return None
+        value = {"mean": each.value.mean, "stderr": each.value.stderr, "upper": each.upper, "limit": each.limit}
+        return {"verdict": each.outcome, "nats": value, "tokens": each.value.n, "needed": each.needed}
+
+    def tried(each: Any) -> dict[str, Any]:
+        kept = [found.groups[index].part.name for index in each.kept]
+        return {"kept": kept, "extra_bytes": each.extra, "kl": each.kl, "search": judged(each.judged)}
+
+    return {
+        "candidate": names[0],
+        "reference": names[1],
+        "dataset": names[2],
+        "gate": label,
+        "metric": found.limit.metric,
+        "rows": {"search": found.rows[0], "proof": found.rows[1]},
+        "bytes": found.size,
+        "budget": found.budget,
+        "groups": [{"group": each.part.name, "kl": each.cost, "extra_bytes": each.extra} for each in found.groups],
+        "frontier": [tried(each) for each in found.tried],
+        "passes_already": found.chosen is None,
+        "chosen": None if found.chosen is None else tried(found.chosen),
+        "within_budget": found.is_within_budget,
+        "proof": judged(found.proof),
+        "recipe": made,
+    }

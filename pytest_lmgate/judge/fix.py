@@ -1,0 +1,404 @@
+"""`lmgate fix`: which parts of a candidate to keep in the reference's precision so that its gate passes, and the proof.
+
+The search reads one half of the rows. It measures what each part costs, chooses the set with the fewest extra bytes
+whose remaining costs are within what the gate allows (a knapsack), measures the composed model, corrects the allowance
+by what came out, and goes on until no smaller set passes. The set is then judged on the other half, which the search
+never read: the best of many sets on some rows looks better there than it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from pytest_lmgate.arrays import Floats, Ints
+from pytest_lmgate.data.corpus import Corpus, looks_like_documents
+from pytest_lmgate.engines.base import Model
+from pytest_lmgate.errors import ConfigError, DataError, ModelError
+from pytest_lmgate.judge.result import Outcome
+from pytest_lmgate.measure.divergence import Divergences
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.measurement import planned_windows
+from pytest_lmgate.measure.why import SMALLEST, characters_per_token, require_parts, shortened
+from pytest_lmgate.metrics.divergence import DivergenceStatistics
+from pytest_lmgate.settings.gates import Gate, LimitGate
+from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.stats.comparison import needed
+from pytest_lmgate.stats.means import MIN_BLOCKS, ClusteredMean, cautious_upper, score_quantile
+from pytest_lmgate.windows.protocols import beginning
+
+if TYPE_CHECKING:
+    from pytest_lmgate.engines.transformers.hybrids import Hybrids, Part
+
+LEAST_ROWS = 20
+"""Rows of each half below which nothing is proven: the bounds would be too narrow (benchmarks/fix.py)."""
+CONFIDENCE = 0.95  # of a gate that has none
+_ROUNDS, _DROPS = 10, 6  # composed models that are measured at most
+_UNITS = 10_000  # of the knapsack: a set is the cheapest for an allowance that is smaller by parts / units at most
+_MARGIN = 0.97  # of the allowance that the last measurement suggests
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a gate allows, in nats per token: KL, or the logarithm of a perplexity or of a ratio of perplexities.
+
+    Attributes:
+        metric: ``kl``, ``ppl`` or ``ppl ratio``.
+        size: In nats; None if it depends on the reference's perplexity, as `tolerance` does.
+        tolerance: In the perplexity's own unit.
+        confidence: One-sided level of each bound.
+        by_value: Whether the gate judges the value alone.
+        protocol: The windows.
+    """
+
+    metric: str
+    size: float | None
+    confidence: float
+    protocol: Protocol
+    by_value: bool = False
+    tolerance: float = 0.0
+
+    @classmethod
+    def of(cls, gate: Gate, candidate: Any, dataset: Any, reference: Any) -> Limit:
+        """Return what a gate allows.
+
+        Raises:
+            ConfigError: It is not a gate on the KL or the perplexity of these models on this dataset.
+        """
+        what, how, against = gate.evaluation, gate.evaluation.how, getattr(gate, "against", None)
+        if (what.model, what.dataset) != (candidate, dataset) or (what.reference or against) not in (None, reference):
+            raise ConfigError(f"{gate.label}: expected a gate on {candidate!r}, {dataset!r} and {reference!r}")
+        if isinstance(gate, LimitGate):
+            level, by_value = gate.confidence or CONFIDENCE, gate.confidence is None
+            if gate.marker == "kl_max" and isinstance(how, DivergenceRequest):
+                if (how.statistic, how.estimator) == ("mean", "exact"):
+                    return cls("kl", gate.limit, level, how.protocol, by_value)
+            elif gate.marker == "ppl_max" and _is_by_token(how):
+                return cls("ppl", math.log(gate.limit), level, how, by_value)
+        elif what.metric == "ppl" and not gate.uses_baseline and _is_by_token(how):
+            allowed = gate.tolerance.size
+            return cls("ppl ratio", math.log1p(allowed) if gate.tolerance.relative else None, gate.confidence, how,
+                       tolerance=allowed)  # fmt: skip
+        raise ConfigError(
+            f"{gate.label}: expected a kl_max of the exact mean, a ppl_max, or a no_regression of ppl against the "
+            "reference, per token"
+        )
+
+    def judge(self, found: DivergenceStatistics) -> Judged:
+        """Judge a model by the gate's rule; to pass, its bound must also hold if few rows lose much."""
+        values = {"kl": found.kl, "ppl": found.nll_q, "ppl ratio": found.nll_q - found.nll_p}[self.metric]
+        base = 0.0 if self.metric != "ppl" else float(found.nll_p.mean())
+        limit = math.log1p(self.tolerance / math.exp(found.nll_p.mean())) if self.size is None else self.size
+        noise, bounds = found.mean(values), found.mean(values).bounds(self.confidence)
+        if bounds is None:
+            return Judged("inconclusive", noise, limit, math.inf, math.inf)
+        upper = max(bounds.upper, cautious_upper(*found.of_targets(values), noise, self.confidence))
+        outcome: Outcome = "pass" if upper <= limit else "fail" if bounds.lower > limit else "inconclusive"
+        more, wanted = 1 + score_quantile(0.8, noise.df) / score_quantile(self.confidence, noise.df), None
+        if outcome == "inconclusive":
+            side = upper if noise.mean <= limit else bounds.lower
+            wanted = needed(noise.n, more * abs(side - noise.mean), abs(limit - noise.mean))
+        return Judged(outcome, noise, limit, upper, (upper - base) / max(limit - base, math.ulp(0.0)), wanted)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A model on some rows.
+
+    Attributes:
+        outcome: By the bounds.
+        value: In nats, with its noise; `limit` and `upper`, its upper bound, are too.
+        used: How much of what the gate allows the bound takes: at most 1 passes.
+        needed: If inconclusive, targets that would decide with a power of 80%.
+    """
+
+    outcome: Outcome
+    value: ClusteredMean
+    limit: float
+    upper: float
+    used: float
+    needed: int | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A part of the candidate.
+
+    Attributes:
+        cost: Mean ``KL(reference || reference with the candidate's part)``, nats per token.
+        extra: Bytes that it takes more in the reference's precision.
+    """
+
+    part: Part
+    cost: float
+    extra: int
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A composed model on the search's half: the candidate with some groups of the reference."""
+
+    kept: tuple[int, ...]
+    extra: int
+    kl: float
+    judged: Judged
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What was found.
+
+    Attributes:
+        limit: What the gate allows.
+        size: Bytes of the candidate.
+        budget: Extra bytes that are allowed, as a share of the candidate's; None for any.
+        groups: All that differ between the two models.
+        tried: The candidate, then each set that was measured, in order.
+        chosen: The set with the fewest extra bytes that passes on the search's half; None if the candidate passes.
+        proof: The chosen set on the other half; None if it is beyond the budget.
+        rows: Of the search's half and of the proof's; windows, of a text without rows.
+        linear: Paths of the modules to keep, and of those that both models have alike.
+    """
+
+    limit: Limit
+    size: int
+    budget: float | None
+    groups: tuple[Group, ...]
+    tried: tuple[Tried, ...]
+    chosen: Tried | None
+    proof: Judged | None
+    rows: tuple[int, int]
+    linear: tuple[str, ...] = ()
+
+    @property
+    def is_within_budget(self) -> bool:
+        return self.chosen is not None and (self.budget is None or self.chosen.extra <= self.budget * self.size)
+
+
+def fix(
+    evaluator: Evaluator,
+    candidate: Any,
+    reference: Any,
+    dataset: Any,
+    *,
+    limit: Limit,
+    budget: float | None,
+    tokens: int,
+    bits: float | None = None,
+    seed: int = 0,
+) -> Fix:
+    """Find the parts of a model to keep in its original's precision so that a gate passes, and prove it.
+
+    Args:
+        evaluator: Measures; what it has measured before comes from the cache.
+        candidate: The model that fails.
+        reference: Its original.
+        dataset: The gate's.
+        limit: What the gate allows.
+        budget: The most extra bytes, as a share of the candidate's; None for any.
+        tokens: Tokens that the search reads at most; the proof reads all rows of its half.
+        bits: Bits of each number in the candidate's matrices, if it stores them rounded but wide.
+        seed: Of the split of the rows.
+
+    Raises:
+        DataError: There are too few rows to search on one half and to prove on the other.
+        ModelError: The models cannot be mixed, have the same weights, or the reference itself fails.
+    """
+    from pytest_lmgate.engines.transformers.hybrids import Hybrids
+
+    find = evaluator.resolver
+    q, p, text = find.model(candidate), find.model(reference), find.corpus(dataset)
+    for model in (q, p):
+        if "backend" in model.runtime:
+            raise ModelError(
+                f"model {model.name!r} is not run by transformers: lmgate fix mixes checkpoints; for a GGUF, fix the "
+                "checkpoint that it was made of, and give the lines it prints to llama-quantize"
+            )
+    runners = evaluator.together(p, q)
+    tokenizer = runners[0].tokenizer
+    request = DivergenceRequest(reference, limit.protocol)
+    search, proof = split(beginning(text, tokenizer), by_document=limit.protocol.rules.by_document, seed=seed)
+    rows = (
+        _rows(search, Divergences("compare", q, search, request, p), tokenizer, p.name),
+        _rows(proof, Divergences("compare", q, proof, request, p), tokenizer, p.name),
+    )
+    search = shortened(search, int(tokens * characters_per_token(search, tokenizer)))
+    hybrids = Hybrids(p, q, runners, by="group")
+    require_parts(hybrids, q, p)
+
+    def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
+        describe = partial(Divergences, "compare", model, corpus, request, hybrids.reference)
+        found: DivergenceStatistics = evaluator.measurements.once(describe).statistics
+        return found
+
+    whole = measured(q)
+    unchanged = limit.judge(replace(whole, kl=np.zeros_like(whole.kl), nll_q=whole.nll_p))
+    if unchanged.value.mean > unchanged.limit:
+        raise ModelError(f"the reference {p.name!r} itself is beyond the limit: no part of it can help {q.name!r}")
+    first = Tried((), 0, float(whole.kl.mean()), limit.judge(whole))
+    sizes = hybrids.size()
+    if first.judged.outcome == "pass" or (limit.by_value and first.judged.value.mean <= first.judged.limit):
+        return Fix(limit, sizes.bytes[1], None, (), (first,), None, None, rows)
+    extra = _extra_bytes(hybrids, q, bits)
+    size = sizes.bytes[1] if bits is None else sizes.bytes[0] - sum(extra)
+    costs = [float(measured(hybrids.model(part, healed=False)).kl.mean()) for part in hybrids.parts]
+    costs = [cost if cost > SMALLEST else 0.0 for cost in costs]
+    groups = tuple(map(Group, hybrids.parts, costs, extra))
+
+    def compose(kept: Sequence[int], corpus: Corpus = search) -> DivergenceStatistics:
+        return measured(hybrids.model(*(hybrids.parts[index] for index in kept), healed=True), corpus)
+
+    def attempt(kept: Sequence[int]) -> Tried:
+        found = compose(kept)
+        return Tried(tuple(kept), sum(extra[index] for index in kept), float(found.kl.mean()), limit.judge(found))
+
+    tried = search_sets(np.array(costs), np.array(extra), first, attempt)
+    chosen = min((each for each in tried if each.judged.outcome == "pass"), key=lambda each: (each.extra, each.kl))
+    found = Fix(limit, size, budget, groups, tuple(tried), chosen, None, rows)
+    if not found.is_within_budget:
+        return found
+    kept = [hybrids.parts[index] for index in chosen.kept]
+    linear = tuple(name for part in (*kept, *hybrids.unchanged) for name in hybrids.linear(part))
+    return replace(found, proof=limit.judge(compose(chosen.kept, proof)), linear=linear)
+
+
+def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Sequence[int]], Tried]) -> list[Tried]:
+    """Measure sets of groups to keep, after `first`; one passes at least, since the last resort is all of them.
+
+    Args:
+        costs: KL of each group alone, shape ``[groups]``.
+        extra: Bytes that each takes more, shape ``[groups]``.
+        first: The candidate as it is.
+        attempt: Composes and judges a model.
+    """
+    tried = {first.kept: first}
+    costs = np.maximum(costs, 0)
+    # Of allowances: one that passed, and one that did not.
+    passed, failed = 0.0, float(costs.sum())
+    allowance, measured, everything = _MARGIN * failed / first.judged.used, 0, tuple(range(len(costs)))
+    for _ in range(4 * _ROUNDS):
+        if not passed < allowance < failed:
+            allowance = (passed + failed) / 2
+        kept = cheapest(costs, extra, allowance)
+        if (is_new := kept not in tried) and measured == _ROUNDS:
+            break
+        if is_new:
+            tried[kept], measured = attempt(kept), measured + 1
+        left = float(costs.sum() - costs[list(kept)].sum())
+        if tried[kept].judged.outcome == "pass":
+            passed = allowance
+        else:
+            failed = min(allowance, left)
+        if failed <= passed * 1.001 or failed == 0:
+            break
+        used = tried[kept].judged.used
+        allowance = _MARGIN * left / used if is_new and used > 0 else -1.0
+    if not any(each.judged.outcome == "pass" for each in tried.values()):
+        tried[everything] = attempt(everything)
+    # Groups alone do not tell how they act together: try to leave out the largest of those that cost little.
+    best = min((each for each in tried.values() if each.judged.outcome == "pass"), key=lambda each: each.extra)
+    for _ in range(_DROPS):
+        options = [index for index in best.kept if extra[index] > 0 and _without(best, index) not in tried]
+        if not options:
+            break
+        kept = _without(best, min(options, key=lambda index: costs[index] / extra[index]))
+        tried[kept] = attempt(kept)
+        if tried[kept].judged.outcome == "pass":
+            best = tried[kept]
+    return list(tried.values())
+
+
+def _without(one: Tried, index: int) -> tuple[int, ...]:
+    return tuple(each for each in one.kept if each != index)
+
+
+def cheapest(costs: Floats, extra: Ints, allowance: float) -> tuple[int, ...]:
+    """Return the groups to keep with the fewest extra bytes, so that the costs of the others are within an allowance.
+
+    A knapsack by dynamic programming, with costs rounded up to 10,000ths of the allowance. Of equally many bytes the
+    smaller costs are left.
+
+    Args:
+        costs: Shape ``[groups]``, not negative.
+        extra: Bytes of each group, shape ``[groups]``; a group that takes none is kept if it costs anything.
+        allowance: The most that the others may cost together.
+    """
+    costly = costs > 0
+    optional = np.flatnonzero(costly & (extra > 0))
+    units = np.ceil(costs[optional] * (_UNITS / allowance)).astype(np.int64) if allowance > 0 else None
+    kept = set(np.flatnonzero(costly).tolist())
+    if units is None:
+        return tuple(sorted(kept))
+    saved, takes = np.zeros(_UNITS + 1, dtype=np.int64), np.zeros((len(optional), _UNITS + 1), dtype=bool)
+    for number, (index, weight) in enumerate(zip(optional, units, strict=True)):
+        if weight <= _UNITS:
+            other = np.full_like(saved, -1)
+            other[weight:] = saved[: _UNITS + 1 - weight] + extra[index]
+            takes[number] = other > saved
+            saved = np.maximum(saved, other)
+    place = int(np.argmax(saved == saved[-1]))
+    for number in range(len(optional) - 1, -1, -1):
+        if takes[number, place]:
+            kept.discard(int(optional[number]))
+            place -= int(units[number])
+    return tuple(sorted(kept))
+
+
+def split(corpus: Corpus, *, by_document: bool, seed: int) -> tuple[Corpus, Corpus]:
+    """Return two halves of a dataset that share no row; equal rows are in one half.
+
+    Rows that are documents are drawn at random. Lines of a running text depend on their neighbours, so that it is cut
+    in the middle.
+    """
+    rows = corpus.rows
+    if len(rows) > 1 and (by_document or corpus.says_join or looks_like_documents(corpus)):
+        distinct = list(dict.fromkeys(rows))
+        order = np.random.default_rng(seed).permutation(len(distinct))
+        lengths = np.cumsum([len(distinct[index]) for index in order])
+        ours = {distinct[index] for index, end in zip(order, lengths, strict=True) if 2 * end <= lengths[-1]}
+        halves = [tuple(row for row in rows if (row in ours) is is_ours) for is_ours in (True, False)]
+    elif len(rows) > 1:
+        lengths = np.cumsum([len(row) for row in rows])
+        middle = int(np.searchsorted(2 * lengths, lengths[-1]))
+        halves = [rows[:middle], rows[middle:]]
+    else:
+        middle = max(rows[0].rfind(" ", 0, len(rows[0]) // 2), 0)
+        halves = [(rows[0][:middle],), (rows[0][middle:],)]
+    return replace(corpus, rows=halves[0], tags={}), replace(corpus, rows=halves[1], tags={})
+
+
+def _rows(half: Corpus, measurement: Divergences, tokenizer: Any, model: str) -> int:
+    """Count the rows of a half, or the windows of a text without rows; refuse too few."""
+    count, least, unit = len(half.documents), LEAST_ROWS, "rows"
+    if half.is_one_text or len(half.rows) < 2:
+        _, plan = planned_windows(half, measurement.windowing, tokenizer, model) if count else (None, None)
+        count, least, unit = 0 if plan is None else len(plan.targets), MIN_BLOCKS, "windows of a text without rows"
+    if count < least:
+        raise DataError(
+            f"dataset {half.name!r}: expected at least {2 * least} {unit} to search on one half and prove on the "
+            f"other, got {count} in one half"
+        )
+    return count
+
+
+def _extra_bytes(hybrids: Hybrids, candidate: Model, bits: float | None) -> list[int]:
+    """Return for each part the bytes that the reference's takes more than the candidate's."""
+    sizes = [hybrids.size(part) for part in hybrids.parts]
+    if bits is None:
+        extra = [each.bytes[0] - each.bytes[1] for each in sizes]
+        if max(extra) <= 0:
+            raise ModelError(
+                f"model {candidate.name!r}: its weights take as many bytes as the reference's, because it stores "
+                "rounded numbers in a wide type: expected --bits, the bits of each number in the real format"
+            )
+        return extra
+    return [max(0, round(stored - count * bits / 8)) for count, stored in (each.matrices for each in sizes)]
+
+
+def _is_by_token(how: Any) -> TypeGuard[Protocol]:
+    return isinstance(how, Protocol) and how.unit == "token" and (how.average or how.rules.averages[0]) == "token"

@@ -1,0 +1,159 @@
+"""The search for the cheapest set of groups, the split of the rows, and how often a proof passes by chance."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_lmgate.data.corpus import Corpus
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.judge.fix import Judged, Limit, Tried, cheapest, search_sets, split
+from pytest_lmgate.judge.verdict import judge_bounds
+from pytest_lmgate.metrics.divergence import DivergenceStatistics, kl
+from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.settings.requests import Protocol, Signature
+from pytest_lmgate.stats.means import ClusteredMean
+from pytest_lmgate.stats.paired import compare
+from pytest_lmgate.stats.sample import Scale
+
+DOCUMENT = Protocol("document")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_knapsack_has_the_fewest_bytes_of_all_sets_within_a_slightly_smaller_allowance(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    costs, extra = random.lognormal(0, 2, 9), random.integers(1, 50, 9)
+    allowance = float(random.uniform(0.05, 0.9) * costs.sum())
+    kept = cheapest(costs, extra, allowance)
+    assert costs.sum() - costs[list(kept)].sum() <= allowance * (1 + 1e-12)
+
+    def fewest(most: float) -> int:
+        sets = itertools.chain.from_iterable(itertools.combinations(range(9), size) for size in range(10))
+        fits = (some for some in sets if costs.sum() - costs[list(some)].sum() <= most)
+        return min(int(extra[list(some)].sum()) for some in fits)
+
+    assert fewest(allowance) <= extra[list(kept)].sum() <= fewest(allowance * (1 - 9 / 10_000))
+
+
+def test_groups_that_cost_nothing_are_left_and_those_that_take_no_bytes_are_kept():
+    assert cheapest(np.array([0.0, 1.0, 5.0]), np.array([7, 0, 7]), 1.0) == (1, 2)
+    assert cheapest(np.array([0.0, 1.0, 5.0]), np.array([7, 0, 7]), 0.0) == (1, 2)
+
+
+def composed(costs: Any, extra: Any, limit: float, factor: float, joint: float = 0.0) -> Any:
+    """Return a stand-in for a model: its KL is a factor of its remaining costs, and `joint` for pairs of neighbours."""
+
+    def attempt(kept: Sequence[int]) -> Tried:
+        left = [index for index in range(len(costs)) if index not in kept]
+        pairs = sum(math.sqrt(costs[one] * costs[two]) for one, two in itertools.pairwise(left) if two == one + 1)
+        value = factor * sum(costs[index] for index in left) + joint * pairs
+        outcome: Any = "pass" if value <= limit else "fail"
+        judged = Judged(outcome, ClusteredMean(value, 1, 2, 0.0, 1.0), limit, value, value / limit)
+        return Tried(tuple(kept), int(sum(extra[index] for index in kept)), value, judged)
+
+    return attempt
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_set_that_passes_is_found_near_the_fewest_bytes_whatever_factor_the_costs_are_off_by(
+    factor: float, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    costs, extra = random.lognormal(-6, 1.5, 40), random.integers(5, 10, 40)
+    limit = 0.2 * factor * float(costs.sum())
+    attempt = composed(costs, extra, limit, factor)
+    tried = search_sets(costs, extra, attempt(()), attempt)
+    best = min(each.extra for each in tried if each.judged.outcome == "pass")
+    ideal = int(extra[list(cheapest(costs, extra, limit / factor))].sum())
+    assert ideal <= best <= 1.1 * ideal
+    assert len(tried) <= 18
+
+
+def test_a_set_that_passes_is_found_where_groups_are_worse_together():
+    costs, extra = np.random.default_rng(3).lognormal(-6, 1.5, 40), np.full(40, 10)
+    attempt = composed(costs, extra, 0.1 * float(costs.sum()), 1.0, joint=3.0)
+    tried = search_sets(costs, extra, attempt(()), attempt)
+    assert any(each.judged.outcome == "pass" and each.extra < 400 for each in tried)
+
+
+def test_the_halves_share_no_row_and_equal_rows_are_in_one_of_them():
+    rows = tuple(f"row {index % 150} {'word ' * (index % 7)}" for index in range(400))
+    ours, theirs = split(Corpus("d", rows), by_document=True, seed=0)
+    assert not set(ours.rows) & set(theirs.rows)
+    assert sorted(ours.rows + theirs.rows) == sorted(rows)
+    sizes = [sum(map(len, each.rows)) for each in (ours, theirs)]
+    assert max(sizes) < 1.2 * min(sizes)
+    assert split(Corpus("d", rows), by_document=True, seed=0)[0].rows == ours.rows
+    assert split(Corpus("d", rows), by_document=True, seed=1)[0].rows != ours.rows
+
+
+def test_a_running_text_and_lines_of_one_are_cut_in_the_middle():
+    text = "one two three four five six seven eight"
+    (ours, theirs) = split(Corpus("d", (text,), is_one_text=True), by_document=False, seed=0)
+    assert ours.rows[0] + theirs.rows[0] == text
+    lines = ("= Title =", "", "a line", "another line", "the last line")
+    (ours, theirs) = split(Corpus("d", lines), by_document=False, seed=0)
+    assert ours.rows + theirs.rows == lines
+
+
+def statistics(rows: Sequence[int], kl: Any, nll_p: Any = None, nll_q: Any = None) -> DivergenceStatistics:
+    sizes = np.asarray(rows, dtype=np.int64)
+    zero = np.zeros(int(sizes.sum()))
+    p = zero if nll_p is None else nll_p
+    return DivergenceStatistics(
+        kl=kl, dp=zero, same_top=zero, nll_p=p, nll_q=p if nll_q is None else nll_q, window_targets=sizes,
+        window_document=np.arange(len(sizes)), running_text=False, row_targets=sizes, targets="t",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [0.5, 0.8, 0.95, 1.05, 1.3, 2.0])
+def test_verdicts_are_those_of_the_gates_own_rule_where_rows_are_alike(at: float) -> None:
+    random = np.random.default_rng(1)
+    sizes = random.integers(20, 60, 60)
+    values = np.repeat(random.normal(1, 0.2, 60), sizes) + random.normal(0, 0.1, int(sizes.sum()))
+    p = np.repeat(random.normal(2, 0.3, 60), sizes)
+    found = statistics(sizes, 0.01 * values, p, p + 0.01 * values)
+    limit = Limit("kl", 0.01 / at, 0.95, DOCUMENT)
+    assert limit.judge(found).outcome == judge_bounds(kl(found, signature=Signature([])), 0.01 / at, 0.95)[0]
+    gate = parse_marker("no_regression", ("ppl", "q", "d", f"{1 / at:.4f}%"), {"against": "p", "protocol": "document"})
+    ratio = Limit.of(gate, "q", "d", "p")
+    scale = Scale("lower", exponential=True, lowest=1)
+    samples = [found.sample(each, scale) for each in (found.nll_q, found.nll_p)]
+    own = compare(*samples, tolerance=gate.tolerance).decision  # type: ignore[union-attr]
+    assert ratio.judge(found).outcome == own
+
+
+@pytest.mark.parametrize(("sigma", "tau"), [(0.5, 0.5), (1.0, 1.0)])
+def test_a_proof_at_the_limit_passes_by_chance_in_5_percent_at_most_though_rows_are_uneven_and_skewed(
+    sigma: float, tau: float
+) -> None:
+    # 2,000 halves of 40 documents, sizes and divergences of which are log-normal, at a mean of exactly the limit.
+    random, limit = np.random.default_rng(5), Limit("kl", math.exp(tau**2 / 2), 0.95, DOCUMENT)
+    outcomes = []
+    for _ in range(2000):
+        sizes = np.maximum(1, 20 * random.lognormal(0, sigma, 40)).astype(np.int64)
+        outcomes.append(limit.judge(statistics(sizes, np.repeat(random.lognormal(0, tau, 40), sizes))).outcome)
+    assert outcomes.count("pass") <= 0.05 * len(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("marker", "arguments", "options"),
+    [
+        ("kl_max", ("q", "p", "d", 0.1), {"statistic": "p99"}),
+        ("kl_max", ("q", "p", "d", 0.1), {"estimator": "sampled"}),
+        ("kl_max", ("q", "other", "d", 0.1), {}),
+        ("ppl_max", ("other", "d", 10.0), {}),
+        ("ppl_max", ("q", "d", 10.0), {"unit": "word"}),
+        ("no_regression", ("ppl", "q", "d", "1%"), {}),
+        ("no_regression", ("bpb", "q", "d", "1%"), {"against": "p"}),
+    ],
+)
+def test_other_gates_are_refused(marker: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="expected a"):
+        Limit.of(parse_marker(marker, arguments, options), "q", "d", "p")
