@@ -34,7 +34,8 @@ _PACKAGES = LIBRARIES | _BENEATH | sys.stdlib_module_names
 STANDARD_LIBRARY = "the standard library"
 
 
-def is_library(module: object) -> bool:
+@functools.cache
+def is_library(module: str | None) -> bool:
     return str(module).partition(".")[0] in _PACKAGES
 
 
@@ -90,7 +91,9 @@ _DULL = {
     str,
     int,
     bool,
+    list,
     types.NoneType,
+    types.ModuleType,
     types.BuiltinFunctionType,
     types.GetSetDescriptorType,
     types.MethodDescriptorType,
@@ -131,20 +134,32 @@ def _foreign(path: str, value: Any, module: types.ModuleType, depth: int = 4) ->
     else:  # a lazy table, whose items() would import what they name, keeps what was added to it in an attribute
         held = getattr(value, "__dict__", {}) if isinstance(value, MutableMapping) else {}
     for key, member in list(held.items()) if depth else ():
-        if key != "__builtins__" and type(member) not in _DULL:
+        kind = type(member)
+        if kind is types.FunctionType:  # most of what is left is one: this runs once for every model and measurement
+            if not _is_librarys(member, module):
+                yield f"{path}.{key}", member
+        elif kind not in _DULL and key != "__builtins__":
             yield from _foreign(f"{path}.{key}", member, module, depth - 1)
 
 
 def _is_librarys(code: Any, module: types.ModuleType) -> bool:
     """Whether a function or class in `module` is a library's, or of a package that the module's source names."""
     if isinstance(code, type):
-        files = [getattr(sys.modules.get(code.__module__), "__file__", None) or code.__module__]
-    else:  # a decorator hides the function that it calls
-        files = [each.__code__.co_filename for each in (code, inspect.unwrap(code)) if hasattr(each, "__code__")]
-    homes = {home_of_file(file) for file in files if file[0] != "<" and os.sep in file}  # some are written at run time
-    homes = {home for home in homes if home != STANDARD_LIBRARY and not is_library(home)}
-    source = linecache.getlines(str(module.__file__)) if homes else []
-    return all(home and any(home in line for line in source) for home in homes)
+        return _is_home(getattr(sys.modules.get(code.__module__), "__file__", None) or code.__module__, module)
+    if not _is_home(code.__code__.co_filename, module):
+        return False
+    called = inspect.unwrap(code) if hasattr(code, "__wrapped__") else code  # a decorator hides what it calls
+    return not hasattr(called, "__code__") or _is_home(called.__code__.co_filename, module)
+
+
+@functools.cache
+def _is_home(file: str, module: types.ModuleType) -> bool:
+    if file[0] == "<" or os.sep not in file:  # some code is written at run time
+        return True
+    home = home_of_file(file)
+    if home is None or home == STANDARD_LIBRARY or is_library(home):
+        return home is not None
+    return any(home in line for line in linecache.getlines(str(module.__file__)))
 
 
 # These import or run code under a name that only a run tells.
