@@ -62,8 +62,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def evaluator_of(ran: Path) -> Callable[[str, str], Evaluator]:
-    """What measures a task that was imported in some way: it loads the model once."""
+    """What measures a task that was imported in some way: it loads the model and looks at the session's code once."""
     session = Evaluator(load_project(ran / "plain" / CHAT[0]), Options(cache=ran / "cache"))
+    session.forget(share=True)
     return lambda way, task: session.for_project(load_project(ran / way / task))
 
 
