@@ -47,7 +47,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A gate's runs, and what they say; `references` are those of the model that it is compared with."""
+    """A gate's runs, and what they say.
+
+    Attributes:
+        references: Runs of the model that the gate compares with.
+        strict: How often an unchanged model fails with --lmgate-strict; None if that changes nothing.
+    """
 
     gate: Gate
     runs: Sequence[Run]
@@ -56,6 +61,7 @@ class Calibrated:
     worth: Calibration
     verdicts: Mapping[str, int]
     repeats: int
+    strict: float | None = None
 
     @property
     def holds(self) -> bool:
@@ -123,12 +129,14 @@ def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
     for each in gates:
         known[untaken(each.gate.label, known)] = each
     label = re.sub(r"^[^\[]*\.ya?ml::", "", name)
+    if re.match(r"[^\[]*\.py(::|$)", name):
+        raise ConfigError(
+            f"{name}: lmgate calibrate runs no Python tests, whose markers and fixtures pytest alone knows: write the "
+            f"gate into {file}, with the same names and arguments, and calibrate it there"
+        )
     if label not in known:
         listed = ", ".join(known) or "none"
-        raise ConfigError(
-            f"{file}: no gate is called {label!r}{nearest(label, known)}; it has {listed}; gates in Python tests are "
-            "not read"
-        )
+        raise ConfigError(f"{file}: no gate is called {label!r}{nearest(label, known)}; it has {listed}")
     return known[label], label
 
 
@@ -158,18 +166,33 @@ def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     ours, theirs = sides[0], sides[1] if len(sides) > 1 else []
     samples, references = ([each.score.require_sample() for each in side] for side in (ours, theirs))
     verdicts: Counter[str] = Counter()
+    bounded: list[tuple[float, float]] = []  # the badness of a run, and its bound that has to pass
     if isinstance(gate, LimitGate):
         rows = [each.score.stderr or 0.0 for each in ours]
         worth = calibrate_limit(samples, gate.limit, math.sqrt(sum(each**2 for each in rows) / len(rows)))
+        if gate.confidence is not None:
+            for each in samples:
+                if (bounds := each.bounds(gate.confidence)) is not None:
+                    is_lower = each.direction == "lower"
+                    bounded.append((each.value(), bounds.upper) if is_lower else (-each.value(), -bounds.lower))
     else:
         pairs = zip(samples, references, strict=True) if references else itertools.combinations(samples, 2)
-        for candidate, reference in itertools.islice(pairs, _PAIRS):
-            compared = compare(candidate, reference, tolerance=gate.tolerance, confidence=gate.confidence)
-            verdicts[compared.decision] += 1
+        for pair in itertools.islice(pairs, _PAIRS):
+            both = [pair] if references else [pair, pair[::-1]]
+            compared = [compare(*each, tolerance=gate.tolerance, confidence=gate.confidence) for each in both]
+            verdicts[compared[0].decision] += 1
+            bounded += [(float(each.degradation), each.upper) for each in compared if each.upper is not None]
         worth = calibrate_tolerance(samples, gate.tolerance, references or None)
-    settings = getattr(evaluator.cached_statistics(gate.evaluation)[0], "settings", None)
-    repeats = settings.repeats if settings is not None and settings.is_sampling else 0
-    return Calibrated(gate, ours, theirs, is_deterministic, worth, verdicts, repeats)
+    settings = _drawing(evaluator.cached_statistics(gate.evaluation)[0])
+    repeats = settings.repeats if settings is not None else 0
+    strict = worth.fails_by_bound(bounded) if bounded else None
+    return Calibrated(gate, ours, theirs, is_deterministic, worth, verdicts, repeats, strict)
+
+
+def _drawing(measurement: Any) -> Any:
+    """Return the settings by which a gate's texts are drawn; None for other measurements, whose seed is fixed."""
+    settings = measurement.settings if hasattr(measurement.asked, "generation") else None
+    return settings if settings is not None and settings.is_sampling else None
 
 
 def _run(evaluator: Evaluator, what: EvaluationSpec, number: int) -> Run:
@@ -177,8 +200,8 @@ def _run(evaluator: Evaluator, what: EvaluationSpec, number: int) -> Run:
     from msgspec import structs
 
     measurement, _ = evaluator.cached_statistics(what)
-    settings = getattr(measurement, "settings", None)
-    seed = settings.seed + number if settings is not None and settings.is_sampling else None
+    settings = _drawing(measurement)
+    seed = settings.seed + number if settings is not None else None
     if number:
         model = replace(measurement.model, batch_size=_BATCH_SIZES[(number - 1) % len(_BATCH_SIZES)])
         asked = measurement.asked
@@ -270,6 +293,8 @@ def _report(found: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
     if worth.other_rows is not None:
         sentence += f"; on other rows of this kind in {_percent(worth.other_rows.fails(worth.threshold))}"
     lines.append(sentence)
+    if found.strict is not None:
+        lines.append(f"with --lmgate-strict, which fails INCONCLUSIVE too, in {_percent(found.strict)} of runs")
     lines.append(f"smallest damage that fails in 80% of runs: {_size(found, worth.seen())}")
     if found.verdicts:
         counts = ", ".join(f"{count} {verdict.upper()}" for verdict, count in found.verdicts.items())
@@ -287,6 +312,7 @@ def _report(found: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
         "fails": worth.fails,
         "fails_between": [low, high],
         "fails_on_other_rows": worth.other_rows and worth.other_rows.fails(worth.threshold),
+        "fails_strict": found.strict,
         "seen": worth.seen(),
         "holds": found.holds,
         "holding": _judged(found, _holding(found)),

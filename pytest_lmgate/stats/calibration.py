@@ -115,6 +115,18 @@ class Calibration(NamedTuple):
         """The share of runs in which an unchanged model fails the build."""
         return self.badness.fails(self.threshold)
 
+    def fails_by_bound(self, bounded: Sequence[tuple[float, float]]) -> float:
+        """Return the share of runs in which a bound is above the threshold.
+
+        Args:
+            bounded: The badness of some runs and its upper bound, which is taken as linear in it.
+        """
+        values, bounds = np.array(bounded).T
+        spread = float(values.var())
+        slope = float(np.cov(values, bounds, bias=True)[0, 1]) / spread if spread > 0 else 1.0
+        largest = values + (self.threshold - bounds) / min(2.0, max(0.5, slope))
+        return float(np.mean([self.badness.fails(each) for each in largest.tolist()]))
+
     def seen(self, threshold: float | None = None) -> float:
         """Return the smallest damage that fails the build in 80% of runs."""
         at = self.threshold if threshold is None else threshold

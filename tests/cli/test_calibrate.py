@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -19,8 +20,11 @@ from pytest_lmgate.engines.base import SAMPLING, Entry, Model
 from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.settings.session import Options
+from pytest_lmgate.stats.paired import compare
+from pytest_lmgate.stats.sample import ByRow, Sample, Scale
 from pytest_lmgate.windows.tokens import PromptIds
 from tests.engines.fair_die import Dice, Die
 
@@ -95,6 +99,25 @@ def drawn(runs: int, chances: np.ndarray = CHANCES, seed: int = 1) -> np.ndarray
     return np.array([(generator.random(ROWS) < chances).mean() for _ in range(runs)])
 
 
+def outcomes(runs: int) -> list[np.ndarray]:
+    """Return whether each row is right in true runs."""
+    generator = np.random.default_rng(4)
+    return [(generator.random(ROWS) < CHANCES).astype(float) for _ in range(runs)]
+
+
+def binary_sample(right: np.ndarray) -> Sample:
+    scale = Scale("higher", lowest=0, highest=1, of_rows=True)
+    return Sample.of_means(
+        ByRow(right[:, None], np.ones(ROWS, dtype=np.int64), np.arange(ROWS)), scale, right_or_wrong=True
+    )
+
+
+def compared(one: np.ndarray, other: np.ndarray, tolerance: float) -> str:
+    """Return what `no_regression` says of two runs."""
+    samples = (binary_sample(each) for each in (one, other))
+    return compare(*samples, tolerance=Tolerance(tolerance, relative=False), confidence=0.95).decision
+
+
 VARIANCE = float((CHANCES * (1 - CHANCES)).sum())
 
 
@@ -121,6 +144,16 @@ def test_the_figures_of_rows_that_flip_with_known_chances_are_those_of_a_simulat
     assert (one - other > holding + 1e-9).mean() <= 0.015
     assert (one - other > holding - 2 / ROWS).mean() > 0.01
     assert sum(found.verdicts.values()) == 10
+    pairs = [compared(*pair, tolerance) for pair in itertools.pairwise(outcomes(1_000))]
+    assert found.strict == pytest.approx(np.mean([each != "pass" for each in pairs]), abs=0.06)
+
+
+def test_with_strict_a_floor_has_to_be_passed_by_its_bound(measured: Callable[..., Calibrated]) -> None:
+    gate = "exact_min: {model: coin, dataset: quiz, limit: 0.68"
+    assert measured(f"{gate}}}", runs=3).strict is None
+    found = measured(f"{gate}, confidence: 0.95}}", runs=40)
+    bounds = [binary_sample(each).bounds(0.95) for each in outcomes(1_000)]
+    assert found.strict == pytest.approx(np.mean([each.lower < 0.68 for each in bounds if each]), abs=0.1)
 
 
 def test_a_floor_fails_a_healthy_model_as_often_as_new_runs_of_the_engine_do(
@@ -174,6 +207,30 @@ def test_a_deterministic_engine_is_measured_twice(measured: Callable[..., Calibr
     assert (found.worth.fails, found.worth.between_runs, found.worth.changed) == (0, 0, 0)
     assert found.worth.seen() == pytest.approx(0.1)
     assert found.holds
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "gate",
+    [
+        "kl_max: {model: int4, reference: float, limit: 0.02, ",
+        "top1_min: {model: int4, reference: float, limit: 0.9, ",
+        "no_regression: {metric: kl, model: int4, reference: float, tolerance: 10%, ",
+        "kl_max: {model: int4, reference: float, limit: 1, estimator: sampled, max_new_tokens: 8, ",
+        "self_kl_max: {model: int4, limit: 0.001, max_new_tokens: 8, ",
+    ],
+)
+def test_divergences_of_a_deterministic_engine_are_calibrated(gate: str, tmp_path: Path) -> None:
+    models = Path(__file__).parents[2] / "example_project" / "models"
+    (tmp_path / "lmgate.yaml").write_text(
+        f"models: {{float: {{path: {models}/float}}, int4: {{path: {models}/int4}}}}\n"
+        f"datasets:\n  text: {{path: {models.parent}/data/bulletins.jsonl, limit: 3}}\n"
+        f"gates:\n  - {gate}dataset: text}}\n"
+    )
+    evaluator = Evaluator(load_project(tmp_path), Options(cache=tmp_path / "cache"))
+    found = calibrated(evaluator, find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])[0].gate, 3)
+    assert (found.is_deterministic, found.holds, found.worth.changed, found.repeats) == (True, True, 0, 0)
+    assert [run.seed for run in found.runs] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -256,3 +313,6 @@ def test_a_gate_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -
     file.write_text("gates:\n  - exact_min: {model: m, dataset: d, limit: 0.7}\n")
     with pytest.raises(ConfigError, match=r"no gate is called 'exact_min\[m-e\]' .*it has exact_min\[m-d\]"):
         find_gate(file, "lmgate.yaml::exact_min[m-e]")
+    for name in ("tests/test_quality.py::test_it", "test_quality.py"):
+        with pytest.raises(ConfigError, match=r"runs no Python tests.*write the gate into .*lmgate\.yaml"):
+            find_gate(file, name)
