@@ -159,14 +159,14 @@ def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Impo
 
     found = harness.find(command.task, command.include_path)
     parts: dict[str, Frozen] = {}
-    origins, shots = [], set()
+    origins, shots, files = [], set(), dict[str, str]()
     for name, task in found.tasks.items():
         shots.add(harness.prepare(task, shots=command.shots, seed=command.seed, split=command.split))
         documents = harness.documents(task, rows=command.rows, chat=command.chat)
         try:
-            parts[name] = freeze(
-                task, documents, chat=command.chat, file=harness.relative_file(found.files[name], folder)
-            )
+            # Tasks with the same code may be scored by the first one's file.
+            file = files.setdefault(harness.scoring_of(task), harness.relative_file(found.files[name], folder))
+            parts[name] = freeze(task, documents, chat=command.chat, file=file)
         except ConfigError as error:
             raise ConfigError(f"task {name}: no gate can be made of it: {error}") from error
         origins.append((f"{name} (version {task.VERSION})", harness.described(task)))
@@ -204,12 +204,13 @@ def _joined(found: Found, parts: Mapping[str, Frozen]) -> Frozen:
 
     def weighted_by_size(gate: tuple[str, dict[str, Any]]) -> bool | None:
         metric, options = gate
-        return found.weights.get(options.get("variant", "acc") if metric == "accuracy" else "exact_match")
+        name = metric.removeprefix("task.") if metric.startswith("task.") else "exact_match"
+        return found.weights.get(options.get("variant", "acc") if metric == "accuracy" else name)
 
     # The number that the harness gives the group comes first.
     gates = sorted(first.gates, key=lambda gate: weighted_by_size(gate) is None)
     metric, weighted = gates[0][0], weighted_by_size(gates[0])
-    if metric not in ("accuracy", "exact"):
+    if metric not in ("accuracy", "exact") and not metric.startswith("task."):
         raise ConfigError(
             f"group {found.name}: its number is a mean of its tasks' {metric}, which is no mean over rows; import its "
             "tasks one by one"

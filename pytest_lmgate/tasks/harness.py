@@ -7,6 +7,7 @@ Documents, few-shot examples, prompts, targets and settings are those of the har
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -333,6 +334,15 @@ def has_own_scoring(task: Any) -> bool:
 
     plain = type(task).process_results is ConfigurableTask.process_results
     return not plain or callable(task.config.process_results)
+
+
+def scoring_of(task: Any) -> str:
+    """Return what tells a task's scoring code from another's: tasks of a group often share it in files of their own."""
+    function: Any = task.config.process_results or type(task).process_results
+    bound = (function.args, sorted(function.keywords.items())) if isinstance(function, functools.partial) else ()
+    code = getattr(function, "func", function).__code__
+    source = Path(code.co_filename).resolve()
+    return repr((str(source), code.co_qualname, bound, task.config.filter_list))
 
 
 def judge_of(task: Any) -> str:

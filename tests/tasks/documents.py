@@ -320,10 +320,13 @@ TEXTS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
         },
     ),
     # scoring code of their own
-    "hendrycks_math_algebra": (
-        "hendrycks_math/hendrycks_math_algebra.yaml",
-        lambda d: {"problem": d.text(), "solution": rf"{d.text()} \boxed{{{d.index(9)}}}"},
-    ),
+    **{
+        f"hendrycks_math_{subject}": (
+            f"hendrycks_math/hendrycks_math_{subject}.yaml",
+            lambda d: {"problem": d.text(), "solution": rf"{d.text()} \boxed{{{d.index(9)}}}"},
+        )
+        for subject in ("algebra", "geometry")
+    },
     "drop": ("drop/default.yaml", _drop),
     "ifeval": ("ifeval/ifeval.yaml", _instructions),
     "bbh_zeroshot_word_sorting": (
@@ -337,8 +340,11 @@ ANSWERED: dict[str, Callable[[Document, str], Document]] = {
     "triviaqa": lambda doc, text: {**doc, "answer": {"aliases": [*doc["answer"]["aliases"], text.strip()]}},
     "nq_open": lambda doc, text: {**doc, "answer": [*doc["answer"], text.strip()]},
     "wmt16-en-de": lambda doc, text: {**doc, "translation": {**doc["translation"], "de": text}},
-    "hendrycks_math_algebra": lambda doc, text: (
-        doc if "{" in text else {**doc, "solution": rf"\boxed{{{text}}}"}  # braces would have to match
+    **dict.fromkeys(
+        ("hendrycks_math_algebra", "hendrycks_math_geometry"),
+        lambda doc, text: (
+            doc if "{" in text else {**doc, "solution": rf"\boxed{{{text}}}"}
+        ),  # braces would have to match
     ),
     "ifeval": lambda doc, text: {
         **doc,

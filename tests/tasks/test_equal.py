@@ -1,4 +1,4 @@
-"""``lmgate import``: gates on what it writes measure what lm-evaluation-harness measures, for 60 of its own tasks."""
+"""``lmgate import``: gates on what it writes measure what lm-evaluation-harness measures, for 61 of its own tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from tests.tasks.documents import NEEDS, TASKS
 from tests.warm import warm_python
 
 SUBJECTS = ["mmlu_anatomy", "mmlu_astronomy", "mmlu_virology"]
-GROUPS = {
+GROUPS: dict[str, Any] = {
+    "by_code": {
+        "task": ["hendrycks_math_algebra", "hendrycks_math_geometry"],
+        "aggregate_metric_list": [{"metric": "exact_match", "weight_by_size": True}],
+    },
     "by_size": {"task": SUBJECTS, "aggregate_metric_list": [{"metric": "acc", "weight_by_size": True}]},
     "by_task": {
         "task": [*SUBJECTS[:1], {"group": "others", "task": SUBJECTS[1:]}],
