@@ -124,7 +124,7 @@ def _lines(found: Fix, reference: str) -> list[str]:
     limit, first = found.limit, found.tried[0].judged
     lines = [
         f"searched {counted(found.rows[0], 'row')} ({first.value.n:,} tokens), kept {counted(found.rows[1], 'row')} "
-        f"for the proof; {limit_words(limit, first)}",
+        f"for the proof; the limit is {_shown(limit, first, first.limit)}",
         "",
     ]
     if found.chosen is None:
@@ -161,21 +161,17 @@ def _lines(found: Fix, reference: str) -> list[str]:
         f"{found.proof.outcome.upper()} on {counted(found.rows[1], 'other row')}: {_words(limit, found.proof)}.",
     ]
     if found.proof.outcome == "inconclusive":
-        lines.append(needed_words(found))
+        lines.append(_needed_words(found))
     return lines
 
 
-def needed_words(found: Fix) -> str:
+def _needed_words(found: Fix) -> str:
     """Say how many rows would decide."""
     proof = found.proof
     if proof is None or proof.needed is None:
         return "No number of rows like these would settle it: the value is at the limit."
     rows = math.ceil(found.rows[1] * proof.needed / proof.value.n)
     return f"About {rows:,} rows for the proof would settle it, twice as many in all, or a larger margin."
-
-
-def limit_words(limit: Limit, judged: Judged) -> str:
-    return f"the limit is {_shown(limit, judged, judged.limit)}"
 
 
 def _words(limit: Limit, judged: Judged) -> str:

@@ -222,7 +222,8 @@ def fix(
     runners = evaluator.together(p, q)
     tokenizer = runners[0].tokenizer
     request = DivergenceRequest(reference, limit.protocol)
-    search, proof = split(beginning(text, tokenizer), by_document=limit.protocol.rules.by_document, seed=seed)
+    text = beginning(text, tokenizer)
+    search, proof = split(text, by_document=limit.protocol.rules.by_document, seed=seed)
     rows = (
         _rows(search, Divergences("compare", q, search, request, p), tokenizer, p.name),
         _rows(proof, Divergences("compare", q, proof, request, p), tokenizer, p.name),
@@ -241,8 +242,10 @@ def fix(
     if unchanged.value.mean > unchanged.limit:
         raise ModelError(f"the reference {p.name!r} itself is beyond the limit: no part of it can help {q.name!r}")
     first = Tried((), 0, float(whole.kl.mean()), limit.judge(whole))
-    sizes = hybrids.size()
-    if first.judged.outcome == "pass" or (limit.by_value and first.judged.value.mean <= first.judged.limit):
+    sizes, is_below = hybrids.size(), first.judged.value.mean <= first.judged.limit
+    if is_below and first.judged.outcome != "pass" and not limit.by_value:
+        first = replace(first, judged=limit.judge(measured(q, text)))  # as the gate does, on all rows
+    if first.judged.outcome == "pass" or (limit.by_value and is_below):
         return Fix(limit, sizes.bytes[1], None, (), (first,), None, None, rows)
     extra = _extra_bytes(hybrids, q, bits)
     size = sizes.bytes[1] if bits is None else sizes.bytes[0] - sum(extra)

@@ -15,6 +15,7 @@ from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.judge.fix import Judged, Limit, Tried, cheapest, search_sets, split
 from pytest_lmgate.judge.verdict import judge_bounds
 from pytest_lmgate.metrics.divergence import DivergenceStatistics, kl
+from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.requests import Protocol, Signature
 from pytest_lmgate.stats.means import ClusteredMean
@@ -127,6 +128,12 @@ def test_verdicts_are_those_of_the_gates_own_rule_where_rows_are_alike(at: float
     samples = [found.sample(each, scale) for each in (found.nll_q, found.nll_p)]
     own = compare(*samples, tolerance=gate.tolerance).decision  # type: ignore[union-attr]
     assert ratio.judge(found).outcome == own
+    size = math.exp(float(found.nll_q.mean())) * (1 + (1 / at - 1) / 4)
+    sample = found.sample(found.nll_q, scale)
+    top = Limit.of(
+        parse_marker("ppl_max", ("q", "d", size), {"protocol": "document", "confidence": 0.9}), "q", "d", "p"
+    )
+    assert top.judge(found).outcome == judge_bounds(Score(sample.value(), sample=sample, n=1), size, 0.9)[0]
 
 
 @pytest.mark.parametrize(("sigma", "tau"), [(0.5, 0.5), (1.0, 1.0)])

@@ -364,6 +364,11 @@ def _is_tied(model: Any) -> bool:
 def _with_blocks(model: Model, runner: Runner) -> _Loaded:
     if not isinstance(runner, TransformersRunner) or model.kind != "causal":
         raise ModelError(f"model {model.name!r}: expected a causal model that transformers runs")
+    if any("forward" in vars(module) and any(module.children()) for module in runner.loaded.model.modules()):
+        raise ModelError(  # a copy would run the module that it was copied from
+            f"model {model.name!r}: expected modules that no library has wrapped, as accelerate does to spread a model "
+            "over devices; load it on one device, without device_map"
+        )
     lists = [
         (path, module)
         for path, module in runner.loaded.model.named_modules()

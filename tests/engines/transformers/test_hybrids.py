@@ -12,6 +12,7 @@ import torch
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.engines.transformers.hybrids import By, Hybrids, Part
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.errors import ModelError
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.models import zoo
 
@@ -191,3 +192,10 @@ def test_nothing_is_reused_of_a_model_whose_blocks_share_more_than_hidden_states
         model.model.layers = torch.nn.ModuleList(Sharing(block, shared) for block in model.model.layers)
         model.model.register_forward_pre_hook(lambda *_, shared=shared: shared.clear())
     assert hybrids(*models, by="block").reuses == (False, False)
+
+
+def test_models_whose_modules_were_wrapped_are_refused_since_copies_would_run_the_originals():
+    reference, candidate = pair("llama")
+    candidate.model.layers[0].forward = candidate.model.layers[0].forward
+    with pytest.raises(ModelError, match="expected modules that no library has wrapped"):
+        hybrids(reference, candidate)
