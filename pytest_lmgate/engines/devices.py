@@ -5,6 +5,7 @@ torch is imported lazily: a session whose measurements are all cached never load
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib.util
@@ -12,18 +13,17 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pytest_lmgate.engines.base import OutOfMemory
 from pytest_lmgate.errors import ModelError
 
 if TYPE_CHECKING:
     import torch
-
-T = TypeVar("T")
 
 # Of torch, CUDA, onnxruntime, vLLM and the C++ library.
 _PHRASES = (
@@ -92,17 +92,18 @@ def wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def within_memory(device: torch.device, compute: Callable[[], T]) -> T:
-    """Compute something on a device; `OutOfMemory` if memory ran out, after unused memory was released."""
+@contextlib.contextmanager
+def within_memory(device: torch.device) -> Iterator[None]:
+    """Turn an error of memory into `OutOfMemory`, after unused memory was released."""
     try:
-        return compute()
+        yield
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        details = str(error)
-    # Outside the handler: the traceback would keep the failed batch's tensors alive.
-    release(device)
-    raise OutOfMemory(str(device), details)
+        # The frames of what failed hold the tensors of its batch.
+        traceback.clear_frames(error.__traceback__)
+        release(device)
+        raise OutOfMemory(str(device), str(error)) from None
 
 
 def resolve_device(wanted: str, worker: int | None = None) -> str:

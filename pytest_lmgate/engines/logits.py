@@ -85,13 +85,13 @@ class Logits:
 
     def against(self, candidate: Logits, targets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Compare a candidate's logits with these; see `streamed_divergence`."""
-        return within_memory(
-            self.device, lambda: streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().double().numpy()
-        )
+        with within_memory(self.device):
+            return streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().double().numpy()
 
     def scored(self, targets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the NLL of each target, and 1 if it is the most likely token, else 0: shape ``[positions, 2]``."""
-        return within_memory(self.device, lambda: self._scored(torch.from_numpy(targets)).cpu().double().numpy())
+        with within_memory(self.device):
+            return self._scored(torch.from_numpy(targets)).cpu().double().numpy()
 
     def _scored(self, targets: Tensor) -> Tensor:
         tile = tile_shape(self.device)

@@ -154,15 +154,9 @@ def test_the_gpu_is_waited_for_at_the_end_of_a_batch_only(monkeypatch: pytest.Mo
     with runner.measuring(), quiet():
         runner.prepare(requests)
         some = [requests.make(int(index)) for index in requests.order[:4]]
-        assert runner._scorer is not None
-        launch = runner._scorer.launch
-
-        def strict(*given: Any) -> Any:
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                return launch(*given)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-
-        monkeypatch.setattr(type(runner._scorer), "launch", lambda _, *given: strict(*given))
-        assert len(runner.score(some)) == 4
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            wait = runner.begin(some)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert len(wait()) == 4

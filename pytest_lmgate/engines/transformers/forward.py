@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -61,18 +61,6 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def repeatable(compute: Callable[[], Tensor], *, name: str) -> Tensor:
-    """Run a model by `compute`; if that took random numbers from torch, a second run may differ by rounding only."""
-    before = _random_states()
-    found = compute()
-    if all(torch.equal(one, other) for one, other in zip(before, _random_states(), strict=True)):
-        return found
-    again = compute()
-    if not _agree(found, again):
-        raise not_deterministic(name)
-    return found
-
-
 def not_deterministic(name: str) -> ModelError:
     return ModelError(
         f"model {name!r} is not deterministic: it gave two different likelihoods for the same row, but a gate needs "
@@ -81,15 +69,16 @@ def not_deterministic(name: str) -> ModelError:
     )
 
 
-def _random_states() -> list[Tensor]:
+def random_states() -> list[Tensor]:
+    """Return the states of torch's random numbers; a model that draws some changes them."""
     states = [torch.get_rng_state()]
     if torch.cuda.is_initialized():
         states += [torch.cuda.get_rng_state(device) for device in range(torch.cuda.device_count())]
     return states
 
 
-def _agree(found: Tensor, again: Tensor) -> bool:
-    """Return whether two results differ by rounding only; NaN is an error elsewhere."""
+def differ_by_rounding(found: Tensor, again: Tensor) -> bool:
+    """Return whether two results of a model differ by rounding only; NaN is an error elsewhere."""
     tolerance = max(_ROUNDINGS * torch.finfo(found.dtype).eps, _FLOAT32_ROUNDING)
     found, again = found.cpu().double().nan_to_num(), again.cpu().double().nan_to_num()
     return bool((found - again).abs().mean() <= tolerance * found.abs().mean())

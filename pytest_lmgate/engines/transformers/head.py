@@ -26,7 +26,14 @@ from torch import Tensor, nn
 from pytest_lmgate.engines.base import check_ids
 from pytest_lmgate.engines.devices import sent, wide
 from pytest_lmgate.engines.logits import Logits, TileShape, tile_shape, vocabulary_tiles
-from pytest_lmgate.engines.transformers.forward import forget_lengths, logits_of, repeatable, run
+from pytest_lmgate.engines.transformers.forward import (
+    differ_by_rounding,
+    forget_lengths,
+    logits_of,
+    not_deterministic,
+    random_states,
+    run,
+)
 from pytest_lmgate.errors import EngineError
 
 LogitTransform = Callable[[Tensor], Tensor]
@@ -322,11 +329,8 @@ class Scorer:
     def head(self) -> VocabularyHead | None:
         return None if self.split is None else self.split[0]
 
-    def launch(self, batch: Batch) -> Callable[[], Tensor]:
-        """Begin to compute the NLL of each target, and return a function that waits for them, as `launch_nll`."""
-        if self.head is not None:
-            check_ids(int(batch.targets.max()), self.head.vocabulary_size, self.name)
-            return launch_nll(self.states(batch), batch.targets, self.head)
+    def launch_plain(self, batch: Batch) -> Callable[[], Tensor]:
+        """Compute the NLL of each target by the model's own logits; see `launch_nll`."""
         logits = self.read(batch.model, batch.ids)
         check_ids(int(batch.targets.max()), logits.shape[-1], self.name)
         nll = _plain_nll(logits, batch)
@@ -353,20 +357,22 @@ class Scorer:
         With a cache of keys and values, which needs a head, the ids follow what it holds.
         """
         if cache is not None:
-            assert self.split is not None
-            with capture_hidden(self.split[1]) as captured:
-                run(model, ids, cache)
-            return captured.pop()
+            return self._read(model, ids, cache)
+        before = random_states()
+        found = self._read(model, ids)
+        drawn = any(not torch.equal(one, other) for one, other in zip(before, random_states(), strict=True))
+        if drawn and not differ_by_rounding(found, self._read(model, ids)):
+            raise not_deterministic(self.name)
+        return found
 
-        def read() -> Tensor:
+    def _read(self, model: Any, ids: Tensor, cache: Any = None) -> Tensor:
+        if cache is None:
             forget_lengths(model, ids)
-            if self.split is None:
-                return logits_of(model, ids)
-            with capture_hidden(self.split[1]) as captured:
-                run(model, ids)
-            return captured.pop()
-
-        return repeatable(read, name=self.name)
+        if self.split is None:
+            return logits_of(model, ids)
+        with capture_hidden(self.split[1]) as captured:
+            run(model, ids, cache)
+        return captured.pop()
 
 
 def _plain_nll(logits: Tensor, batch: Batch) -> Tensor:

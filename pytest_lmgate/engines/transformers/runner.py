@@ -74,18 +74,32 @@ class TransformersRunner(Runner):
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
         if self.loaded.vocabulary_size is not None:
             check_ids(requests.highest, self.loaded.vocabulary_size, self.loaded.name)
-        return within_memory(self.loaded.device, lambda: self._prepare(requests, compare))
+        with within_memory(self.loaded.device):
+            return self._prepare(requests, compare)
 
     def score(self, requests: Sequence[Request]) -> list[Floats]:
         return self.begin(requests)()
 
     def begin(self, requests: Sequence[Request]) -> Callable[[], list[Floats]]:
-        device = self.loaded.device
+        device, scorer, shared = self.loaded.device, self._scorer, self._beginnings
+        assert scorer is not None
         if requests[0].greedy:
-            logits = within_memory(device, lambda: self._distributions(requests))
+            logits = self.distributions(requests)
             return lambda: by_request(logits.scored(np.concatenate([each.targets for each in requests])), requests)
-        wait = within_memory(device, lambda: self._launched(requests))
-        return lambda: by_request(within_memory(device, wait).numpy(), requests)
+        with within_memory(device):
+            batch = _batch(self.loaded, requests)
+            if scorer.head is None:
+                launched = scorer.launch_plain(batch)
+            else:
+                check_ids(int(batch.targets.max()), scorer.head.vocabulary_size, scorer.name)
+                states = scorer.states(batch) if shared is None else shared.states(requests)
+                launched = launch_nll(states, batch.targets, scorer.head)
+
+        def wait() -> list[Floats]:
+            with within_memory(device):
+                return by_request(launched().numpy(), requests)
+
+        return wait
 
     @property
     def epsilon(self) -> float:  # type: ignore[override]
@@ -95,34 +109,35 @@ class TransformersRunner(Runner):
     def probe(self, rows: Sequence[Ints]) -> list[Floats]:
         assert self._scorer is not None
         scorer, ids = self._scorer, sent(torch.from_numpy(np.stack(rows)), self.loaded.device)
-        found = within_memory(self.loaded.device, lambda: scorer.some_logits(self.loaded.model, ids).float().cpu())
-        return list(found.numpy())
+        with within_memory(self.loaded.device):
+            return list(scorer.some_logits(self.loaded.model, ids).float().cpu().numpy())
 
     def distributions(self, requests: Sequence[Request]) -> Logits:
-        return within_memory(self.loaded.device, lambda: self._distributions(requests))
+        scorer, shared = self._scorer, self._beginnings
+        assert scorer is not None
+        with within_memory(self.loaded.device):
+            batch = _batch(self.loaded, requests)
+            found = Logits(scorer.states(batch) if shared is None else shared.states(requests), scorer.head)
+            check_ids(int(batch.targets.max()), found.vocabulary_size, self.loaded.name)
+            return found
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
         if not callable(getattr(self.loaded.model, "generate", None)):
             kind = type(self.loaded.model).__name__
             raise ModelError(f"model {self.loaded.name!r}: expected one that generates, got {kind}")
         self._decoding = decoding = Decoding(self.loaded, settings)
-        return within_memory(self.loaded.device, lambda: decoding.batching(prompts, self._context))
+        with within_memory(self.loaded.device):
+            return decoding.batching(prompts, self._context)
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int, bool]]:
         assert self._decoding is not None
-        decoding = self._decoding
-        return within_memory(
-            self.loaded.device,
-            lambda: decoding.texts([prompt.ids for prompt in prompts], [prompt.row for prompt in prompts]),
-        )
+        with within_memory(self.loaded.device):
+            return self._decoding.texts([prompt.ids for prompt in prompts], [prompt.row for prompt in prompts])
 
     def sample(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[Drawn]:
         assert self._decoding is not None
-        decoding = self._decoding
-        return within_memory(
-            self.loaded.device,
-            lambda: decoding.drawn([prompt.ids for prompt in prompts], [prompt.row for prompt in prompts]),
-        )
+        with within_memory(self.loaded.device):
+            return self._decoding.drawn([prompt.ids for prompt in prompts], [prompt.row for prompt in prompts])
 
     def close(self) -> None:
         device = self.loaded.device
@@ -267,23 +282,6 @@ class TransformersRunner(Runner):
         if not _agree(alone, again, self.loaded.dtype):
             raise not_deterministic(self.loaded.name)
         return False
-
-    def _distributions(self, requests: Sequence[Request]) -> Logits:
-        assert self._scorer is not None
-        batch = _batch(self.loaded, requests)
-        states = self._scorer.states(batch) if self._beginnings is None else self._beginnings.states(requests)
-        found = Logits(states, self._scorer.head)
-        check_ids(int(batch.targets.max()), found.vocabulary_size, self.loaded.name)
-        return found
-
-    def _launched(self, requests: Sequence[Request]) -> Callable[[], Tensor]:
-        assert self._scorer is not None
-        if self._beginnings is None:
-            return self._scorer.launch(_batch(self.loaded, requests))
-        targets = torch.from_numpy(np.concatenate([each.targets for each in requests]))
-        assert self._scorer.head is not None
-        check_ids(int(targets.max()), self._scorer.head.vocabulary_size, self.loaded.name)
-        return launch_nll(self._beginnings.states(requests), targets, self._scorer.head)
 
 
 def _next_tokens(ids: Ints) -> Request:

@@ -28,22 +28,11 @@ META = torch.device("meta")
 NAMES = ("falcon_h1", "gemma2", "gpt2", "llama", "mixtral")  # hybrid, capped, learnt positions, rotary, experts
 
 
-class Launched(Exception):
-    """Raised in place of the wait at the end of a batch, on which alone there is something to wait for."""
-
-
 def _head(weight: torch.Tensor) -> VocabularyHead:
     return VocabularyHead(weight, None, None)
 
 
-def _launch_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = Scorer.launch
-
-    def launched(*given: Any) -> Any:
-        launch(*given)
-        raise Launched
-
-    monkeypatch.setattr(Scorer, "launch", launched)
+def _without_waits_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda _: None, raising=False)
     ignored = "transformers.modeling_utils.PreTrainedModel.warn_if_padding_and_no_attention_mask"
     monkeypatch.setattr(ignored, lambda *_: None, raising=False)
@@ -57,10 +46,12 @@ def test_a_batch_is_launched_without_a_wait(name: str, with_head: bool, monkeypa
     output = model.get_output_embeddings()
     runner._scorer = Scorer(name, (_head(output.weight.detach()), output) if with_head else None)
     rows = [np.arange(length) % VOCABULARY for length in (9, 5)]
-    _launch_only(monkeypatch)
+    _without_waits_of_transformers(monkeypatch)
 
-    with runner.measuring(), pytest.raises(Launched):
-        runner.score([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])
+    with runner.measuring():
+        wait = runner.begin([Request(row, np.arange(len(row) - 1), row[1:]) for row in rows])
+    with pytest.raises(NotImplementedError, match="meta"):
+        wait()
 
 
 class _Ahead(TransformersRunner):
