@@ -45,8 +45,20 @@ KEYS: dict[str, Any] = {
     "num_beams": 2, "stop": ["six"], "truncate": "left", "seed": 1, "temperature": 0.5, "top_p": 0.5, "top_k": 2,
     "messages": "turns", "chat_template_kwargs": {"thinks": False},
     "sample": Sample(1), "tokens": 2, "target": "own", "average_by": "kind", "repeats": 2,
+    "counted": "own",
 }  # fmt: skip
-NOT_ALONE = {"seed", "temperature", "top_p", "top_k", "messages", "chat_template_kwargs", "tokens", "target", "repeats"}
+NOT_ALONE = {
+    "seed",
+    "temperature",
+    "top_p",
+    "top_k",
+    "messages",
+    "chat_template_kwargs",
+    "tokens",
+    "target",
+    "repeats",
+    "counted",
+}
 # Those need other keys, or none.
 OF_TEXTS = {"extract", "max_new_tokens", "num_beams", "stop", "truncate"}
 # What is no error but of no use to this metric: another one of the same dataset reads it.
@@ -54,7 +66,7 @@ OF_OTHERS = {"texts": {"text", "join"}, "choices": {"text", "join"}, "pairs": {"
 ERRORS = {
     "text": KEYS.keys() - {"path", "lines", "tokens"},
     **dict.fromkeys(
-        ("rows", "divergence", "masked"), KEYS.keys() - {"path", "text", "join", "limit", "sample", "tags"}
+        ("rows", "divergence", "masked"), KEYS.keys() - {"path", "text", "join", "limit", "sample", "tags", "counted"}
     ),
     "texts": {
         "hub", "name", "split", "revision", "lines", "prompt", "question", "choices", "answer", "delimiter",
