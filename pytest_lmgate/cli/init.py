@@ -17,6 +17,7 @@ import typer
 
 from pytest_lmgate.cli.console import AsJson, DeviceOption, flow, note, root, show
 from pytest_lmgate.cli.measure import Measuring, measuring
+from pytest_lmgate.cli.tasks import gate_line, insert
 from pytest_lmgate.errors import ComparisonError, ConfigError, DataError, EngineError, LmgateError, ModelError
 from pytest_lmgate.report.text import byte_size
 from pytest_lmgate.settings.entries import TEXT_SUFFIXES, ProjectSpec
@@ -28,6 +29,7 @@ from pytest_lmgate.settings.rootdir import Root
 if TYPE_CHECKING:
     from pytest_lmgate.metrics.score import Score
 
+_CHECKPOINT = "a folder with config.json and *.safetensors, or a .gguf file"
 _INI = """\
 [pytest]
 # A run of single files leaves the gates out and is refused; -o lmgate_require_all=false allows it.
@@ -75,20 +77,22 @@ def init(
     folder = here.start
     found, texts = ([], []) if model and dataset is not None else find_places(folder)
     if not model:
-        looked_for = "a folder with config.json and *.safetensors, or a .gguf file"
-        model = _ask("model", looked_for, {path: _relative(path, folder) for path in found}, yes=yes)
+        model = _ask("model", _CHECKPOINT, {path: _relative(path, folder) for path in found}, yes=yes)
     if dataset is None:
         looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
         tokens = {path: count_tokens(path, rows) for path in texts if rows is None or path.suffix == ".jsonl"}
         # The smallest that is long enough comes first.
         texts = sorted(tokens, key=lambda path: (tokens[path] < _ENOUGH, abs(tokens[path] - _ENOUGH)))
-        sizes = {path: f"{byte_size(path.stat().st_size)}, about {tokens[path]:,} tokens" for path in texts}
-        shown = {path: f"{_relative(path, folder)}  {size}" for path, size in sizes.items()}
+        sizes = {path: byte_size(path.stat().st_size) for path in texts}
+        shown = {path: f"{_relative(path, folder)}  {sizes[path]}, about {tokens[path]:,} tokens" for path in texts}
         (dataset,) = _ask("dataset", looked_for, shown, yes=yes)
     chosen, text = [path.absolute() for path in model], dataset.absolute()
     pairs = _pairs(chosen, against)
 
-    names = _names([*chosen, *pairs.values()])
+    names: dict[Path, str] = {}
+    for path in [*chosen, *pairs.values()]:
+        name = path.resolve().name if path.is_dir() else path.resolve().stem
+        names.setdefault(path, f"{name}-{len(names) + 1}" if name in names.values() else name)
     models = {name: {"path": _relative(path, folder)} for path, name in names.items()}
     entry: dict[str, Any] = {"path": _relative(text, folder)}
     if text.suffix == ".jsonl" and (column := text_column(text)) not in ("text", None):
@@ -152,12 +156,13 @@ def text_column(file: Path) -> str | None:
 
 def count_tokens(file: Path, rows: int | None) -> int:
     """Estimate the tokens of a text, or of the first rows of a file of JSON lines."""
-    size = file.stat().st_size
+    size, share = file.stat().st_size, 1.0
     if file.suffix == ".jsonl":
         column, beginning = str(text_column(file)), _rows(file, rows or _BEGINNING)
         whole = sum(len(json.dumps(row, ensure_ascii=False)) + 1 for row in beginning)
-        size = (size if rows is None else whole) * sum(len(str(row.get(column, ""))) for row in beginning) // whole
-    return size // _BYTES_PER_TOKEN
+        share = sum(len(str(row.get(column, ""))) for row in beginning) / whole
+        size = size if rows is None else whole
+    return int(size * share) // _BYTES_PER_TOKEN
 
 
 def _rows(file: Path, most: int) -> list[dict[str, Any]]:
@@ -174,8 +179,9 @@ def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> 
     """Return the paths that the user chooses, by number or path; only one text."""
     what = "text" if option == "dataset" else option
     if not shown:
-        place = f"{Path.cwd()}, {_DEPTH} folders deep ({looked_for})"
-        raise ConfigError(f"no {what} was found in {place}; name it: --{option} PATH")
+        raise ConfigError(
+            f"no {what} was found in {Path.cwd()}, {_DEPTH} folders deep ({looked_for}); name it: --{option} PATH"
+        )
     found = list(shown)[:_SHOWN]
     if yes:
         if len(found) > 1:
@@ -225,14 +231,6 @@ def _facts(folder: Path) -> tuple[object, int]:
         return None, 0
 
 
-def _names(paths: Sequence[Path]) -> dict[Path, str]:
-    names: dict[Path, str] = {}
-    for path in dict.fromkeys(paths):
-        name = path.resolve().name if path.is_dir() else path.resolve().stem
-        names[path] = f"{name}-{len(names) + 1}" if name in names.values() else name
-    return names
-
-
 def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder)).as_posix()
 
@@ -244,30 +242,32 @@ def _write(
     from pytest_lmgate.judge.provenance import provenance
     from pytest_lmgate.settings.decoding import parse_marker
 
-    lines = ["# Written by `lmgate init`. Paths are relative to this file.", "models:"]
-    lines += [f"  {flow(name)}: {flow(entry)}" for name, entry in models.items()]
-    lines += ["datasets:", *(f"  {flow(name)}: {flow(entry)}" for name, entry in datasets.items()), "gates:"]
-    for proposal in proposals:
-        lines += [f"  # {reason}" for reason in proposal.reasons]
-        lines += [f"  - {marker}: {flow(arguments)}" for marker, arguments in proposal.gates]
+    gates = [
+        line for each in proposals for line in [*(f"# {why}" for why in each.reasons), *map(gate_line, each.gates)]
+    ]
+    entries = [[f"{flow(name)}: {flow(entry)}" for name, entry in section.items()] for section in (models, datasets)]
+    sections = {"models": entries[0], "datasets": entries[1], "gates": gates}
     project, baseline, *ini = files
-    for file, text in [(project, "\n".join(lines) + "\n"), *((file, _INI) for file in ini)]:
+    written = insert("# Written by `lmgate init`. Paths are relative to this file.\n", sections, project)
+    for file, text in [(project, written), *((file, _INI) for file in ini)]:
         file.write_text(text, encoding="utf-8")
 
     # Ids of gates are relative to lmgate.yaml; in a baseline that the settings name, to rootdir.
     carrier = _relative(project, here.folder if here.text("baseline") else here.start)
-    entries = {}
-    for each in proposals:
-        gate = parse_marker(each.gates[1][0], (), each.gates[1][1])
-        entries[f"{carrier}::{gate.label}"] = entry_of(each.score, provenance(baseline.parent, each.score.device))
-    rewrite(baseline, lambda before: {**before, **entries})
+    accepted = {
+        f"{carrier}::{parse_marker(each.gates[1][0], (), each.gates[1][1]).label}": entry_of(
+            each.score, provenance(baseline.parent, each.score.device)
+        )
+        for each in proposals
+    }
+    rewrite(baseline, lambda before: {**before, **accepted})
 
 
 def _tell(proposals: Sequence[Proposal], text: Path, written: list[str], *, as_json: bool) -> None:
     lines, gates = [], []
     for each in proposals:
-        value = {"value": float(each.score), "reasons": each.reasons}
-        gates += [{"marker": marker, "arguments": arguments, **value} for marker, arguments in each.gates]
+        facts = {"value": float(each.score), "reasons": each.reasons}
+        gates += [{"marker": marker, "arguments": arguments, **facts} for marker, arguments in each.gates]
         lines += [f"{each.model} on {text.resolve().stem}: {each.score.metric} {float(each.score):.6g}"]
         lines += [f"  {reason}" for reason in each.reasons]
     lines += [f"written: {', '.join(written)}", "Run pytest, and commit these files."]
@@ -294,10 +294,8 @@ def propose(session: Measuring, model: str, dataset: str, margin: float) -> Prop
         limit = float(f"{math.ceil(end / unit) * unit:.4g}")
         why = f"limit {limit:g}: beyond the interval of {measured}, which reaches further than {100 * margin:g}%"
     names, tolerance = {"model": model, "dataset": dataset}, Tolerance(_LEAST, relative=True)
-    gates: list[tuple[str, dict[str, Any]]] = [
-        (f"{score.metric}_max", {**names, "limit": limit}),
-        ("no_regression", {"metric": score.metric, **names, "tolerance": str(tolerance)}),
-    ]
+    against_baseline: dict[str, Any] = {"metric": score.metric, **names, "tolerance": str(tolerance)}
+    gates: list[Any] = [(f"{score.metric}_max", {**names, "limit": limit}), ("no_regression", against_baseline)]
     by_tolerance = f"tolerance {tolerance}: at most {tolerance} worse than today's baseline"
     return Proposal(model, score, gates, [why, _noise(score), by_tolerance])
 

@@ -125,13 +125,13 @@ def import_task(
     gates, reasons = _gates(found, command.name, models)
     added = {"datasets": entry_lines(command.name, entry, [found.origin, *found.notes])}
     if models:
-        added["gates"] = [*(f"# {line}" for line in _wrapped(reasons)), *map(_gate_line, gates)]
+        added["gates"] = [*(f"# {line}" for line in _wrapped(reasons)), *map(gate_line, gates)]
     written = insert(text, added, project)
     _write(data, found.data, project, written, command.name, gates if models else [])
     lines = [
         f"{command.name}: {counted(len(found.rows), 'row')} of {task}",
         *(f"  {note}" for note in found.notes),
-        *("  " + line for line in (*reasons, *map(_gate_line, gates))),
+        *("  " + line for line in (*reasons, *map(gate_line, gates))),
         f"written: {path}, {project.name}",
         "Run pytest --lmgate-update to measure the baseline, and commit these files."
         if models
@@ -272,7 +272,7 @@ def _wrapped(comments: Iterable[str]) -> list[str]:
     return [line for each in comments for line in textwrap.wrap(each, _WIDTH, break_long_words=False)]
 
 
-def _gate_line(gate: tuple[str, dict[str, Any]]) -> str:
+def gate_line(gate: tuple[str, dict[str, Any]]) -> str:
     return f"- {gate[0]}: {flow(gate[1])}"
 
 
