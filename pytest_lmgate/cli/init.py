@@ -39,9 +39,7 @@ lmgate_require_all = true
 _DEPTH, _MOST_ENTRIES, _SHOWN = 5, 20_000, 9
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"})
 _WEIGHTS = re.compile(r".*\.safetensors|pytorch_model.*\.bin")
-_NO_TEXTS = re.compile(
-    r"(requirements|constraints|licen[cs]e|notice|readme|changelog|cmakelists|robots|top_level)", re.I
-)
+_NO_TEXTS = re.compile(r"requirements|constraints|licen[cs]e|notice|readme|changelog|cmakelists|robots|top_level", re.I)
 _SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
 _SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")
 _ENOUGH = 20_000  # tokens: a comparison of similar models then shows a change of about 1%
@@ -132,19 +130,15 @@ def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
         place, seen = Path(path), seen + len(folders) + len(names)
         if seen > _MOST_ENTRIES:
             break
-        if len(place.relative_to(folder).parts) >= _DEPTH:
-            folders.clear()
-        folders[:] = sorted(each for each in folders if each not in _SKIPPED and each[0] != ".")
+        deeper = len(place.relative_to(folder).parts) < _DEPTH
+        folders[:] = sorted(each for each in folders if deeper and each not in _SKIPPED and each[0] != ".")
         if "config.json" in names and any(map(_WEIGHTS.fullmatch, names)):
             models.append(place)
             continue  # its merges.txt is no text
         models += [place / name for name in names if name.endswith(".gguf")]
-        found = (place / name for name in names if name.lower().endswith(_SUFFIXES) and not _NO_TEXTS.match(name))
-        texts += [
-            file
-            for file in found
-            if file.is_file() and file.stat().st_size and (file.suffix != ".jsonl" or text_column(file) is not None)
-        ]
+        for file in (place / name for name in names if name.lower().endswith(_SUFFIXES) and not _NO_TEXTS.match(name)):
+            if file.is_file() and file.stat().st_size and (file.suffix != ".jsonl" or text_column(file) is not None):
+                texts.append(file)
     return sorted(models), sorted(texts)
 
 
@@ -242,24 +236,22 @@ def _write(
     from pytest_lmgate.judge.provenance import provenance
     from pytest_lmgate.settings.decoding import parse_marker
 
-    gates = [
-        line for each in proposals for line in [*(f"# {why}" for why in each.reasons), *map(gate_line, each.gates)]
-    ]
-    entries = [[f"{flow(name)}: {flow(entry)}" for name, entry in section.items()] for section in (models, datasets)]
-    sections = {"models": entries[0], "datasets": entries[1], "gates": gates}
+    lines: dict[str, list[str]] = {"models": [], "datasets": [], "gates": []}
+    for section, entries in (("models", models), ("datasets", datasets)):
+        lines[section] = [f"{flow(name)}: {flow(entry)}" for name, entry in entries.items()]
+    for each in proposals:
+        lines["gates"] += [*(f"# {reason}" for reason in each.reasons), *map(gate_line, each.gates)]
     project, baseline, *ini = files
-    written = insert("# Written by `lmgate init`. Paths are relative to this file.\n", sections, project)
+    written = insert("# Written by `lmgate init`. Paths are relative to this file.\n", lines, project)
     for file, text in [(project, written), *((file, _INI) for file in ini)]:
         file.write_text(text, encoding="utf-8")
 
     # Ids of gates are relative to lmgate.yaml; in a baseline that the settings name, to rootdir.
     carrier = _relative(project, here.folder if here.text("baseline") else here.start)
-    accepted = {
-        f"{carrier}::{parse_marker(each.gates[1][0], (), each.gates[1][1]).label}": entry_of(
-            each.score, provenance(baseline.parent, each.score.device)
-        )
-        for each in proposals
-    }
+    accepted = {}
+    for each in proposals:
+        gate = parse_marker(each.gates[1][0], (), each.gates[1][1])
+        accepted[f"{carrier}::{gate.label}"] = entry_of(each.score, provenance(baseline.parent, each.score.device))
     rewrite(baseline, lambda before: {**before, **accepted})
 
 
@@ -306,9 +298,9 @@ def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
 
     model, score, arguments = proposal.model, proposal.score, proposal.gates[1][1]
     other = _measure(session, original, arguments["dataset"])
-    if score.metric != other.metric:
-        raise ComparisonError(f"{model} and {original} cannot be compared: one is causal, the other is masked")
     try:
+        if score.metric != other.metric:
+            raise ComparisonError("one is causal, the other is masked")
         tolerance = Tolerance(_LEAST, relative=True)
         found = compare(score.require_sample(), other.require_sample(), tolerance=tolerance, confidence=_CONFIDENCE)
     except ComparisonError as error:

@@ -151,4 +151,5 @@ def test_in_memory_models_and_rows_are_measured_and_cached_by_their_content(proj
                 assert ppl_of(pair, texts).cached
         """
     )
-    project.run("test_again.py").expect(0, passed=1)
+    # The hashes of its texts begin with other random numbers.
+    project.run("test_again.py", early=True).expect(0, passed=1)
