@@ -35,7 +35,7 @@ TESTS_oldest := $(addprefix tests/,cache data windows identity plugin report set
 # They warn of what their dependencies deprecate since.
 OLD_WARNS_oldest := -W ignore::DeprecationWarning
 TESTS_newest := $(TESTS_oldest)
-TESTS_bare := $(addprefix tests/end_to_end/test_,bad_input.py faults.py fixtures.py in_memory.py measure_command.py)
+TESTS_bare := $(addprefix tests/end_to_end/test_,bad_input.py faults.py fixtures.py measure_command.py)
 CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
 
 .DEFAULT_GOAL := help
