@@ -185,9 +185,9 @@ def _reason(name: str, error: Exception) -> ConfigError | DataError:
                 )
             return DataError(
                 f"task {which}: its dataset {' '.join(arguments)} is not here and "
-                f"cannot be fetched ({type(error).__name__}: {said:.200}); fetch it where the hub can be reached, "
-                f'python -c "import datasets; datasets.load_dataset({", ".join(map(repr, arguments))})", and take the '
-                "folder HF_HOME along"
+                f"cannot be fetched ({type(error).__name__}: {said:.200}); fetch it where the hub can be reached, by "
+                f'this command or python -c "import datasets; datasets.load_dataset({", ".join(map(repr, arguments))})"'
+                ", and take the folder HF_HOME along"
             )
     return ConfigError(f"task {name}: the harness cannot load it: {type(error).__name__}: {said:.300}")
 
@@ -272,7 +272,7 @@ def aggregations(task: Any) -> dict[str, str]:
 
     names = {id(aggregation_registry.get(name)): name for name in aggregation_registry}
     return {
-        str(metric): names.get(id(function), "mean" if id(function) not in names and _is_mean(function) else "")
+        str(metric): names.get(id(function)) or ("mean" if _is_mean(function) else "")
         for metric, function in task.aggregation().items()
     }
 
