@@ -302,7 +302,6 @@ def test_a_server_that_cuts_prompts_while_it_writes_diverges_from_itself(
     faulty.bigrams = Causal(model, tokenizer, keeps=8)
     said = project.run(gates, models)
     assert project.status == 1, said
-    print(project.values)
     own, reference = project.values.values()
     assert own > 0.001
     assert reference < 0.0001
