@@ -16,7 +16,6 @@ import uuid
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.transformers.loading import LoadedModel
@@ -72,7 +71,9 @@ class _Content(pickle.Pickler):
             if not is_library(value.__module__) or (found is not value and value.__module__ != "builtins"):
                 self._note(value, "no installed library defines")
             return [value.__module__, value.__qualname__]
-        if isinstance(value, Tokenizer):  # without the padding and truncation of the last call
+        if (
+            hasattr(value, "to_str") and type(value).__module__ == "tokenizers"
+        ):  # without the padding and truncation of the last call
             return json.dumps({**json.loads(value.to_str()), "truncation": None, "padding": None}, sort_keys=True)
         if not isinstance(value, Tensor | nn.Module):
             return None
