@@ -71,9 +71,8 @@ class _Content(pickle.Pickler):
             if not is_library(value.__module__) or (found is not value and value.__module__ != "builtins"):
                 self._note(value, "no installed library defines")
             return [value.__module__, value.__qualname__]
-        if (
-            hasattr(value, "to_str") and type(value).__module__ == "tokenizers"
-        ):  # without the padding and truncation of the last call
+        if type(value).__module__ == "tokenizers" and hasattr(value, "to_str"):
+            # without the padding and truncation of the last call
             return json.dumps({**json.loads(value.to_str()), "truncation": None, "padding": None}, sort_keys=True)
         if not isinstance(value, Tensor | nn.Module):
             return None
@@ -114,4 +113,7 @@ class _Content(pickle.Pickler):
 def _attributes(held: dict[str, Any]) -> dict[str, Any]:
     # Hooks have numbers that count up through the session.
     found = {key: held[key] for key in sorted(held.keys() - _NOTES)}
-    return {key: [*each.values()] if key.endswith("_hooks") and each else each for key, each in found.items()}
+    return {
+        key: [*each.values()] if key.endswith("_hooks") and isinstance(each, dict) else each
+        for key, each in found.items()
+    }
