@@ -29,7 +29,7 @@ LIBRARIES = frozenset({"accelerate", "bitsandbytes", "numpy", "peft", "tokenizer
 # The kernels of quantized models come from one of these.
 QUANTIZERS = ("accelerate", "bitsandbytes", "torchao", "gptqmodel", "autoawq", "compressed-tensors", "optimum", "hqq")
 # The libraries use functions of these packages, which compute nothing.
-_BENEATH = frozenset({"huggingface_hub", "safetensors", "tqdm", "typing_extensions"})
+_BENEATH = frozenset({"huggingface_hub", "packaging", "safetensors", "tqdm", "typing_extensions"})
 _PACKAGES = LIBRARIES | _BENEATH | sys.stdlib_module_names
 STANDARD_LIBRARY = "the standard library"
 
