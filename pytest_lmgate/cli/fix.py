@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, bar, show
 from pytest_lmgate.errors import ConfigError, LmgateError
 
 if TYPE_CHECKING:
     from pytest_lmgate.judge.fix import Fix, Judged, Limit
     from pytest_lmgate.settings.file import Project
 
-_BAR = 30  # characters
 # The tensors of a GGUF that a group of a block has, as regular expressions: gguf-py/gguf/constants.py of llama.cpp.
 _GGUF = {
     "block": "",
@@ -138,7 +137,7 @@ def _lines(found: Fix, reference: str) -> list[str]:
             f"{each.kl:.3g}",
             _shown(limit, each.judged, each.judged.upper),
             "passes" if each.judged.outcome == "pass" else "",
-            ("█" * round(_BAR * each.kl / largest) if largest > 0 else "") + (" <" if each is found.chosen else ""),
+            bar(each.kl, largest) + (" <" if each is found.chosen else ""),
         )
         for each in frontier
     ]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, root, show
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, bar, root, show
 from pytest_lmgate.errors import EngineError, nearest
 from pytest_lmgate.report.text import ProgressLine, table
 from pytest_lmgate.settings.metrics import METRICS, metric_called
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_lmgate.settings.file import Project
 
 
-_PLOT, _BAR = 24, 30  # characters
+_PLOT = 24  # characters
 
 
 @dataclass
@@ -297,8 +297,9 @@ def _text(found: Why) -> str:
     ]
     for each in found.parts:
         cost, relief = _number(each.cost.mean, each.cost.stderr), _number(-each.relief.mean, each.relief.stderr)
-        bar = "█" * round(_BAR * each.cost.mean / largest) if largest > 0 else ""
-        line = f"{each.part:{width}}  {cost:>19}  {_change(each.ratio):>10}  {relief:>19}  {bar}"
+        line = (
+            f"{each.part:{width}}  {cost:>19}  {_change(each.ratio):>10}  {relief:>19}  {bar(each.cost.mean, largest)}"
+        )
         lines.append(line.rstrip())
     named = sorted((each for each in found.parts if each.stands_out), key=lambda each: -each.cost.mean)
     sentences = [

@@ -94,7 +94,8 @@ class Limit:
         values = {"kl": found.kl, "ppl": found.nll_q, "ppl ratio": found.nll_q - found.nll_p}[self.metric]
         base = 0.0 if self.metric != "ppl" else float(found.nll_p.mean())
         limit = math.log1p(self.tolerance / math.exp(found.nll_p.mean())) if self.size is None else self.size
-        noise, bounds = found.mean(values), found.mean(values).bounds(self.confidence)
+        noise = found.mean(values)
+        bounds = noise.bounds(self.confidence)
         if bounds is None:
             return Judged("inconclusive", noise, limit, math.inf, math.inf)
         upper = max(bounds.upper, cautious_upper(*found.of_targets(values), noise, self.confidence))
