@@ -28,13 +28,16 @@ TESTS_ray := tests/measure/cluster tests/settings/test_session.py
 BESIDE_ray := onnxruntime
 # The cluster of its tests is one for all, and its nodes share the processors.
 WORKERS_ray := 0
-# What does not rest on the versions of libraries (gates, metrics) is left to `make test`; bare runs what needs no tool.
+# What does not rest on the versions of libraries (gates, metrics, windows, wording) is left to `make test`; bare runs what
+# needs no tool. Read and written with msgspec, YAML, jinja2, datasets, filelock, fsspec, typer; run by pytest and xdist.
 TESTERS := pytest-xdist html5lib hypothesis jsonschema scipy markdown-it-py nltk rouge-score==0.1.2 prometheus-client peft
-TESTS_oldest := $(addprefix tests/,cache data windows identity plugin report settings) \
-	$(addprefix tests/end_to_end/test_,gates.py yaml_gates.py no_regression.py texts.py parity_with_xdist.py)
+TESTS_newest := $(addprefix tests/,identity plugin settings data/test_corpus.py windows/test_rows.py windows/test_tokens.py) \
+	$(addprefix tests/cache/test_,fingerprint.py locks.py remote.py store.py versions.py) \
+	$(addprefix tests/report/test_,page.py result.py) \
+	$(addprefix tests/end_to_end/test_,gates.py yaml_gates.py texts.py)
+TESTS_oldest := $(TESTS_newest) tests/end_to_end/test_no_regression.py
 # They warn of what their dependencies deprecate since.
 OLD_WARNS_oldest := -W ignore::DeprecationWarning
-TESTS_newest := $(TESTS_oldest)
 TESTS_bare := $(addprefix tests/end_to_end/test_,bad_input.py faults.py fixtures.py measure_command.py)
 CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
 
