@@ -5,8 +5,9 @@
 
 A reference p writes continuations. Candidates q are p rounded to fewer bits, p with one damaged layer, and p with tails
 planted: at some positions most of q is on a token that p never writes. With ``r = log q - log p`` of the sampled tokens
-a rule estimates the KL divergence by the mean of ``-r + lambda (exp(r) - 1)``. The exact divergence of the same texts,
-by whole distributions, is the truth. Prompts are drawn anew for each split.
+a rule estimates the KL divergence by the mean of ``-r + lambda (exp(r) - 1)``. The truth is the mean of the exact
+divergence, by whole distributions, over all tokens of all rows that were written, not over those of a split. So the
+column "exact" has noise, too: that between rows, without that of sampling. Each split draws rows from the pool.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from pytest_lmgate.stats.means import ClusteredMean, clustered_mean
+from pytest_lmgate.stats.means import ClusteredMean, cautious_upper, clustered_mean
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT_TOKENS, BATCH = 8, 256
@@ -153,8 +154,22 @@ def fay_feuer(noise: ClusteredMean, sums: Floats, counts: Floats) -> float:
     return variance / (2 * mean) * float(chi2.ppf(0.975, 2 * mean**2 / variance))
 
 
+UPPER: dict[str, Callable[[ClusteredMean, Floats, Floats], float]] = {
+    "gates": lambda *_: -math.inf,
+    "fay-feuer": fay_feuer,
+    "cautious": lambda noise, sums, counts: cautious_upper(sums, counts, noise, 0.975),
+}
+"""Upper bounds; each interval ends at the larger one of this and of a gate's."""
+
+
+def uneven(rows: int, tokens: int) -> Floats:
+    """Return lengths of rows: lognormal, the median 30% of all tokens, from 4 tokens on."""
+    share = np.exp(np.random.default_rng(5).normal(-1.2, 0.9, rows))
+    return np.clip((tokens * share).astype(int), 4, tokens)
+
+
 def judged(
-    r: Floats, kl: Floats, rule: Callable[[Floats], Floats], rows: int, splits: int, *, is_wider: bool = False
+    r: Floats, kl: Floats, rule: Callable[[Floats], Floats], rows: int, splits: int, *, upper_rule: str = "gates"
 ) -> str:
     """Return coverage, half width over the divergence, bias over it, and the bias in standard errors, in words."""
     truth, rng = float(np.nansum(kl) / (~np.isnan(kl)).sum()), np.random.default_rng(rows)
@@ -165,7 +180,7 @@ def judged(
         noise = clustered_mean(np.nansum(made, 1), counts)
         bounds = noise.bounds(0.975)
         assert bounds is not None
-        upper = max(bounds.upper, fay_feuer(noise, np.nansum(made, 1), counts) if is_wider else -math.inf)
+        upper = max(bounds.upper, UPPER[upper_rule](noise, np.nansum(made, 1), counts))
         covered.append(bounds.lower <= truth <= upper)
         widths.append((upper - bounds.lower) / 2)
         means.append(noise.mean)
@@ -182,7 +197,7 @@ def prompts_of(tokenizer: Any, text: str, count: int) -> torch.Tensor:
     return torch.from_numpy(np.stack([ids[at : at + PROMPT_TOKENS] for at in begins]))
 
 
-def lines(results: dict[str, tuple[Floats, Floats]], splits: int, **how: bool) -> Iterator[str]:
+def lines(results: dict[str, tuple[Floats, Floats]], splits: int, **how: str) -> Iterator[str]:
     yield "| candidate (exact KL, largest abs r) | rows | exact | " + " | ".join(RULES) + " |"
     yield "|---|---|---|" + "---|" * len(RULES)
     for name, (r, kl) in results.items():
@@ -200,7 +215,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96, help="tokens of each, at most")
     parser.add_argument("--splits", type=int, default=500)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--fay-feuer", action="store_true", help="upper bounds at least as wide as theirs")
+    parser.add_argument("--upper", choices=UPPER, default="gates", help="upper bounds at least as wide as these")
+    parser.add_argument("--uneven", action="store_true", help="cut rows to very different lengths")
     asked = parser.parse_args()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -216,7 +232,11 @@ def main() -> None:
     }
     tokenizer = AutoTokenizer.from_pretrained(asked.model)
     prompts = prompts_of(tokenizer, asked.text.read_text(encoding="utf-8"), asked.rows)
-    for line in lines(measured(model, candidates, prompts, asked.tokens), asked.splits, is_wider=asked.fay_feuer):
+    results = measured(model, candidates, prompts, asked.tokens)
+    if asked.uneven:
+        cut = np.arange(asked.tokens) >= uneven(asked.rows, asked.tokens)[:, None]
+        results = {name: (np.where(cut, math.nan, r), np.where(cut, math.nan, kl)) for name, (r, kl) in results.items()}
+    for line in lines(results, asked.splits, upper_rule=asked.upper):
         print(line, flush=True)
 
 
