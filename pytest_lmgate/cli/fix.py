@@ -42,6 +42,9 @@ def fix(
     tokens: Annotated[int, typer.Option(min=2, help="Tokens that the search reads at most.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the split into rows to search and rows to prove.")] = 0,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the recipe as YAML.")] = None,
+    write_gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of two GGUF files: write the mixed one.")
+    ] = None,
     config: ConfigOption = None,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -62,7 +65,10 @@ def fix(
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         names = [session.named(each) for each in (candidate, against, dataset)]
         limit, label = _limit(session.project, names, gate, kl)
-        found = found_by(session.evaluator, *names, limit=limit, budget=most, tokens=tokens, bits=bits, seed=seed)
+        found = found_by(
+            session.evaluator, *names, limit=limit, budget=most, tokens=tokens, bits=bits, seed=seed,
+            write_gguf=write_gguf,
+        )  # fmt: skip
         dtype = session.evaluator.resolver.model(names[1]).dtype
     made = recipe(found, _GGUF_TYPES.get(dtype, "f16")) if found.proof is not None else None
     lines = [f"{names[0]} against {names[1]} on {names[2]}: {label}", *_lines(found, names[1])]
@@ -71,6 +77,8 @@ def fix(
         if write is not None:
             write.write_text(written, encoding="utf-8")
         lines += ["", *([f"written to {write}"] if write is not None else written.splitlines())]
+    if write_gguf is not None:
+        lines.append(f"written to {write_gguf}" if made is not None else f"{write_gguf} was not written")
     show(_data(found, names, label, made), "\n".join(lines), as_json=as_json)
     if found.chosen is not None and (found.proof is None or found.proof.outcome != "pass"):
         raise typer.Exit(1)
@@ -190,6 +198,8 @@ def _shown(limit: Limit, judged: Judged, nats: float) -> str:
 def recipe(found: Fix, gguf_type: str) -> dict[str, Any]:
     """Return what to tell each quantizer, so that it leaves the chosen layers, and those that it had left, alone."""
     assert found.chosen is not None
+    if found.tensor_types:
+        return {"llama.cpp": {"llama-quantize": " ".join(found.tensor_types)}}
     parts = [found.groups[index].part for index in found.chosen.kept]
     patterns = [rf"blk\.{part.block}\.{_GGUF[part.kind]}={gguf_type}" for part in parts if part.kind in _GGUF]
     tensors = [f"--tensor-type {shlex.quote(pattern)}" for pattern in patterns]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -33,6 +34,7 @@ from pytest_lmgate.stats.means import MIN_BLOCKS, ClusteredMean, cautious_upper,
 from pytest_lmgate.windows.protocols import beginning
 
 if TYPE_CHECKING:
+    from pytest_lmgate.engines.llamacpp.hybrids import GgufHybrids
     from pytest_lmgate.engines.transformers.hybrids import Hybrids, Part
 
 LEAST_ROWS = 20
@@ -164,6 +166,7 @@ class Fix:
         proof: The chosen set on the other half; None if it is beyond the budget.
         rows: Of the search's half and of the proof's; windows, of a text without rows.
         linear: Paths of the modules to keep, and of those that both models have alike.
+        tensor_types: Of GGUF files: llama-quantize's options for the tensors to keep.
     """
 
     limit: Limit
@@ -175,6 +178,7 @@ class Fix:
     proof: Judged | None
     rows: tuple[int, int]
     linear: tuple[str, ...] = ()
+    tensor_types: tuple[str, ...] = ()
 
     @property
     def is_within_budget(self) -> bool:
@@ -192,6 +196,7 @@ def fix(
     tokens: int,
     bits: float | None = None,
     seed: int = 0,
+    write_gguf: Path | None = None,
 ) -> Fix:
     """Find the parts of a model to keep in its original's precision so that a gate passes, and prove it.
 
@@ -205,21 +210,22 @@ def fix(
         tokens: Tokens that the search reads at most; the proof reads all rows of its half.
         bits: Bits of each number in the candidate's matrices, if it stores them rounded but wide.
         seed: Of the split of the rows.
+        write_gguf: Of two GGUF files: where to write the candidate with the chosen tensors of the reference.
 
     Raises:
         DataError: There are too few rows to search on one half and to prove on the other.
         ModelError: The models cannot be mixed, have the same weights, or the reference itself fails.
     """
+    from pytest_lmgate.engines.llamacpp.hybrids import GgufHybrids
     from pytest_lmgate.engines.transformers.hybrids import Hybrids
 
     find = evaluator.resolver
     q, p, text = find.model(candidate), find.model(reference), find.corpus(dataset)
-    for model in (q, p):
-        if "backend" in model.runtime:
-            raise ModelError(
-                f"model {model.name!r} is not run by transformers: lmgate fix mixes checkpoints; for a GGUF, fix the "
-                "checkpoint that it was made of, and give the lines it prints to llama-quantize"
-            )
+    engine = _engine(q, p)
+    if engine == "transformers" and write_gguf is not None:
+        raise ConfigError(f"--write-gguf: expected two GGUF files, but {q.name!r} is a checkpoint: use --write")
+    if engine != "transformers" and bits is not None:
+        raise ConfigError(f"--bits: {q.name!r} is a GGUF, which has the bytes of its format: remove the option")
     runners = evaluator.together(p, q)
     tokenizer = runners[0].tokenizer
     request = DivergenceRequest(reference, limit.protocol)
@@ -230,8 +236,11 @@ def fix(
         _rows(proof, Divergences("compare", q, proof, request, p), tokenizer, p.name),
     )
     search = shortened(search, int(tokens * characters_per_token(search, tokenizer)))
-    hybrids = Hybrids(p, q, runners, by="group")
+    hybrids: Hybrids | GgufHybrids
+    hybrids = Hybrids(p, q, runners, by="group") if engine == "transformers" else GgufHybrids(p, q, runners)
     require_parts(hybrids, q, p)
+    if isinstance(hybrids, GgufHybrids) and write_gguf is not None:
+        hybrids.require_writable(write_gguf)
 
     def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
         describe = partial(Divergences, "compare", model, corpus, request, hybrids.reference)
@@ -267,8 +276,25 @@ def fix(
     if not found.is_within_budget:
         return found
     kept = [hybrids.parts[index] for index in chosen.kept]
+    found = replace(found, proof=limit.judge(compose(chosen.kept, proof)))
+    if isinstance(hybrids, GgufHybrids):
+        if write_gguf is not None:
+            hybrids.write(kept, write_gguf)
+        return replace(found, tensor_types=tuple(hybrids.tensor_types(kept)))
     linear = tuple(name for part in (*kept, *hybrids.unchanged) for name in hybrids.linear(part))
-    return replace(found, proof=limit.judge(compose(chosen.kept, proof)), linear=linear)
+    return replace(found, linear=linear)
+
+
+def _engine(candidate: Model, reference: Model) -> str:
+    """Return the engine that runs both models; refuse those that cannot be mixed."""
+    engines = [model.runtime.get("backend", "transformers") for model in (candidate, reference)]
+    if engines[0] == engines[1] and engines[0] in ("transformers", "llama.cpp"):
+        return engines[0]
+    raise ModelError(
+        f"lmgate fix mixes two checkpoints that transformers runs, or two GGUF files: {candidate.name!r} is run by "
+        f"{engines[0]} and its reference {reference.name!r} by {engines[1]}; for a GGUF, give the F16 or BF16 GGUF of "
+        "the same model as the reference (convert_hf_to_gguf.py of llama.cpp writes it)"
+    )
 
 
 def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Sequence[int]], Tried]) -> list[Tried]:
@@ -390,7 +416,7 @@ def _rows(half: Corpus, measurement: Divergences, tokenizer: Any, model: str) ->
     return count
 
 
-def _extra_bytes(hybrids: Hybrids, candidate: Model, bits: float | None) -> list[int]:
+def _extra_bytes(hybrids: Hybrids | GgufHybrids, candidate: Model, bits: float | None) -> list[int]:
     """Return for each part the bytes that the reference's takes more than the candidate's."""
     sizes = [hybrids.size(part) for part in hybrids.parts]
     if bits is None:

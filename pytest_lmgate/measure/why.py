@@ -28,6 +28,7 @@ from pytest_lmgate.windows.protocols import beginning
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 if TYPE_CHECKING:
+    from pytest_lmgate.engines.llamacpp.hybrids import GgufHybrids
     from pytest_lmgate.engines.transformers.hybrids import By, Hybrids
 
 _LEVEL = 0.05  # of naming any layer of an undamaged model by its noise, shared by all (Bonferroni)
@@ -120,7 +121,7 @@ def why(
     return Why(figures, parts, time.monotonic() - started)
 
 
-def require_parts(hybrids: Hybrids, candidate: Model, reference: Model) -> None:
+def require_parts(hybrids: Hybrids | GgufHybrids, candidate: Model, reference: Model) -> None:
     """Refuse two models without a part that differs."""
     if not hybrids.parts:
         raise ModelError(

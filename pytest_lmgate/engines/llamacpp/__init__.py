@@ -20,7 +20,7 @@ from pytest_lmgate.identity.code import versions
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 _MAGIC = b"GGUF"
-_SPLIT = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+SPLIT = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 # What to do instead of each.
 _UNSUPPORTED_KEYS = {
     "hub": "download the file, and give its path:",
@@ -57,18 +57,18 @@ class LlamaCpp(Backend):
         size = sum(path.stat().st_size for path in files.values() if path.suffix == ".gguf")
         libraries = ["llama-cpp-python"] + (["transformers", "tokenizers"] if folder is not None else [])
 
-        def open_() -> Runner:
+        def open_(file: Path = first) -> Runner:
             from pytest_lmgate.engines.llamacpp.gguf import LlamaCppRunner
 
             _require_device(device, name)
             try:
-                weights = Weights(name, first, options)
+                weights = Weights(name, file, options)
             except OutOfMemory as error:
                 raise EngineError(
                     f"model {name!r}: no memory for its weights of {size:,} bytes on {device}: {error.details}; "
                     "offload fewer layers (load: {n_gpu_layers: ..}), or use a machine with more memory"
                 ) from error
-            return LlamaCppRunner(weights, _tokens(weights, folder), options)
+            return LlamaCppRunner(weights, _tokens(weights, folder), options, file=file, reopened=open_)
 
         @functools.cache
         def tokenizer() -> TokenizerFacts:
@@ -125,7 +125,7 @@ def _files(entry: Entry) -> dict[str, Path]:
     if path.suffix != ".gguf":
         raise ModelError(f"model {name!r}: the engine llama.cpp reads a file that ends in .gguf, got {path}")
     files = {"model": path}
-    if split := _SPLIT.fullmatch(path.name):
+    if split := SPLIT.fullmatch(path.name):
         if int(split["number"]) != 1:
             raise ModelError(f"model {name!r}: {path} is part {int(split['number'])}: give the first, -00001-of-...")
         parts = [f"{number:05}-of-{split['count']}" for number in range(1, int(split["count"]) + 1)]
