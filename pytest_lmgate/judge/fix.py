@@ -214,7 +214,7 @@ def fix(
 
     Raises:
         DataError: There are too few rows to search on one half and to prove on the other.
-        ModelError: The models cannot be mixed, have the same weights, or the reference itself fails.
+        ModelError: The models cannot be mixed or have the same weights, the reference itself fails, or no set passes.
     """
     from pytest_lmgate.engines.llamacpp.hybrids import GgufHybrids
     from pytest_lmgate.engines.transformers.hybrids import Hybrids
@@ -271,7 +271,13 @@ def fix(
         return Tried(tuple(kept), sum(extra[index] for index in kept), float(found.kl.mean()), limit.judge(found))
 
     tried = search_sets(np.array(costs), np.array(extra), first, attempt)
-    chosen = min((each for each in tried if each.judged.outcome == "pass"), key=lambda each: (each.extra, each.kl))
+    passing = [each for each in tried if each.judged.outcome == "pass"]
+    if not passing:
+        raise ModelError(
+            f"no set of groups passes, not even all of the reference {p.name!r}: on {rows[0]} searched rows the bound "
+            "of each is above the limit; expected more rows or a higher limit"
+        )
+    chosen = min(passing, key=lambda each: (each.extra, each.kl))
     found = Fix(limit, size, budget, groups, tuple(tried), chosen, None, rows)
     if not found.is_within_budget:
         return found
@@ -298,7 +304,7 @@ def _engine(candidate: Model, reference: Model) -> str:
 
 
 def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Sequence[int]], Tried]) -> list[Tried]:
-    """Measure sets of groups to keep, after `first`; one passes at least, since the last resort is all of them.
+    """Measure sets of groups to keep, after `first`; the last resort is all of them.
 
     Args:
         costs: KL of each group alone, shape ``[groups]``.
@@ -331,7 +337,10 @@ def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Seq
     if not any(each.judged.outcome == "pass" for each in tried.values()):
         tried[everything] = attempt(everything)
     # Groups alone do not tell how they act together: try to leave out the largest of those that cost little.
-    best = min((each for each in tried.values() if each.judged.outcome == "pass"), key=lambda each: each.extra)
+    passing = [each for each in tried.values() if each.judged.outcome == "pass"]
+    if not passing:
+        return list(tried.values())
+    best = min(passing, key=lambda each: each.extra)
     for _ in range(_DROPS):
         options = [index for index in best.kept if extra[index] > 0 and _without(best, index) not in tried]
         if not options:

@@ -125,6 +125,17 @@ def test_a_gate_that_passes_already_needs_no_fix(folder: Path) -> None:
     assert len(done.stdout.splitlines()) == 4
 
 
+def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, tmp_path: Path) -> None:
+    measure = [*command()[:-1], "measure", "ppl", "float", "rows", "--protocol", "document", "--json"]
+    measured = subprocess.run(measure, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
+    gate = {"model": "int8", "dataset": "rows", "protocol": "document", "confidence": 0.95}
+    gate["limit"] = 1.001 * json.loads(measured.stdout)["measurements"][0]["value"]
+    settings = {**yaml.safe_load((folder / "lmgate.yaml").read_text()), "gates": [{"ppl_max": gate}]}
+    (folder / "near.yaml").write_text(yaml.safe_dump(settings))
+    done = run(folder, "int8", "rows", "--against", "float", "--bits", "8", "--config", "near.yaml", rc=3)
+    assert "no set of groups passes, not even all of the reference 'float'" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "rc", "says"),
     [
