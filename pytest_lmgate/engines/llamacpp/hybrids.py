@@ -20,7 +20,7 @@ import numpy as np
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.llamacpp import SPLIT
 from pytest_lmgate.engines.llamacpp.gguf import LlamaCppRunner
-from pytest_lmgate.engines.transformers.hybrids import Kind, Part, PartSize
+from pytest_lmgate.engines.transformers.hybrids import Kind, Part, PartSize, described_hybrid
 from pytest_lmgate.errors import ModelError
 
 # The numbers of ggml_type that llama-quantize writes, by its own names.
@@ -150,24 +150,12 @@ class GgufHybrids:
 
     def model(self, *parts: Part, healed: bool) -> Model:
         """Return the reference with parts of the candidate or, if `healed`, the candidate with the reference's."""
-        reference, candidate = self._described
-        whole, other = (candidate, reference) if healed else (reference, candidate)
         tensors = tuple(name for part in parts for name in part.paths)
-        names = parts[0].name if len(parts) == 1 else f"{len(parts)} parts"
-        return replace(
-            whole,
-            name=f"{whole.name} with {names} of {other.name}",
-            open=lambda: self._opened(tensors, healed),
-            content={
-                **{f"hybrid/{key}": value for key, value in (whole.content or {}).items()},
-                **{f"part/{key}": value for key, value in other.ingredients.items()},
-                "part": ", ".join(tensors),
-            },
-            in_memory=True,
-            not_kept=reference.not_kept or candidate.not_kept,
-            files=None,
-            changed=lambda: [*reference.changed(), *candidate.changed()],
+        made = described_hybrid(
+            self._described, parts, ", ".join(tensors), lambda: self._opened(tensors, healed), healed=healed
         )
+        changed = [model.changed for model in self._described]
+        return replace(made, files=None, changed=lambda: [path for each in changed for path in each()])
 
     def size(self, part: Part | None = None) -> PartSize:
         """Return the bytes of a part in both files, or of all tensors."""

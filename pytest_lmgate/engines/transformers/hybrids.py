@@ -90,6 +90,35 @@ class _Loaded:
         return found
 
 
+def described_hybrid(
+    models: tuple[Model, Model], parts: Sequence[Part], exchanged: str, open_: Callable[[], Runner], *, healed: bool
+) -> Model:
+    """Return the model that a hybrid is.
+
+    Args:
+        models: The reference and the candidate.
+        parts: What is exchanged.
+        exchanged: The parts in words, for the hybrid's address in the cache.
+        open_: Opens it.
+        healed: Whether it is the candidate with the reference's parts, rather than the other way round.
+    """
+    reference, candidate = models
+    whole, other = (candidate, reference) if healed else (reference, candidate)
+    names = parts[0].name if len(parts) == 1 else f"{len(parts)} parts"
+    return replace(
+        whole,
+        name=f"{whole.name} with {names} of {other.name}",
+        open=open_,
+        content={
+            **{f"hybrid/{key}": value for key, value in (whole.content or {}).items()},
+            **{f"part/{key}": value for key, value in other.ingredients.items()},
+            "part": exchanged,
+        },
+        in_memory=True,
+        not_kept=reference.not_kept or candidate.not_kept,
+    )
+
+
 class Hybrids:
     """Hybrids of a reference and a candidate of the same architecture and shape, both loaded by transformers.
 
@@ -135,22 +164,8 @@ class Hybrids:
 
     def model(self, *parts: Part, healed: bool) -> Model:
         """Return the reference with parts of the candidate or, if `healed`, the candidate with the reference's."""
-        reference, candidate = self._described
-        whole, other = (candidate, reference) if healed else (reference, candidate)
         names = ", ".join(part.name for part in parts)
-        content = {
-            **{f"hybrid/{key}": value for key, value in (whole.content or {}).items()},
-            **{f"part/{key}": value for key, value in other.ingredients.items()},
-            "part": names,
-        }
-        return replace(
-            whole,
-            name=f"{whole.name} with {names if len(parts) == 1 else f'{len(parts)} parts'} of {other.name}",
-            open=lambda: self._opened(parts, healed),
-            content=content,
-            in_memory=True,
-            not_kept=reference.not_kept or candidate.not_kept,
-        )
+        return described_hybrid(self._described, parts, names, lambda: self._opened(parts, healed), healed=healed)
 
     def size(self, part: Part | None = None) -> PartSize:
         """Return what a part weighs, or the whole; tensors that several modules share count once."""
