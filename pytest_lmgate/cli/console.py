@@ -86,8 +86,3 @@ def age(seconds: float) -> str:
     """Return how long ago something was: ``3 d``."""
     found = next(((seconds / each, unit) for each, unit in _AGES if seconds >= each), (max(seconds, 0), "s"))
     return f"{int(found[0])} {found[1]}"
-
-
-def bar(value: float, largest: float) -> str:
-    """Return a bar as long as a number is large; the largest of a table has 30 characters."""
-    return "█" * round(30 * value / largest) if largest > 0 else ""

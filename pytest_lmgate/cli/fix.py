@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, bar, show
-from pytest_lmgate.errors import ConfigError, LmgateError
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
+from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
 
 if TYPE_CHECKING:
     from pytest_lmgate.judge.fix import Fix, Judged, Limit
@@ -42,6 +42,7 @@ def fix(
     tokens: Annotated[int, typer.Option(min=2, help="Tokens that the search reads at most.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the split into rows to search and rows to prove.")] = 0,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the recipe as YAML.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="One page that needs no network.")] = None,
     write_gguf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Of two GGUF files: write the mixed one.")
     ] = None,
@@ -59,8 +60,10 @@ def fix(
     most = _share(budget)
     if bits is not None and not 0 < bits < 32:
         raise typer.BadParameter(f"--bits: expected a number above 0 and below 32, got {bits:g}")
+    from pytest_lmgate.cache.files import write_durably
     from pytest_lmgate.cli.measure import measuring
     from pytest_lmgate.judge.fix import fix as found_by
+    from pytest_lmgate.report.fix import FixReport
 
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         names = [session.named(each) for each in (candidate, against, dataset)]
@@ -71,12 +74,18 @@ def fix(
         )  # fmt: skip
         dtype = session.evaluator.resolver.model(names[1]).dtype
     made = recipe(found, _GGUF_TYPES.get(dtype, "f16")) if found.proof is not None else None
-    lines = [f"{names[0]} against {names[1]} on {names[2]}: {label}", *_lines(found, names[1])]
+    title = escape_controls(f"{names[0]} against {names[1]} on {names[2]}: {label}", line=True)
+    report = FixReport(
+        found, title, kept_as=escape_controls(names[1], line=True), recipe="" if made is None else _yaml(made)
+    )
+    lines = report.lines()
     if made is not None:
-        written = _yaml(made)
         if write is not None:
-            write.write_text(written, encoding="utf-8")
-        lines += ["", *([f"written to {write}"] if write is not None else written.splitlines())]
+            write.write_text(report.recipe, encoding="utf-8")
+        lines += ["", *([f"written to {write}"] if write is not None else report.recipe.splitlines())]
+    if html is not None:
+        write_durably(html, report.html().encode("utf-8", "backslashreplace"))
+        lines.append(f"written to {html}")
     if write_gguf is not None:
         lines.append(f"written to {write_gguf}" if made is not None else f"{write_gguf} was not written")
     show(_data(found, names, label, made), "\n".join(lines), as_json=as_json)
@@ -123,76 +132,6 @@ def _limit(project: Project, names: list[str], gate: str | None, kl: float | Non
             f"and {reference!r}, got {listed}: name it by --gate, or give the highest KL by --kl"
         )
     return found[0]
-
-
-def _lines(found: Fix, reference: str) -> list[str]:
-    from pytest_lmgate.report.text import counted, table
-
-    limit, first = found.limit, found.tried[0].judged
-    lines = [
-        f"searched {counted(found.rows[0], 'row')} ({first.value.n:,} tokens), kept {counted(found.rows[1], 'row')} "
-        f"for the proof; the limit is {_shown(limit, first, first.limit)}",
-        "",
-    ]
-    if found.chosen is None:
-        return [*lines, f"It passes already: {_words(limit, first)}. There is nothing to fix."]
-    frontier = sorted(found.tried, key=lambda each: (each.extra, -each.kl))
-    largest = max(each.kl for each in frontier)
-    rows = [
-        (
-            f"+{100 * each.extra / found.size:.1f}%",
-            str(len(each.kept)),
-            f"{each.kl:.3g}",
-            _shown(limit, each.judged, each.judged.upper),
-            "passes" if each.judged.outcome == "pass" else "",
-            bar(each.kl, largest) + (" <" if each is found.chosen else ""),
-        )
-        for each in frontier
-    ]
-    lines += table(("extra bytes", "groups", "KL", "at most", "", " "), rows, names=(), left=("", " "))
-    chosen = found.chosen
-    extra = f"+{100 * chosen.extra / found.size:.1f}% ({chosen.extra:,} bytes)"
-    if not found.is_within_budget:
-        return [
-            *lines,
-            "",
-            f"No set within +{100 * (found.budget or 0):.3g}% passes. The smallest that does costs {extra}.",
-        ]
-    lines += ["", f"Keep {counted(len(chosen.kept), 'group')} as in {reference}, {extra}:"]
-    kept = [found.groups[index] for index in chosen.kept]
-    parts = [(each.part.name, f"+{100 * each.extra / found.size:.2f}%", f"{each.cost:.3g}") for each in kept]
-    lines += table(("group", "bytes", "KL alone"), parts, names=("group",))
-    assert found.proof is not None
-    lines += [
-        "",
-        f"{found.proof.outcome.upper()} on {counted(found.rows[1], 'other row')}: {_words(limit, found.proof)}.",
-    ]
-    if found.proof.outcome == "inconclusive":
-        lines.append(_needed_words(found))
-    return lines
-
-
-def _needed_words(found: Fix) -> str:
-    """Say how many rows would decide."""
-    proof = found.proof
-    if proof is None or proof.needed is None:
-        return "No number of rows like these would settle it: the value is at the limit."
-    rows = math.ceil(found.rows[1] * proof.needed / proof.value.n)
-    return f"About {rows:,} rows for the proof would settle it, twice as many in all, or a larger margin."
-
-
-def _words(limit: Limit, judged: Judged) -> str:
-    value = _shown(limit, judged, judged.value.mean)
-    if not math.isfinite(judged.upper):
-        return f"{value}, with too few rows for a bound"
-    return f"{value}, at most {_shown(limit, judged, judged.upper)} at {100 * limit.confidence:g}%"
-
-
-def _shown(limit: Limit, judged: Judged, nats: float) -> str:
-    if limit.metric == "kl":
-        return f"KL {nats:.3g}"
-    value = math.exp(min(nats, 700.0))
-    return f"perplexity {value:.5g}" if limit.metric == "ppl" else f"perplexity {100 * (value - 1):+.3g}%"
 
 
 def recipe(found: Fix, gguf_type: str) -> dict[str, Any]:
@@ -254,7 +193,7 @@ def _data(found: Fix, names: list[str], label: str, made: dict[str, Any] | None)
         "bytes": found.size,
         "budget": found.budget,
         "groups": [{"group": each.part.name, "kl": each.cost, "extra_bytes": each.extra} for each in found.groups],
-        "frontier": [tried(each) for each in found.tried],
+        "sets": [tried(each) for each in found.tried],
         "passes_already": found.chosen is None,
         "chosen": None if found.chosen is None else tried(found.chosen),
         "within_budget": found.is_within_budget,

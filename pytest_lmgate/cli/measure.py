@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, bar, root, show
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, root, show
 from pytest_lmgate.errors import EngineError, nearest
-from pytest_lmgate.report.text import ProgressLine, table
+from pytest_lmgate.report.text import ProgressLine, bar, table
 from pytest_lmgate.settings.metrics import METRICS, metric_called
 
 if TYPE_CHECKING:

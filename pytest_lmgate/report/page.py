@@ -35,10 +35,24 @@ _MANY, _RUNS, _RUNS_OF_MANY = 300, 31, 7
 
 
 def html_report(results: Results) -> str:
+    name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
+    return rendered(
+        "page.html",
+        counts=counts(results.verdicts),
+        run={key: shortened(escape_controls(text), _LINE) for key, text in run_facts(results).items()},
+        fails=sum(each.fails for each in results.verdicts),
+        outcomes=[(name, sum(each.outcome == name for each in results.verdicts)) for name in _OUTCOMES],
+        problems=[shortened(escape_controls(problem), _LINE) for problem in results.problems],
+        gates=[_gate(results, verdict, name_of[verdict.id]) for verdict in worst_first(results.verdicts)],
+    )
+
+
+def rendered(page: str, **shown: Any) -> str:
+    """Return a page of the templates."""
     folder = files("pytest_lmgate.report").joinpath("templates")
     parts = {
         name: folder.joinpath(name).read_text(encoding="utf-8")
-        for name in ("page.html", "plots.html", "page.css", "page.js")
+        for name in (page, "base.html", "plots.html", "page.css", "page.js")
     }
     environment = jinja2.Environment(
         autoescape=True,
@@ -47,18 +61,9 @@ def html_report(results: Results) -> str:
         undefined=jinja2.StrictUndefined,
         loader=jinja2.DictLoader(parts),
     )
-    name_of = dict(zip((verdict.id for verdict in results.verdicts), names(results.verdicts), strict=True))
-    text: str = environment.get_template("page.html").render(
-        counts=counts(results.verdicts),
-        run={key: shortened(escape_controls(text), _LINE) for key, text in run_facts(results).items()},
-        fails=sum(each.fails for each in results.verdicts),
-        outcomes=[(name, sum(each.outcome == name for each in results.verdicts)) for name in _OUTCOMES],
-        problems=[shortened(escape_controls(problem), _LINE) for problem in results.problems],
-        gates=[_gate(results, verdict, name_of[verdict.id]) for verdict in worst_first(results.verdicts)],
-        css=parts["page.css"],
-        js=parts["page.js"],
-        css_digest=_digest(parts["page.css"]),
-        js_digest=_digest(parts["page.js"]),
+    css, js = parts["page.css"], parts["page.js"]
+    text: str = environment.get_template(page).render(
+        shown, css=css, js=js, css_digest=_digest(css), js_digest=_digest(js)
     )
     return text
 

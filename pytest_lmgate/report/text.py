@@ -164,6 +164,11 @@ def shortened_name(name: str, most: int) -> str:
     return f"{name[: kept - kept // 2]}{_END}{name[len(name) - kept // 2 :]}"
 
 
+def bar(value: float, largest: float) -> str:
+    """Return a bar as long as a number is large; the largest of a table has 30 characters."""
+    return "█" * round(30 * value / largest) if largest > 0 else ""
+
+
 _TERMINAL_SECONDS, _LOG_SECONDS = 0.2, 30.0
 
 

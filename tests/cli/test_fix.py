@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+import html5lib
 import pytest
 import yaml
 
@@ -85,7 +87,7 @@ def test_the_damaged_groups_are_kept_and_the_rows_that_were_not_searched_prove_i
     assert facts["chosen"]["kept"] == PLANTED
     assert facts["proof"]["verdict"] == "pass"
     assert facts["rows"]["search"] + facts["rows"]["proof"] == 160
-    assert facts["chosen"]["search"]["nats"]["upper"] <= 0.002 < facts["frontier"][0]["search"]["nats"]["upper"]
+    assert facts["chosen"]["search"]["nats"]["upper"] <= 0.002 < facts["sets"][0]["search"]["nats"]["upper"]
     assert facts["recipe"]["bitsandbytes"] == {"llm_int8_skip_modules": MODULES}
     # 8 bits in place of 32: each number of the two groups takes 3 bytes more.
     assert facts["chosen"]["extra_bytes"] == 3 * (16 * 16 + 16 * 32)
@@ -111,6 +113,30 @@ def test_the_recipe_is_written_and_the_page_says_what_was_kept(folder: Path, tmp
     assert recipe["llama.cpp"]["llama-quantize"] == (
         r"--tensor-type 'blk\.1\.attn_output=f32' --tensor-type 'blk\.3\.ffn_down(_shexp)?\.weight=f32'"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rc", "says"),
+    [
+        (KL, 0, "PASS on"),
+        ((*KL, "--budget", "+2%"), 1, "No set within +2% passes."),
+        (("int8", "rows", "--against", "float"), 0, "It passes already: KL "),
+    ],
+)
+def test_the_html_page_says_what_the_terminal_says(
+    folder: Path, tmp_path: Path, arguments: tuple[str, ...], rc: int, says: str
+) -> None:
+    file = tmp_path / "fix.html"
+    said = run(folder, *arguments, "--html", str(file), rc=rc).stdout
+    assert said.endswith(f"written to {file}\n")
+    page = "".join(html5lib.parse(file.read_text(), namespaceHTMLElements=False).itertext())
+    assert says in said
+    for line in said.splitlines()[:-1]:
+        assert re.sub(r"[\s█<]", "", line) in re.sub(r"\s", "", page)
+    before = file.read_text()
+    facts = found(folder, *arguments, "--html", str(file), rc=rc)
+    assert file.read_text() == before
+    assert before.count("<title>+") == len(facts["sets"])  # a dot for each
 
 
 def test_no_set_within_the_budget_is_an_answer_with_the_smallest_that_passes(folder: Path) -> None:

@@ -90,7 +90,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def candidate_kl(folder: Path) -> float:
-    return float(fixed(folder, limit=1e3)["frontier"][0]["kl"])
+    return float(fixed(folder, limit=1e3)["sets"][0]["kl"])
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,201 @@
+"""What `lmgate fix` found, in words, tables and a picture: the terminal and the page take them from here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_lmgate.judge.fix import Fix, Judged, Tried
+from pytest_lmgate.report.page import Axis, Mark, rendered
+from pytest_lmgate.report.text import bar, counted, table
+
+_WIDE = 10.0  # values whose quotient is larger are drawn on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class FixReport:
+    """What was found.
+
+    Attributes:
+        title: The models, the dataset and what to reach.
+        kept_as: The model whose layers are kept.
+        recipe: As YAML; empty without a proof.
+    """
+
+    found: Fix
+    title: str
+    kept_as: str
+    recipe: str = ""
+
+    @property
+    def searched(self) -> str:
+        search, proof = (counted(count, "row") for count in self.found.rows)
+        first = self.found.tried[0].judged
+        return (
+            f"searched {search} ({first.value.n:,} tokens), kept {proof} for the proof; "
+            f"the limit is {self._shown(first.limit)}"
+        )
+
+    header = ("extra bytes", "groups", "KL", "at most", "")
+
+    @property
+    def sets(self) -> list[Tried]:
+        """Each set that was measured, in the order of the table."""
+        return sorted(self.found.tried, key=lambda each: (each.extra, -each.kl))
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                self._share(each.extra, 1),
+                str(len(each.kept)),
+                f"{each.kl:.3g}",
+                self._shown(each.judged.upper),
+                "passes" if each.judged.outcome == "pass" else "",
+            )
+            for each in self.sets
+        ]
+
+    @property
+    def answer(self) -> str:
+        found, chosen = self.found, self.found.chosen
+        if chosen is None:
+            return f"It passes already: {self._words(found.tried[0].judged)}. There is nothing to fix."
+        extra = f"{self._share(chosen.extra, 1)} ({chosen.extra:,} bytes)"
+        if not found.is_within_budget:
+            return f"No set within +{100 * (found.budget or 0):.3g}% passes. The smallest that does costs {extra}."
+        return f"Keep {counted(len(chosen.kept), 'group')} as in {self.kept_as}, {extra}:"
+
+    group_header = ("group", "bytes", "KL alone")
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """The groups to keep."""
+        if self.found.chosen is None or not self.found.is_within_budget:
+            return []
+        kept = [self.found.groups[index] for index in self.found.chosen.kept]
+        return [(each.part.name, self._share(each.extra, 2), f"{each.cost:.3g}") for each in kept]
+
+    @property
+    def proof(self) -> list[str]:
+        """The proof's sentences."""
+        found, proof = self.found, self.found.proof
+        if proof is None:
+            return []
+        limit = self._shown(proof.limit)  # a tolerance that is no percentage depends on the reference's value
+        there = "" if limit == self._shown(found.tried[0].judged.limit) else f"; the limit is {limit} there"
+        verdict = f"{proof.outcome.upper()} on {counted(found.rows[1], 'other row')}: {self._words(proof)}{there}."
+        if proof.outcome != "inconclusive":
+            return [verdict]
+        if proof.needed is None:
+            return [verdict, "No number of rows like these would settle it: the value is at the limit."]
+        rows = math.ceil(found.rows[1] * proof.needed / proof.value.n)
+        return [
+            verdict,
+            f"About {rows:,} rows for the proof would settle it, twice as many in all, or a larger margin.",
+        ]
+
+    def lines(self) -> list[str]:
+        """Return what the terminal shows above the recipe."""
+        lines = [self.title, self.searched, ""]
+        if self.found.chosen is None:
+            return [*lines, self.answer]
+        largest = max(each.kl for each in self.found.tried)
+        bars = [bar(each.kl, largest) + (" <" if each is self.found.chosen else "") for each in self.sets]
+        rows = [(*row, drawn) for row, drawn in zip(self.rows, bars, strict=True)]
+        lines += [*table((*self.header, " "), rows, names=(), left=("", " ")), "", self.answer]
+        if self.groups:
+            lines += table(self.group_header, self.groups, names=("group",))
+        return [*lines, "", *self.proof] if self.proof else lines
+
+    def html(self) -> str:
+        """Return the page."""
+        found = self.found
+        outcome = "pass" if found.chosen is None else found.proof.outcome if found.proof is not None else "fail"
+        state = {"pass": "good", "inconclusive": "open"}.get(outcome, "bad")
+        return rendered("fix.html", report=self, state=state, picture=self.picture())
+
+    def picture(self) -> dict[str, Any] | None:
+        """Return extra bytes against the gate's value as paths, 100 units large; None if they are too far apart."""
+        found, limit = self.found, self.found.tried[0].judged.limit
+        judged = [each.judged for each in found.tried] + ([found.proof] if found.proof else [])
+        shares = [0.0, *(100 * each.extra / found.size for each in found.tried)]
+        width = (max(shares) - min(shares)) or 1.0
+        x = Axis.between(min(shares) - 0.06 * width, min(shares) + 1.06 * width, form="+", unit="%", most=5)
+        nats = [limit, *(number for each in judged for number in (each.value.mean, each.upper))]
+        y, is_logarithmic = self._axis([self._number(each) for each in nats if math.isfinite(each)])
+        if x is None or y is None:
+            return None
+
+        def across(each: Tried) -> float:
+            return x.place(100 * each.extra / found.size)
+
+        def up(nats: float) -> float:
+            number = self._number(nats)
+            if is_logarithmic:
+                number = math.log10(number) if number > 0 else -math.inf
+            return round(100 - y.place(number), 1)
+
+        def dot(each: Judged, at: float) -> tuple[str, str]:
+            return f"M{at:g} {up(each.value.mean):g}h0", f"M{at:g} {up(each.upper):g}V{up(each.value.mean):g}"
+
+        frontier, best = "", math.inf
+        for each in sorted(found.tried, key=lambda each: (each.extra, each.judged.value.mean)):
+            if each.judged.value.mean < best:
+                best = each.judged.value.mean
+                frontier += f"H{across(each):g}V{up(best):g}" if frontier else f"M{across(each):g} {up(best):g}"
+        budget = math.inf if found.budget is None else 100 * found.budget
+        metric = {"kl": "KL", "ppl": "perplexity", "ppl ratio": "change of the perplexity"}[found.limit.metric]
+        return {
+            "title": f"{metric} by extra bytes" + ", on a logarithmic axis" * is_logarithmic,
+            "x": x,
+            "y": y,
+            "sets": [
+                ("chosen" if each is found.chosen else "tried", *dot(each.judged, across(each)), " ".join(row))
+                for each, row in zip(self.sets, self.rows, strict=True)
+            ],
+            "frontier": frontier,
+            "limit": up(limit),
+            "budget": x.place(budget) if budget <= x.high else None,
+            # A little to the right of the chosen set, which it would hide.
+            "proof": dot(found.proof, across(found.chosen) + 2) if found.proof and found.chosen else None,
+        }
+
+    def _axis(self, numbers: Sequence[float]) -> tuple[Axis | None, bool]:
+        """Return the upward axis, and whether it is logarithmic."""
+        metric, limit = self.found.limit.metric, self._number(self.found.tried[0].judged.limit)
+        low, high = max(min(numbers), limit / 100), max(numbers)
+        if metric == "ppl ratio":
+            return Axis.over(numbers, most=5, form="+", unit="%"), False
+        if high <= _WIDE * low:
+            return Axis.over([*numbers, *([0.0] if metric == "kl" else [])], most=5), False
+        begin, end = math.log10(low) - 0.1, math.log10(high) + 0.1
+        axis, digits = Axis(begin, end, ()), (1, 2, 5) if end - begin < 2.5 else (1,)
+        powers = range(math.floor(begin), math.ceil(end))
+        ticks = [(math.log10(digit) + power, f"{digit * 10.0**power:g}") for power in powers for digit in digits]
+        marks = [Mark(axis.place(at), label) for at, label in ticks if begin <= at <= end]
+        return replace(axis, ticks=marks[:: 1 + len(marks) // 9]), True
+
+    def _number(self, nats: float) -> float:
+        """Return a number in the unit that people read."""
+        if self.found.limit.metric == "kl":
+            return nats
+        value = math.exp(min(nats, 700.0))
+        return value if self.found.limit.metric == "ppl" else 100 * (value - 1)
+
+    def _shown(self, nats: float) -> str:
+        number = self._number(nats)
+        if self.found.limit.metric == "kl":
+            return f"KL {number:.3g}"
+        return f"perplexity {number:.5g}" if self.found.limit.metric == "ppl" else f"perplexity {number:+.3g}%"
+
+    def _words(self, judged: Judged) -> str:
+        value = self._shown(judged.value.mean)
+        if not math.isfinite(judged.upper):
+            return f"{value}, with too few rows for a bound"
+        return f"{value}, at most {self._shown(judged.upper)} at {100 * self.found.limit.confidence:g}%"
+
+    def _share(self, extra: int, decimals: int) -> str:
+        return f"{100 * extra / self.found.size:+.{decimals}f}%"
