@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
 from pytest_lmgate.engines.base import Entry, Kind, Model, Runner
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
-from pytest_lmgate.identity.code import imports_of, installed_packages
+from pytest_lmgate.identity.code import find_unknown_import
 from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below, is_file, texts_in
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
@@ -372,9 +372,7 @@ def contents_of(entry: Entry, *, model: Path, tokenizer: Path, adapter: Path | N
     }
     unknown, paths = "", frozenset(map(str, files.values()))
     if spec.trust_remote_code:
-        packages, unknown = imports_of(Path(path) for path in sorted(paths) if path.endswith(".py"))
-        if packages:
-            ingredients["installed packages"] = installed_packages()
+        unknown = find_unknown_import(Path(path) for path in sorted(paths) if path.endswith(".py"))
     return Contents(ingredients, snapshot, paths, parts, entry, unknown)
 
 

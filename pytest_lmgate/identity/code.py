@@ -19,7 +19,7 @@ import sysconfig
 import types
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -65,14 +65,6 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 @functools.cache
-def installed_packages() -> str:
-    """Return names and versions of all installed packages, for code that imports one of them."""
-    # A package that setup.py or a distribution of Linux installed has egg-info.
-    found = (Path(folder).glob(f"*.{kind}-info") for folder in _site_folders() for kind in ("dist", "egg"))
-    return " ".join(sorted({path.name for paths in found for path in paths}))
-
-
-@functools.cache
 def _site_folders() -> tuple[str, ...]:
     folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
     folders.add(site.getusersitepackages())
@@ -87,18 +79,11 @@ _RUNNING = re.compile(
     r"|torch\.nn\.(functional|modules))(\.|$)|torch(\.functional|\._tensor)?$"
 )
 # Most members are of these types and hold no code that Python wrote.
-_DULL = {
-    str,
-    int,
-    bool,
-    list,
-    types.NoneType,
-    types.ModuleType,
-    types.BuiltinFunctionType,
-    types.GetSetDescriptorType,
-    types.MethodDescriptorType,
-}
+_DULL = {str, int, bool, list, types.NoneType, types.ModuleType, types.BuiltinFunctionType}
+_DULL |= {types.GetSetDescriptorType, types.MethodDescriptorType}
 _INNER = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.partialmethod: "func"}
+# What was added to a lazy table of transformers; its items() would import what they name.
+_ADDED = ("_extra_content", "_global_mapping", "_local_mapping")
 
 
 def find_patched_libraries() -> tuple[str, ...]:
@@ -127,15 +112,18 @@ def _foreign(path: str, value: Any, module: types.ModuleType, depth: int = 4) ->
     known = (code is not value and is_library(code.__module__)) or _is_librarys(code, module)
     if not known or code.__module__ == "unittest.mock":
         yield path, code
-    if type(value) in (dict, OrderedDict, tuple):  # hooks on all modules are in an OrderedDict
-        held = dict(enumerate(value)) if isinstance(value, tuple) else value
+    held: Mapping[Any, Any] = {}
+    if type(value) in (dict, OrderedDict):  # hooks on all modules are in an OrderedDict
+        held = value
+    elif type(value) is tuple:
+        held = dict(enumerate(value))
     elif value is module or (value is code and code.__module__ == module.__name__ and isinstance(code, type)):
         held = vars(value)
-    else:  # a lazy table, whose items() would import what they name, keeps what was added to it in an attribute
-        held = getattr(value, "__dict__", {}) if isinstance(value, MutableMapping) else {}
+    elif isinstance(value, MutableMapping):
+        held = {name: vars(value)[name] for name in _ADDED if name in getattr(value, "__dict__", ())}
     for key, member in list(held.items()) if depth else ():
         kind = type(member)
-        if kind is types.FunctionType:  # most of what is left is one: this runs once for every model and measurement
+        if kind is types.FunctionType:  # most of what is left is one
             if not _is_librarys(member, module):
                 yield f"{path}.{key}", member
         elif kind not in _DULL and key != "__builtins__":
@@ -163,45 +151,36 @@ def _is_home(file: str, module: types.ModuleType) -> bool:
 
 
 # These import or run code under a name that only a run tells.
-_COMPUTED = frozenset(
-    {"__import__", "exec", "exec_module", "import_module", "load_module", "run_module", "run_path",
-     "spec_from_file_location"}
-)  # fmt: skip
+_COMPUTED = frozenset({"__import__", "exec", "exec_module", "import_module", "load_module", "run_module", "run_path"})
 
 
-def imports_of(files: Iterable[Path]) -> tuple[bool, str]:
-    """Look at what Python files import, without running them; a package that is not installed cannot run.
+def find_unknown_import(files: Iterable[Path]) -> str:
+    """Return why Python files do not identify the code that runs; empty if they import each other and libraries only.
 
-    Returns:
-        Whether they import installed packages other than the libraries, and why the files do not identify the code
-        that runs; empty if they do.
+    Nothing is imported to find out. A package that is not installed cannot run.
     """
-    packages = False
     for file in files:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # escapes in texts, which are errors in a session under -W error
                 nodes = [*ast.walk(ast.parse(file.read_bytes()))]
         except (OSError, SyntaxError, ValueError, RecursionError) as error:
-            return packages, f"{file.name} cannot be read as Python: {error}"
+            return f"{file.name} cannot be read as Python: {error}"
         for node in nodes:
             called = getattr(node, "id", getattr(node, "attr", None))
-            if called in _COMPUTED:
-                return packages, f"{file.name} imports by {called}, with a name that is computed at run time"
+            if called in _COMPUTED or called == "spec_from_file_location":
+                return f"{file.name} imports by {called}, with a name that is computed at run time"
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [str(node.module)]
             for name in {name.partition(".")[0] for name in names if not is_library(name)}:
-                places = _places(name)
-                if not all(map(home_of_file, places)):
-                    return packages, f"{file.name} imports {name}, which is not an installed package"
-                packages |= bool(places)
-    return packages, ""
+                if _is_installed(name):
+                    return f"{file.name} imports {name}, whose version is not part of the cache key"
+    return ""
 
 
-def _places(name: str) -> list[str]:
+def _is_installed(name: str) -> bool:
     try:
-        spec = importlib.util.find_spec(name)
+        return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # a module that the session made, without a file
-        return ["nowhere"]
-    return [] if spec is None else [*(spec.submodule_search_locations or [spec.origin or "nowhere"])]
+        return True

@@ -146,7 +146,7 @@ def test_a_registered_class_is_a_patch(ours: type[Any]) -> None:
         table.update(content)
 
 
-ARCHITECTURES = ("falcon_h1", "gpt2", "llama", "mixtral", "mpt")
+ARCHITECTURES = ("falcon_h1", "llama")
 _CODE = """
 from transformers import LlamaForCausalLM
 
@@ -224,14 +224,14 @@ names = [
 ]
 models = [name for name in names if ".models." in name and (".modeling_" in name or ".tokenization_" in name)]
 others = [name for name in names if "transformers.models." not in name]
-for name in [*others, *models[::8]]:
+for name in [*others[::2], *models[::16]]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             importlib.import_module(name)
         except BaseException:  # it needs a package that is not installed
             pass
 from pytest_lmgate.identity.code import find_patched_libraries
-assert len(sys.modules) > 2000
+assert len(sys.modules) > 1500
 assert find_patched_libraries() == (), find_patched_libraries()
 """
 
