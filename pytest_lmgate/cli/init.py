@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import re
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
@@ -18,8 +16,7 @@ import typer
 from pytest_lmgate.cli.console import AsJson, DeviceOption, flow, note, root, show
 from pytest_lmgate.cli.measure import Measuring, measuring
 from pytest_lmgate.cli.tasks import gate_line, insert
-from pytest_lmgate.errors import ComparisonError, ConfigError, DataError, EngineError, LmgateError, ModelError
-from pytest_lmgate.report.text import byte_size
+from pytest_lmgate.errors import ComparisonError, ConfigError, EngineError, LmgateError, ModelError
 from pytest_lmgate.settings.entries import TEXT_SUFFIXES, ProjectSpec
 from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.gates import Tolerance
@@ -43,10 +40,11 @@ _NO_TEXTS = re.compile(r"requirements|constraints|licen[cs]e|notice|readme|chang
 _SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
 _SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")
 _ENOUGH = 20_000  # tokens: a comparison of similar models then shows a change of about 1%
-_BYTES_PER_TOKEN, _BEGINNING = 4, 1000  # rows
+_BYTES_PER_TOKEN = 4
 _METRIC_OF = {"causal": "ppl", "masked": "pppl"}
 _CONFIDENCE, _POWER = 0.95, 0.8
 _LEAST, _MOST = 0.01, 0.1  # tolerances
+Entries = dict[str, dict[str, Any]]
 
 
 def init(
@@ -81,8 +79,7 @@ def init(
         tokens = {path: count_tokens(path, rows) for path in texts if rows is None or path.suffix == ".jsonl"}
         # The smallest that is long enough comes first.
         texts = sorted(tokens, key=lambda path: (tokens[path] < _ENOUGH, abs(tokens[path] - _ENOUGH)))
-        sizes = {path: byte_size(path.stat().st_size) for path in texts}
-        shown = {path: f"{_relative(path, folder)}  {sizes[path]}, about {tokens[path]:,} tokens" for path in texts}
+        shown = {path: f"{_relative(path, folder)}  about {tokens[path]:,} tokens" for path in texts}
         (dataset,) = _ask("dataset", looked_for, shown, yes=yes)
     chosen, text = [path.absolute() for path in model], dataset.absolute()
     pairs = _pairs(chosen, against)
@@ -120,7 +117,14 @@ def init(
         _write(here, files, models, datasets, list(proposals.values()))
     except OSError as error:
         raise ConfigError(f"a file cannot be written: {error}") from error
-    _tell(list(proposals.values()), text, [_relative(file, folder) for file in files], as_json=as_json)
+    written, gates, lines = [_relative(file, folder) for file in files], [], []
+    for path, (_, score, proposed, reasons) in proposals.items():
+        facts = {"value": float(score), "reasons": reasons}
+        gates += [{"marker": marker, "arguments": arguments, **facts} for marker, arguments in proposed]
+        lines += [f"{names[path]} on {text.resolve().stem}: {score.metric} {float(score):.6g}"]
+        lines += [f"  {reason}" for reason in reasons]
+    lines += [f"written: {', '.join(written)}", "Run pytest, and commit these files."]
+    show({"files": written, "gates": gates}, "\n".join(lines), as_json=as_json)
 
 
 def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -144,42 +148,30 @@ def find_places(folder: Path) -> tuple[list[Path], list[Path]]:
 
 def text_column(file: Path) -> str | None:
     """Return the column of a file of JSON lines that holds the text: ``text``, else that of the longest text."""
-    texts = {key: value for row in _rows(file, 1) for key, value in row.items() if isinstance(value, str)}
+    try:
+        with file.open("rb") as lines:
+            row = json.loads(lines.readline())
+    except (OSError, ValueError, RecursionError):
+        return None
+    texts = {key: value for key, value in row.items() if isinstance(value, str)} if isinstance(row, dict) else {}
     return "text" if "text" in texts else max(texts, key=lambda key: len(texts[key]), default=None)
 
 
 def count_tokens(file: Path, rows: int | None) -> int:
     """Estimate the tokens of a text, or of the first rows of a file of JSON lines."""
-    size, share = file.stat().st_size, 1.0
-    if file.suffix == ".jsonl":
-        column, beginning = str(text_column(file)), _rows(file, rows or _BEGINNING)
-        whole = sum(len(json.dumps(row, ensure_ascii=False)) + 1 for row in beginning)
-        share = sum(len(str(row.get(column, ""))) for row in beginning) / whole
-        size = size if rows is None else whole
-    return int(size * share) // _BYTES_PER_TOKEN
-
-
-def _rows(file: Path, most: int) -> list[dict[str, Any]]:
-    """Return the first rows, up to a line that is not JSON."""
-    from pytest_lmgate.data.readers import READERS
-
-    rows: list[dict[str, Any]] = []
-    with contextlib.suppress(DataError):
-        rows.extend(row for row in islice(READERS[".jsonl"](file, file.name), most) if isinstance(row, dict))
-    return rows
+    with file.open("rb") as lines:
+        return (file.stat().st_size if rows is None else sum(map(len, islice(lines, rows)))) // _BYTES_PER_TOKEN
 
 
 def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> list[Path]:
     """Return the paths that the user chooses, by number or path; only one text."""
     what = "text" if option == "dataset" else option
     if not shown:
-        raise ConfigError(
-            f"no {what} was found in {Path.cwd()}, {_DEPTH} folders deep ({looked_for}); name it: --{option} PATH"
-        )
+        where = f"{Path.cwd()}, {_DEPTH} folders deep"
+        raise ConfigError(f"no {what} was found in {where} ({looked_for}); name it: --{option} PATH")
     found = list(shown)[:_SHOWN]
     if yes:
-        if len(found) > 1:
-            note(f"{what}: {shown[found[0]]}; --{option} names another")
+        note(f"{what}: {shown[found[0]]}; --{option} names another")
         return found[:1]
     for number, path in enumerate(found, 1):
         note(f"{number}  {shown[path]}")
@@ -202,13 +194,13 @@ def _pairs(chosen: list[Path], against: Path | None) -> dict[Path, Path]:
         if against.resolve() in [each.resolve() for each in chosen]:
             raise typer.BadParameter(f"--against: expected another model than --model, got {against}")
         return dict.fromkeys(chosen, against.absolute())
+    facts = {path: _facts(path) for path in (chosen if len(chosen) > 1 else sorted(chosen[0].parent.iterdir()))}
     pairs = {}
     for model in chosen:
-        others = chosen if len(chosen) > 1 else sorted(model.parent.iterdir())
-        (shape, size), found = _facts(model), [(*_facts(path), path) for path in others]
-        largest = max((each for each in found if each[0] == shape is not None), default=None, key=lambda each: each[1])
-        if largest is not None and largest[1] > 1.1 * size:  # less is another header
-            pairs[model] = largest[2]
+        shape, size = facts[model]
+        largest = max((path for path in facts if facts[path][0] == shape), key=lambda path: facts[path][1])
+        if shape is not None and facts[largest][1] > 1.1 * size:  # less is another header
+            pairs[model] = largest
     return pairs
 
 
@@ -229,19 +221,17 @@ def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder)).as_posix()
 
 
-def _write(
-    here: Root, files: list[Path], models: dict[str, Any], datasets: dict[str, Any], proposals: list[Proposal]
-) -> None:
+def _write(here: Root, files: list[Path], models: Entries, datasets: Entries, proposals: list[Proposal]) -> None:
     from pytest_lmgate.judge.baseline import entry_of, rewrite
     from pytest_lmgate.judge.provenance import provenance
     from pytest_lmgate.settings.decoding import parse_marker
 
-    lines: dict[str, list[str]] = {"models": [], "datasets": [], "gates": []}
-    for section, entries in (("models", models), ("datasets", datasets)):
-        lines[section] = [f"{flow(name)}: {flow(entry)}" for name, entry in entries.items()]
-    for each in proposals:
-        lines["gates"] += [*(f"# {reason}" for reason in each.reasons), *map(gate_line, each.gates)]
     project, baseline, *ini = files
+    lines = {
+        "models": [f"{flow(name)}: {flow(entry)}" for name, entry in models.items()],
+        "datasets": [f"{flow(name)}: {flow(entry)}" for name, entry in datasets.items()],
+        "gates": [x for each in proposals for x in (*map("# {}".format, each.reasons), *map(gate_line, each.gates))],
+    }
     written = insert("# Written by `lmgate init`. Paths are relative to this file.\n", lines, project)
     for file, text in [(project, written), *((file, _INI) for file in ini)]:
         file.write_text(text, encoding="utf-8")
@@ -253,17 +243,6 @@ def _write(
         gate = parse_marker(each.gates[1][0], (), each.gates[1][1])
         accepted[f"{carrier}::{gate.label}"] = entry_of(each.score, provenance(baseline.parent, each.score.device))
     rewrite(baseline, lambda before: {**before, **accepted})
-
-
-def _tell(proposals: Sequence[Proposal], text: Path, written: list[str], *, as_json: bool) -> None:
-    lines, gates = [], []
-    for each in proposals:
-        facts = {"value": float(each.score), "reasons": each.reasons}
-        gates += [{"marker": marker, "arguments": arguments, **facts} for marker, arguments in each.gates]
-        lines += [f"{each.model} on {text.resolve().stem}: {each.score.metric} {float(each.score):.6g}"]
-        lines += [f"  {reason}" for reason in each.reasons]
-    lines += [f"written: {', '.join(written)}", "Run pytest, and commit these files."]
-    show({"files": written, "gates": gates}, "\n".join(lines), as_json=as_json)
 
 
 class Proposal(NamedTuple):
@@ -282,8 +261,7 @@ def propose(session: Measuring, model: str, dataset: str, margin: float) -> Prop
     limit, end = float(f"{score * (1 + margin):.4g}"), (score.interval or (0, 0))[1]
     why = f"limit {limit:g}: {100 * margin:g}% above {measured}"
     if limit < end:  # another text of this kind would fail a limit within the noise
-        unit = 10.0 ** (math.floor(math.log10(end)) - 3)
-        limit = float(f"{math.ceil(end / unit) * unit:.4g}")
+        limit = float(f"{1.001 * end:.4g}")  # four digits round by less than this
         why = f"limit {limit:g}: beyond the interval of {measured}, which reaches further than {100 * margin:g}%"
     names, tolerance = {"model": model, "dataset": dataset}, Tolerance(_LEAST, relative=True)
     against_baseline: dict[str, Any] = {"metric": score.metric, **names, "tolerance": str(tolerance)}
