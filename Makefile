@@ -28,6 +28,8 @@ TESTS_ray := tests/measure/cluster tests/settings/test_session.py
 BESIDE_ray := onnxruntime
 # The cluster of its tests is one for all, and its nodes share the processors.
 WORKERS_ray := 0
+# A model of vLLM takes half a minute to open: the tests that share one are a group, which one worker runs.
+DIST_vllm := loadgroup
 # What does not rest on the versions of libraries (gates, metrics, windows, wording) is left to `make test`; bare runs what
 # needs no tool. Read and written with msgspec, YAML, jinja2, datasets, filelock, fsspec, typer; run by pytest and xdist.
 TESTERS := pytest-xdist html5lib hypothesis jsonschema scipy markdown-it-py nltk rouge-score==0.1.2 prometheus-client peft
@@ -122,7 +124,7 @@ $(addprefix test-,$(VERSIONS)): test-%: $(VENV)-%/.installed
 		$(TESTS_$*) $(PYTEST_ARGS)
 
 $(addprefix test-,$(filter-out $(VERSIONS),$(LEGS))): test-%: $(VENV)-%/.installed
-	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n $(or $(WORKERS_$*),2) --dist worksteal $(wildcard tests/engines/$*) \
+	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n $(or $(WORKERS_$*),2) --dist $(or $(DIST_$*),worksteal) $(wildcard tests/engines/$*) \
 		$(TESTS_$*) $(PYTEST_ARGS)
 
 docs: lint-docs

@@ -24,6 +24,8 @@ from tests.engines.numbers import (
 from tests.engines.projects import Project, text_of
 from tests.engines.server.conftest import entry_of
 
+pytestmark = pytest.mark.xdist_group("server of vllm")
+
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 

@@ -26,9 +26,10 @@ from tests.engines.numbers import (
 )
 
 # The session itself never imports vLLM.
-pytestmark = pytest.mark.skipif(
-    find_spec("vllm") is None, reason="vLLM is NOT installed; make test-vllm runs these tests"
-)
+pytestmark = [
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is NOT installed; make test-vllm runs these tests"),
+    pytest.mark.xdist_group("vllm"),
+]
 
 
 @pytest.fixture(scope="module")
