@@ -80,6 +80,9 @@ coverage: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run $(TEST) --ignore=tests/end_to_end/test_full_disk.py $(PYTEST_ARGS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
+	$(BIN)/python -m coverage json --quiet -o build/coverage/report.json
+	$(BIN)/python -c "import json; t = json.load(open('build/coverage/report.json'))['totals']; \
+		print(f'lines {t[\"covered_lines\"] / t[\"num_statements\"]:.1%}, branches {t[\"covered_branches\"] / t[\"num_branches\"]:.1%}')"
 
 # DEVICE=cpu proves the tests themselves where there is no GPU.
 DEVICE ?= cuda
