@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,15 +18,6 @@ if TYPE_CHECKING:
     from pytest_lmgate.judge.fix import Fix, Judged, Limit
     from pytest_lmgate.settings.file import Project
 
-# The tensors of a GGUF that a group of a block has, as regular expressions: gguf-py/gguf/constants.py of llama.cpp.
-_GGUF = {
-    "block": "",
-    "qkv": "attn_[qkv]",
-    "o": "attn_output",
-    "up": r"ffn_(gate|up)(_shexp)?\.weight",
-    "down": r"ffn_down(_shexp)?\.weight",
-    "experts": "ffn_(gate|up|gate_up|down)_exps",
-}
 _GGUF_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
@@ -39,6 +31,10 @@ def fix(
     bits: Annotated[
         float | None, typer.Option(help="Bits of a number of the candidate, if it stores rounded numbers as floats.")
     ] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Keep groups as in this model instead of the original.")
+    ] = None,
+    keep_bits: Annotated[float | None, typer.Option(help="Bits of a number of that model, with --bits.")] = None,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens that the search reads at most.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the split into rows to search and rows to prove.")] = 0,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the recipe as YAML.")] = None,
@@ -52,7 +48,7 @@ def fix(
     offline: OfflineOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the layers to keep in the original's precision so that a gate passes, and prove it on other rows.
+    """Find the layers to keep in higher precision so that a gate passes, and prove it on other rows.
 
     One half of the rows is searched. The other half judges the composed model by the gate's rule. Exit code 1 if it
     does not pass, or if no set within the budget does.
@@ -60,6 +56,12 @@ def fix(
     most = _share(budget)
     if bits is not None and not 0 < bits < 32:
         raise typer.BadParameter(f"--bits: expected a number above 0 and below 32, got {bits:g}")
+    if keep_bits is not None and (keep is None or bits is None or not bits < keep_bits < 32):
+        raise typer.BadParameter(
+            f"--keep-bits: expected --keep and --bits, and a number above --bits and below 32; got {keep_bits:g}"
+        )
+    if keep is not None and bits is not None and keep_bits is None:
+        raise typer.BadParameter("--bits: expected --keep-bits too, the bits of a number of the model of --keep")
     from pytest_lmgate.cache.files import write_durably
     from pytest_lmgate.cli.measure import measuring
     from pytest_lmgate.judge.fix import fix as found_by
@@ -68,16 +70,16 @@ def fix(
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         names = [session.named(each) for each in (candidate, against, dataset)]
         limit, label = _limit(session.project, names, gate, kl)
+        kept = None if keep is None else session.named(keep)
         found = found_by(
-            session.evaluator, *names, limit=limit, budget=most, tokens=tokens, bits=bits, seed=seed,
-            write_gguf=write_gguf,
+            session.evaluator, *names, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
+            keep_bits=keep_bits, seed=seed, write_gguf=write_gguf,
         )  # fmt: skip
         dtype = session.evaluator.resolver.model(names[1]).dtype
-    made = recipe(found, _GGUF_TYPES.get(dtype, "f16")) if found.proof is not None else None
+    made = recipe(found, _GGUF_TYPES.get(dtype, "f16"), kept) if found.proof is not None else None
     title = escape_controls(f"{names[0]} against {names[1]} on {names[2]}: {label}", line=True)
-    report = FixReport(
-        found, title, kept_as=escape_controls(names[1], line=True), recipe="" if made is None else _yaml(made)
-    )
+    kept_as = escape_controls(kept or names[1], line=True)
+    report = FixReport(found, title, kept_as=kept_as, recipe="" if made is None else _yaml(made, kept))
     lines = report.lines()
     if made is not None:
         if write is not None:
@@ -88,7 +90,7 @@ def fix(
         lines.append(f"written to {html}")
     if write_gguf is not None:
         lines.append(f"written to {write_gguf}" if made is not None else f"{write_gguf} was not written")
-    show(_data(found, names, label, made), "\n".join(lines), as_json=as_json)
+    show({**_data(found, names, label, made), "keep": kept}, "\n".join(lines), as_json=as_json)
     if found.chosen is not None and (found.proof is None or found.proof.outcome != "pass"):
         raise typer.Exit(1)
 
@@ -134,25 +136,43 @@ def _limit(project: Project, names: list[str], gate: str | None, kl: float | Non
     return found[0]
 
 
-def recipe(found: Fix, gguf_type: str) -> dict[str, Any]:
-    """Return what to tell each quantizer, so that it leaves the chosen layers, and those that it had left, alone."""
+def recipe(found: Fix, gguf_type: str, keep: str | None = None) -> dict[str, Any]:
+    """Return what to tell each quantizer, so that it leaves the chosen layers, and those that it had left, alone.
+
+    Layers that are kept as in a model of `keep` get its config, by tools that have several.
+    """
+    from pytest_lmgate.engines.llamacpp.hybrids import KINDS
+
     assert found.chosen is not None
     if found.tensor_types:
         return {"llama.cpp": {"llama-quantize": " ".join(found.tensor_types)}}
+    linear, second = list(found.linear), list(found.second)
+    if keep is not None:
+        entries = [{"quantizer_name": f"{name}.weight_quantizer", "cfg": keep} for name in second]
+        return {
+            "llm-compressor": {"config_groups": {keep: {"targets": second}}, "ignore": linear},
+            "torchao": {"fqn_to_config": dict.fromkeys(second, keep) | dict.fromkeys(linear)},
+            "modelopt": {"quant_cfg": [*entries, *_disabled(linear)]},
+        }
     parts = [found.groups[index].part for index in found.chosen.kept]
-    patterns = [rf"blk\.{part.block}\.{_GGUF[part.kind]}={gguf_type}" for part in parts if part.kind in _GGUF]
+    kinds = {**KINDS, "block": ""}
+    patterns = [rf"blk\.{part.block}\.{kinds[part.kind]}={gguf_type}" for part in parts if part.kind in kinds]
     tensors = [f"--tensor-type {shlex.quote(pattern)}" for pattern in patterns]
     if any(part.kind == "head" or part.name == "embeddings and head" for part in parts):
         tensors.append(f"--output-tensor-type {gguf_type}")
     if any(part.kind == "embeddings" for part in parts):
         tensors.append(f"--token-embedding-type {gguf_type}")
     return {
-        "bitsandbytes": {"llm_int8_skip_modules": list(found.linear)},
-        "llm-compressor": {"ignore": list(found.linear)},
-        "torchao": {"fqn_to_config": dict.fromkeys(found.linear)},
-        "modelopt": {"quant_cfg": [{"quantizer_name": f"{name}.*", "enable": False} for name in found.linear]},
+        "bitsandbytes": {"llm_int8_skip_modules": linear},
+        "llm-compressor": {"ignore": linear},
+        "torchao": {"fqn_to_config": dict.fromkeys(linear)},
+        "modelopt": {"quant_cfg": _disabled(linear)},
         "llama.cpp": {"llama-quantize": " ".join(tensors)},
     }
+
+
+def _disabled(names: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"quantizer_name": f"{name}.*", "enable": False} for name in names]
 
 
 _HINTS = {
@@ -164,11 +184,18 @@ _HINTS = {
 }
 
 
-def _yaml(made: dict[str, Any]) -> str:
+def _yaml(made: dict[str, Any], keep: str | None = None) -> str:
     import yaml
 
-    return "".join(
+    text = "".join(
         f"# {_HINTS[tool]}\n{yaml.safe_dump({tool: what}, sort_keys=False, width=10**6)}" for tool, what in made.items()
+    )
+    if keep is None or "llama.cpp" in made:
+        return text
+    return (
+        f"# Put the config of {keep} where its name is, into config_groups with the key weights:.\n"
+        "# bitsandbytes has one config for all layers; llama-quantize needs its own files: give --keep a GGUF.\n"
+        f"{text}"
     )
 
 
@@ -197,6 +224,7 @@ def _data(found: Fix, names: list[str], label: str, made: dict[str, Any] | None)
         "passes_already": found.chosen is None,
         "chosen": None if found.chosen is None else tried(found.chosen),
         "within_budget": found.is_within_budget,
+        "floor": judged(found.floor),
         "proof": judged(found.proof),
         "recipe": made,
     }

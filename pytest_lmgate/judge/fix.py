@@ -1,4 +1,4 @@
-"""`lmgate fix`: which parts of a candidate to keep in the reference's precision so that its gate passes, and the proof.
+"""`lmgate fix`: which parts of a candidate to keep in higher precision so that its gate passes, and the proof.
 
 The search reads one half of the rows. It measures what each part costs, chooses the set with the fewest extra bytes
 whose remaining costs are within what the gate allows (a knapsack), measures the composed model, corrects the allowance
@@ -91,10 +91,31 @@ class Limit:
             "reference, per token"
         )
 
-    def judge(self, found: DivergenceStatistics) -> Judged:
-        """Judge a model by the gate's rule; to pass, its bound must also hold if few rows lose much."""
-        values = {"kl": found.kl, "ppl": found.nll_q, "ppl ratio": found.nll_q - found.nll_p}[self.metric]
-        base = 0.0 if self.metric != "ppl" else float(found.nll_p.mean())
+    def values(self, found: DivergenceStatistics) -> Floats:
+        """Return what is judged at each target, in nats."""
+        return {"kl": found.kl, "ppl": found.nll_q, "ppl ratio": found.nll_q - found.nll_p}[self.metric]
+
+    def number(self, nats: float) -> float:
+        """Return a value as people know it: the KL in nats, a perplexity, or its change in percent."""
+        if self.metric == "kl":
+            return nats
+        value = math.exp(min(nats, 700.0))
+        return value if self.metric == "ppl" else 100 * (value - 1)
+
+    def shown(self, nats: float) -> str:
+        number = self.number(nats)
+        if self.metric == "kl":
+            return f"KL {number:.3g}"
+        return f"perplexity {number:.5g}" if self.metric == "ppl" else f"perplexity {number:+.3g}%"
+
+    def judge(self, found: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Judged:
+        """Judge a model by the gate's rule; to pass, its bound must also hold if few rows lose much.
+
+        Args:
+            found: The model.
+            floor: The model with all groups kept, by which `Judged.used` counts; None if that is of no interest.
+        """
+        values, base = self.values(found), 0.0 if floor is None else float(self.values(floor).mean())
         limit = math.log1p(self.tolerance / math.exp(found.nll_p.mean())) if self.size is None else self.size
         noise = found.mean(values)
         bounds = noise.bounds(self.confidence)
@@ -116,7 +137,7 @@ class Judged:
     Attributes:
         outcome: By the bounds.
         value: In nats, with its noise; `limit` and `upper`, its upper bound, are too.
-        used: How much of what the gate allows the bound takes: at most 1 passes.
+        used: How much of what the gate allows above the floor the bound takes: at most 1 passes.
         needed: If inconclusive, targets that would decide with a power of 80%.
     """
 
@@ -133,8 +154,8 @@ class Group:
     """A part of the candidate.
 
     Attributes:
-        cost: Mean ``KL(reference || reference with the candidate's part)``, nats per token.
-        extra: Bytes that it takes more in the reference's precision.
+        cost: What the candidate's part adds to the mean ``KL(reference || model to keep)``, nats per token.
+        extra: Bytes that it takes more as in the model to keep.
     """
 
     part: Part
@@ -144,7 +165,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Tried:
-    """A composed model on the search's half: the candidate with some groups of the reference."""
+    """A composed model on the search's half: the candidate with some groups kept as in the other model."""
 
     kept: tuple[int, ...]
     extra: int
@@ -165,7 +186,9 @@ class Fix:
         chosen: The set with the fewest extra bytes that passes on the search's half; None if the candidate passes.
         proof: The chosen set on the other half; None if it is beyond the budget.
         rows: Of the search's half and of the proof's; windows, of a text without rows.
-        linear: Paths of the modules to keep, and of those that both models have alike.
+        linear: Paths of the modules to keep that are the reference's, and of those that both models have alike.
+        second: Paths of the same modules that are not the reference's, but rounded by the second config.
+        floor: All groups kept as in a model other than the reference, on the search's half.
         tensor_types: Of GGUF files: llama-quantize's options for the tensors to keep.
     """
 
@@ -178,6 +201,8 @@ class Fix:
     proof: Judged | None
     rows: tuple[int, int]
     linear: tuple[str, ...] = ()
+    second: tuple[str, ...] = ()
+    floor: Judged | None = None
     tensor_types: tuple[str, ...] = ()
 
     @property
@@ -194,11 +219,13 @@ def fix(
     limit: Limit,
     budget: float | None,
     tokens: int,
+    keep: Any = None,
     bits: float | None = None,
+    keep_bits: float | None = None,
     seed: int = 0,
     write_gguf: Path | None = None,
 ) -> Fix:
-    """Find the parts of a model to keep in its original's precision so that a gate passes, and prove it.
+    """Find the parts of a model to keep in higher precision so that a gate passes, and prove it.
 
     Args:
         evaluator: Measures; what it has measured before comes from the cache.
@@ -208,25 +235,28 @@ def fix(
         limit: What the gate allows.
         budget: The most extra bytes, as a share of the candidate's; None for any.
         tokens: Tokens that the search reads at most; the proof reads all rows of its half.
+        keep: The model of higher precision that has the parts to keep; None for the reference.
         bits: Bits of each number in the candidate's matrices, if it stores them rounded but wide.
+        keep_bits: Those of the model to keep.
         seed: Of the split of the rows.
-        write_gguf: Of two GGUF files: where to write the candidate with the chosen tensors of the reference.
+        write_gguf: Of two GGUF files: where to write the candidate with the chosen tensors.
 
     Raises:
         DataError: There are too few rows to search on one half and to prove on the other.
-        ModelError: The models cannot be mixed or have the same weights, the reference itself fails, or no set passes.
+        ModelError: The models cannot be mixed or have the same weights, or not even the model to keep passes.
     """
     from pytest_lmgate.engines.llamacpp.hybrids import GgufHybrids
     from pytest_lmgate.engines.transformers.hybrids import Hybrids
 
     find = evaluator.resolver
     q, p, text = find.model(candidate), find.model(reference), find.corpus(dataset)
-    engine = _engine(q, p)
+    better = [] if keep is None else [find.model(keep)]
+    engine = _engine(q, p, *better)
     if engine == "transformers" and write_gguf is not None:
         raise ConfigError(f"--write-gguf: expected two GGUF files, but {q.name!r} is a checkpoint: use --write")
     if engine != "transformers" and bits is not None:
         raise ConfigError(f"--bits: {q.name!r} is a GGUF, which has the bytes of its format: remove the option")
-    runners = evaluator.together(p, q)
+    runners = evaluator.together(p, q, *better)
     tokenizer = runners[0].tokenizer
     request = DivergenceRequest(reference, limit.protocol)
     text = beginning(text, tokenizer)
@@ -237,29 +267,38 @@ def fix(
     )
     search = shortened(search, int(tokens * characters_per_token(search, tokenizer)))
     hybrids: Hybrids | GgufHybrids
-    hybrids = Hybrids(p, q, runners, by="group") if engine == "transformers" else GgufHybrids(p, q, runners)
-    require_parts(hybrids, q, p)
+    k, pair, original = (better[0], (runners[2], runners[1]), (p, runners[0])) if better else (p, runners, None)
+    if engine == "transformers":
+        hybrids = Hybrids(k, q, pair, by="group", original=original)
+        reference = hybrids.reference
+    else:
+        hybrids, reference = GgufHybrids(k, q, pair), p
+    require_parts(hybrids, q, k)
     if isinstance(hybrids, GgufHybrids) and write_gguf is not None:
         hybrids.require_writable(write_gguf)
 
     def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
-        describe = partial(Divergences, "compare", model, corpus, request, hybrids.reference)
+        describe = partial(Divergences, "compare", model, corpus, request, reference)
         found: DivergenceStatistics = evaluator.measurements.once(describe).statistics
         return found
 
     whole = measured(q)
-    unchanged = limit.judge(replace(whole, kl=np.zeros_like(whole.kl), nll_q=whole.nll_p))
-    if unchanged.value.mean > unchanged.limit:
-        raise ModelError(f"the reference {p.name!r} itself is beyond the limit: no part of it can help {q.name!r}")
-    first = Tried((), 0, float(whole.kl.mean()), limit.judge(whole))
-    sizes, is_below = hybrids.size(), first.judged.value.mean <= first.judged.limit
+    floor = replace(whole, kl=np.zeros_like(whole.kl), nll_q=whole.nll_p) if keep is None else measured(k)
+    first = Tried((), 0, float(whole.kl.mean()), limit.judge(whole, floor))
+    is_below = first.judged.value.mean <= first.judged.limit
     if is_below and first.judged.outcome != "pass" and not limit.by_value:
         first = replace(first, judged=limit.judge(measured(q, text)))  # as the gate does, on all rows
     if first.judged.outcome == "pass" or (limit.by_value and is_below):
-        return Fix(limit, sizes.bytes[1], None, (), (first,), None, None, rows)
-    extra = _extra_bytes(hybrids, q, bits)
-    size = sizes.bytes[1] if bits is None else sizes.bytes[0] - sum(extra)
-    costs = [float(measured(hybrids.model(part, healed=False)).kl.mean()) for part in hybrids.parts]
+        return Fix(limit, hybrids.size().bytes[1], None, (), (first,), None, None, rows)
+    most = limit.judge(floor)
+    if most.outcome != "pass":
+        raise ModelError(
+            f"even {k.name!r} does not pass: {limit.shown(most.value.mean)}, at most {limit.shown(most.upper)} on "
+            f"{rows[0]} searched rows, and the limit is {limit.shown(most.limit)}; no groups kept as in it can help "
+            f"{q.name!r}: expected a model of higher precision, more rows or a higher limit"
+        )
+    extra, size = _extra_bytes(hybrids, q, k, bits, keep_bits)
+    costs = [float((measured(hybrids.model(part, healed=False)).kl - floor.kl).mean()) for part in hybrids.parts]
     costs = [cost if cost > SMALLEST else 0.0 for cost in costs]
     groups = tuple(map(Group, hybrids.parts, costs, extra))
 
@@ -267,18 +306,13 @@ def fix(
         return measured(hybrids.model(*(hybrids.parts[index] for index in kept), healed=True), corpus)
 
     def attempt(kept: Sequence[int]) -> Tried:
-        found = compose(kept)
-        return Tried(tuple(kept), sum(extra[index] for index in kept), float(found.kl.mean()), limit.judge(found))
+        found = floor if len(kept) == len(groups) else compose(kept)
+        judged = limit.judge(found, floor)
+        return Tried(tuple(kept), sum(extra[index] for index in kept), float(found.kl.mean()), judged)
 
     tried = search_sets(np.array(costs), np.array(extra), first, attempt)
-    passing = [each for each in tried if each.judged.outcome == "pass"]
-    if not passing:
-        raise ModelError(
-            f"no set of groups passes, not even all of the reference {p.name!r}: on {rows[0]} searched rows the bound "
-            "of each is above the limit; expected more rows or a higher limit"
-        )
-    chosen = min(passing, key=lambda each: (each.extra, each.kl))
-    found = Fix(limit, size, budget, groups, tuple(tried), chosen, None, rows)
+    chosen = min((each for each in tried if each.judged.outcome == "pass"), key=lambda each: (each.extra, each.kl))
+    found = Fix(limit, size, budget, groups, tuple(tried), chosen, None, rows, floor=None if keep is None else most)
     if not found.is_within_budget:
         return found
     kept = [hybrids.parts[index] for index in chosen.kept]
@@ -287,19 +321,22 @@ def fix(
         if write_gguf is not None:
             hybrids.write(kept, write_gguf)
         return replace(found, tensor_types=tuple(hybrids.tensor_types(kept)))
-    linear = tuple(name for part in (*kept, *hybrids.unchanged) for name in hybrids.linear(part))
-    return replace(found, linear=linear)
+    paths: dict[bool, list[str]] = {True: [], False: []}
+    for part in (*kept, *hybrids.unchanged):
+        paths[hybrids.is_original(part)] += hybrids.linear(part)
+    return replace(found, linear=tuple(paths[True]), second=tuple(paths[False]))
 
 
-def _engine(candidate: Model, reference: Model) -> str:
-    """Return the engine that runs both models; refuse those that cannot be mixed."""
-    engines = [model.runtime.get("backend", "transformers") for model in (candidate, reference)]
-    if engines[0] == engines[1] and engines[0] in ("transformers", "llama.cpp"):
-        return engines[0]
+def _engine(candidate: Model, *others: Model) -> str:
+    """Return the engine that runs all models; refuse those that cannot be mixed."""
+    engine, *engines = (model.runtime.get("backend", "transformers") for model in (candidate, *others))
+    if set(engines) == {engine} and engine in ("transformers", "llama.cpp"):
+        return engine
+    run = " and ".join(f"{model.name!r} by {by}" for model, by in zip(others, engines, strict=True) if by != engine)
     raise ModelError(
-        f"lmgate fix mixes two checkpoints that transformers runs, or two GGUF files: {candidate.name!r} is run by "
-        f"{engines[0]} and its reference {reference.name!r} by {engines[1]}; for a GGUF, give the F16 or BF16 GGUF of "
-        "the same model as the reference (convert_hf_to_gguf.py of llama.cpp writes it)"
+        f"lmgate fix mixes checkpoints that transformers runs, or GGUF files: {candidate.name!r} is run by {engine}"
+        f"{run and f' and {run}'}; for a GGUF, give the F16 or BF16 GGUF of the same model as the reference "
+        "(convert_hf_to_gguf.py of llama.cpp writes it)"
     )
 
 
@@ -425,18 +462,22 @@ def _rows(half: Corpus, measurement: Divergences, tokenizer: Any, model: str) ->
     return count
 
 
-def _extra_bytes(hybrids: Hybrids | GgufHybrids, candidate: Model, bits: float | None) -> list[int]:
-    """Return for each part the bytes that the reference's takes more than the candidate's."""
-    sizes = [hybrids.size(part) for part in hybrids.parts]
+def _extra_bytes(
+    hybrids: Hybrids | GgufHybrids, candidate: Model, keep: Model, bits: float | None, keep_bits: float | None
+) -> tuple[list[int], int]:
+    """Return for each part the bytes that the kept one takes more than the candidate's, and the candidate's bytes."""
+    sizes, whole = [hybrids.size(part) for part in hybrids.parts], hybrids.size()
     if bits is None:
         extra = [each.bytes[0] - each.bytes[1] for each in sizes]
         if max(extra) <= 0:
             raise ModelError(
-                f"model {candidate.name!r}: its weights take as many bytes as the reference's, because it stores "
-                "rounded numbers in a wide type: expected --bits, the bits of each number in the real format"
+                f"model {candidate.name!r}: its weights take as many bytes as those of {keep.name!r}, because it "
+                "stores rounded numbers in a wide type: expected --bits, the bits of each number in the real format"
             )
-        return extra
-    return [max(0, round(stored - count * bits / 8)) for count, stored in (each.matrices for each in sizes)]
+        return extra, whole.bytes[1]
+    saved = [max(0, round(stored - count * bits / 8)) for count, stored in (each.matrices for each in sizes)]
+    size = whole.bytes[0] - sum(saved)
+    return saved if keep_bits is None else [round(e.matrices[0] * (keep_bits - bits) / 8) for e in sizes], size
 
 
 def _is_by_token(how: Any) -> TypeGuard[Protocol]:

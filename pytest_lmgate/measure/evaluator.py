@@ -176,12 +176,14 @@ class Evaluator:
         measurement = self._measurement(what)
         return measurement, self.measurements.known(measurement)
 
-    def together(self, reference: Model, candidate: Model) -> tuple[Runner, Runner]:
-        """Return two models that are in memory at once, or raise ModelError where they do not fit."""
-        runner = self.measurements.runner(reference)
-        if self.measurements.fit_together(reference, candidate):
-            return runner, self.measurements.runner(candidate)
-        raise ModelError(f"{reference.name!r} and {candidate.name!r} do not fit in memory together")
+    def together(self, *models: Model) -> tuple[Runner, ...]:
+        """Return models that are in memory at once, or raise ModelError where they do not fit."""
+        runners: list[Runner] = []
+        for count, model in enumerate(models, 1):
+            if runners and not self.measurements.fit_together(*models[:count]):
+                raise ModelError(f"{' and '.join(repr(each.name) for each in models)} do not fit in memory together")
+            runners.append(self.measurements.runner(model))
+        return tuple(runners)
 
     def check(self, gate: Gate) -> None:
         """Refuse at collection what needs no file: an unknown name, metric or option, or a metric of the other side."""

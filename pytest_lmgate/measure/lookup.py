@@ -11,7 +11,7 @@ import contextlib
 import platform
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -67,14 +67,14 @@ class ModelPool:
         for key in [key for key in self._runners if key.startswith(beginning)]:
             self._runners.pop(key).close()
 
-    def fits_beside(self, kept: str, key: str, model: Model) -> bool:
-        """Return whether a model fits in memory beside the one under `kept`; all others go first where they must."""
+    def fits_beside(self, kept: Collection[str], key: str, model: Model) -> bool:
+        """Return whether a model fits in memory beside those under `kept`; all others go first where they must."""
         return key in self._runners or self._make_room(model, kept)
 
-    def _make_room(self, model: Model, kept: str | None = None) -> bool:
+    def _make_room(self, model: Model, kept: Collection[str] = ()) -> bool:
         # What has no size is elsewhere, and so may its device be.
         while model.weight_bytes and available_bytes(model.device) < _ROOM * model.weight_bytes:
-            oldest = next((key for key in self._runners if key != kept), None)
+            oldest = next((key for key in self._runners if key not in kept), None)
             if oldest is None:
                 return False
             self._runners.pop(oldest).close()
@@ -294,8 +294,10 @@ class Measurements:
                 self._failed[known] = (type(error), str(error))
             raise
 
-    def fit_together(self, here: Model, other: Model) -> bool:
-        return other.in_memory or self._pool.fits_beside(_key(here), _key(other), other)
+    def fit_together(self, *models: Model) -> bool:
+        """Return whether the last model fits in memory beside the others, which are there."""
+        *here, other = models
+        return other.in_memory or self._pool.fits_beside([_key(each) for each in here], _key(other), other)
 
     def verify(self) -> Verified:
         """Measure the hits that were drawn again."""

@@ -125,7 +125,7 @@ def require_parts(hybrids: Hybrids | GgufHybrids, candidate: Model, reference: M
     """Refuse two models without a part that differs."""
     if not hybrids.parts:
         raise ModelError(
-            f"model {candidate.name!r} and its reference {reference.name!r} have the same weights: expected a "
+            f"models {candidate.name!r} and {reference.name!r} have the same weights: expected a "
             "quantization or a fine-tune of the same model"
         )
 

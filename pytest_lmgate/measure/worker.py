@@ -184,7 +184,7 @@ class Worker:
         first, *others = task.models
         runners = [self._runner(first)]
         for recipe in others:
-            if not self._pool.fits_beside(first.key, recipe.key, self._model(recipe)):
+            if not self._pool.fits_beside([first.key], recipe.key, self._model(recipe)):
                 raise EngineError(
                     f"models {first.entry.name!r} and {recipe.entry.name!r} do not fit in the memory of the worker on "
                     f"{self._node} together: give each worker more, as in num_gpus=2"

@@ -33,9 +33,11 @@ class FixReport:
     def searched(self) -> str:
         search, proof = (counted(count, "row") for count in self.found.rows)
         first = self.found.tried[0].judged
+        floor = self.found.floor
         return (
             f"searched {search} ({first.value.n:,} tokens), kept {proof} for the proof; "
-            f"the limit is {self._shown(first.limit)}"
+            f"the limit is {self.found.limit.shown(first.limit)}"
+            f"{'' if floor is None else f'; all groups as in {self.kept_as}: {self._words(floor)}'}"
         )
 
     header = ("extra bytes", "groups", "KL", "at most", "")
@@ -52,7 +54,7 @@ class FixReport:
                 self._share(each.extra, 1),
                 str(len(each.kept)),
                 f"{each.kl:.3g}",
-                self._shown(each.judged.upper),
+                self.found.limit.shown(each.judged.upper),
                 "passes" if each.judged.outcome == "pass" else "",
             )
             for each in self.sets
@@ -84,8 +86,10 @@ class FixReport:
         found, proof = self.found, self.found.proof
         if proof is None:
             return []
-        limit = self._shown(proof.limit)  # a tolerance that is no percentage depends on the reference's value
-        there = "" if limit == self._shown(found.tried[0].judged.limit) else f"; the limit is {limit} there"
+        limit = self.found.limit.shown(
+            proof.limit
+        )  # a tolerance that is no percentage depends on the reference's value
+        there = "" if limit == self.found.limit.shown(found.tried[0].judged.limit) else f"; the limit is {limit} there"
         verdict = f"{proof.outcome.upper()} on {counted(found.rows[1], 'other row')}: {self._words(proof)}{there}."
         if proof.outcome != "inconclusive":
             return [verdict]
@@ -125,7 +129,7 @@ class FixReport:
         width = (max(shares) - min(shares)) or 1.0
         x = Axis.between(min(shares) - 0.06 * width, min(shares) + 1.06 * width, form="+", unit="%", most=5)
         nats = [limit, *(number for each in judged for number in (each.value.mean, each.upper))]
-        y, is_logarithmic = self._axis([self._number(each) for each in nats if math.isfinite(each)])
+        y, is_logarithmic = self._axis([self.found.limit.number(each) for each in nats if math.isfinite(each)])
         if x is None or y is None:
             return None
 
@@ -133,7 +137,7 @@ class FixReport:
             return x.place(100 * each.extra / found.size)
 
         def up(nats: float) -> float:
-            number = self._number(nats)
+            number = self.found.limit.number(nats)
             if is_logarithmic:
                 number = math.log10(number) if number > 0 else -math.inf
             return round(100 - y.place(number), 1)
@@ -165,7 +169,7 @@ class FixReport:
 
     def _axis(self, numbers: Sequence[float]) -> tuple[Axis | None, bool]:
         """Return the upward axis, and whether it is logarithmic."""
-        metric, limit = self.found.limit.metric, self._number(self.found.tried[0].judged.limit)
+        metric, limit = self.found.limit.metric, self.found.limit.number(self.found.tried[0].judged.limit)
         low, high = max(min(numbers), limit / 100), max(numbers)
         if metric == "ppl ratio":
             return Axis.over(numbers, most=5, form="+", unit="%"), False
@@ -178,24 +182,11 @@ class FixReport:
         marks = [Mark(axis.place(at), label) for at, label in ticks if begin <= at <= end]
         return replace(axis, ticks=marks[:: 1 + len(marks) // 9]), True
 
-    def _number(self, nats: float) -> float:
-        """Return a number in the unit that people read."""
-        if self.found.limit.metric == "kl":
-            return nats
-        value = math.exp(min(nats, 700.0))
-        return value if self.found.limit.metric == "ppl" else 100 * (value - 1)
-
-    def _shown(self, nats: float) -> str:
-        number = self._number(nats)
-        if self.found.limit.metric == "kl":
-            return f"KL {number:.3g}"
-        return f"perplexity {number:.5g}" if self.found.limit.metric == "ppl" else f"perplexity {number:+.3g}%"
-
     def _words(self, judged: Judged) -> str:
-        value = self._shown(judged.value.mean)
+        value = self.found.limit.shown(judged.value.mean)
         if not math.isfinite(judged.upper):
             return f"{value}, with too few rows for a bound"
-        return f"{value}, at most {self._shown(judged.upper)} at {100 * self.found.limit.confidence:g}%"
+        return f"{value}, at most {self.found.limit.shown(judged.upper)} at {100 * self.found.limit.confidence:g}%"
 
     def _share(self, extra: int, decimals: int) -> str:
         return f"{100 * extra / self.found.size:+.{decimals}f}%"

@@ -136,6 +136,23 @@ def test_verdicts_are_those_of_the_gates_own_rule_where_rows_are_alike(at: float
     assert top.judge(found).outcome == judge_bounds(Score(sample.value(), sample=sample, n=1), size, 0.9)[0]
 
 
+@pytest.mark.parametrize("metric", ["kl", "ppl", "ppl ratio"])
+def test_what_a_model_uses_of_the_limit_counts_from_the_floor_of_all_groups_kept(metric: str) -> None:
+    random = np.random.default_rng(2)
+    sizes = np.full(60, 30)
+    p = np.repeat(random.normal(2, 0.3, 60), 30)
+    models = [statistics(sizes, more * np.repeat(random.normal(1, 0.1, 60), 30), p, p + more) for more in (0.01, 0.05)]
+    floor, found = models
+    base = {"kl": floor.kl.mean(), "ppl": 2.01 + p.mean() - 2, "ppl ratio": 0.01}[metric]
+    for size, outcome in ((base + 0.1, "pass"), (base + 0.02, "fail")):
+        limit = Limit(metric, size, 0.95, DOCUMENT)
+        judged = limit.judge(found, floor)
+        assert judged.used == pytest.approx((judged.upper - base) / (size - base))
+        assert (judged.used <= 1) == (judged.outcome == "pass")
+        if metric != "ppl":  # whose noise is that of the perplexity itself
+            assert judged.outcome == outcome
+
+
 @pytest.mark.parametrize(("sigma", "tau"), [(0.5, 0.5), (1.0, 1.0)])
 def test_a_proof_at_the_limit_passes_by_chance_in_5_percent_at_most_though_rows_are_uneven_and_skewed(
     sigma: float, tau: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +103,16 @@ def test_a_model_that_cannot_be_loaded_leaves_no_trace(memory: _Memory) -> None:
     assert len(memory.pool) == 0
     memory.get("a", 1)
     assert memory.loaded == ["a"]
+
+
+def test_a_third_model_drives_out_neither_of_two_that_it_has_to_stand_next_to(memory: _Memory) -> None:
+    for name in ("a", "other", "b"):
+        memory.get(name, 20)
+    third = Model("c", lambda: pytest.fail("loaded"), weight_bytes=25)
+    assert memory.pool.fits_beside(["a", "b"], "c", third)  # 40 free, 50 needed: the other one goes
+    assert memory.present() == ["a", "b"]
+    assert not memory.pool.fits_beside(["a", "b"], "d", replace(third, name="d", weight_bytes=40))
+    assert memory.present() == ["a", "b"]
 
 
 @pytest.mark.parametrize(("room", "most"), [(0, 1), (2**40, 2)])

@@ -166,7 +166,7 @@ class Bigram(torch.nn.Module):
             lambda: make_reference(layers=3),
             r"have different blocks: 2 in model\.layers and 3 in model\.layers",
         ),
-        (lambda: make_reference().half(), make_reference, r"computes in float16, and its reference .* in float32: exp"),
+        (lambda: make_reference().half(), make_reference, r"computes in float16, and .* in float32: exp"),
         (Bigram, Bigram, "'in-memory Bigram': expected blocks in a list, as transformers' decoders"),
         (
             lambda: masked("bert"),

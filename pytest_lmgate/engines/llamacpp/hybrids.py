@@ -29,13 +29,14 @@ _TYPES = dict(enumerate(("f32", "f16", "q4_0", "q4_1", "", "", "q5_0", "q5_1", "
     29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4",
 }  # fmt: skip
 # The tensors of a block that quantizers treat as one: gguf-py/gguf/constants.py of llama.cpp.
-_KINDS: dict[Kind, re.Pattern[str]] = {
-    "qkv": re.compile(r"attn_([qkv]|qkv|[qk]v?_[ab](_mqa)?|v_b)\.(weight|bias)"),
-    "o": re.compile(r"attn_output\.(weight|bias)"),
-    "up": re.compile(r"ffn_(gate|up)(_shexp)?\.(weight|bias)"),
-    "down": re.compile(r"ffn_down(_shexp)?\.(weight|bias)"),
-    "experts": re.compile(r"ffn_(gate|up|gate_up|down)_exps\.(weight|bias)"),
+KINDS: dict[Kind, str] = {
+    "qkv": r"attn_([qkv]|qkv|[qk]v?_[ab](_mqa)?|v_b)\.",
+    "o": r"attn_output\.",
+    "up": r"ffn_(gate|up)(_shexp)?\.",
+    "down": r"ffn_down(_shexp)?\.",
+    "experts": r"ffn_(gate|up|gate_up|down)_exps\.",
 }
+"""As regular expressions of what follows the number of the block."""
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 # Of a value in the metadata, by the number of its type: struct's format. 8 is a text, 9 a list.
 _VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -126,11 +127,10 @@ class GgufHybrids:
 
     Attributes:
         parts: In the order of the model: the groups of tensors that differ between the two files.
-        reference: The reference.
     """
 
-    def __init__(self, reference: Model, candidate: Model, runners: tuple[Runner, Runner]) -> None:
-        self._described, self.reference = (reference, candidate), reference
+    def __init__(self, reference: Model, candidate: Model, runners: Sequence[Runner]) -> None:
+        self._described = reference, candidate
         assert isinstance(runners[0], LlamaCppRunner)
         assert isinstance(runners[1], LlamaCppRunner)
         self._runners = runners[0], runners[1]
@@ -143,8 +143,8 @@ class GgufHybrids:
         self.parts = _parts(differing, is_tied=_HEAD not in ours.tensors)
         if self.parts and not any(ours.tensors[name].bytes > theirs.tensors[name].bytes for name in differing):
             raise ModelError(
-                f"model {candidate.name!r}: no tensor of its reference {reference.name!r} takes more bytes: expected "
-                "a reference with more bits, such as the F16 file"
+                f"model {candidate.name!r}: no tensor of {reference.name!r} takes more bytes: expected a file with "
+                "more bits, such as F16"
             )
         self._open: tuple[tuple[tuple[str, ...], bool], Runner] | None = None
 
@@ -177,7 +177,7 @@ class GgufHybrids:
                 if not (kind := _TYPES.get(tensors[name].type, "")):
                     raise ModelError(
                         f"model {self._described[0].name!r}: {name} has the type {tensors[name].type} of ggml, for "
-                        "which lmgate fix knows no name: expected a reference such as the F16 file"
+                        "which lmgate fix knows no name: expected a file such as F16"
                     )
                 by_type.setdefault(kind, []).append(name)
             for kind, names in by_type.items():
@@ -220,7 +220,7 @@ class GgufHybrids:
 
 
 def _require_alike(ours: GgufFile, theirs: GgufFile) -> None:
-    where = f"model {theirs.model!r} and its reference {ours.model!r}"
+    where = f"models {theirs.model!r} and {ours.model!r}"
     what = "expected two files of one model, such as Q4_K_M and F16"
     for name in ("architecture", "alignment"):
         if (mine := getattr(ours, name)) != (other := getattr(theirs, name)):
@@ -251,7 +251,7 @@ def _parts(names: Collection[str], *, is_tied: bool) -> list[Part]:
     key: tuple[str, Kind, int | None]
     for name in names:
         if match := re.fullmatch(r"blk\.(\d+)\.(.+)", name):
-            kind: Kind = next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(match[2])), "rest")
+            kind: Kind = next((kind for kind, pattern in KINDS.items() if re.match(pattern, match[2])), "rest")
             key = f"blk.{match[1]} {kind}", kind, int(match[1])
         elif name == _EMBEDDINGS:
             key = ("embeddings and head" if is_tied else "embeddings", "embeddings", None)

@@ -122,14 +122,25 @@ def described_hybrid(
 class Hybrids:
     """Hybrids of a reference and a candidate of the same architecture and shape, both loaded by transformers.
 
+    Args:
+        original: What hybrids are compared with, if it is not the reference: the reference's own, and its runner.
+
     Attributes:
         parts: In the order of the model: each block, or each group of its linear layers that differs between the two
             models, and those outside of the blocks.
-        reference: The reference, which computes its blocks once for each batch.
+        reference: The original, which computes its blocks once for each batch.
         reuses: Whether hidden states of the reference, and of the candidate, can be reused.
     """
 
-    def __init__(self, reference: Model, candidate: Model, runners: tuple[Runner, Runner], *, by: By = "block") -> None:
+    def __init__(
+        self,
+        reference: Model,
+        candidate: Model,
+        runners: Sequence[Runner],
+        *,
+        by: By = "block",
+        original: tuple[Model, Runner] | None = None,
+    ) -> None:
         self._described = reference, candidate
         self._models = tuple(
             _with_blocks(model, runner) for model, runner in zip(self._described, runners, strict=True)
@@ -137,30 +148,36 @@ class Hybrids:
         ours, theirs = self._models
         if (ours.path, len(ours.blocks)) != (theirs.path, len(theirs.blocks)):
             raise ModelError(
-                f"model {candidate.name!r} and its reference {reference.name!r} have different blocks: "
+                f"models {candidate.name!r} and {reference.name!r} have different blocks: "
                 f"{len(theirs.blocks)} in {theirs.path} and {len(ours.blocks)} in {ours.path}; expected a "
                 "quantization or a fine-tune of the same model"
             )
         if ours.loaded.device != theirs.loaded.device:
             raise ModelError(
-                f"model {candidate.name!r} is on {theirs.loaded.device}, and its reference {reference.name!r} on "
+                f"model {candidate.name!r} is on {theirs.loaded.device}, and {reference.name!r} on "
                 f"{ours.loaded.device}: expected both on one device, because a batch passes through blocks of both"
             )
         if ours.loaded.model.dtype != theirs.loaded.model.dtype:
             raise ModelError(
-                f"model {candidate.name!r} computes in {_name(theirs)}, and its reference {reference.name!r} in "
+                f"model {candidate.name!r} computes in {_name(theirs)}, and {reference.name!r} in "
                 f"{_name(ours)}: expected one dtype, because a batch passes through blocks of both; give both models "
                 f"the same `dtype:`, such as `dtype: {_name(ours)}`"
             )
         self._all = list(_parts(*self._models, by=by))
         self._known = {path for part in self._all for path in part.paths}
-        self.parts = [part for part in self._all if by == "block" or self._differs(part)]
+        self.parts = [part for part in self._all if by == "block" or self._differs(part, theirs)]
         with runners[0].measuring(), runners[1].measuring():
             self.reuses = tuple(map(_can_reuse, self._models))
         self._memories = _Memory(), _Memory()
-        last = len(ours.blocks) if self.reuses[0] else 0
-        runner = TransformersRunner(self._assembled(ours, {}, last, _Memory()), reference.context)
-        self.reference = replace(reference, open=lambda: runner, in_memory=True)
+        first, own = original or (reference, runners[0])
+        self._original, reuses = ours, self.reuses[0]
+        if original is not None:
+            self._original = _with_blocks(first, own)
+            with own.measuring():
+                reuses = _can_reuse(self._original)
+        last = len(self._original.blocks) if reuses else 0
+        runner = TransformersRunner(self._assembled(self._original, {}, last, _Memory()), first.context)
+        self.reference = replace(first, open=lambda: runner, in_memory=True)
 
     def model(self, *parts: Part, healed: bool) -> Model:
         """Return the reference with parts of the candidate or, if `healed`, the candidate with the reference's."""
@@ -188,6 +205,11 @@ class Hybrids:
     def unchanged(self) -> list[Part]:
         """The parts that both models have alike."""
         return [part for part in self._all if part not in self.parts]
+
+    def is_original(self, part: Part) -> bool:
+        """Return whether the reference has a part as the original does."""
+        names = {name for name, _ in self._original.loaded.model.named_modules()}
+        return names.issuperset(part.paths) and not self._differs(part, self._original)
 
     def _opened(self, parts: Sequence[Part], healed: bool) -> TransformersRunner:
         whole, other = self._models[::-1] if healed else self._models
@@ -240,8 +262,8 @@ class Hybrids:
                     held[tensor.data_ptr() or name] = tensor
         return list(held.values())
 
-    def _differs(self, part: Part) -> bool:
-        ours, theirs = (self._tensors(model, part) for model in self._models)
+    def _differs(self, part: Part, other: _Loaded) -> bool:
+        ours, theirs = (self._tensors(model, part) for model in (self._models[0], other))
         return len(ours) != len(theirs) or not all(map(_equal, ours, theirs))
 
 

@@ -24,12 +24,13 @@ from tests.warm import warm_python
 
 TYPES = {kind.name.lower(): kind for kind in gguf.GGMLQuantizationType}
 Q4_0 = gguf.LlamaFileType.MOSTLY_Q4_0
+Q8_0 = gguf.LlamaFileType.MOSTLY_Q8_0
 
 
-def quantize(source: Path, target: Path, options: str = "") -> None:
+def quantize(source: Path, target: Path, options: str = "", ftype: int = Q4_0) -> None:
     """Do what ``llama-quantize OPTIONS SOURCE TARGET Q4_0`` does: its main function reads the options as here."""
     params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype, params.nthread = Q4_0, 1
+    params.ftype, params.nthread = ftype, 1
     words, overrides = shlex.split(options), []
     for option, value in zip(words[::2], words[1::2], strict=True):
         if option == "--tensor-type":
@@ -52,13 +53,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model, tokenizer = write_float_model(folder / "float", num_hidden_layers=4)
     write_gguf(folder / "f16.gguf", model, tokenizer, dtype="f16")
     quantize(folder / "f16.gguf", folder / "q4.gguf")
+    quantize(folder / "f16.gguf", folder / "q8.gguf", ftype=Q8_0)
     other, tokenizer = write_float_model(folder / "short", num_hidden_layers=3)
     write_gguf(folder / "short.gguf", other, tokenizer, dtype="f16")
     write_gguf(folder / "parts.gguf", model, tokenizer, dtype="f16", parts_of=8)
     (first,) = folder.glob("parts-00001-of-*.gguf")
     rows = [{"text": text_of(12, seed)} for seed in range(120)]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    names = {name: f"{name}.gguf" for name in ("f16", "q4", "short", "mixed", "again")}
+    names = {name: f"{name}.gguf" for name in ("f16", "q4", "q8", "short", "mixed", "again")}
     models = {name: {"path": path} for name, path in (names | {"float": "float", "parts": first.name}).items()}
     datasets = {"rows": {"path": "rows.jsonl"}}
     (folder / "lmgate.yaml").write_text(json.dumps({"models": models, "datasets": datasets}))
@@ -133,6 +135,22 @@ def test_llama_cpp_quantizes_by_the_recipe_to_the_same_tensors_with_the_kl_and_v
     assert judged["value"] == pytest.approx(mixed["proof"]["nats"]["mean"], rel=0.1)
 
 
+def test_groups_are_kept_as_in_a_third_file_and_the_recipe_has_its_types(
+    folder: Path, mixed: Any, candidate_kl: float
+) -> None:
+    kept = fixed(folder, "--keep", "q8", "--write-gguf", "with_q8.gguf", limit=candidate_kl / 3)
+    assert kept["proof"]["verdict"] == "pass"
+    assert 0 < kept["floor"]["nats"]["mean"] < candidate_kl / 10
+    assert kept["chosen"]["extra_bytes"] < 0.6 * mixed["chosen"]["extra_bytes"]  # 4 bits more, not 12
+    made, ours, theirs = (tensors_of(folder / f"{name}.gguf") for name in ("with_q8", "q8", "q4"))
+    changed = {name: made[name] for name in theirs if made[name] != theirs[name]}
+    assert changed == {name: ours[name] for name in changed} != {}
+    recipe = kept["recipe"]["llama.cpp"]["llama-quantize"]
+    assert "=q8_0'" in recipe
+    quantize(folder / "f16.gguf", folder / "by_recipe.gguf", recipe)
+    assert tensors_of(folder / "by_recipe.gguf") == made
+
+
 def test_a_second_run_measures_nothing_and_no_file_is_left(folder: Path, mixed: Any, candidate_kl: float) -> None:
     entries = folder / ".lmgate_cache" / "divergence"
     begun = {path: path.read_bytes() for path in entries.rglob("*") if path.is_file()}
@@ -145,10 +163,10 @@ def test_a_second_run_measures_nothing_and_no_file_is_left(folder: Path, mixed: 
 @pytest.mark.parametrize(
     ("candidate", "reference", "more", "says"),
     [
-        ("q4", "float", (), "'q4' is run by llama.cpp and its reference 'float' by transformers; for a GGUF, give the"),
+        ("q4", "float", (), "'q4' is run by llama.cpp and 'float' by transformers; for a GGUF, give the"),
         ("q4", "short", (), "only one of them has blk.3.attn_k.weight, blk.3.attn_norm.weight"),
         ("q4", "parts", (), "is one of several files: expected a GGUF in one file; join them by"),
-        ("f16", "q4", (), "no tensor of its reference 'q4' takes more bytes"),
+        ("f16", "q4", (), "no tensor of 'q4' takes more bytes"),
         ("q4", "f16", ("--bits", "4"), "--bits: 'q4' is a GGUF, which has the bytes of its format"),
         ("q4", "f16", ("--write-gguf", "q4.gguf"), "q4.gguf is a file of the models: expected another path"),
         ("q4", "f16", ("--write-gguf", "none/x.gguf"), "none/x.gguf: expected a folder that exists"),
