@@ -74,13 +74,22 @@ class Judge:
             file=place[0],
             line=place[1],
         )
+        # A sum that proves the value to be above a limit says nothing of its bounds.
+        fail_fast = self._options.fail_fast and isinstance(gate, LimitGate) and gate.confidence is None
         try:
+            entry = None
+            if isinstance(gate, NoRegression) and gate.reference is None and not self.baselines.is_updated(identity):
+                entry = self.baselines.require(identity, test, what)
+            with contextlib.nullcontext() if entry is None else self.evaluator.expecting(_expect(entry)):
+                score = self.evaluator.evaluate(what.resolved(resolve), stop_above=blank.limit if fail_fast else None)
             if isinstance(gate, LimitGate):
-                verdict = self._by_limit(blank, gate, resolve)
+                verdict = self._by_limit(blank, gate, score)
+            elif entry is not None:
+                verdict = self._judged(blank, gate, score, *self._with_entry(gate, score, entry, _ANEW), resolve)
             elif gate.reference is None:
-                verdict = self._by_baseline(blank, gate, resolve)
+                verdict = self._updated(blank, gate, score)
             else:
-                verdict = self._by_reference(blank, gate, resolve)
+                verdict = self._by_reference(blank, gate, score, resolve)
         except LmgateError as error:
             lacking = error if isinstance(error, RequirementError) else None
             return replace(blank, message=str(error), seconds=time.monotonic() - started), lacking
@@ -91,10 +100,7 @@ class Judge:
             verdict = replace(verdict, layers=self._layers(gate) if verdict.failed else "")
         return replace(verdict, cache=self._explained(looked_up)), None
 
-    def _by_limit(self, blank: Verdict, gate: LimitGate, resolve: Resolve) -> Verdict:
-        # A sum that proves the value to be above the limit says nothing of its bounds.
-        stop_above = gate.limit if self._options.fail_fast and gate.confidence is None else None
-        score = self.evaluator.evaluate(gate.evaluation.resolved(resolve), stop_above=stop_above)
+    def _by_limit(self, blank: Verdict, gate: LimitGate, score: Score) -> Verdict:
         outcome, bounded, blocking = judge_limit(score, gate.limit), None, False
         if gate.confidence is not None:
             fails_if_open = outcome == "fail" or self._options.strict
@@ -119,9 +125,8 @@ class Judge:
             spread=_histogram(score, score.require_sample()) if is_distance else None,
         )
 
-    def _by_reference(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
+    def _by_reference(self, blank: Verdict, gate: NoRegression, score: Score, resolve: Resolve) -> Verdict:
         assert gate.reference is not None
-        score = self.evaluator.evaluate(gate.evaluation.resolved(resolve))
         reference = self.evaluator.evaluate(gate.reference.resolved(resolve))
         against = f"model {gate.reference.model_name!r}"
         # Two engines may compute different numbers from the same weights: a gate between them can fail.
@@ -133,28 +138,20 @@ class Judge:
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         return replace(self._judged(blank, gate, score, samples, found, resolve), seconds=seconds, cached=cached)
 
-    def _by_baseline(self, blank: Verdict, gate: NoRegression, resolve: Resolve) -> Verdict:
-        baselines = self.baselines
-        if baselines.is_updated(blank.id):
-            score = self.evaluator.evaluate(gate.evaluation.resolved(resolve))
-            _require_a_share(gate, score, "baseline")
-            if gate.tolerance.relative and not score > 0:
-                raise ComparisonError(
-                    f"a tolerance in percent needs a baseline above 0, got {float(score):g}; "
-                    "use a tolerance in the metric's unit"
-                )
-            self.entries[blank.id] = baselines.entry(score)
-            return replace(
-                _measured(blank, score),
-                verdict="pass",
-                message="the baseline is measured again",
-                previous=self._previous(gate, score, baselines.read().get(blank.id)),
+    def _updated(self, blank: Verdict, gate: NoRegression, score: Score) -> Verdict:
+        _require_a_share(gate, score, "baseline")
+        if gate.tolerance.relative and not score > 0:
+            raise ComparisonError(
+                f"a tolerance in percent needs a baseline above 0, got {float(score):g}; "
+                "use a tolerance in the metric's unit"
             )
-        entry = baselines.require(blank.id, blank.test, gate.evaluation)
-        with self.evaluator.expecting(lambda known: _require_same(known, entry.identity, entry.words)):
-            score = self.evaluator.evaluate(gate.evaluation.resolved(resolve))
-        samples, found = self._with_entry(gate, score, entry, _ANEW)
-        return self._judged(blank, gate, score, samples, found, resolve)
+        self.entries[blank.id] = self.baselines.entry(score)
+        return replace(
+            _measured(blank, score),
+            verdict="pass",
+            message="the baseline is measured again",
+            previous=self._previous(gate, score, self.baselines.read().get(blank.id)),
+        )
 
     def _with_entry(
         self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = ""
@@ -282,11 +279,15 @@ def _histogram(score: Score, candidate: Sample, reference: Sample | None = None)
         return None
 
 
-def _require_same(known: Mapping[str, str], identity: Mapping[str, str], against: str) -> None:
-    """Refuse, before a model runs, a measurement whose known parts differ from the baseline."""
-    both = known.keys() & identity.keys()
-    if found := differences({part: known[part] for part in both}, {part: identity[part] for part in both}):
-        raise ComparisonError(f"cannot be compared with the {against}: {'; '.join(found)}{_ANEW}")
+def _expect(entry: BaselineEntry) -> Callable[[Mapping[str, str]], None]:
+    """Return a function that refuses, before a model runs, a measurement whose known parts differ from the baseline."""
+
+    def expect(known: Mapping[str, str]) -> None:
+        both = known.keys() & entry.identity.keys()
+        if found := differences({part: known[part] for part in both}, {part: entry.identity[part] for part in both}):
+            raise ComparisonError(f"cannot be compared with the {entry.words}: {'; '.join(found)}{_ANEW}")
+
+    return expect
 
 
 def _worst(score: Score) -> tuple[WorstRow, ...]:

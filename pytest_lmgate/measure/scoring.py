@@ -65,10 +65,10 @@ def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
         made = [requests.make(each) for each in some]
         require_ids((ids for each in made for ids in (each.ids, each.targets)), job.model)
         joined, parted = read_once(made) if batching.dedup_reads else (made, list)
+        wait = runner.begin(joined)
         if batching.dispatch_async:
-            wait = runner.begin(joined)
             return lambda: parted(checked(wait(), job.model))
-        found = parted(checked(runner.score(joined), job.model))
+        found = parted(checked(wait(), job.model))
         return lambda: found
 
     try:

@@ -20,7 +20,7 @@ from torch import BoolTensor, FloatTensor, LongTensor, Tensor, nn
 from pytest_lmgate.engines.base import Batching, BatchPolicy, Drawn
 from pytest_lmgate.engines.devices import wide
 from pytest_lmgate.engines.transformers.beginnings import LEAST_SAVED, NO_CACHE, Past, cache_of, common, past_of
-from pytest_lmgate.engines.transformers.forward import follows_length, forget_lengths, run
+from pytest_lmgate.engines.transformers.forward import follows_length, forget_lengths, inputs_of
 from pytest_lmgate.engines.transformers.head import capture_hidden
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.writing import has_stop, uniforms
@@ -164,7 +164,7 @@ class Decoding:
         plain = self._tried(tried)
         try:
             with capture_hidden(model.get_output_embeddings()):
-                run(model, torch.tensor([prompts[0][:shared]], device=device), cache)
+                model(**inputs_of(model, torch.tensor([prompts[0][:shared]], device=device), cache))
             self._beginning, self._past = prompts[0][:shared], past_of(cache, shared)
             same = self._same_texts(plain, self._tried(tried))
         except NO_CACHE:

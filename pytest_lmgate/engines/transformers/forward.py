@@ -24,18 +24,18 @@ _ROUNDINGS = 8
 _FLOAT32_ROUNDING = 1e-5
 
 
-def run(model: Any, ids: Tensor, cache: Any = None) -> Any:
-    """Run a model on token ids of shape ``[batch, tokens]``; they follow what a cache of keys and values holds."""
+def inputs_of(model: Any, ids: Tensor, cache: Any = None) -> dict[str, Any]:
+    """Return the arguments to read token ids, shape ``[batch, tokens]``, that follow what a cache holds."""
     if cache is not None:
-        return model(input_ids=ids, past_key_values=cache, use_cache=True)
+        return {"input_ids": ids, "past_key_values": cache, "use_cache": True}
     parameters = inspect.signature(model.forward).parameters
     takes_use_cache = "use_cache" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    return model(input_ids=ids, **({"use_cache": False} if takes_use_cache else {}))
+    return {"input_ids": ids, **({"use_cache": False} if takes_use_cache else {})}
 
 
 def logits_of(model: Any, ids: Tensor) -> Tensor:
     """Return the logits after each token, shape ``[batch, tokens, vocabulary]``."""
-    output = run(model, ids)
+    output = model(**inputs_of(model, ids))
     first = output[0] if isinstance(output, tuple) else output
     logits = first if isinstance(first, Tensor) else getattr(output, "logits", None)
     if not isinstance(logits, Tensor):

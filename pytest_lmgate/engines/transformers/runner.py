@@ -92,7 +92,7 @@ class TransformersRunner(Runner):
                 launched = scorer.launch_plain(batch)
             else:
                 check_ids(int(batch.targets.max()), scorer.head.vocabulary_size, scorer.name)
-                states = scorer.states(batch) if shared is None else shared.states(requests)
+                states = batch.at(scorer.read(batch.model, batch.ids)) if shared is None else shared.states(requests)
                 launched = launch_nll(states, batch.targets, scorer.head)
 
         def wait() -> list[Floats]:
@@ -117,7 +117,8 @@ class TransformersRunner(Runner):
         assert scorer is not None
         with within_memory(self.loaded.device):
             batch = _batch(self.loaded, requests)
-            found = Logits(scorer.states(batch) if shared is None else shared.states(requests), scorer.head)
+            states = batch.at(scorer.read(batch.model, batch.ids)) if shared is None else shared.states(requests)
+            found = Logits(states, scorer.head)
             check_ids(int(batch.targets.max()), found.vocabulary_size, self.loaded.name)
             return found
 
@@ -217,10 +218,10 @@ class TransformersRunner(Runner):
         assert self._scorer is not None
         if device.type != "cuda" or self._scorer.head is None:
             return None
-        self._scorer.states(batch)  # without what libraries set up once
+        self._scorer.read(batch.model, batch.ids)  # without what libraries set up once
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
-        self._scorer.states(batch)
+        self._scorer.read(batch.model, batch.ids)
         return (torch.cuda.max_memory_allocated(device) - before) / tokens
 
     def _policy_of_windows(self, requests: Requests, budget: int) -> tuple[BatchPolicy, bool]:

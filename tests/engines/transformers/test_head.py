@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.logits import TileShape
-from pytest_lmgate.engines.transformers.forward import evaluation_mode, logits_of, run
+from pytest_lmgate.engines.transformers.forward import evaluation_mode, inputs_of, logits_of
 from pytest_lmgate.engines.transformers.head import VocabularyHead, capture_hidden, launch_nll, prove_head
 from pytest_lmgate.engines.transformers.loading import quiet
 from pytest_lmgate.errors import EngineError, ModelError
@@ -464,7 +464,7 @@ def test_a_model_that_returns_a_tuple_gives_its_logits_first() -> None:
     model = build("openai-gpt", n_embd=32, n_layer=2, n_head=4, n_positions=64)
     expected = logits_of(model, ROW[None])
     model.config.return_dict = False
-    assert isinstance(run(model, ROW[None]), tuple)
+    assert isinstance(model(**inputs_of(model, ROW[None])), tuple)
 
     assert torch.equal(logits_of(model, ROW[None]), expected)
 
