@@ -144,12 +144,7 @@ def _require(gate: str, entries: Mapping[str, BaselineEntry]) -> None:
 
 
 def _committed(path: Path, revision: str) -> dict[str, BaselineEntry]:
-    """Return the entries of the file in a commit; empty if the commit lacks the file.
-
-    Raises:
-        ConfigError: There is no repository, or no such commit.
-        BaselineError: The file there is not a baseline.
-    """
+    """Return the entries of the file in a commit; empty if the commit lacks the file."""
     from pytest_lmgate.judge.baseline import parse_baseline
     from pytest_lmgate.judge.provenance import git
 

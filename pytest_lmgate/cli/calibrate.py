@@ -114,11 +114,7 @@ def calibrate(
 
 
 def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
-    """Return a gate of an lmgate.yaml by its id or label, and its label.
-
-    Raises:
-        ConfigError: There is none of that name, or a gate of the file is wrong.
-    """
+    """Return a gate of an lmgate.yaml by its id or label, and its label."""
     from pytest_lmgate.settings.file import read_gates
     from pytest_lmgate.settings.gates import untaken
 
@@ -141,11 +137,7 @@ def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
 
 
 def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
-    """Measure the models of a gate `runs` times, or twice if they are deterministic.
-
-    Raises:
-        LmgateError: A model cannot be measured, or the score has no noise model.
-    """
+    """Measure the models of a gate `runs` times, or twice if they are deterministic."""
     from pytest_lmgate.measure.lookup import difference
     from pytest_lmgate.settings.gates import LimitGate
     from pytest_lmgate.stats.calibration import calibrate_limit, calibrate_tolerance
@@ -375,11 +367,7 @@ def _percent(share: float) -> str:
 
 
 def _write(entry: YamlGate, found: Calibrated) -> str:
-    """Write what holds into a gate of lmgate.yaml, and the reason above it; return a sentence about that.
-
-    Raises:
-        ConfigError: The value is not written at the gate, or the file cannot be written.
-    """
+    """Write what holds into a gate of lmgate.yaml, and the reason above it; return a sentence about that."""
     from pytest_lmgate.settings.decoding import parse_marker
 
     worth = found.worth
@@ -402,11 +390,7 @@ def _write(entry: YamlGate, found: Calibrated) -> str:
 
 
 def edited(text: str, entry: YamlGate, key: str, value: object, reason: str) -> str:
-    """Return the text of an lmgate.yaml with another value at a gate, if one is given, and a comment above the gate.
-
-    Raises:
-        ConfigError: The value is written elsewhere, as one that is merged in.
-    """
+    """Return the text of an lmgate.yaml with another value at a gate, if one is given, and a comment above the gate."""
     index = int(entry.key.partition("[")[2].partition("]")[0])
     root: Any = yaml.compose(text)
     gates = next(value for name, value in root.value if name.value == "gates")

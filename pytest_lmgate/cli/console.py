@@ -70,11 +70,7 @@ def flow(value: object) -> str:
 
 
 def bytes_of(written: str) -> int:
-    """Return the bytes of a size such as ``500M``, ``2GB`` or ``1.5GiB``.
-
-    Raises:
-        typer.BadParameter: It is not a size.
-    """
+    """Return the bytes of a size such as ``500M``, ``2GB`` or ``1.5GiB``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", written.strip().upper())
     # A bare 2 is 2 bytes to us and 2 GB to whoever types it: it would empty the cache.
     if match is None or match[2] not in _UNITS or (match[0][-1] not in "KMGTIB" and float(match[1])):

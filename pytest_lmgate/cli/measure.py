@@ -68,11 +68,7 @@ def measuring(
     refresh: bool = False,
     project: Project | None = None,
 ) -> Iterator[Measuring]:
-    """Make an evaluator from a command's options; progress and notes go to stderr.
-
-    Raises:
-        LmgateError: lmgate.yaml or an option is wrong.
-    """
+    """Make an evaluator from a command's options; progress and notes go to stderr."""
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.measure.loop import Log
     from pytest_lmgate.settings.file import load_project

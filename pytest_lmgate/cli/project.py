@@ -138,11 +138,7 @@ def _nearest() -> Path:
 
 
 def _read(file: Path) -> tuple[Project, int, list[str], list[str]]:
-    """Return a file's project, the number of its gates, errors and warnings.
-
-    Raises:
-        LmgateError: The file cannot be read.
-    """
+    """Return a file's project, the number of its gates, errors and warnings."""
     from pytest_lmgate.cli.measure import measuring
     from pytest_lmgate.settings.file import load_project, read_gates
     from pytest_lmgate.settings.metrics import METRICS, metric_hint

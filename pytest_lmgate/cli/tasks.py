@@ -149,11 +149,7 @@ def import_task(
 
 
 def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Imported:
-    """Freeze a task, or the tasks of a group as one dataset, for an lmgate.yaml in a folder.
-
-    Raises:
-        LmgateError: It cannot be found, loaded, or gated.
-    """
+    """Freeze a task, or the tasks of a group as one dataset, for an lmgate.yaml in a folder."""
     from pytest_lmgate.tasks import harness
     from pytest_lmgate.tasks.freeze import freeze
 
@@ -277,11 +273,7 @@ def gate_line(gate: tuple[str, dict[str, Any]]) -> str:
 
 
 def insert(text: str, added: Mapping[str, Sequence[str]], file: Path) -> str:
-    """Return the text of an lmgate.yaml with lines at the end of some of its sections, all else as it was.
-
-    Raises:
-        ConfigError: A section is written in braces or brackets.
-    """
+    """Return the text of an lmgate.yaml with lines at the end of some of its sections, all else as it was."""
     top = yaml.compose(text)
     sections = {key.value: (key, value) for key, value in top.value} if isinstance(top, yaml.MappingNode) else {}
     whole = text.splitlines(keepends=True)

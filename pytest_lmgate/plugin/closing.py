@@ -48,7 +48,6 @@ class Closing:
         return any([self.verdicts, self.shown, self.notes, self.problems])
 
     def results(self, run: Run) -> Results:
-        """Return what reports and the history are made of."""
         from pytest_lmgate.judge.result import Results
 
         return Results(
@@ -167,7 +166,6 @@ def _command(arguments: Iterable[str]) -> str:
 
 
 def _keep_history(history: Path | Address, closing: Closing, run: Run, *, is_shown: bool) -> None:
-    """Write the run's record, and return the history of each gate if a report shows it."""
     from msgspec.structs import replace
 
     from pytest_lmgate.cache.remote import Address, is_from_fork

@@ -107,9 +107,6 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
     """Name each lmgate.yaml whose gates pytest did not collect: `pytest tests` skips a file next to the folder.
 
     Files that the user skips on purpose (``--ignore``, node ids, ``--lf``) are not named.
-
-    Raises:
-        ConfigError: One of the files cannot be read.
     """
     if config.getoption("no_lmgate"):
         return []

@@ -50,7 +50,6 @@ FIXTURES = {name: _fixture(name) for name in metrics.FIXTURES}
 
 
 def describe_fixtures() -> None:
-    """Write the docstrings that ``pytest --fixtures`` shows."""
     from pytest_lmgate.settings.help import fixtures_help
 
     for name, words in fixtures_help().items():

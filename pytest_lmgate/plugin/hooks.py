@@ -154,7 +154,6 @@ class GateHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Measure, after the test's own fixtures are set up."""
         if len(gates_of(item)) > self._expected(item):
             self._collect_late(item)
         if self._session is not None:

@@ -138,7 +138,7 @@ class Ledger:
         return lost + ignored
 
     def verdicts(self) -> Sequence[Verdict]:
-        """Return the received verdicts as JSON, in the order of the tests."""
+        """Return the received verdicts in the order of the tests."""
         tests = [*self.expected, *(test for test in self._verdicts if test not in self.expected)]
         return [verdict for test in tests for verdict in self._verdicts.get(test, {}).values()]
 

@@ -51,11 +51,6 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def session_options(config: pytest.Config, run: str) -> Options:
-    """Return the options of the session.
-
-    Raises:
-        pytest.UsageError: An option is wrong; ConfigError likewise.
-    """
     from pytest_lmgate.settings.session import CacheKey, Options
 
     return Options(
@@ -109,18 +104,13 @@ def unknown_variables() -> list[str]:
 
 
 def arguments(config: pytest.Config) -> tuple[str, ...]:
-    """Return the options that affect results, to repeat in a "rerun with" hint."""
     own = {f"--lmgate-{name}": config.getoption(f"--lmgate-{name}") for name in ("config", "baseline", "device")}
     pytests = {"--config-file": config.option.inifilename, "--rootdir": config.option.rootdir}
     return tuple(f"{option}={value}" for option, value in {**pytests, **own}.items() if value)
 
 
 def project_file(config: pytest.Config) -> Path | None:
-    """Return the lmgate.yaml given by option, if any; in an ini file it is relative to that file.
-
-    Raises:
-        pytest.UsageError: There is no such file.
-    """
+    """Return the lmgate.yaml given by option, if any; in an ini file it is relative to that file."""
     typed, ini = config.getoption("--lmgate-config"), config.getini("lmgate_config")
     file = named_project_file(typed, ini, config.inipath, config.invocation_params.dir)
     if file and not file.exists():
@@ -154,11 +144,6 @@ def baseline_file(config: pytest.Config, folder: str = "") -> tuple[Path, str]:
 
 
 def history(config: pytest.Config) -> Path | Address | None:
-    """Return the history's folder or URI; None if runs are not recorded.
-
-    Raises:
-        pytest.UsageError: It is a URI that cannot be used.
-    """
     given = text(config, "history")
     if not given:
         return None
@@ -171,11 +156,6 @@ def history(config: pytest.Config) -> Path | Address | None:
 
 
 def flag(config: pytest.Config, name: str) -> bool:
-    """Return an option that is on or off.
-
-    Raises:
-        pytest.UsageError: The ini file or the environment says neither.
-    """
     if config.getoption(f"--lmgate-{name}"):
         return True
     try:
@@ -188,9 +168,6 @@ def verify(config: pytest.Config) -> int:
     """Return the number of cache hits to measure again.
 
     Each worker of xdist uses the same number: one worker may have all gates of a model.
-
-    Raises:
-        pytest.UsageError: It is not a number, nor ``all``.
     """
     given = text(config, "verify") or "0"
     if given == "all":
@@ -214,9 +191,6 @@ def reports(config: pytest.Config) -> list[tuple[str, str]]:
     """Return type and destination of each report.
 
     Expand environment variables, as in ``--junitxml``, because no shell does in ini files.
-
-    Raises:
-        pytest.UsageError: One is not ``TYPE:DEST``, its type is not known, or a variable is not set.
     """
     given: list[str] | None = config.getoption("--lmgate-report")
     from_environment = os.environ.get("LMGATE_REPORT", "").splitlines()
@@ -237,11 +211,7 @@ def _report(given: str) -> tuple[str, str]:
 
 
 def require_command_line(config: pytest.Config) -> None:
-    """Refuse command-line options in ``addopts`` or PYTEST_ADDOPTS, where they would apply to each session.
-
-    Raises:
-        pytest.UsageError: An option is not from the command line.
-    """
+    """Refuse command-line options in ``addopts`` or PYTEST_ADDOPTS, where they would apply to each session."""
     if hasattr(config, "workerinput"):  # which has the options of its controller
         return
     effects = {f"--lmgate-{name}": option.effect for name, option in OPTIONS.items() if option.effect}
@@ -254,11 +224,7 @@ def require_command_line(config: pytest.Config) -> None:
 
 
 def update(config: pytest.Config) -> str:
-    """Return what to write to the baseline: ``all``, ``new``, ``prune`` (names only), or an empty text.
-
-    Raises:
-        pytest.UsageError: Two options at once, an update in CI, or an option that is not on the command line.
-    """
+    """Return what to write to the baseline: ``all``, ``new``, ``prune`` (names only), or an empty text."""
     require_command_line(config)
     every, new = config.getoption("--lmgate-update"), config.getoption("--lmgate-update-new-only")
     if every and new:

@@ -108,11 +108,7 @@ class GateSession:
         return {key: value for key, value in extras.items() if value}
 
     def collect(self, items: Sequence[pytest.Item]) -> dict[str, int]:
-        """Read the markers of `items`, and return the number of gates of each test by node id.
-
-        Raises:
-            pytest.UsageError: A marker's arguments are wrong; every wrong one is named.
-        """
+        """Read the markers of `items`, and return the number of gates of each test by node id."""
         problems: list[str] = []
         expected, lines = {}, MarkerLines()
         for item in items:
@@ -186,13 +182,7 @@ class GateSession:
         return gate
 
     def measure(self, item: pytest.Item) -> None:
-        """Measure and judge all gates of a test, in its setup phase.
-
-        Raises:
-            pytest.fail.Exception: Something could not be measured.
-            Exception: An unexpected error, with its traceback.
-            BaseException: A function that was measured skipped the test, and no gate failed.
-        """
+        """Measure and judge all gates of a test, in its setup phase."""
         verdicts: list[Verdict] = []
         unexpected: Exception | None = None
         skipped: BaseException | None = None
@@ -254,11 +244,7 @@ class GateSession:
             raise GateFailed("\n\n".join(explain(verdict) for verdict in failed), pytrace=False)
 
     def score(self, path: Path, fixture: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Score | Divergence:
-        """Measure for a fixture such as ``ppl_of`` in a test of the file `path`.
-
-        Raises:
-            LmgateError: It cannot be measured.
-        """
+        """Measure for a fixture such as ``ppl_of`` in a test of the file `path`."""
         __tracebackhide__ = True
         self._evaluator.forget()
         try:
@@ -326,11 +312,6 @@ class Projects:
         """Folders of the projects' baselines, as `options.baseline_file` takes them."""
 
     def of(self, path: Path) -> Judge:
-        """Return what judges the tests in the file or folder `path`.
-
-        Raises:
-            ConfigError: The lmgate.yaml is wrong.
-        """
         file = self._file(path)
         if file not in self.judges:
             self.judges[file] = self._read(file)
@@ -389,11 +370,6 @@ def _refuse_misnamed(folder: Path, found: Path) -> None:
 
 
 def ask_for_fixtures(item: pytest.Item, gate: Gate) -> None:
-    """Have pytest set up the fixtures that a gate names.
-
-    Raises:
-        ConfigError: One does not exist for this test, or has params that the test was not collected with.
-    """
     for given in _given(gate):
         if isinstance(given, FixtureReference):
             _ask_for(given.name, item)
@@ -414,7 +390,6 @@ def naming_fixture(item: pytest.Item, gate: Gate, error: ConfigError) -> ConfigE
 
 
 def value_of(given: Any, item: pytest.Item) -> Any:
-    """Return the fixture's value if a fixture was given, else the argument itself."""
     return getattr(item, "funcargs", {})[given.name] if isinstance(given, FixtureReference) else given
 
 

@@ -236,13 +236,7 @@ def _provenance(verdict: Verdict) -> str:
 
 
 def attribution_lines(verdict: Verdict, *, most: tuple[int, int, int] = (3, 2, 5), width: int = 0) -> list[str]:
-    """Return where a candidate got worse, in the lines of an explanation.
-
-    Args:
-        verdict: Of a gate that compared.
-        most: How many passages, tokens of each, and tags to show; the JSON report has all.
-        width: Characters of a line; the terminal's if 0.
-    """
+    """Return where a candidate got worse; `most` says how many passages, tokens of each, and tags to show."""
     where, found = verdict.where, verdict.comparison
     if where is None or found is None:
         return []

@@ -49,15 +49,7 @@ FORMATS: Mapping[str, Format] = {
 def write_reports(
     results: Results, reports: Iterable[tuple[str, str]], folder: Path, say: list[str], problems: list[str]
 ) -> None:
-    """Write each report, given by format and destination.
-
-    Args:
-        results: The session's results.
-        reports: Format and destination of each.
-        folder: Base of relative destinations: where pytest was called.
-        say: Prints reports.
-        problems: Receives errors: the session must still show its verdicts.
-    """
+    """Write each report, given by format and destination; errors are `problems`, since verdicts must still show."""
     for name, destination in reports:
         kind = FORMATS[name]
         text = kind.render(results).encode("utf-8", "backslashreplace")  # half of a surrogate pair has no UTF-8

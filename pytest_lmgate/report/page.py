@@ -48,7 +48,6 @@ def html_report(results: Results) -> str:
 
 
 def rendered(page: str, **shown: Any) -> str:
-    """Return a page of the templates."""
     folder = files("pytest_lmgate.report").joinpath("templates")
     parts = {
         name: folder.joinpath(name).read_text(encoding="utf-8")
@@ -213,7 +212,6 @@ class Plot:
 
 
 def plot_of(verdict: Verdict) -> Plot | None:
-    """Return the plot of a comparison's degradation, or of a value; None without numbers."""
     row, found = Row.of(verdict), verdict.comparison
     scale, form, unit = 1.0, "", ""
     if found is not None:

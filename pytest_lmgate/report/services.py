@@ -98,7 +98,6 @@ def _fence(text: str, shortest: int) -> str:
 
 
 def _few(texts: Sequence[str]) -> list[str]:
-    """Return the first texts, as many as fit into the size."""
     sizes = accumulate(len(text.encode("utf-8", "backslashreplace")) for text in texts)
     return [text for text, size in zip(texts, sizes, strict=True) if size <= _SIZE]
 

@@ -114,11 +114,6 @@ class SideBySide:
 
 
 def side_by_side(names: tuple[str, str], before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> SideBySide:
-    """Compare two runs, given by their names and gates.
-
-    Raises:
-        RecordError: They have no gate in common.
-    """
     both = [name for name in before if name in after]
     if not both:
         raise RecordError(f"{names[0]} and {names[1]}: expected gates that are in both, found none")

@@ -117,7 +117,6 @@ def measured_line(found: FixtureCall) -> str:
 
 
 def title(verdicts: Sequence[Verdict], measured: Sequence[FixtureCall]) -> str:
-    """Return the summary's title: ``lmgate: 12 gates, 5 measurements (3 cached)``."""
     found: dict[str, bool] = {}  # by address, or where nothing is kept by place: whether it came from the cache
     everything: list[Verdict | FixtureCall] = [*verdicts, *measured]
     for index, each in enumerate(everything):

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
 
 def counted(count: int, what: str) -> str:
-    """Return a count with its noun: ``1 gate``, ``2 entries``."""
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{count:,} {what if count == 1 else plural}"
 
 
 def byte_size(number: float) -> str:
-    """Return a number of bytes as in ``1.2 MB``; M is a million."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000:
             return f"{number:.3g} {unit}"
@@ -38,15 +36,9 @@ _JOINERS = "\u200c\u200d"
 
 
 def excerpt(text: str, width: int) -> str:
-    r"""Return the beginning of a text, in one line of at most so many cells.
+    r"""Return the beginning of any text in one line of at most so many cells, cut between words if possible.
 
-    Args:
-        text: Any text: with line breaks, without spaces, with terminal escapes, not encodable.
-        width: Cells, more than three. A Chinese, Japanese or Korean character takes two, a combining mark none.
-
-    Returns:
-        The text with unprintable characters as escapes (a line break as ``\n``), ending in ``...`` if it is cut,
-        between words if possible.
+    A Chinese, Japanese or Korean character takes two cells, a combining mark none; unprintable ones are escaped.
     """
     shown, is_whole = _fitting(text, width)
     return "".join(shown) if is_whole else _between_words("".join(shown)) + _END
@@ -165,7 +157,6 @@ def shortened_name(name: str, most: int) -> str:
 
 
 def bar(value: float, largest: float) -> str:
-    """Return a bar as long as a number is large; the largest of a table has 30 characters."""
     return "█" * round(30 * value / largest) if largest > 0 else ""
 
 
@@ -175,12 +166,7 @@ _TERMINAL_SECONDS, _LOG_SECONDS = 0.2, 30.0
 class ProgressLine:
     """How far a measurement is: one line kept up to date on a terminal, a line every 30 seconds elsewhere.
 
-    A context manager that clears the line at the end.
-
-    Args:
-        write: Writes a text to the terminal, unbuffered.
-        on_terminal: Returns whether it is a terminal.
-        apart: Whether something else may have begun a line there, which must stay.
+    A context manager that clears the line at the end. With `apart`, something else may have begun a line, which stays.
     """
 
     def __init__(self, write: Callable[[str], None], on_terminal: Callable[[], bool], *, apart: bool = False) -> None:

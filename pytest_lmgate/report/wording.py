@@ -158,7 +158,6 @@ def run_facts(results: Results) -> dict[str, str]:
 
 
 def properties(verdict: Verdict) -> dict[str, str | float]:
-    """Return the properties of a test case in JUnit's XML."""
     found = {key: getattr(verdict, key) for key in _PROPERTIES}
     if verdict.comparison is not None:
         found |= {key: getattr(verdict.comparison, key) for key in _PROPERTIES_OF_A_COMPARISON}

@@ -131,11 +131,6 @@ def _parameter(field: structs.FieldInfo) -> Parameter:
 
 
 def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Gate:
-    """Turn a marker's arguments into a gate.
-
-    Raises:
-        ConfigError: An argument is unknown, missing or wrong.
-    """
     row, hint = (MARKERS[marker], "") if marker in MARKERS else _compared_metric(args, kwargs)
     given = _bound(marker, arguments_of(marker, row), args, kwargs, hint)
     judging = {field.encode_name: given.pop(field.encode_name) for field, _ in flat_fields(_kind(marker))
@@ -161,11 +156,6 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def parse_fixture_call(fixture: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EvaluationSpec:
-    """Turn the arguments of a fixture such as ``ppl_of`` into what to measure.
-
-    Raises:
-        ConfigError: An argument is unknown, missing or wrong.
-    """
     row = next((row for row in METRICS.values() if row.fixture == fixture), USERS_METRIC)
     return _evaluation(row, _bound(fixture, arguments_of(fixture), args, kwargs))
 
@@ -271,11 +261,7 @@ def is_invalid_reference(given: object) -> bool:
 
 
 def convert(given: Mapping[str, Any], kind: type[T], *, strict: bool = True) -> T:
-    """Make a record of arguments or keys; without `strict`, texts may be numbers.
-
-    Raises:
-        ConfigError: One is not of the type of its field; the error names it.
-    """
+    """Make a record of arguments or keys; without `strict`, texts may be numbers."""
     # msgspec takes no subclass of a number, such as NumPy's float64.
     given = {key: float(value) if isinstance(value, float) else value for key, value in given.items()}
     if isinstance(given.get("stop"), str):

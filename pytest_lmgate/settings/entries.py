@@ -360,11 +360,7 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
             read_extractions(self.extract)
 
     def steps(self, variant: str) -> Steps | None:
-        """Return the steps of an extraction, of which the first is that without a name; None if there is none.
-
-        Raises:
-            ConfigError: There is no extraction of that name.
-        """
+        """Return the steps of an extraction, of which the first is that without a name; None if there is none."""
         known = {} if self.extract is None else read_extractions(self.extract)
         if not variant:
             return next(iter(known.values()), None)

@@ -23,11 +23,7 @@ INVALID = "[invalid]"
 
 @functools.lru_cache(maxsize=256)
 def compiled(pattern: str, argument: str) -> re.Pattern[str]:
-    """Return a pattern that the user wrote as `argument`.
-
-    Raises:
-        ConfigError: It does not compile.
-    """
+    """Return a pattern that the user wrote as `argument`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a later Python may read otherwise
@@ -148,11 +144,7 @@ PRESETS: Mapping[str, list[Any]] = {
 
 
 def read_extractions(written: object) -> dict[str, Steps]:
-    """Return the extractions of an entry by name; the name of a single one is empty.
-
-    Raises:
-        ConfigError: A step or a preset is not known, or an argument of a step is wrong.
-    """
+    """Return the extractions of an entry by name; the name of a single one is empty."""
     if not isinstance(written, dict):
         return {"": _steps(written, "extract")}
     for name, each in written.items():

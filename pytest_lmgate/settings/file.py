@@ -40,11 +40,7 @@ class Project:
         return f"no {FILE_NAME} in {self.folder} or above{misnamed}"
 
     def path(self, written: str) -> Path:
-        """Resolve a path of the file; it need not exist.
-
-        Raises:
-            ConfigError: It cannot be a path: too long, a zero character, or the home of an unknown user.
-        """
+        """Resolve a path of the file; it need not exist."""
         try:
             path = self.folder / Path(written).expanduser()
             path.lstat()
@@ -92,7 +88,6 @@ class _Document:
         return top
 
     def mapping(self, data: object, *keys: str) -> dict[Any, Any]:
-        """Require a mapping; an absent value is an empty one."""
         if data is None:
             return {}
         if isinstance(data, dict):
@@ -106,7 +101,6 @@ class _Document:
         raise ConfigError(f"{where}: expected keys with values, got {kind}{hint}")
 
     def require_known(self, data: dict[Any, Any], valid: Iterable[str], *keys: str) -> None:
-        """Refuse a key that is none of the valid ones."""
         valid = list(valid)
         if unknown := [name for name in data if name not in valid]:
             name = unknown[0]
@@ -116,7 +110,6 @@ class _Document:
             )
 
     def entries(self, data: object, kind: type[Any], key: str) -> dict[str, Any]:
-        """Decode the entries below a key by their names."""
         entries = self.mapping(data, key)
         if unnamed := [name for name in entries if not isinstance(name, str)]:
             where = self.at([key])
@@ -124,7 +117,6 @@ class _Document:
         return {name: self.entry(entry, kind, key, name) for name, entry in entries.items()}
 
     def entry(self, data: object, kind: type[Any], *keys: str) -> Any:
-        """Decode one entry."""
         entry = self.mapping(data, *keys)
         self.require_known(entry, (each.encode_name for each in msgspec.structs.fields(kind)), *keys)
         if kind is ModelSpec and isinstance(entry.get("server"), dict):
@@ -148,15 +140,7 @@ def _outdent(*keys: object) -> str:
 
 
 def load_project(start: Path, explicit: Path | None = None) -> Project:
-    """Load the project's models and datasets.
-
-    Args:
-        start: Folder to search from, upward (pytest's rootdir).
-        explicit: The file itself (``--lmgate-config``).
-
-    Raises:
-        ConfigError: The explicit file does not exist, or the file is wrong.
-    """
+    """Load the models and datasets of the file `explicit`, or of the nearest one from the folder `start` upward."""
     file = explicit or find_project_file(start)
     if file is None:
         return Project(start)
@@ -269,9 +253,6 @@ def read_gates(file: Path) -> tuple[list[YamlGate], list[str]]:
 
     Returns:
         The gates in the file's order, and a message for each wrong entry.
-
-    Raises:
-        ConfigError: The file cannot be read, or `gates` is not a list.
     """
     document = _parse(read_project_file(file), file)
     top = document.top_level()

@@ -42,9 +42,6 @@ def fixture(name: str) -> FixtureReference:
     The fixture may return a ``(model, tokenizer)`` pair, a path, a name of lmgate.yaml, or (as a dataset) texts::
 
         @pytest.mark.ppl_max(lmgate.fixture("my_pair"), "wikitext2", 16.5)
-
-    Raises:
-        TypeError: `name` is not a string.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"lmgate.fixture expects the name of a pytest fixture, got {name!r}")
@@ -78,9 +75,6 @@ def model(model: Any, tokenizer: Any = None, *, revision: str) -> RevisedModel:
         tokenizer: The tokenizer of a model in memory.
         revision: Any text. Change it when the code of the model, its hooks or the session's patches change: cached
             measurements are reused as long as revision, weights and tokenizer are the same.
-
-    Raises:
-        TypeError: `revision` is not a text, or `model` is already revised or a fixture reference.
     """
     if not isinstance(revision, str) or not revision.strip():
         raise TypeError(f"lmgate.model expects a revision that is not empty, got {revision!r}")
@@ -112,11 +106,7 @@ class Tolerance:
 
     @classmethod
     def parse(cls, written: object) -> Tolerance:
-        """Read a text such as ``"1%"`` or ``"0.5%"``, or a number.
-
-        Raises:
-            ConfigError: It is neither, or negative, not finite, or above 100%.
-        """
+        """Read a text such as ``"1%"`` or ``"0.5%"``, or a number."""
         if isinstance(written, str):
             match = _PERCENT.fullmatch(written.strip())
             if match is None:
@@ -145,13 +135,7 @@ class Tolerance:
     def require_that_it_can_fail(self, metric: str, direction: Literal["lower", "higher"], span: float | None) -> None:
         """Refuse a tolerance that no candidate could exceed, as with ``tolerance=1`` for an accuracy.
 
-        Args:
-            metric: Name, for the message.
-            direction: Its direction.
-            span: Distance between its best and worst value, such as 1 for an accuracy; None if unbounded.
-
-        Raises:
-            ConfigError: The gate could never fail.
+        The `span` is the distance between the metric's best and worst value; None if unbounded.
         """
         largest = (1.0 if direction == "higher" else None) if self.relative else span
         if largest is not None and self.size >= largest:
@@ -166,7 +150,6 @@ class Tolerance:
 
 
 def shown(value: object) -> str:
-    """Return a value as messages show it: in 200 characters at most."""
     try:
         text = repr(value)
     except ValueError:  # of a whole number with more digits than Python writes

@@ -34,7 +34,6 @@ _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
 
 
 def markers_help() -> dict[str, str]:
-    """Return what ``pytest --markers`` says of each marker."""
     found = {}
     for marker, row in MARKERS.items():
         side = "above" if marker.endswith("_max") else "below"
@@ -47,7 +46,6 @@ def markers_help() -> dict[str, str]:
 
 
 def fixtures_help() -> dict[str, str]:
-    """Return what ``pytest --fixtures`` says of each fixture."""
     return {
         name: f"{_call(name)} measures {row.description}.\n\n{_MODEL}{f' {_TEXTS}' * (row.measures == 'texts')}"
         for name, row in FIXTURES.items()

@@ -154,12 +154,7 @@ def metric_called(name: str) -> str | None:
 
 
 def metric_hint(name: str, users: Iterable[str] = ()) -> str:
-    """Suggest a metric for an unknown name, as in ``" (say metric: rouge, variant: rouge2)"``.
-
-    Args:
-        name: What was written.
-        users: Names of the metrics that users registered.
-    """
+    """Suggest a metric, ours or a `users`, for an unknown name: ``" (say metric: rouge, variant: rouge2)"``."""
     meant = metric_called(name)
     option, usual = (METRICS[meant].usual if meant and meant in METRICS else None) or ("", "")
     if option == "variant" and name != usual:

@@ -82,11 +82,7 @@ def text_of(name: str, typed: object, ini: object) -> str | None:
 
 
 def is_on(name: str, ini: object) -> bool:
-    """Return whether the ini file, or else the environment, turns an option on.
-
-    Raises:
-        ConfigError: The value is neither on nor off.
-    """
+    """Return whether the ini file, or else the environment, turns an option on."""
     key = key_of(name)
     word = next((str(each) for each in (ini, os.environ.get(key.upper())) if each is not None), "")
     if word.lower() not in (*_ON, *OFF):
@@ -115,15 +111,7 @@ def misspelt(folder: Path) -> list[Path]:
 
 
 def read_project_file(file: Path, hint: str = "") -> str:
-    """Return the text of an lmgate.yaml.
-
-    Args:
-        file: The file.
-        hint: Added to the error if there is no file.
-
-    Raises:
-        ConfigError: It is not a file, not UTF-8, empty, or has a merge conflict.
-    """
+    """Return the text of an lmgate.yaml; the `hint` is added to the error if there is no file."""
     if (file.is_symlink() or file.exists()) and not file.is_file():
         kind = "a folder" if file.is_dir() else "a broken link" if file.is_symlink() else "a pipe or a device"
         raise ConfigError(f"{file}: expected a file, got {kind}; put the file there, or remove it")

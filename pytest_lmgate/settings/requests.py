@@ -112,9 +112,6 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
         allow_beyond_context: Permit a window longer than the model's context.
         add_bos_token: For ``lm-eval``, the special tokens of each row: False for none, True for a BOS, None for those
             that the tokenizer adds.
-
-    Raises:
-        ProtocolError: The protocol does not have the argument, or its numbers contradict each other.
     """
 
     name: ProtocolName = msgspec.field(default="sliding", name="protocol")
@@ -160,15 +157,7 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
         return PROTOCOL_RULES[self.name]
 
     def windowing(self, context: int | None, *, model: str) -> Windowing:
-        """Fill in what the model decides.
-
-        Args:
-            context: Tokens the model can read; None if it has no limit (Mamba, RWKV, ALiBi).
-            model: The model's name, for messages.
-
-        Raises:
-            ProtocolError: No length is known, the window is longer than the context, or the stride than the window.
-        """
+        """Fill in what the model decides; its context is None without a limit (Mamba, RWKV, ALiBi)."""
         length = self.max_length or self.rules.max_length or context
         if length is None:
             raise ProtocolError.of(
@@ -276,20 +265,12 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return {name: value for name, value in values.items() if value is not None}
 
     def settings(self, defaults: GenerationRequest | None = None) -> GenerationSettings:
-        """Return the settings, of which `defaults` fill in those that are not said.
-
-        Raises:
-            ConfigError: Sampling without a seed, or a seed without sampling.
-        """
+        """Return the settings, of which `defaults` fill in those that are not said."""
         return GenerationSettings(**{**(defaults.said if defaults is not None else {}), **self.said})
 
 
 class GenerationSettings(GenerationRequest, frozen=True, forbid_unknown_fields=True):
-    """Everything about decoding that can change a text: greedy by default; sampling needs a seed.
-
-    Raises:
-        ConfigError: Sampling without a seed, or a seed or repeats without sampling.
-    """
+    """Everything about decoding that can change a text: greedy by default; sampling needs a seed."""
 
     max_new_tokens: Positive = 128
     num_beams: Positive = 1
@@ -372,9 +353,6 @@ class DivergenceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         estimator: ``exact`` compares whole distributions on the dataset's text; ``sampled`` compares the probabilities
             of tokens that the reference writes, which every engine gives.
         max_new_tokens: Tokens of each text that the reference writes, at most; for ``sampled`` only. None is 128.
-
-    Raises:
-        ConfigError: The estimator does not have the argument.
     """
 
     reference: Any

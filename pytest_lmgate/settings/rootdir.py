@@ -76,11 +76,6 @@ class Root:
 
 
 def find_root(start: Path) -> Root:
-    """Return the rootdir of a pytest session in a folder.
-
-    Raises:
-        ConfigError: A configuration file on the way cannot be read.
-    """
     last_resort: Path | None = None
     for folder in (start, *start.parents):
         for name in _NAMES:

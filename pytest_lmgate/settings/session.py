@@ -40,9 +40,6 @@ class Options:
         verify: How many cache hits of this process to measure again at its end.
         cache_key: Signs the cache; None without.
         arguments: The options that affect results, to repeat in a "rerun with" hint.
-
-    Raises:
-        ConfigError: There is no such device.
     """
 
     cache: Path
@@ -99,11 +96,7 @@ class Executor(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, written: str) -> Executor:
-        """Read ``ray`` or ``ray://host:port``, with ``?workers=8&num_gpus=0.5`` and the like.
-
-        Raises:
-            ConfigError: It is neither, or Ray is not installed.
-        """
+        """Read ``ray`` or ``ray://host:port``, with ``?workers=8&num_gpus=0.5`` and the like."""
         base, _, query = written.partition("?")
         if base != "ray" and not _is_address(base):
             raise ConfigError(f"{_NAME}: expected ray, or an address as in ray://host:10001; got {written!r}")
@@ -145,14 +138,7 @@ _LEAST_BYTES = 16
 
 
 class CacheKey:
-    """A secret key for HMAC-SHA-256 (RFC 2104), without a readable form that a traceback could show.
-
-    Args:
-        key: The secret.
-
-    Raises:
-        ConfigError: It is too short.
-    """
+    """A secret key for HMAC-SHA-256 (RFC 2104), without a readable form that a traceback could show."""
 
     def __init__(self, key: bytes) -> None:
         if len(key) < _LEAST_BYTES:
@@ -165,21 +151,11 @@ class CacheKey:
 
     @classmethod
     def from_environment(cls) -> CacheKey | None:
-        """Return the key in LMGATE_CACHE_KEY, stripped; None if not set.
-
-        Raises:
-            ConfigError: It is too short.
-        """
         given = os.environ.get(VARIABLE)
         return None if given is None else cls(os.fsencode(given.strip()))
 
     def signature(self, name: str, *body: bytes | memoryview) -> bytes:
-        """Return the signature of a file, 64 hexadecimal digits.
-
-        Args:
-            name: Name of the file, signed too, so that files cannot be swapped.
-            body: Its content, in parts.
-        """
+        """Return the signature of a file, 64 hexadecimal digits; its name is signed too: files cannot be swapped."""
         keyed = self._keyed.copy()
         keyed.update(os.fsencode(name) + b"\0")
         for part in body:

@@ -64,18 +64,7 @@ class Frozen:
 
 
 def freeze(task: Any, documents: Sequence[Document], *, chat: bool, file: str) -> Frozen:
-    """Freeze a task's documents.
-
-    Args:
-        task: One of `harness.find`.
-        documents: Its documents with their requests.
-        chat: Whether prompts are messages.
-        file: The task's YAML file, for a metric by its own code.
-
-    Raises:
-        ConfigError: No gate can be made of such a task.
-        DataError: A document cannot be judged.
-    """
+    """Freeze documents of a task, one of `harness.find`; its YAML `file` is for a metric by its own code."""
     if getattr(task, "MULTIMODAL", False):
         raise ConfigError("it shows images or plays audio, and only text is measured here")
     if getattr(task, "UNSAFE_CODE", False):
@@ -390,13 +379,11 @@ def _text_gates(
 
 
 def extraction_name(ensemble: str) -> str:
-    """Return a name for an extraction: that of the harness's filters, in letters that it may have, and not a step's."""
     name = re.sub(r"[^\w.-]+", "-", ensemble)
     return name if re.match(r"[A-Za-z]", name) and name not in _STEPS else f"by-{name}"
 
 
 def _steps(filters: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Any] | None:
-    """Return filters of the harness as steps of ``extract:``; None if there is no such step."""
     steps: list[Any] = []
     for name, given in filters:
         if name not in _STEPS or set(given) - {*_STEPS[name], "choices"}:

@@ -64,11 +64,7 @@ class Document:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Silence the harness, which logs, prints and draws bars.
-
-    Raises:
-        ConfigError: Code of a task ends Python, as some does where a program lacks.
-    """
+    """Silence the harness, which logs, prints and draws bars."""
     with contextlib.redirect_stderr(io.StringIO()) as shown, contextlib.redirect_stdout(shown):
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
@@ -82,11 +78,6 @@ def quietly() -> Iterator[None]:
 
 
 def installed() -> str:
-    """Return the harness's version.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
     try:
         return version("lm_eval")
     except PackageNotFoundError:
@@ -96,12 +87,6 @@ def installed() -> str:
 
 
 def find(name: str, include_path: Path | None = None) -> Found:
-    """Load a task or a group with its documents.
-
-    Raises:
-        ConfigError: The harness is not installed, has no such task, or the task cannot be loaded.
-        DataError: The task's data are not here and cannot be fetched.
-    """
     installed()
     with quietly():
         from lm_eval.api.group import Group
@@ -193,11 +178,7 @@ def _reason(name: str, error: Exception) -> ConfigError | DataError:
 
 
 def prepare(task: Any, *, shots: int | None, seed: int, split: str | None) -> int:
-    """Set a task's shots and split as ``simple_evaluate`` does; return the shots.
-
-    Raises:
-        ConfigError: The task fixes its shots at 0, or has no such split.
-    """
+    """Set a task's shots and split as ``simple_evaluate`` does; return the shots."""
     name, own = task.task_name, task.get_config("num_fewshot")
     if shots is not None and own == 0 and shots > 0:
         raise ConfigError(
@@ -216,11 +197,7 @@ def prepare(task: Any, *, shots: int | None, seed: int, split: str | None) -> in
 
 
 def documents(task: Any, *, rows: int | None, chat: bool) -> list[Document]:
-    """Return a task's documents with their requests; with `chat`, a prompt is a list of messages.
-
-    Raises:
-        ConfigError: The task cannot make them.
-    """
+    """Return a task's documents with their requests; with `chat`, a prompt is a list of messages."""
     with quietly():
         template: Callable[..., str] | None = (lambda messages, **_: json.dumps(messages)) if chat else None
         try:
@@ -251,7 +228,6 @@ def _messages(written: str) -> list[dict[str, str]]:
 
 
 def described(task: Any) -> str:
-    """Return a task's dataset, with its revision if the cache knows it, and the split that is judged."""
     path, name = task.DATASET_PATH, task.DATASET_NAME
     split = task.get_config("test_split") or task.get_config("validation_split")
     shown = " ".join(str(each) for each in (path, name) if each)
@@ -306,11 +282,7 @@ def steps_of(ensemble: Any) -> list[tuple[str, dict[str, Any]]] | None:
 
 
 def generation(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return generation settings by their names in lmgate.yaml, from those that the harness would call a model with.
-
-    Raises:
-        ConfigError: A setting has no counterpart.
-    """
+    """Return generation settings by their names in lmgate.yaml, from those that the harness would call a model with."""
     from lm_eval.models.utils import normalize_gen_kwargs
 
     with quietly():
@@ -399,16 +371,7 @@ class _AnySplit(dict[str, _Documents]):
 
 
 def offline_task(file: str, folder: Path, document: Mapping[str, Any]) -> Any:
-    """Return a task that scores documents which are already here: nothing is fetched.
-
-    Args:
-        file: As of `relative_file`.
-        folder: As of `relative_file`.
-        document: One of the documents, as the harness looks at one.
-
-    Raises:
-        ConfigError: The harness is not installed, or has no such task.
-    """
+    """Return a task that scores documents like the given one; nothing is fetched. See `relative_file`."""
     installed()
     with quietly():
         from lm_eval.api.task import ConfigurableTask
@@ -438,9 +401,6 @@ def scores(task: Any, documents: Sequence[Mapping[str, Any]], texts: Sequence[st
     """Return what a task's own filters and code make of texts, by metric: ``acc``, or ``acc.FILTER`` if it has several.
 
     Of multiple choice, a text is the choices' log-likelihoods, as a list in JSON.
-
-    Raises:
-        MetricInputError: The code fails.
     """
     from lm_eval.api.instance import Instance
 

@@ -29,17 +29,7 @@ def is_task_metric(name: str) -> bool:
 
 
 def task_metric(name: str, dataset: str, spec: DatasetSpec, folder: Path) -> TextMetric:
-    """Make the metric ``task``, or ``task.NAME`` for another metric of the task than its first.
-
-    Args:
-        name: Of the metric.
-        dataset: Name of the dataset, for messages.
-        spec: Its entry, whose `task` says which task it is.
-        folder: Folder of lmgate.yaml.
-
-    Raises:
-        ConfigError: The dataset was not imported with a task's own code, or the task has no such metric.
-    """
+    """Make the metric ``task``, or ``task.NAME`` for another metric of the task than its first."""
     if spec.task is None:
         raise ConfigError.of(
             "metric",
