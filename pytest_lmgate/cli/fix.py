@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,10 +63,12 @@ def fix(
         )
     if keep is not None and bits is not None and keep_bits is None:
         raise typer.BadParameter("--bits: expected --keep-bits too, the bits of a number of the model of --keep")
-    from pytest_lmgate.cache.files import write_durably
+    outputs = {"--write": write, "--html": html, "--write-gguf": write_gguf}
+    _require_writable({option: path for option, path in outputs.items() if path is not None})
     from pytest_lmgate.cli.measure import measuring
     from pytest_lmgate.judge.fix import fix as found_by
     from pytest_lmgate.report.fix import FixReport
+    from pytest_lmgate.report.formats import write_file
 
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         names = [session.named(each) for each in (candidate, against, dataset)]
@@ -82,17 +85,37 @@ def fix(
     report = FixReport(found, title, kept_as=kept_as, recipe="" if made is None else _yaml(made, kept))
     lines = report.lines()
     if made is not None:
+        lines += ["", *(report.recipe.splitlines() if write is None else [])]
         if write is not None:
-            write.write_text(report.recipe, encoding="utf-8")
-        lines += ["", *([f"written to {write}"] if write is not None else report.recipe.splitlines())]
+            write_file(write, report.recipe.encode())
     if html is not None:
-        write_durably(html, report.html().encode("utf-8", "backslashreplace"))
-        lines.append(f"written to {html}")
-    if write_gguf is not None:
-        lines.append(f"written to {write_gguf}" if made is not None else f"{write_gguf} was not written")
+        write_file(html, report.html().encode("utf-8", "backslashreplace"))
+    lines += [
+        f"written to {path}" if made is not None or option == "--html" else f"{path} was not written"
+        for option, path in outputs.items()
+        if path is not None
+    ]
     show({**_data(found, names, label, made), "keep": kept}, "\n".join(lines), as_json=as_json)
     if found.chosen is not None and (found.proof is None or found.proof.outcome != "pass"):
         raise typer.Exit(1)
+
+
+def _require_writable(paths: Mapping[str, Path]) -> None:
+    """Refuse files that cannot be written before anything is measured.
+
+    Raises:
+        ConfigError: A file cannot be written, or is given twice.
+    """
+    for option, path in paths.items():
+        try:
+            if path.is_file() or path.is_dir():
+                path.open("ab").close()
+            elif not path.exists():
+                tempfile.TemporaryFile(dir=path.parent).close()
+        except OSError as error:
+            raise ConfigError(f"{option} {path}: cannot be written: {error.strerror}") from error
+    if len({path.resolve() for path in paths.values()}) < len(paths):
+        raise ConfigError(f"expected a file for each of {' and '.join(paths)}, got one for several")
 
 
 def _share(budget: str | None) -> float | None:

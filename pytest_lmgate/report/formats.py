@@ -57,12 +57,12 @@ def write_reports(
             say.append(text.decode())
             continue
         try:
-            _write(folder / Path(destination).expanduser(), text, appends=kind.appends)
+            write_file(folder / Path(destination).expanduser(), text, appends=kind.appends)
         except (OSError, RuntimeError) as error:  # RuntimeError: a home that nobody has
             problems.append(f"--lmgate-report {name}:{destination}: cannot be written: {error}")
 
 
-def _write(path: Path, data: bytes, *, appends: bool) -> None:
+def write_file(path: Path, data: bytes, *, appends: bool = False) -> None:
     """Write a file atomically; a link, a pipe or a device is written to, never replaced."""
     if appends or path.is_relative_to("/dev"):  # /dev/stdout may be a file, with pytest's own output in it
         path.parent.mkdir(parents=True, exist_ok=True)

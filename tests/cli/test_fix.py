@@ -222,7 +222,9 @@ def test_measurements_with_one_model_to_keep_are_cached_and_never_those_with_ano
 
 
 def test_no_set_within_the_budget_is_an_answer_with_the_smallest_that_passes(folder: Path) -> None:
-    done = run(folder, *KL, "--budget", "+2%", rc=1)
+    done = run(folder, *KL, "--budget", "+2%", "--write", "keep.yaml", rc=1)
+    assert done.stdout.endswith("keep.yaml was not written\n")
+    assert not (folder / "keep.yaml").exists()
     assert "No set within +2% passes. The smallest that does costs +" in done.stdout
     assert "PASS on" not in done.stdout
 
@@ -268,6 +270,10 @@ def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, 
             "even 'int8' does not pass: KL 0.",
         ),
         (("rough", "rows", "--against", "float", "--kl", "0.3", "--keep", "int8"), 3, "many bytes as those of 'int8'"),
+        ((*KL, "--write", "nowhere/keep.yaml"), 3, "--write nowhere/keep.yaml: cannot be written: No such file or dir"),
+        ((*KL, "--html", "float"), 3, "--html float: cannot be written: Is a directory"),
+        ((*KL, "--write-gguf", "/proc/mixed.gguf"), 3, "--write-gguf /proc/mixed.gguf: cannot be written: "),
+        ((*KL, "--write", "same", "--html", "./same"), 3, "expected a file for each of --write and --html"),
     ],
 )
 def test_what_cannot_be_fixed_is_said(folder: Path, arguments: tuple[str, ...], rc: int, says: str) -> None:

@@ -191,9 +191,7 @@ class GgufHybrids:
         return options
 
     def require_writable(self, path: Path) -> None:
-        """Refuse a path that is one of the two files, or in no folder."""
-        if not path.parent.is_dir():
-            raise ModelError(f"{path}: expected a folder that exists")
+        """Refuse a path that is one of the two files."""
         if path.exists() and any(path.samefile(file.path) for file in self._files):
             raise ModelError(f"{path} is a file of the models: expected another path for the mixed GGUF")
 

@@ -169,7 +169,7 @@ def test_a_second_run_measures_nothing_and_no_file_is_left(folder: Path, mixed: 
         ("f16", "q4", (), "no tensor of 'q4' takes more bytes"),
         ("q4", "f16", ("--bits", "4"), "--bits: 'q4' is a GGUF, which has the bytes of its format"),
         ("q4", "f16", ("--write-gguf", "q4.gguf"), "q4.gguf is a file of the models: expected another path"),
-        ("q4", "f16", ("--write-gguf", "none/x.gguf"), "none/x.gguf: expected a folder that exists"),
+        ("q4", "f16", ("--write-gguf", "none/x.gguf"), "none/x.gguf: cannot be written: No such file or directory"),
         ("float", "float", ("--write-gguf", "x.gguf"), "--write-gguf: expected two GGUF files, but 'float' is a check"),
     ],
 )
