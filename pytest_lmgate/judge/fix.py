@@ -116,7 +116,11 @@ class Limit:
             floor: The model with all groups kept, by which `Judged.used` counts; None if that is of no interest.
         """
         values, base = self.values(found), 0.0 if floor is None else float(self.values(floor).mean())
-        limit = math.log1p(self.tolerance / math.exp(found.nll_p.mean())) if self.size is None else self.size
+        limit = self.size
+        if limit is None:
+            limit = math.log1p(self.tolerance / math.exp(found.nll_p.mean()))
+            # The limit is as uncertain as the reference's perplexity (delta method): -expm1(-limit) is its slope.
+            values = values - math.expm1(-limit) * (found.nll_p - found.nll_p.mean())
         noise = found.mean(values)
         bounds = noise.bounds(self.confidence)
         if bounds is None:
