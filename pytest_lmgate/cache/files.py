@@ -75,14 +75,7 @@ def write_sealed(path: Path, *body: bytes | memoryview, key: CacheKey | None = N
 
 
 def read_sealed(path: Path, key: CacheKey | None = None) -> bytes:
-    """Return the body of a sealed file. Without a key the checksum is enough.
-
-    Raises:
-        CacheError: It is truncated, altered, or not a sealed file (a folder, a pipe or a device), or its signature is
-            wrong.
-        NewerError: A later version of this package wrote it.
-        UnsignedError: There is a key, and the file has no signature.
-    """
+    """Return the body of a sealed file, or raise a `CacheError`; without a key the checksum is enough."""
     _require_file(path)
     with path.open("rb", buffering=0) as file:  # a buffer would be joined with the rest, which copies it
         seal = _seal(path, file.read(_LONGEST_SEAL))

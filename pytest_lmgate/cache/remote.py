@@ -29,11 +29,7 @@ class AddressError(OSError):
 
 
 class Address:
-    """A folder at an address, as fsspec reads it; `option` named it, and a transfer may take so many seconds.
-
-    Raises:
-        ConfigError: There is no such kind of store, or its library is not installed.
-    """
+    """A folder at an address, as fsspec reads it; `option` named it, and a transfer may take so many seconds."""
 
     def __init__(self, url: str, option: str, *, seconds: float = _SECONDS) -> None:
         self._secrets, self._seconds = _secrets_of(url), seconds

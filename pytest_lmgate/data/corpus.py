@@ -114,27 +114,12 @@ def looks_like_documents(corpus: Corpus) -> bool:
 
 
 def corpus_from_rows(rows: Iterable[Any], *, name: str) -> Corpus:
-    """Make a corpus of in-memory rows: strings, or mappings with the column ``text``.
-
-    Raises:
-        DataError: A row is neither, lacks the column, or there is no row.
-    """
+    """Make a corpus of in-memory rows: strings, or mappings with the column ``text``."""
     return Corpus(name, _kept(_texts(rows, "text", name), name))
 
 
 def read_corpus(spec: DatasetSpec, path: Path | None, *, name: str, offline: bool = False) -> Corpus:
-    """Read a dataset.
-
-    Args:
-        spec: What to read.
-        path: The resolved `spec.path`; None for a hub id.
-        name: Name of the dataset, for messages.
-        offline: Forbid the network.
-
-    Raises:
-        DataError: It does not exist, is not what its name says, lacks the column, or holds no text or more than 1 GB.
-        OfflineError: A hub dataset is not in the local cache and `offline` is set.
-    """
+    """Read a dataset; `path` is the resolved `spec.path`, None for a hub id."""
     _require_content(path, name)
     joined: dict[str, Any] = {} if isinstance(spec.join, msgspec.UnsetType) else {"join": spec.join, "says_join": True}
     if path is not None and path.is_file() and path.suffix in TEXT_SUFFIXES and not spec.lines:
@@ -161,8 +146,7 @@ def read_rows(
 ) -> Iterator[Any]:
     """Return a dataset's rows, mappings or (of a text file) lines: those of its sample, or up to its limit.
 
-    The arguments and errors are those of `read_corpus`; `key` says where in lmgate.yaml the path is written, if not in
-    the dataset's entry.
+    The `key` says where in lmgate.yaml the path is written, if not in the dataset's entry.
     """
     rows: Iterable[Any]
     _require_content(path, name)
@@ -192,10 +176,6 @@ def drawn(rows: Iterable[Any], sample: Sample, name: str) -> list[Any]:
     Rows are ordered by the SHA-256 of ``"SEED INDEX"``, with the row's index in the file from 0, and the first are
     drawn: the same on each machine and under each Python, and a larger sample holds a smaller one. With ``by``, so are
     each stratum's.
-
-    Raises:
-        DataError: There are fewer rows, a row lacks the column of strata, no stratum has two rows, or there are more
-            strata than rows to draw.
     """
     counts: Counter[Hashable] = Counter()
     kept: dict[Hashable, list[tuple[int, int, Any]]] = {}  # a heap for each stratum, its last row on top
@@ -316,10 +296,6 @@ def rows_in_memory(dataset: Any, *, of: str) -> Iterable[Any]:
     """Return the rows of a list, a ``datasets.Dataset``, a DataFrame or any other object with rows in an order.
 
     A DataFrame is recognized by its methods, so that no library of tables is imported. `of` names the rows in messages.
-
-    Raises:
-        ConfigError: It has no rows, or none in an order.
-        DataError: It is a DataFrame with two columns of one name.
     """
     if hasattr(dataset, "columns") and hasattr(dataset, "to_dict") and not isinstance(dataset, type):
         return _rows_of_frame(dataset)

@@ -109,11 +109,7 @@ def chat_in(row: Row, column: str, name: str, index: int) -> Chat:
 
 
 def fill(template: str, row: Row, name: str, index: int, *, what: str = "prompt") -> str:
-    """Fill the ``{column}`` fields of a template from a row; `name`, `index` and `what` are for messages.
-
-    Raises:
-        DataError: The template is malformed, or a column is missing or holds a list or a mapping.
-    """
+    """Fill the ``{column}`` fields of a template from a row; `name`, `index` and `what` are for messages."""
     parts = []
     try:
         pieces = list(string.Formatter().parse(template))

@@ -134,9 +134,8 @@ class Logits:
 def streamed_divergence(p: Logits, q: Logits, targets: Tensor, tile: TileShape | None = None) -> Tensor:
     """Compare the candidate q with the reference p at each target, token ids of shape ``[positions]`` on the host.
 
-    Returns:
-        The `COLUMNS`, shape ``[positions, 5]``, on the reference's device and in its `wide` dtype, in nats,
-        probabilities and 1 or 0. Not finite if the logits are not, or if only the candidate rules a token out.
+    Return the `COLUMNS`, shape ``[positions, 5]``, on the reference's device and in its `wide` dtype, in nats,
+    probabilities and 1 or 0. Not finite if the logits are not, or if only the candidate rules a token out.
     """
     tile = tile or tile_shape(p.device)
     buffers = p.buffer(tile), q.buffer(tile)

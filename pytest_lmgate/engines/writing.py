@@ -45,16 +45,8 @@ def written(
 ) -> tuple[str, int, bool]:
     """Write one text token by token, for an engine that does not do so itself; without beam search.
 
-    Args:
-        read: Reads tokens that follow the last ones; returns the logits after the last, shape ``[vocabulary]``.
-        prompt: The prompt, which `read` gets first.
-        settings: How to decode.
-        text: Returns the text of generated tokens, without special tokens.
-        ends: Returns whether a token ends a text.
-        model: The model's name.
-
-    Returns:
-        The text, the number of generated tokens, and whether an end token ended it.
+    Tokens are read after the last ones, the prompt first, for logits of shape ``[vocabulary]``. Return the text,
+    without special tokens, the number of generated tokens, and whether an end token ended it.
     """
     tokens: list[int] = []
     for token, _ in _steps(read, prompt, settings, model):

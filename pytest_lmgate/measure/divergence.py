@@ -207,16 +207,7 @@ class RemoteRunner(Runner):
 
 
 def compare(pair: ModelPair, requests: Requests, job: Job) -> Floats:
-    """Compare two models at every target; requests that read and score the same are run once.
-
-    Returns:
-        Shape ``[targets, 5]``: the `COLUMNS`.
-
-    Raises:
-        ModelError: A model is not causal, or the vocabularies are not of one size.
-        NonFiniteError: A log-likelihood or a divergence is NaN or infinite.
-        EngineError: Out of memory with a single request, a model or the disk failed.
-    """
+    """Compare two models at every target: the `COLUMNS`, shape ``[targets, 5]``. Equal requests are run once."""
     sink = TargetSink(
         requests,
         job,

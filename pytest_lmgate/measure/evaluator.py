@@ -103,10 +103,7 @@ class Evaluator:
 
     @contextlib.contextmanager
     def expecting(self, expect: Callable[[Mapping[str, str]], None]) -> Iterator[None]:
-        """Call `expect` with a sample's identity, such as ``data``, before a model runs.
-
-        It raises if a comparison needs another identity.
-        """
+        """Call `expect` with a sample's identity before a model runs; it raises where a comparison needs another."""
         before, self.measurements.expect = self.measurements.expect, expect
         try:
             yield
@@ -122,14 +119,10 @@ class Evaluator:
         self.measurements.forget()
 
     def evaluate(self, what: EvaluationSpec, *, stop_above: float | None = None) -> Score:
-        """Measure for a gate or a fixture.
+        """Measure for a gate or a fixture; for encoder-decoder models, perplexity is that of the first reference.
 
-        For encoder-decoder models, perplexity is that of the first reference given the prompt.
-
-        Args:
-            what: The evaluation.
-            stop_above: For a perplexity: stop as soon as the value is certain to be above this; the score is then a
-                lower bound, and ``details["at_least"]`` is set.
+        A perplexity ends as soon as it is certain to be above `stop_above`: the score is then a lower bound, and has
+        ``details["at_least"]``.
         """
         started, how = time.monotonic(), what.how
         if isinstance(how, TextRequest):

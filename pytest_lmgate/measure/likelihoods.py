@@ -201,9 +201,6 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     """NLLs of the tokens of each target, its EOS included, given its source, under an encoder-decoder model.
 
     The words, bytes and characters that a unit counts are those of the targets.
-
-    Raises:
-        ProtocolError: The protocol has more than a unit: sources and targets are not cut into windows.
     """
 
     data: DatasetRows

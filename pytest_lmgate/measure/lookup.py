@@ -171,10 +171,8 @@ class Measurements:
     def once(self, describe: Callable[[], Measurement[Any]], stop_above: float | None = None) -> Made:
         """Return what a measurement gives, which two processes that want it make once.
 
-        Args:
-            describe: Returns what to measure; called again if a model's files change while they are loaded, as when a
-                training run saves a new checkpoint.
-            stop_above: See `MeasurementContext`. A measurement that ended early is not kept.
+        It is described again if a model's files change while they are loaded, as when a training run saves a new
+        checkpoint. A measurement that ended early, by `stop_above`, is not kept.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             measurement = describe()

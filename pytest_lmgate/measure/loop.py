@@ -230,15 +230,9 @@ def halved(batch: _Items, begin: Begin, items: Items, batches: Batches, model: s
 
 @contextlib.contextmanager
 def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> Iterator[None]:
-    """Turn a model's exceptions into errors that name the model and its input.
+    """Turn a model's exceptions into errors that name the model and its input, as in ``a window of 512 tokens``.
 
-    Args:
-        model: Its name.
-        what: Describes the input, as in ``a window of 512 tokens``.
-        halves: Let `OutOfMemory` through, for a caller that retries with less.
-
-    Raises:
-        EngineError: The model failed, or ran out of memory.
+    With `halves`, `OutOfMemory` passes, for a caller that retries with less.
     """
     try:
         yield
@@ -289,14 +283,9 @@ class ResultSink(Protocol):
 
 
 def run_batches(items: Items, begin: Begin, sink: ResultSink, batching: Batching, job: Job) -> bool:
-    """Run all items that the sink does not have yet.
+    """Run all items that the sink does not have yet; return False if `Job.stop_when` ended the measurement.
 
-    Returns:
-        Whether all items were run; False if `Job.stop_when` ended the measurement.
-
-    Raises:
-        EngineError: Memory does not suffice for a single item, or the model failed; what was measured is kept.
-        LmgateError: Other errors of `begin` and `sink`.
+    If the model fails, what was measured is kept.
     """
     resumed, started = sink.done, time.monotonic()
     saved, keep = started, job.keep or (lambda _: None)
@@ -356,11 +345,7 @@ def _percent(done: int, of: int) -> str:
 
 
 def prepared(model: str, items: Items, prepare: Callable[[], Batching], job: Job) -> Batching:
-    """Have a runner test its batching on the longest items, and pass its remark on.
-
-    Raises:
-        EngineError: The model failed, or ran out of memory.
-    """
+    """Have a runner test its batching on the longest items, and pass its remark on."""
     with explained(model, lambda: items.describe(items.order[:1].tolist())):
         batching = prepare()
     if batching.remark:

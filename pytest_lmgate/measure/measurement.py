@@ -121,11 +121,7 @@ class Measurement(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def decode(self, entry: Entry) -> T:
-        """Decode stored statistics.
-
-        Raises:
-            KeyError: The entry is of another kind; TypeError, ValueError and LmgateError say the same.
-        """
+        """Decode stored statistics; KeyError, TypeError, ValueError or LmgateError if they are of another kind."""
 
     @abc.abstractmethod
     def score(self, statistics: T) -> Score:

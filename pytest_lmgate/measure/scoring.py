@@ -47,13 +47,7 @@ class ScoringResult(NamedTuple):
 
 
 def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
-    """Score every target; requests that read and score the same are run once.
-
-    Raises:
-        ModelError: The model cannot be scored, for example because it sees the tokens that it has to predict.
-        NonFiniteError: A log-likelihood is NaN or infinite.
-        EngineError: Out of memory with a single request, or the model itself failed.
-    """
+    """Score every target; requests that read and score the same are run once."""
     columns = 2 if requests.greedy else 1
 
     def check(index: int, values: Floats) -> None:
@@ -205,18 +199,11 @@ def try_out(runner: Runner, ids: Ints, batching: Batching, model: str, *, compar
 
     Also refuse NLLs that cannot be negative logarithms of probabilities, if the engine has no `probe`.
 
-    In each row of one batch another token, or all tokens from one on, are changed. No earlier position may see this:
-    the mean change of its numbers may only be rounding, `Runner.epsilon` (at least 1e-5) times their mean size.
-    Quantized activations leak a little more; accepted are up to 0.75 times the change at the next position, the median
-    over the rows.
-
-    Args:
-        runner: Prepared.
-        ids: Token ids of a text, shape ``[tokens]``, of which 24 are read: this detects masks that look up to 23 tokens
-            ahead.
-        batching: How the runner wants its requests.
-        model: The model's name.
-        compare: Whether `Runner.distributions` will be called instead of `Runner.score`.
+    Of the text's `ids`, shape ``[tokens]``, 24 are read: this detects masks that look up to 23 tokens ahead. In each
+    row of one batch another token, or all tokens from one on, are changed. No earlier position may see this: the mean
+    change of its numbers may only be rounding, `Runner.epsilon` (at least 1e-5) times their mean size. Quantized
+    activations leak a little more; accepted are up to 0.75 times the change at the next position, the median over the
+    rows.
     """
     text, ids = ids, ids[:_TOKENS]
     if len(ids) < 2:
@@ -273,9 +260,8 @@ def require_ids(texts: Iterable[Ints | Sequence[int]], model: str) -> None:
 def _leak_and_reach(read: _Read, ids: Ints, epsilon: float, ahead: int) -> tuple[float, float]:
     """Change later tokens, and compare the numbers with those of the row unchanged.
 
-    Returns:
-        The largest mean change at a position before a changed token (0 if it is rounding), and the median over the rows
-        of the mean change at the next position.
+    Return the largest mean change at a position before a changed token (0 if it is rounding), and the median over the
+    rows of the mean change at the next position.
     """
     # Its neighbour in the vocabulary: always another token, always a valid one.
     other = np.abs(ids - 1)

@@ -51,11 +51,7 @@ class Targets:
 
     @cached_property
     def places(self) -> TargetPlaces | None:
-        """The places of the targets in the texts; None if the text cannot be tokenized the same way again.
-
-        Raises:
-            LmgateError: The tokenizer, or the dataset, cannot be read.
-        """
+        """The places of the targets in the texts; None if the text cannot be tokenized the same way again."""
         found = self._places()
         if found is None or len(found.token) != len(self.loss):
             return None
@@ -65,10 +61,7 @@ class Targets:
 def targets_of(evaluator: Evaluator, what: EvaluationSpec, cache: PlacesCache) -> Targets | None:
     """Return the targets of an evaluation; None if it is not made of losses of tokens.
 
-    Args:
-        evaluator: Has evaluated it.
-        what: The evaluation.
-        cache: Keeps the places that were found last, for the next gate on the same targets.
+    The cache keeps the places that were found last, for the next gate on the same targets.
     """
     if isinstance(what.how, TextRequest | ChoiceRequest):
         return None

@@ -65,11 +65,7 @@ def is_function(system: object) -> bool:
 
 
 def text_metric(request: TextRequest, users: Mapping[str, TextMetric]) -> TextMetric:
-    """Make a request's metric.
-
-    Raises:
-        ConfigError: It does not exist, or an option is wrong.
-    """
+    """Make a request's metric."""
     if request.metric in METRICS:
         metric: TextMetric = METRICS[request.metric].scorer()(**dict(request.options))
         return metric
@@ -145,12 +141,7 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
 
 
 def score_function(function: TextFunction, rows: DatasetRows, request: TextRequest, metric: TextMetric) -> Score:
-    """Score a function's texts.
-
-    Raises:
-        ConfigError: Generation settings are given.
-        LmgateError: It does not return texts, or they cannot be scored.
-    """
+    """Score a function's texts."""
     again = f"; name the dataset {rows.name!r} a second time, without them"
     for said, hint in ((request.generation.said, ""), (rows.spec.said, again)):
         if said:
@@ -164,11 +155,7 @@ def score_function(function: TextFunction, rows: DatasetRows, request: TextReque
 
 
 def score_texts(metric: TextMetric, data: DatasetRows, written: WrittenTexts) -> Score:
-    """Score the texts of a dataset's rows, or what `extract` finds in them.
-
-    Raises:
-        LmgateError: They cannot be scored: there is no answer in any text, for example.
-    """
+    """Score the texts of a dataset's rows, or what `extract` finds in them."""
     task, repeats = data.task, len(written.texts) // len(data.task.prompts)
     steps = require_extraction(metric, data.name, data.spec, repeats)
     answers = None if steps is None else extracted(steps, written.texts, task.rows, name=data.name)
@@ -205,12 +192,7 @@ def score_texts(metric: TextMetric, data: DatasetRows, written: WrittenTexts) ->
 
 
 def require_extraction(metric: TextMetric, name: str, spec: DatasetSpec, repeats: int) -> Steps | None:
-    """Return the steps by which a metric reads the texts of a dataset; None if it reads them whole.
-
-    Raises:
-        ConfigError: The dataset does not have the extraction, or it or the metric needs more than `repeats` texts of
-            each row.
-    """
+    """Return the steps by which a metric reads the texts of a dataset; None if it reads them whole."""
     if metric.counts_missing and spec.extract is None:
         raise ConfigError(f"dataset {name!r}: {metric.name} needs extract:, the steps that find an answer in a text")
     steps = spec.steps(metric.extraction)
@@ -292,29 +274,10 @@ def generate(
     has_encoder: bool = False,
     variables: Mapping[str, Any] | None = None,
 ) -> WrittenTexts:
-    """Generate a text for each prompt, or `repeats` of them.
+    """Generate a text for each prompt, or `repeats` of them: the first of each prompt, then the second, and so on.
 
     In float32 a text does not depend on the batch, unless two tokens' logits are equal to within rounding (about 1e-6
-    of their size).
-
-    Args:
-        runner: A model that generates.
-        prompts: Texts, or chats as ``(role, content)`` pairs.
-        settings: How to decode.
-        job: The measurement.
-        context: Tokens that prompt and text may have together (with an encoder: each of them); None for no limit.
-        has_encoder: Whether an encoder reads the prompts.
-        variables: Of the chat template.
-
-    Returns:
-        Texts without prompt and special tokens, in the order of the prompts: the first of each, then the second, ...
-
-    Raises:
-        ConfigError: More tokens are asked for than the model can write.
-        DataError: A prompt has no token, or is longer than the context leaves room for.
-        ModelError: A chat is asked for and the tokenizer has no chat template, or the model cannot generate.
-        EngineError: Out of memory with a single row, or the model itself failed.
-        NonFiniteError: The logits are NaN or infinite.
+    of their size). A `context` limits prompt and text together; with an encoder, each of them.
     """
     tokenizer = with_variables(runner.tokenizer, variables or {})
     encoder = prompt_encoder(tokenizer, settings, job, context, has_encoder=has_encoder)
@@ -356,11 +319,7 @@ _Text = tuple[tuple[str, bool | None], int]
 def _checked(
     found: Any, asked: Sequence[PromptIds], settings: GenerationSettings, tokenizer: TokenizerFacts, model: str
 ) -> list[_Text]:
-    """Return the texts up to the first stop string, whether they were cut there, and their numbers of tokens.
-
-    Raises:
-        EngineError: They are something else, or too long.
-    """
+    """Return the texts up to the first stop string, whether they were cut there, and their numbers of tokens."""
     if not isinstance(found, list | tuple):
         kind = type(found).__name__
         raise EngineError(f"model {model!r}: expected a list of texts with their numbers of tokens, got {kind}")

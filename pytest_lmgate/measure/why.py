@@ -80,9 +80,6 @@ def why(
     """Measure the hybrids of a model and its original.
 
     Reads at most `tokens` of the dataset, and fewer if it would take longer than `seconds`.
-
-    Raises:
-        ModelError: The models cannot be mixed, or no part differs between them.
     """
     from pytest_lmgate.engines.transformers.hybrids import Hybrids
 
@@ -149,15 +146,11 @@ def characters_per_token(corpus: Corpus, tokenizer: TokenizerFacts) -> float:
 def standing_out(costs: Sequence[float], least: Sequence[float | None], *, smallest: float) -> list[int]:
     """Return the indices of the costs that stand out from the others, the largest first.
 
-    The costs of a model's layers differ by factors rather than by amounts, so their logarithms are compared. A cost
-    stands out if its lower bound is more than twice the median of the others, and further above it than 6.5 times their
-    median absolute deviation. Of models with 12 blocks and more whose costs differ by chance (log-normally), 5% have a
-    block that far out: a simulation in tests/measure/test_why.py.
-
-    Args:
-        costs: At least three, from 0.
-        least: A lower bound of each; None if its noise is unknown, so it cannot stand out.
-        smallest: Smaller costs count as this: differences of rounding.
+    The costs of a model's layers differ by factors rather than by amounts, so their logarithms are compared, where
+    smaller costs than `smallest` count as that. A cost stands out if its lower bound is more than twice the median of
+    the others, and further above it than 6.5 times their median absolute deviation. Of models with 12 blocks and more
+    whose costs differ by chance (log-normally), 5% have a block that far out: a simulation in
+    tests/measure/test_why.py.
     """
     logs = np.log(np.maximum(costs, smallest))
     found = []

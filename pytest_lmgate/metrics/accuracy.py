@@ -76,9 +76,6 @@ def accuracy(
 
     The `clusters` are labels of rows that are not independent; by default each row is a cluster. With `groups`, labels
     of rows too, the shares of all groups are averaged instead of the rows.
-
-    Raises:
-        MetricInputError: There is no row, a log-likelihood is not finite, or the groups cannot be averaged.
     """
     _require_finite("accuracy", statistics)
     if isinstance(statistics, TargetStatistics):
@@ -110,11 +107,7 @@ def accuracy(
 def target_perplexity(
     statistics: TargetStatistics, *, signature: Signature, clusters: Sequence[Hashable] | None = None
 ) -> Score:
-    """Return ``exp(-mean log-likelihood)`` over rows, each of one target.
-
-    Raises:
-        MetricInputError: There is no row, or a log-likelihood is not finite.
-    """
+    """Return ``exp(-mean log-likelihood)`` over rows, each of one target."""
     _require_finite("target_ppl", statistics)
     nll = -statistics.log_likelihood[:, None]
     by_row = ByRow(nll, np.ones(len(nll), dtype=np.int64), cluster_numbers(clusters, len(nll)))

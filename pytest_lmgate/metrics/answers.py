@@ -60,14 +60,7 @@ class AnswerCounts:
 def extracted(steps: Steps, texts: Sequence[str], rows: Sequence[Row], *, name: str) -> list[Answer]:
     """Return the answer of each text, or of each row where the steps choose among its texts (`texts_read`).
 
-    Args:
-        steps: Of ``extract:``.
-        texts: The first text of all rows, then the second of all rows, and so on.
-        rows: The rows of the dataset, for their choices.
-        name: The dataset's name, for messages.
-
-    Raises:
-        DataError: A row lacks the choices that a step reads.
+    The texts are the first of all rows, then the second of all rows, and so on.
     """
     found = []
     for index in range(len(rows) if texts_read(steps) else len(texts)):

@@ -179,14 +179,9 @@ def kl(
     iid: bool = False,
     statistic: str = "mean",
 ) -> Score:
-    """Return a statistic of the KL divergence per token, in nats.
+    """Return a statistic of the KL divergence per token, in nats; a sampled one has the mean only, see `_sampled`.
 
-    Args:
-        statistics: The measurement; of a sampled one there is the mean only, see `_sampled`.
-        signature: Its settings.
-        iid: Whether the protocol's own program prints errors for independent tokens.
-        statistic: One of `KL_STATISTICS`. The mean alone has a standard error; percentiles are interpolated linearly,
-            as llama.cpp does.
+    The mean alone has a standard error; percentiles are interpolated linearly, as llama.cpp does.
     """
     if isinstance(statistics, SampledStatistics):
         return _sampled("kl", statistics, signature, {"statistic": statistic})

@@ -53,21 +53,10 @@ def perplexity(
     iid: bool = False,
     metric: str = "ppl",
 ) -> Score:
-    """Return perplexity in `unit`, or bits per byte.
+    """Return perplexity per ``token``, ``word``, ``byte`` or ``char``, or ``bits_per_byte``.
 
-    Args:
-        statistics: The measurement.
-        signature: Its settings.
-        unit: ``token``, ``word``, ``byte``, ``char`` or ``bits_per_byte``.
-        average: ``token``, or ``window`` for the exp of the unweighted mean of the windows' means.
-        iid: Add llama.cpp's standard error, for independent tokens, to the details.
-        metric: Name of the score.
-
-    Returns:
-        The score; its interval is ``exp(m +- t se)``, its standard error that of the delta method.
-
-    Raises:
-        MetricInputError: The likelihoods are not finite.
+    The average ``window`` is the exp of the unweighted mean of the windows' means. The interval is ``exp(m +- t se)``,
+    the standard error that of the delta method; `iid` adds llama.cpp's, for independent tokens, to the details.
     """
     if bad := int((~np.isfinite(statistics.nll)).sum()):
         raise MetricInputError(f"expected finite log-likelihoods, got {bad} of {len(statistics.nll)} NaN or infinite")

@@ -127,10 +127,6 @@ def _rebuild(value: float, attributes: dict[str, Any]) -> Score:
 
 
 def make_score(name: str, statistics: object, /, **how: Any) -> Score:
-    """Make the score of a metric from its statistics.
-
-    Raises:
-        LmgateError: The statistics cannot be scored.
-    """
+    """Make the score of a metric from its statistics."""
     score: Score = METRICS[name].scorer()(statistics, **how)
     return score

@@ -49,13 +49,7 @@ class TargetLayout:
         return noisy_mean(*self.of_targets(values), rows=self.has_rows)
 
     def sample(self, values: NDArray[np.floating], scale: Scale, *, by_window: bool = False) -> Sample:
-        """Return the sums by cluster of a number per target, or of its mean in each window.
-
-        Args:
-            values: Shape ``[targets]``, in the order of the windows.
-            scale: Turns their mean into the metric's value.
-            by_window: Whether the metric is a mean over windows.
-        """
+        """Return the sums by cluster of a number per target, ``[targets]``, or of its mean in each window."""
         per_window = self.window_sums(values) / self.window_targets if by_window else None
         sums, counts = self.of_targets(values) if per_window is None else self.of_windows(per_window)
         by_row = self._by_row(values if per_window is None else per_window, by_window=by_window)
@@ -79,25 +73,11 @@ class TargetLayout:
         return ByRow(sums[:, None], sizes, np.arange(len(sizes), dtype=np.int64))
 
     def of_targets(self, values: NDArray[np.floating]) -> tuple[Floats, Ints]:
-        """Sum a number per target by cluster.
-
-        Args:
-            values: Shape ``[targets]``, in the order of the windows.
-
-        Returns:
-            The sum and the number of targets of each cluster, shape ``[clusters]`` each; at most 512 clusters.
-        """
+        """Sum a number per target, ``[targets]``, by cluster, at most 512; return the sums and numbers of targets."""
         return _summed(values, self.window_targets, self._sizes_of_rows(by_window=False))
 
     def of_windows(self, values: Floats) -> tuple[Floats, Ints]:
-        """Sum a number per window by cluster; a window belongs to the row of its first target.
-
-        Args:
-            values: Shape ``[windows]``.
-
-        Returns:
-            The sum and the number of windows of each cluster, shape ``[clusters]`` each; at most 512 clusters.
-        """
+        """Sum a number per window by cluster, as `of_targets`; a window belongs to the row of its first target."""
         return _summed(values, np.ones_like(self.window_targets), self._sizes_of_rows(by_window=True))
 
     def _sizes_of_rows(self, *, by_window: bool) -> Ints | None:

@@ -174,27 +174,15 @@ def text_score(
     outputs: Sequence[str] | None = None,
     repeats: int = 1,
 ) -> Score:
-    """Score what a system wrote.
+    """Score what a system wrote, one prediction per row; rows may have different numbers of references.
 
-    Args:
-        metric: From `bleu()` and the like, or a user's own.
-        predictions: One string per row.
-        references: The references of each row; rows may have different numbers of them.
-        rows: The dataset's rows, for metrics that look at other columns.
-        clusters: Label of each row's cluster; by default each row is its own.
-        groups: Label of each row's group, of which the means are averaged; by default the rows are.
-        prompts: What the system was asked, to show with the worst rows.
-        outputs: The texts that the predictions were extracted from, to show too.
-        repeats: Number of predictions of each row: the first of all rows, then the second of all rows, and so on.
+    A metric may look at other columns of the dataset's `rows`. Labelled `clusters` are not independent; of labelled
+    `groups` the means are averaged. `prompts` and `outputs`, from which predictions were extracted, are shown with the
+    worst rows. With `repeats`, the predictions are the first of all rows, then the second of all rows, and so on.
 
-    Returns:
-        The score in the metric's own scale; `n` counts rows. A mean over rows has the standard error and interval of
-        `stats.means`, a share of right rows Wilson's interval, every other metric those of 1,000 resamples with seed
-        12345. The details hold the metric's own figures, what the noise was judged by, and the ``worst`` five rows.
-
-    Raises:
-        ConfigError: The metric needs more predictions of each row.
-        MetricInputError: The texts cannot be scored, or the metric's statistics or value are not finite numbers.
+    The score is in the metric's own scale; `n` counts rows. A mean over rows has the standard error and interval of
+    `stats.means`, a share of right rows Wilson's interval, every other metric those of 1,000 resamples with seed 12345.
+    The details hold the metric's own figures, what the noise was judged by, and the ``worst`` five rows.
     """
     require_repeats(metric, repeats)
     if repeats > 1:
@@ -310,11 +298,7 @@ def checked_texts(
     *,
     needs_references: bool = True,
 ) -> Texts:
-    """Return the texts as plain lists, with empty rows by default.
-
-    Raises:
-        MetricInputError: There is no row; counts differ; a row has no reference; something is not a string.
-    """
+    """Return the texts as plain lists, with empty rows by default."""
     outputs = _listed(predictions, "predictions", str)
     if not outputs:
         raise MetricInputError("expected at least one prediction, got none: is the dataset empty?")
@@ -344,11 +328,7 @@ def checked_texts(
 
 
 def _listed(given: Any, what: str, kind: Any) -> list[Any]:
-    """Return what is given as a list of a kind.
-
-    Raises:
-        MetricInputError: It is no list, or an entry is of another kind.
-    """
+    """Return what is given as a list of a kind."""
     words = {str: "strings", object: "lists of strings", Mapping: "mappings"}.get(kind, "strings, as in [text]")
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise MetricInputError(f"expected {what} to be a list of {words}, got {type(given).__name__} {given!r:.60}")
@@ -362,11 +342,7 @@ def _listed(given: Any, what: str, kind: Any) -> list[Any]:
 
 
 def _statistics(metric: TextMetric, texts: Texts) -> Floats:
-    """Run a metric over texts.
-
-    Raises:
-        MetricInputError: It returned something else than finite, additive numbers of each row.
-    """
+    """Run a metric over texts, and refuse what is no finite, additive numbers of each row."""
     where, count = f"text metric {metric.name!r}", len(texts.predictions)
     returned: Any = metric.statistics(*texts)
     try:
@@ -407,11 +383,7 @@ def _statistics(metric: TextMetric, texts: Texts) -> Floats:
 
 
 def _number(metric: TextMetric, returned: Any, field: str = "value") -> float:
-    """Return what a metric made of sums, which may be any kind of real number, as a float; it need not be finite.
-
-    Raises:
-        MetricInputError: It is no real number: None, text, a complex number, an array with a dimension.
-    """
+    """Return what a metric made of sums, which may be any kind of real number, as a float; it need not be finite."""
     if isinstance(returned, float):  # nearly always; this is called for every resample
         return float(returned)
     try:
@@ -426,11 +398,7 @@ def _number(metric: TextMetric, returned: Any, field: str = "value") -> float:
 
 
 def _details(metric: TextMetric, sums: Floats) -> dict[str, Any]:
-    """Return a metric's further figures by name; none where it has no such function.
-
-    Raises:
-        MetricInputError: Its function returned something else than a mapping from names.
-    """
+    """Return a metric's further figures by name; none where it has no such function."""
     if metric.details is None:
         return {}
     returned: Any = metric.details(sums)
@@ -443,11 +411,7 @@ def _details(metric: TextMetric, sums: Floats) -> dict[str, Any]:
 
 
 def require_flags(metric: str, **options: object) -> None:
-    """Refuse an option that is neither true nor false; a string such as 'no' would be true.
-
-    Raises:
-        ConfigError: It names the option.
-    """
+    """Refuse an option that is neither true nor false; a string such as 'no' would be true."""
     for option, given in options.items():
         if not isinstance(given, bool):
             raise ConfigError(f"{metric}: expected {option} to be true or false, got {given!r}")
@@ -590,11 +554,7 @@ def invalid(variant: str = "") -> TextMetric:
 
 
 def collected_metrics(metrics: Iterable[TextMetric]) -> dict[str, TextMetric]:
-    """Return the metrics of the ``pytest_lmgate_metrics`` hooks by name, in their order.
-
-    Raises:
-        ConfigError: One is not a `TextMetric`, or its name is taken.
-    """
+    """Return the metrics of the ``pytest_lmgate_metrics`` hooks by name, in their order."""
     by_name: dict[str, TextMetric] = {}
     for metric in metrics:
         if not isinstance(metric, TextMetric):
@@ -615,11 +575,6 @@ def collected_metrics(metrics: Iterable[TextMetric]) -> dict[str, TextMetric]:
 
 
 def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
-    """Return the user's metric of that name.
-
-    Raises:
-        ConfigError: It does not exist.
-    """
     if name in metrics:
         return metrics[name]
     if name in RESERVED:

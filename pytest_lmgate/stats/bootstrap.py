@@ -79,11 +79,7 @@ def cluster_sums(statistics: Floats, clusters: NDArray[np.int64]) -> Floats:
 
 
 def resampled_sums(statistics: Floats) -> Floats:
-    """Resample rows (or clusters) with replacement, and sum their statistics.
-
-    Returns:
-        Shape ``[1000, k]``, from statistics of the shape ``[rows, k]``.
-    """
+    """Resample rows or clusters, ``[rows, k]``, with replacement, and sum their statistics: shape ``[1000, k]``."""
     generator = np.random.default_rng(SEED)
     rows = len(statistics)
     at_once = max(1, _DRAWS_AT_ONCE // rows)
@@ -99,11 +95,7 @@ def resampled_sums(statistics: Floats) -> Floats:
 
 
 def resampled_scores(metric: Statistic, sums: Floats) -> Floats:
-    """Return the score of each resample, shape ``[resamples]``, from its sums, shape ``[resamples, k]``.
-
-    Raises:
-        MetricInputError: The metric's value is not finite for one of them.
-    """
+    """Return the score of each resample, shape ``[resamples]``, from its sums, shape ``[resamples, k]``."""
     scores = np.array([metric.value(of_one) for of_one in sums], dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(scores))
     if len(bad):
@@ -196,11 +188,7 @@ class Resamples:
 
 
 def resampled_value(metric: Statistic, sums: Floats) -> Resamples:
-    """Return a metric's value in each resample of its clusters, from their sums, ``[clusters, k]``.
-
-    Raises:
-        MetricInputError: The metric's value is not finite for a resample.
-    """
+    """Return a metric's value in each resample of its clusters, from their sums, ``[clusters, k]``."""
     scores = resampled_scores(metric, resampled_sums(sums))
     return Resamples(np.sort(scores), float(metric.value(sums.sum(axis=0))), len(sums))
 
@@ -220,20 +208,12 @@ class PairedBootstrap(NamedTuple):
 
 
 def paired_bootstrap(metric: Statistic, baseline: Floats, candidate: Floats) -> PairedBootstrap:
-    """Compare two systems on the same rows: do they differ by more than chance?
+    """Compare two systems on the same rows, by statistics of rows or clusters ``[clusters, k]`` in the same order.
 
     The p-value is that of ``sacrebleu --paired-bs`` (Koehn 2004, as in Moses'
     ``bootstrap-hypothesis-difference-significance.pl``): ``(#{|d_b| - mean |d| > |D|} + 1) / (B + 1)``, D the
     difference of the systems, d_b that of resample b. We score resamples in double precision and sacrebleu in single
     precision, so the two can differ if a resample is at the threshold.
-
-    Args:
-        metric: The metric whose statistics these are.
-        baseline: Statistics of one system, of each row or each cluster of rows, shape ``[clusters, k]``.
-        candidate: Statistics of the other, of the same rows in the same order, of the same shape.
-
-    Raises:
-        MetricInputError: A resample has no finite value.
     """
     width = baseline.shape[1]
     sums = resampled_sums(np.hstack([baseline, candidate]))

@@ -118,8 +118,7 @@ class Calibration(NamedTuple):
     def fails_by_bound(self, bounded: Sequence[tuple[float, float]]) -> float:
         """Return the share of runs in which a bound is above the threshold.
 
-        Args:
-            bounded: The badness of some runs and its upper bound, which is taken as linear in it.
+        Of some runs, `bounded` has the badness and its upper bound, which is taken as linear in it.
         """
         values, bounds = np.array(bounded).T
         spread = float(values.var())
@@ -149,12 +148,9 @@ class Calibration(NamedTuple):
 
 
 def calibrate_limit(runs: Sequence[Sample], limit: float, between_rows: float) -> Calibration:
-    """Calibrate a limit by two or more runs of the unchanged model on the same rows.
+    """Calibrate a limit, the worst value that passes, by two or more runs of the unchanged model on the same rows.
 
-    Args:
-        runs: Their samples.
-        limit: The worst value that passes.
-        between_rows: Standard error of the value over rows.
+    The value's standard error over rows is `between_rows`.
     """
     one, n = runs[0], len(runs)
     sign = 1.0 if one.direction == "lower" else -1.0
@@ -185,10 +181,7 @@ def calibrate_tolerance(
 ) -> Calibration:
     """Calibrate a tolerance by two or more runs of the unchanged model on the same rows.
 
-    Args:
-        runs: Their samples.
-        tolerance: The largest degradation that passes.
-        references: As many runs of the model that it is compared with; None for the model's own baseline.
+    The `references` are as many runs of the model that it is compared with; None for the model's own baseline.
     """
     one, n, generator = runs[0], len(runs), np.random.default_rng(SEED)
     sign = 1.0 if one.direction == "lower" else -1.0

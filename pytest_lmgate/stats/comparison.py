@@ -103,8 +103,7 @@ class Comparison(msgspec.Struct, frozen=True):
     def fails_build(self, *, strict: bool = False) -> bool:
         """Return whether the build fails: on FAIL, and on INCONCLUSIVE if the measured change is beyond the tolerance.
 
-        Args:
-            strict: Whether every INCONCLUSIVE fails.
+        With `strict` every INCONCLUSIVE fails.
         """
         if self.decision == "inconclusive":
             return strict or not self.degradation <= self.tolerance.size
@@ -134,9 +133,6 @@ def blank_comparison(
     """Return the comparison of `values`, the candidate's and the reference's, before it is judged.
 
     It is inconclusive, with a reason if it must stay so.
-
-    Raises:
-        MetricInputError: A relative change needs a value above 0.
     """
     if tolerance.relative and values[1] <= 0:
         raise MetricInputError(
@@ -178,16 +174,7 @@ def judged(
     *,
     finite: bool = True,
 ) -> Comparison:
-    """Judge a comparison by the bounds of its degradation.
-
-    Args:
-        found: The comparison, not yet judged.
-        tested: The degradation on the scale of the bounds.
-        bounds: One-sided bounds at the comparison's confidence.
-        df: Degrees of freedom of the bounds.
-        p_values: ``(p_pass, p_fail)``.
-        finite: Whether the noise is finite.
-    """
+    """Judge a comparison by one-sided bounds of its degradation; `p_values` are ``(p_pass, p_fail)``."""
     lower, upper = tested.outward(bounds.lower), tested.outward(bounds.upper)
     decision = decide(lower, upper, found.tolerance)
     # The distance of a bound holds 95%; a power of 80% needs as much again as its quantile has.
@@ -231,9 +218,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return Holm's adjusted p-values, in the order given: a hypothesis is rejected at level a if its own is at most a.
 
     The k-th smallest of m becomes ``max_{j <= k} min(1, (m - j + 1) p_(j))``.
-
-    Raises:
-        ValueError: A p-value is NaN or outside 0 to 1.
     """
     if wrong := [p for p in p_values if not 0 <= p <= 1]:
         raise ValueError(f"expected p-values from 0 to 1, got {wrong[0]!r}")
@@ -246,7 +230,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def correct_family(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return a family of comparisons with Holm's p-values and the verdicts by them.
+    """Return a family of comparisons, all no_regression gates of a session, with Holm's p-values and verdicts.
 
     This bounds the probability of each kind of wrong verdict in the whole family.
 
@@ -255,9 +239,6 @@ def correct_family(comparisons: Sequence[Comparison]) -> list[Comparison]:
     model is worse than the tolerance is at most ``1 - confidence``, and so is the probability that any gate fails
     although its model is not. The confidence is the members' highest, so a correction only turns PASS and FAIL into
     INCONCLUSIVE. A comparison without an interval keeps its verdict and does not count.
-
-    Args:
-        comparisons: The family: every no_regression gate of a session.
     """
     p_pass = iter(holm([one.p_pass for one in comparisons if one.p_pass is not None]))
     p_fail = iter(holm([one.p_fail for one in comparisons if one.p_fail is not None]))

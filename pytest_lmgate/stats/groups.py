@@ -34,11 +34,7 @@ class Groups:
 
     @classmethod
     def of(cls, labels: Sequence[Hashable], cluster: Ints) -> Groups:
-        """Make the groups of rows with these labels.
-
-        Raises:
-            MetricInputError: There is one group, or one has a single row or cluster, which shows no noise.
-        """
+        """Make the groups of rows with these labels; a group with a single row or cluster shows no noise."""
         numbers: dict[Hashable, int] = {}
         found = cls(np.array([numbers.setdefault(label, len(numbers)) for label in labels]), cluster)
         if len(numbers) < 2:

@@ -114,17 +114,10 @@ def noisy_mean(sums: Floats, counts: Ints, *, rows: bool) -> ClusteredMean:
 
 
 def clustered_mean(sums: Floats, counts: Ints) -> ClusteredMean:
-    """Return the mean of a sum over independent rows or clusters, and its noise.
+    """Return the mean of sums ``s_c`` over independent rows or clusters of ``n_c`` targets, and its noise.
 
-    ``se^2 = sum_c e_c^2 / (1 - h_c) / N^2`` with ``e_c = s_c - m n_c`` and ``h_c = n_c / N``;
-    ``df = tr(M)^2 / tr(M M)``, ``M = G G'``, ``G = diag((1 - h)^-1/2) (I - n 1'/N) diag(n)``.
-
-    Args:
-        sums: ``s_c``, shape ``[clusters]``.
-        counts: ``n_c``, shape ``[clusters]``; clusters without targets are left out.
-
-    Raises:
-        ValueError: There is no target.
+    ``se^2 = sum_c e_c^2 / (1 - h_c) / N^2`` with ``e_c = s_c - m n_c`` and ``h_c = n_c / N``; ``df = tr(M)^2 / tr(M
+    M)``, ``M = G G'``, ``G = diag((1 - h)^-1/2) (I - n 1'/N) diag(n)``. Clusters without targets are left out.
     """
     plain, residuals, n = _without_noise(sums, counts)
     if plain.clusters < 2:
@@ -142,17 +135,10 @@ def degrees_of_freedom(sizes: Ints | Floats) -> float | None:
 
 
 def mean_of_blocks(sums: Floats, counts: Ints) -> ClusteredMean:
-    """Return the mean of a sum over the blocks of a text without rows and its noise.
+    """Return the mean of sums ``s_b`` over the blocks of a text without rows, in its order, and its noise.
 
     ``se^2 = mean_j L_j^2 / N^2`` of the residuals ``e_b = s_b - m n_b`` (see `cosine_variance`), with Student's t of
-    `COSINES` degrees of freedom; fewer than 8 blocks have no noise estimate.
-
-    Args:
-        sums: ``s_b``, in the order of the text, shape ``[blocks]``.
-        counts: ``n_b``, shape ``[blocks]``; blocks without targets are left out.
-
-    Raises:
-        ValueError: There is no target.
+    `COSINES` degrees of freedom; fewer than 8 blocks with targets have no noise estimate.
     """
     plain, residuals, n = _without_noise(sums, counts)
     if plain.clusters < MIN_BLOCKS:
@@ -162,14 +148,10 @@ def mean_of_blocks(sums: Floats, counts: Ints) -> ClusteredMean:
 
 
 def cosine_variance(residuals: Floats, n: Floats) -> float:
-    """Return the variance of the sum of residuals of blocks: ``mean_j L_j^2``, j from 1 to `COSINES`.
+    """Return the variance of the sum of residuals ``e_b`` of blocks: ``mean_j L_j^2``, j from 1 to `COSINES`.
 
-    ``L_j = sqrt(2) sum_b e_b cos(pi j t_b)``, where ``t_b`` is the middle of block b as a share of all targets. Such
-    slow cosines give all parts of a document nearly equal weight, wherever blocks cut it.
-
-    Args:
-        residuals: ``e_b``, in the order of the text, shape ``[blocks]``.
-        n: Targets of each block, shape ``[blocks]``.
+    ``L_j = sqrt(2) sum_b e_b cos(pi j t_b)``, where ``t_b`` is the middle of block b as a share of all targets, of
+    which it has ``n_b``. Such slow cosines give all parts of a document nearly equal weight, wherever blocks cut it.
     """
     middles = (np.cumsum(n) - n / 2) / n.sum()
     weighted = math.sqrt(2) * np.cos(np.pi * np.outer(np.arange(1, COSINES + 1), middles)) @ residuals
@@ -211,9 +193,6 @@ def cautious_upper(sums: Floats, counts: Ints, noise: ClusteredMean, confidence:
     The bound of `ClusteredMean` takes the smallest of three estimates of the skewness, since a comparison of two models
     has symmetric noise as a rule. A divergence is 0 or more, and skewed: this is Hall's bound with the largest of the
     three (benchmarks/fix.py).
-
-    Raises:
-        ValueError: The noise is not known.
     """
     if noise.stderr is None or noise.df is None:
         raise ValueError("expected a mean with a known noise")
@@ -243,14 +222,7 @@ def _bell_mccaffrey(n: Floats, h: Floats) -> float:
 
 
 def merged_rows(counts: Ints) -> Ints:
-    """Assign rows to clusters: each its own, with neighbours merged beyond 512.
-
-    Args:
-        counts: Targets of each row, shape ``[rows]``.
-
-    Returns:
-        Cluster of each row, shape ``[rows]``, from 0, not decreasing.
-    """
+    """Return the cluster of each row, from 0, not decreasing, given its targets; neighbours are merged beyond 512."""
     if len(counts) <= MAX_CLUSTERS:
         return np.arange(len(counts), dtype=np.int64)
     # Not 512: committed baselines of more rows were merged to this share, and pair only with the same clusters.
@@ -268,13 +240,9 @@ def merged_rows(counts: Ints) -> Ints:
 
 
 def window_blocks(targets: Ints) -> Ints:
-    """Assign the windows of a text without rows to 64 blocks with about equal numbers of targets.
+    """Assign windows of a text without rows, given their targets, to 64 blocks of about equally many targets.
 
-    Args:
-        targets: Targets of each window, shape ``[windows]``.
-
-    Returns:
-        Block of each window, shape ``[windows]``, from 0, not decreasing; fewer than 64 with few windows.
+    Blocks count from 0 and do not decrease; few windows have fewer.
     """
     # A window belongs to the block that its middle lies in.
     middle = np.cumsum(targets) - targets / 2
@@ -309,10 +277,7 @@ def score_quantile(p: float, df: float | None) -> float:
 def t_cdf(t: float, df: float) -> float:
     """CDF of Student's t distribution: ``I_x(df/2, 1/2) / 2`` at ``x = df / (df + t^2)``, t < 0.
 
-    Source: NIST Digital Library of Mathematical Functions, 8.17(i) and 8.17(v). NaN if t is NaN.
-
-    Raises:
-        ValueError: The degrees of freedom are not above 0; they need not be whole.
+    Source: NIST Digital Library of Mathematical Functions, 8.17(i) and 8.17(v). NaN if t is NaN; df need not be whole.
     """
     if not 0 < df < math.inf:
         raise ValueError(f"expected finite degrees of freedom above 0, got {df!r}")
@@ -328,11 +293,7 @@ def t_cdf(t: float, df: float) -> float:
 
 
 def t_quantile(p: float, df: float) -> float:
-    """Quantile of Student's t distribution, by Newton's method within a bracket.
-
-    Raises:
-        ValueError: `p` is below 1e-50 (squares would leave double precision) or not below 1, or `df` is below 1/2.
-    """
+    """Quantile of Student's t distribution, by Newton's method within a bracket."""
     if not (1e-50 <= p < 1 and 0.5 <= df < math.inf):
         raise ValueError(f"expected a chance from 1e-50 to 1 and finite degrees of freedom from 1/2, got {p!r}, {df!r}")
     if p >= 0.5:

@@ -50,18 +50,9 @@ _PARTS = {
 def compare(
     candidate: Sample, reference: Sample, *, tolerance: Tolerance, confidence: float = 0.95, same: bool = False
 ) -> Comparison:
-    """Judge whether the candidate is worse than the reference by more than the tolerance.
+    """Judge whether the candidate is worse than the reference, on the same targets, by more than the tolerance.
 
-    Args:
-        candidate: Sample of the candidate's score.
-        reference: Sample of the reference's score, on the same targets or rows.
-        tolerance: Largest degradation that passes.
-        confidence: One-sided level of the bounds.
-        same: Whether both are the same model, so that equal sums are not a coincidence.
-
-    Raises:
-        ComparisonError: Data, targets or protocol differ; the message names the difference.
-        MetricInputError: A value or a sum is not finite, or a relative change has a reference of 0 or less.
+    If both are the `same` model, equal sums are not a coincidence.
     """
     if not 0.5 < confidence < 1:
         raise ConfigError.of("confidence", f"expected a one-sided level above 0.5 and below 1, got {confidence!r}")

@@ -144,12 +144,7 @@ class Changes:
 
 
 def tango_z(changes: Changes, loss: float) -> float:
-    """Return ``Z = (b - c - n T) / sqrt(n (2 q + T (1 - T)))``, the measured loss above T in standard errors under T.
-
-    Args:
-        changes: Rows that changed.
-        loss: T, the assumed true loss, above -1 and below 1.
-    """
+    """Return ``Z = (b - c - n T) / sqrt(n (2 q + T (1 - T)))``, the loss above T in standard errors under T."""
     n, b, c = changes.n, changes.lost, changes.gained
     first, second, third = 2 * n, -b - c + (2 * n - b + c) * loss, -c * loss * (1 - loss)
     # q and q + T are probabilities; of tiny numbers rounding may leave less than nothing.

@@ -159,11 +159,7 @@ class Sample:
     def of_means(
         cls, by_row: ByRow, scale: Scale, *, right_or_wrong: bool = False, groups: Sequence[Hashable] | None = None
     ) -> Sample:
-        """Make the sample of a mean over rows, or of one over labelled groups of rows that count alike.
-
-        Raises:
-            MetricInputError: The groups cannot be averaged; see `Groups.of`.
-        """
+        """Make the sample of a mean over rows, or of one over labelled groups of rows that count alike."""
         made = None if groups is None else Groups.of(groups, by_row.clusters)
         outcomes = Outcomes(by_row.sums[:, 0] > 0, by_row.clusters, made) if right_or_wrong else None
         if made is None:
@@ -199,11 +195,7 @@ class Sample:
         return replace(self, identity={**self.identity, **parts, "protocol": signature.compared})
 
     def of_rows(self, kept: Flags) -> Sample | None:
-        """Return the sample of some rows, without its identity; None if their targets are unknown.
-
-        Args:
-            kept: Marks the rows, shape ``[rows]``.
-        """
+        """Return the sample of the rows that are kept, without its identity; None if their targets are unknown."""
         if self.by_row is None or not self.by_row.counts[kept].any():
             return None
         part = self.by_row.of_rows(kept)
@@ -227,9 +219,6 @@ def cluster_numbers(clusters: Sequence[Hashable] | None, count: int) -> NDArray[
     """Return the cluster of each of `count` rows, shape ``[rows]``, from 0 in order of appearance of the labels.
 
     By default each row is its own cluster.
-
-    Raises:
-        MetricInputError: There are more or fewer labels than rows, or one is missing or not hashable.
     """
     if clusters is None:
         return np.arange(count, dtype=np.int64)

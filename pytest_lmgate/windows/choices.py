@@ -240,18 +240,7 @@ def plan_choices(
 ) -> tuple[Streams, WindowPlan]:
     """Plan one window per choice, in the order of rows and choices.
 
-    Args:
-        questions: Rows.
-        tokenizer: The model's; its special tokens are kept, as a question begins a text.
-        delimiter: Text between question and choice, or between a chat and the assistant's answer.
-        max_length: Tokens that the model can read; a longer question loses its beginning.
-        name: Name of the dataset, for messages.
-        model: Name of the model, for messages.
-
-    Raises:
-        DataError: A choice has no token, has the tokens of another, or does not fit by itself.
-        ModelError: A question is empty and the tokenizer has no token to begin with, or it is a chat and the tokenizer
-            has no template for it.
+    A question begins a text, with its special tokens; one that is longer than `max_length` loses its beginning.
     """
     pair = _PairEncoder(tokenizer, Framing.of(tokenizer.encode), model)
     streams, first = [], []

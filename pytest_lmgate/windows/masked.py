@@ -36,11 +36,7 @@ class Piece:
 def cut_pieces(
     texts: Sequence[str], tokenizer: TokenizerFacts, max_length: int | None, *, model: str, dataset: str
 ) -> list[Piece]:
-    """Tokenize texts and cut those that are longer than the model can read, special tokens around each piece.
-
-    Returns:
-        Pieces with at least one target each, in the order of the texts.
-    """
+    """Tokenize texts, and cut those that are longer than the model can read, with special tokens around each piece."""
     if tokenizer.mask is None:
         raise ModelError(f"model {model!r}: pppl masks one token at a time, but its tokenizer has no mask token")
     framing = Framing.of(tokenizer.encode)

@@ -57,13 +57,7 @@ def rows_by_counts(counts: Sequence[int], tokens: int) -> Ints:
 
 
 def beginning(corpus: Corpus, tokenizer: TokenizerFacts) -> Corpus:
-    """Cut a text to the `Corpus.tokens` that are asked for: its longest beginning that has no more of them.
-
-    Special tokens do not count.
-
-    Raises:
-        DataError: The text has fewer tokens.
-    """
+    """Cut a text to its longest beginning with at most `Corpus.tokens`, special ones not counted."""
     if corpus.tokens is None:
         return corpus
     (text,), most = corpus.rows, corpus.tokens

@@ -113,9 +113,6 @@ def repeats(requests: Iterable[Hashable]) -> dict[int, list[int]]:
 
     Equal requests are scored once. Otherwise the rounding of their batches could give them different numbers, and
     decide between equal choices.
-
-    Args:
-        requests: What identifies each request: all that its numbers depend on.
     """
     first: dict[Hashable, int] = {}
     found: dict[int, list[int]] = {}
@@ -127,11 +124,8 @@ def repeats(requests: Iterable[Hashable]) -> dict[int, list[int]]:
 def read_once(requests: Sequence[Request]) -> tuple[list[Request], Callable[[Sequence[Floats]], list[Floats]]]:
     """Join requests that read the same tokens, such as a question whose choices are the letters A to D.
 
-    Requests with a source stay as they are.
-
-    Returns:
-        The joined requests, each with the targets of all that it stands for, and what turns their NLLs into those of
-        the requests given.
+    Return the joined requests, each with the targets of all that it stands for, and what turns their NLLs into those of
+    the requests given. Requests with a source stay as they are.
     """
     equal = repeats(each.ids.tobytes() if each.source is None else number for number, each in enumerate(requests))
     same = [[requests[number] for number in numbers] for numbers in equal.values()]

@@ -151,11 +151,7 @@ class Way:
     def ask(self, ids: Sequence[int], *, tries: bool = False, draws: Mapping[str, Any] | None = None) -> Reading:
         """Ask for the likelihoods of a prompt and, by echo, of the text that the server draws after it.
 
-        `tries` if the server may be unable to answer.
-
-        Raises:
-            BadAnswer: The answer has no likelihoods, or not those of these tokens.
-            ModelError: The prompt cannot be sent as text.
+        With `tries`, the server may be unable to answer; an answer that is not about these tokens is a `BadAnswer`.
         """
         top = _TOP if tries else 1
         wanted: dict[str, Any] = {"prompt_logprobs": top}

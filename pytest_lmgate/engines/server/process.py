@@ -269,11 +269,7 @@ class ServerProcess:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[Client]:
-        """Yield a client of the server, which is started first if it does not run.
-
-        Raises:
-            ModelError: It cannot be started, ended, or did not answer in time.
-        """
+        """Yield a client of the server, which is started first if it does not run."""
         if self._lease is None or not self._lease.begin():
             self.close()
             self._give_way()

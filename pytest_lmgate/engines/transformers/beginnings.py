@@ -107,11 +107,7 @@ def cache_of(past: Past, rows: int) -> Any:
 
 
 def past_of(cache: Any, tokens: int) -> Past:
-    """Return the keys and values that a model has put into a cache.
-
-    Raises:
-        ValueError: They are not those of so many tokens, as with prefixes that an adapter adds.
-    """
+    """Return the keys and values that a model has put into a cache; ValueError if an adapter added prefixes."""
     past = [(layer.keys, layer.values) for layer in cache.layers]
     if not past or any(each.shape[-2] != tokens for layer in past for each in layer):
         raise ValueError(f"expected a cache of keys and values of {tokens:,} tokens")
@@ -128,9 +124,8 @@ def common(one: Ints, other: Ints) -> int:
 def order_by_beginning(ids: Sequence[Ints]) -> tuple[Ints, float, int]:
     """Order texts by their tokens.
 
-    Returns:
-        The order, the share of tokens that each has in common with the one before, and the place in the order of the
-        text that has most. Equal texts count as one.
+    Return the order, the share of tokens that each has in common with the one before, and the place in the order of the
+    text that has most. Equal texts count as one.
     """
     order = np.array(sorted(range(len(ids)), key=lambda at: ids[at].astype(">u4").tobytes()), dtype=np.int64)
     shared, total = [0], len(ids[order[0]])

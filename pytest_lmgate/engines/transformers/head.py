@@ -122,8 +122,7 @@ def capture_hidden(module: nn.Module) -> Iterator[list[Tensor]]:
 def prove_head(model: Any, ids: Tensor) -> tuple[VocabularyHead, nn.Module] | None:
     """Split off the head of a model in evaluation mode, if a few token ids, shape ``[tokens]``, prove it right.
 
-    Returns:
-        The head and the module whose input it takes, or None if the model's own logits must be used.
+    Return it and the module whose input it takes; None if the model's own logits must be used.
     """
     try:
         module = model.get_output_embeddings()
@@ -239,10 +238,8 @@ def launch_nll(
     """Begin to compute the NLL of each target, without waiting for a GPU.
 
     `hidden` is the head's input, shape ``[positions, hidden]``; `targets` are token ids on the host, ``[positions]``.
-
-    Returns:
-        A function that waits for the NLLs in nats, shape ``[positions]``, float64, on the host. They are not finite
-        if the logits are not, or if the target's probability is zero.
+    Return a function that waits for the NLLs in nats, shape ``[positions]``, float64, on the host. They are not finite
+    if the logits are not, or if the target's probability is zero.
     """
     # A head may live on another device than the layers before it.
     hidden = hidden.to(head.weight)
