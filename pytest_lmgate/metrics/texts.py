@@ -575,6 +575,7 @@ def collected_metrics(metrics: Iterable[TextMetric]) -> dict[str, TextMetric]:
 
 
 def found_metric(metrics: Mapping[str, TextMetric], name: str) -> TextMetric:
+    """Return the user's metric of that name; ConfigError if there is none."""
     if name in metrics:
         return metrics[name]
     if name in RESERVED:
