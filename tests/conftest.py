@@ -1,7 +1,5 @@
 """What every test may use: real data where it is there, small deterministic models where not."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Generator

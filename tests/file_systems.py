@@ -1,7 +1,5 @@
 """What the file system under the tests does, tried out."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

@@ -6,8 +6,6 @@ These are the texts of three words or more that are no docstring: of errors and 
 notes, and what the reports write. Parts that are filled in are shown as ``{}``.
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The error tree: as its docstring draws it, safe between processes, and helpful about names."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import inspect

@@ -3,8 +3,6 @@
 Other tests of an error check its class and the fact that matters, such as the key or the name, but not its sentence.
 """
 
-from __future__ import annotations
-
 from tests.messages import LIST, listed
 
 

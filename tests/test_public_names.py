@@ -1,7 +1,5 @@
 """The names that users import, pinned: what is here is promised."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import subprocess

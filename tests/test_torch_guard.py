@@ -1,7 +1,5 @@
 """``-m "not torch"`` leaves out what needs torch, since a test that is not marked cannot import it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -5,8 +5,6 @@ them when they are collected, or start processes that do: all their tests are ma
 even read them. Elsewhere ``@pytest.mark.torch`` marks a test that imports them while it runs.
 """
 
-from __future__ import annotations
-
 import importlib.abc
 import importlib.machinery
 import sys

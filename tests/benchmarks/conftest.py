@@ -1,7 +1,5 @@
 """The scripts of benchmarks/ import each other as neighbours, as Python does when one of them is run."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """benchmarks/decisions.py: vectorized it says what the package says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 It is loaded before the system's own, so that Python and all libraries of a process get the fault from their calls.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Digests of files: exact, and remembered only where nothing can have changed."""
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Durable and sealed files: the old one or the new one, whole, or an error."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """The address of a measurement changes with everything that is in it, and with nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 

@@ -1,7 +1,5 @@
 """Locks where the file system has none: two processes still measure once."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

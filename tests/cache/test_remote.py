@@ -1,7 +1,5 @@
 """A second level of the cache: what one machine measured another one reads, and a store that fails changes nothing."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

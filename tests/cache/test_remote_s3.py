@@ -1,7 +1,5 @@
 """The remote cache on a real S3-compatible server, which this test starts: moto's."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

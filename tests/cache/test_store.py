@@ -1,7 +1,5 @@
 """The store: what was put is got, whatever cannot be trusted is not, and two processes measure once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Two versions of the package on one cache: an entry is read or missed, never misread; a newer one is left alone."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

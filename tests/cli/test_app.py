@@ -1,7 +1,5 @@
 """What all commands of ``lmgate`` share: exit codes, errors, JSON, and a quick start."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``lmgate baseline``: shown, compared with a commit, renamed and pruned, by the file's own reader and writer."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """``lmgate bisect`` in a repository of dice: the model's file says how many sides, so a commit is measured at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

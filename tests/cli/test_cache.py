@@ -1,7 +1,5 @@
 """``lmgate cache``: entries are named, checked, and removed oldest first, and nothing else is touched."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

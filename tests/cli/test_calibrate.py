@@ -1,7 +1,5 @@
 """``lmgate calibrate``: an engine whose rows flip with known chances, deterministic engines, and what is written."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

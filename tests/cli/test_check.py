@@ -1,7 +1,5 @@
 """``lmgate check``: what is wrong with lmgate.yaml, with its line, without a model."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """``lmgate compare`` on reports and on histories."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

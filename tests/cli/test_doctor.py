@@ -1,7 +1,5 @@
 """``lmgate doctor``: a sound project is sound, and each fault is named with what to do."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

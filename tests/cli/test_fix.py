@@ -1,7 +1,5 @@
 """``lmgate fix`` as a user runs it: planted damage, the proof, the recipe, an interruption, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """docs/cli.md names every command, and no command that is not there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

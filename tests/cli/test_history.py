@@ -1,7 +1,5 @@
 """``lmgate history`` on folders of records."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What ``lmgate init`` finds, refuses and proposes, before any model is loaded."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

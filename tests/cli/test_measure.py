@@ -1,7 +1,5 @@
 """``lmgate measure``: what it refuses, and what it says beside the number. ``lmgate why`` as a user runs it."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reading datasets of every kind, unchanged; and what is said of those that cannot be read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows become prompts and references exactly as a dataset's entry says; an error names row and column."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Tags of rows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

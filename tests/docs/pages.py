@@ -9,8 +9,6 @@ A page is run from top to bottom, in a folder of its own:
 ``python tests/docs/pages.py docs/tutorial.md`` shows what the commands of a page print now.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -7,8 +7,6 @@ what follows the prompt's last word. ``base`` answers four of five questions, ``
 and ``damaged`` fewer.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

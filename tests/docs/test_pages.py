@@ -1,7 +1,5 @@
 """What the docs show is what commands print and measure. `make docs` runs this; it takes minutes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The pages of docs/reference, and the docs' table of engines and metrics, are those that the code gives."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

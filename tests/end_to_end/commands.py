@@ -1,7 +1,5 @@
 """``lmgate`` as a process of its own in a project's folder, as `Project.run` runs pytest."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping

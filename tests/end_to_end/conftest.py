@@ -1,7 +1,5 @@
 """Projects for the end-to-end tests: the models are made once, and one measurement of each is kept to copy."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

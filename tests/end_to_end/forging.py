@@ -1,7 +1,5 @@
 """Entries as somebody would forge them who can write to the cache: whole, sealed, of the right name, and untrue."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

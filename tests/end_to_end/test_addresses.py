@@ -1,7 +1,5 @@
 """What changes a measurement's address, and what does not: no stale hit, and no model run for nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

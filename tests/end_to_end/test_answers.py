@@ -1,7 +1,5 @@
 """Answers cut out of generated texts: variants of one generation, texts without an answer, and what a failure shows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What cannot be measured is an error that fails the build: one clear sentence each, and no traceback."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

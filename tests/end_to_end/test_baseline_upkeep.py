@@ -1,7 +1,5 @@
 """Entries of the baseline file that no gate uses: only a run of all there is may say so, and remove them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

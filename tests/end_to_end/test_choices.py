@@ -1,7 +1,5 @@
 """Multiple choice by likelihood: values by hand, three variants from one measurement, and what cannot be answered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A clock that is set back and a file system without locks: the system itself lies, see `tests.cache.faulty_libc`."""
 
-from __future__ import annotations
-
 import errno
 import os
 

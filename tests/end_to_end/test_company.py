@@ -1,7 +1,5 @@
 """The summary says which models are read with fewer rows in a batch, in one process and in workers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Conditional perplexity of an encoder-decoder: a value by hand, what shares its measurement, what it refuses."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``ppl_max`` with a confidence, from Python and from lmgate.yaml: the bound is judged, not the value."""
 
-from __future__ import annotations
-
 from tests.end_to_end.projects import Project
 
 GATE = """

@@ -1,7 +1,5 @@
 """Two models in a gate or a fixture: KL divergence, the same most likely token, and all of llama.cpp's statistics."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

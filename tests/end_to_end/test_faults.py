@@ -1,7 +1,5 @@
 """Faults in real processes: kills, damaged entries, caches that cannot be written, two processes at once."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

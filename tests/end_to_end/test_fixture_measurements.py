@@ -1,7 +1,5 @@
 """What fixtures measured is in the JSON report, and in the summary of those who want to know."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.end_to_end.projects import Project

@@ -1,7 +1,5 @@
 """Fixtures ``ppl_of`` and ``bpb_of``: what they take, what they return, how a failed assertion reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.end_to_end.projects import Project

@@ -4,8 +4,6 @@ No write is faked: the system itself refuses it, by a limit on the size of files
 read-only, or since a file lies where the folder was.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

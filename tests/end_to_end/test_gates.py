@@ -1,7 +1,5 @@
 """Markers: what a gate decides, how it fails a test, and what it says."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """``--lmgate-history``: each run that measured something leaves one record, whoever ran it and however it ended."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

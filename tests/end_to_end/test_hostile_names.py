@@ -1,7 +1,5 @@
 """Names from files of others: shown, never obeyed by a terminal or a CI's log, and without passwords."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hub ids: what is in the local hub cache is used by its content; what is not is named, and the network left alone."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path

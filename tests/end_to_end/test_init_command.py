@@ -1,7 +1,5 @@
 """``lmgate init`` in a folder with a model and a text: what it writes is green, and red once the model is damaged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A measurement that the user interrupts says what is kept, and the next run says where it goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Rows that are read as one text by default are told once, with the protocol that reads them one by one."""
 
-from __future__ import annotations
-
 from tests.end_to_end.projects import Project
 
 GATES = """

@@ -1,7 +1,5 @@
 """Gates of lmgate.yaml that pytest was led past are named in the summary; what is deselected on purpose is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

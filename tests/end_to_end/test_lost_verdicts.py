@@ -1,7 +1,5 @@
 """A gate never lies: whatever keeps a verdict from arriving, or from counting, fails the session."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.end_to_end.projects import BROKEN_GATE, GATE, Project

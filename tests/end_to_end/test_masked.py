@@ -1,7 +1,5 @@
 """Pseudo-perplexity of a masked model, and the refusal to take one kind of model for another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``lmgate measure``: the number that a gate would judge, from the same cache."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A session loads a model once, also if memory holds only one and gates of several are mixed, and reads data once."""
 
-from __future__ import annotations
-
 from tests.end_to_end.dice import TOO_LARGE_FOR_TWO, DiceProject
 
 MIXED = [(model, data) for data in ("one", "two", "three") for model in ("red", "blue")]

@@ -1,7 +1,5 @@
 """``no_regression`` in real processes: against another model and against the committed baseline."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """``no_regression`` of every metric there is, in real processes, against another model and against the baseline."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

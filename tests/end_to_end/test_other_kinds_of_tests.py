@@ -1,7 +1,5 @@
 """Gates on tests that another plugin makes: of no function at all, or of functions that no Python file holds."""
 
-from __future__ import annotations
-
 import textwrap
 
 from tests.end_to_end.dice import DiceProject

@@ -1,7 +1,5 @@
 """One project in which every outcome occurs says and writes the same with workers of xdist as without."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 import xml.etree.ElementTree as ElementTree

@@ -1,7 +1,5 @@
 """``--lmgate-plan`` says what a session would measure and what the cache has; it loads no model and runs no test."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

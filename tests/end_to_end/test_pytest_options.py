@@ -1,7 +1,5 @@
 """Every way in which pytest may be called: the verdict is the same, and nothing is lost or done twice."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Two machines that share a remote cache: the second measures nothing, and a store that is down changes no verdict."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

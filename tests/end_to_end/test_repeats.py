@@ -1,7 +1,5 @@
 """Rows of which several texts are drawn, through pytest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The reports that people read, from real pytest processes: Markdown, annotations, metrics and the page."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

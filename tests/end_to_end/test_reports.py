@@ -1,7 +1,5 @@
 """``--lmgate-report json:FILE`` and the terminal's table: the verdicts of the exit code, in numbers that are JSON."""
 
-from __future__ import annotations
-
 import re
 
 from tests.end_to_end.commands import lmgate

@@ -1,7 +1,5 @@
 """A gate that fails, or cannot be measured, fails the session unless a later attempt of its test passes the gate."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 

@@ -1,7 +1,5 @@
 """Samples of rows and beginnings of texts, through lmgate.yaml."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

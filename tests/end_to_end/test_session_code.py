@@ -1,7 +1,5 @@
 """A session that patches a library measures for itself, keeps nothing and says so; importing a library is no patch."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

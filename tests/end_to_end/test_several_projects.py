@@ -1,7 +1,5 @@
 """Several lmgate.yaml in one session, as in a repository of several projects: a test goes by the nearest one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

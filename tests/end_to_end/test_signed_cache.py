@@ -1,7 +1,5 @@
 """A cache under a key: only what somebody with the key wrote is believed, and the key is shown nowhere."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

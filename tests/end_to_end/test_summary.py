@@ -1,7 +1,5 @@
 """The summary in a narrow terminal, without colours, and where the stream takes ASCII only."""
 
-from __future__ import annotations
-
 from tests.end_to_end.projects import Project
 
 GATES = """

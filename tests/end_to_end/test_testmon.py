@@ -1,7 +1,5 @@
 """pytest-testmon, which leaves out tests whose code did not change: gates run, since a model is no code."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.end_to_end.projects import Project

@@ -3,8 +3,6 @@
 The models and what they write are those of `writers`.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

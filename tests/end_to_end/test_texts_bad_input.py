@@ -1,7 +1,5 @@
 """What cannot be generated or scored is an error that fails the build; what is merely bad scores 0 and fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Texts that have been generated are scored by another metric without the model, and without what runs one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

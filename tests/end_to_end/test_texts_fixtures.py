@@ -1,7 +1,5 @@
 """Fixtures ``bleu_of`` and its kin: texts in place of a model, systems that are only a function, rows in memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

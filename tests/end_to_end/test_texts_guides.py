@@ -1,7 +1,5 @@
 """The guides on texts and choices: every file that they show is put on disk and run, with tiny models of its names."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The hook `pytest_lmgate_metrics`: a user's metric is gated, cached, shown and reported like any other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The engine knows the loss of each token by heart: the words of the text are numb
 each. So a change can be planted whose true size is known.
 """
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """BLEU of texts without spaces between words says once which tokenizer to use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.end_to_end.projects import Project

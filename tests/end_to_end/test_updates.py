@@ -1,7 +1,5 @@
 """An update of the baseline says of each entry what it was, what it is, and what the old one would have decided."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.end_to_end.projects import Project

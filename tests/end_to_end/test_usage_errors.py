@@ -1,7 +1,5 @@
 """Wrong arguments of markers, options and lmgate.yaml: said at collection, with exit code 4, before any measurement."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Verdicts that rest on few rows, the same model twice, and limit gates with a confidence, in real processes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

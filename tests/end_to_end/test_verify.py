@@ -1,7 +1,5 @@
 """`--lmgate-verify`: an untrue entry fails the session, whatever its gates say; an honest cache passes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

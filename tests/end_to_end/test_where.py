@@ -4,8 +4,6 @@ The model `fair` gives each of 60 tokens the same chance whatever it reads, sinc
 constant on. Of `deaf` one word is less likely.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

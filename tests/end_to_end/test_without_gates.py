@@ -1,7 +1,5 @@
 """Sessions without a gate pay nothing for the plugin: no import, no file, no word, no variable."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -4,8 +4,6 @@ The GPUs are made up, by the count that the driver is asked for, so that each mo
 GPU that it was to run on.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """With ``-n`` all gates of a model run in one worker: no other loads it, no verdict changes, and no crash loses any."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

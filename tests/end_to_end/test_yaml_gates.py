@@ -1,7 +1,5 @@
 """The gates: list of lmgate.yaml is collected as tests: named, selected, judged, reported, refused like any other."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from xml.etree import ElementTree

@@ -8,8 +8,6 @@ chain of numbers whatever it reads. To `masked`, a BERT, all words are equally l
 of its vocabulary, MASKED_WORDS.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Mapping, Sequence

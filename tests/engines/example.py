@@ -1,7 +1,5 @@
 """Runs the gates of the example that need an engine, and compares what they print with what its README shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A whole engine for tests, as a third party would write one: a die takes each of its sides for equally likely."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

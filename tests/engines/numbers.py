@@ -1,7 +1,5 @@
 """Measures with an engine what the tests of every engine compare with transformers: likelihoods, texts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path

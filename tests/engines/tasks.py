@@ -4,8 +4,6 @@ The harness runs the same float32 weights by transformers, in the engine's own e
 engine's. The model has learned how the tasks' documents look, and writes another text for each, with an answer in most.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A GGUF's given tokenizer is checked on every text that it cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """What a checkpoint's files say of it before anything is loaded."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

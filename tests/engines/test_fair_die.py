@@ -1,7 +1,5 @@
 """An engine of a third party, registered by the hook: it gets metrics, the cache, resuming, progress and reports."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

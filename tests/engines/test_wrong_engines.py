@@ -1,7 +1,5 @@
 """Engines that break their promise are errors that say so, never numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

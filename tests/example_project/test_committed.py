@@ -1,7 +1,5 @@
 """The example's committed data and models are those that its scripts write, and its optimum is that of its text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """The example as its reader runs it: pytest in its folder, in a process of its own; and what the READMEs show of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

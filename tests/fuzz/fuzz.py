@@ -10,8 +10,6 @@ python tests/fuzz/fuzz.py --cases 10000 --seed 1
 Nothing is caught but `LmgateError`. A case that fails is written to a file, named with what to run again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -4,8 +4,6 @@
 the processor, which proves the tests and nothing about a GPU.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable

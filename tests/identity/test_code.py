@@ -1,7 +1,5 @@
 """Which package a source file belongs to, its version, and whether files of Python code identify what runs."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

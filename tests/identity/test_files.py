@@ -1,7 +1,5 @@
 """Every file that a loader may open is hashed, and a file that changes is noticed."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

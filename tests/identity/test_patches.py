@@ -1,7 +1,5 @@
 """Patched libraries are found and named; plain sessions have no patch, whatever they loaded and ran."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

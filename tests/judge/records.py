@@ -1,7 +1,5 @@
 """Records of a run's result, for tests of what is made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where a model got worse than its committed baseline, by an engine whose losses are those of single letters."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

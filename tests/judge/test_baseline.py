@@ -1,7 +1,5 @@
 """The baseline file: what is written is read back to the bit, and what is not whole is never read at all."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

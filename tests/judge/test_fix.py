@@ -1,7 +1,5 @@
 """The search for the cheapest set of groups, the split of the rows, and how often a proof passes by chance."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """How a change is spread over rows: counts by hand, then properties."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Changes beyond noise: how often the rule is wrong, and what it sees."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """From gates to verdicts without pytest: with functions for models, and once with a checkpoint named in lmgate.yaml."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where a measurement was made: GPUs of one machine are one kind of device."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 

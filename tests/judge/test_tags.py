@@ -1,7 +1,5 @@
 """The change of the rows with each tag: that of the same comparison on these rows alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

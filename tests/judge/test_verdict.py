@@ -1,7 +1,5 @@
 """One verdict per gate: compared unrounded, never a pass by accident, the same on the other side of a pipe."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

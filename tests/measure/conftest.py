@@ -1,7 +1,5 @@
 """A model of a thousand weights on the characters of a small text, in a project of its own."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field

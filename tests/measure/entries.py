@@ -1,7 +1,5 @@
 """Entries of a workplace's lmgate.yaml, and files of rows for them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

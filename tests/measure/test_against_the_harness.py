@@ -1,7 +1,5 @@
 """Protocol lm-eval against lm-evaluation-harness 0.4.13 itself: its tokens and its rolling log-likelihoods."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

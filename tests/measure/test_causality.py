@@ -1,7 +1,5 @@
 """A model that sees a token before it is asked for it is refused, however little further it looks."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

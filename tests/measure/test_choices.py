@@ -1,7 +1,5 @@
 """Multiple choice end to end: equal to lm-evaluation-harness on a task of its own, measured once for all variants."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A model beside its reference: what is measured anew, what is found, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from typing import Any

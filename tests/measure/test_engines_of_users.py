@@ -1,7 +1,5 @@
 """What the session makes of an engine of the user's: whose measurement is whose, and models that cannot be loaded."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measured once, judged many times: what runs a model, what is found, and what never is."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

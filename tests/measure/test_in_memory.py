@@ -1,7 +1,5 @@
 """Models that the user made: identified by their content, measured as they are, left as they were."""
 
-from __future__ import annotations
-
 import gc
 import math
 import weakref

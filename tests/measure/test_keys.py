@@ -1,7 +1,5 @@
 """No key of a dataset or a model is accepted and unused: it is an error, or it changes what is measured or judged."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cache hits that are measured again, rounding of another machine, and files that change after they were hashed."""
 
-from __future__ import annotations
-
 import collections
 import shutil
 import time

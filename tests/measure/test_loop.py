@@ -1,7 +1,5 @@
 """The loop over batches: several at once in threads, and memory that runs out."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

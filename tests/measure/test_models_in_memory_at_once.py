@@ -1,7 +1,5 @@
 """One model in memory at a time, unless the next one fits beside those that are there."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Real pretrained models on real texts, against tables that an independent program made in float64."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A plan counts the tokens that the measurement then reads, whatever is measured, and loads no model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

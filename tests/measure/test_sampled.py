@@ -1,7 +1,5 @@
 """Divergence by sampling: against whole distributions on the same texts, planted faults, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """What a gate's arguments stand for, found without torch."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

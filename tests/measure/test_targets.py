@@ -1,7 +1,5 @@
 """The targets of what a session has evaluated, and the text that they stand in; no model runs for them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

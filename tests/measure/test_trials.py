@@ -1,7 +1,5 @@
 """Engines of one's own whose numbers would pass a gate: what the loop tries out before it believes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

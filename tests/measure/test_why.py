@@ -1,7 +1,5 @@
 """Which costs stand out of others: one damaged layer among ordinary ones, and none where all are ordinary."""
 
-from __future__ import annotations
-
 import copy
 import random
 import types

@@ -1,7 +1,5 @@
 """Corpora with what tokenizers stumble over, and sacrebleu's own command line as the oracle."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

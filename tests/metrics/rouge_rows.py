@@ -1,7 +1,5 @@
 """ROUGE of a corpus in columns, as the oracles print it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

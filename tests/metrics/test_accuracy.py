@@ -1,7 +1,5 @@
 """Accuracy by hand: which choice is taken under each variant, ties, noise over rows and clusters."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers: every step equals the filter of lm-evaluation-harness that it is named after, to the character."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

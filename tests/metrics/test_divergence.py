@@ -1,7 +1,5 @@
 """Statistics of two models: llama.cpp's formulas by hand, percentiles, noise, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every unit and average from one set of likelihoods, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

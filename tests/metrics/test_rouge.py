@@ -1,7 +1,5 @@
 """ROUGE: rows, worked examples, counting in the plainest way, tokens of every script, and both dialects of Porter."""
 
-from __future__ import annotations
-
 import re
 import sys
 import unicodedata

@@ -1,7 +1,5 @@
 """``convention="rouge-1.5.5"`` against the Perl program's own scores and counts, digit for digit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

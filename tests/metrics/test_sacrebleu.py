@@ -1,7 +1,5 @@
 """BLEU, chrF and TER: against the sacrebleu program in a process of its own, and their options."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A score is a float in everything but what it carries."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

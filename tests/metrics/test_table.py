@@ -1,7 +1,5 @@
 """The table of metrics: each row says what its scorer does, and what derives from the rows agrees with them."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from typing import Any

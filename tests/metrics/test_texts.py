@@ -1,7 +1,5 @@
 """Metrics of texts: figures of the literature, what is refused, worst rows, noise and properties."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess

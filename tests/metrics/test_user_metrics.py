@@ -1,7 +1,5 @@
 """Metrics that users write: what they may do, and what is said of those that are wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction

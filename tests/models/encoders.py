@@ -4,8 +4,6 @@ As in `zoo`, every model reads the token ids ``0..VOCABULARY-1`` and its weights
 numbers depend on what it reads.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Causal models whose attention mask shows them tokens that they are asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Parts of all tiny models of the tests: a Llama of one layer, a tokenizer of whole words, a folder made once."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Every model reads the token ids ``0..VOCABULARY-1``. Its weights are louder than
 numbers depend on the context, and its head is scaled so that the spread of its logits is chosen.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What README, changelog and the first page of the docs say of the package and of each other holds."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ pytester takes away the modules that were imported during a test. What this pack
 extension modules such as numpy's cannot be imported twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np  # noqa: F401

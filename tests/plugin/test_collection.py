@@ -1,7 +1,5 @@
 """Which tests a session runs: all there are, what testmon leaves out, mistyped marks, and gates of lmgate.yaml."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ledger finds verdicts that never came, or that came and did not count."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

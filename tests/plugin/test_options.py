@@ -1,7 +1,5 @@
 """Options are read from the command line, else from the ini file, else from the environment."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

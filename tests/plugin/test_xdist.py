@@ -1,7 +1,5 @@
 """Tests of a model go to one worker, every test runs once, and what a report carries is plain before it travels."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field

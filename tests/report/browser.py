@@ -1,7 +1,5 @@
 """A real Chromium without a window, driven over a pipe by its own protocol: nothing but the browser is needed."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Verdicts to render."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Texts that a model, a test or a file may hold, each of which some reader of reports would obey or choke on."""
 
-from __future__ import annotations
-
 HOSTILE = {
     "script": "</script><script>document.title='obeyed'</script><img src=x onerror=\"document.title='obeyed'\">",
     "details": "</details></code></pre>--><h1>obeyed</h1>",

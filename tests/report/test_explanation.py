@@ -1,7 +1,5 @@
 """The failure text, word by word."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """The page of `lmgate fix`: the picture at its edges, and the same words as on the terminal."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The page: its text as any parser reads it, and what it does in a real browser."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser

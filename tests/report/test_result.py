@@ -1,7 +1,5 @@
 """A run's result is the same after its journey through JSON, and every reader of JSON takes it."""
 
-from __future__ import annotations
-
 import json
 import math
 import platform

@@ -1,7 +1,5 @@
 """The Markdown report, read by a reader of Markdown."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

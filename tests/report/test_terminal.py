@@ -1,7 +1,5 @@
 """The terminal summary, character by character."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Counts and bytes as people read them."""
 
-from __future__ import annotations
-
 import string
 import unicodedata
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """lmgate.yaml: found upward, decoded whole, and every mistake named by file, key, expectation and nearest name."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """Markers' and fixtures' arguments: all are checked before anything is measured."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The JSON Schema of lmgate.yaml: whatever is decoded is valid, and a misspelt key is not."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arguments of what is not a perplexity: generated texts, multiple choice, masked models."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

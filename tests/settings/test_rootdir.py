@@ -1,7 +1,5 @@
 """Rootdir and ini file are those that pytest itself finds."""
 
-from __future__ import annotations
-
 from inspect import signature
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `--lmgate-executor` takes, and what it says of anything else."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

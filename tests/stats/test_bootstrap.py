@@ -1,7 +1,5 @@
 """Bounds of resampled values: percentiles, Student's or Hall's, whichever is widest; and their p-values."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

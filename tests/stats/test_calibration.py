@@ -1,7 +1,5 @@
 """What a gate is worth, against simulations of engines with known noise: few or skewed rows, rare flips, clusters."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

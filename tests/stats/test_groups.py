@@ -1,7 +1,5 @@
 """Averages over groups: the mean of the groups' means, with the noise of a stratified sample, for shares and means."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

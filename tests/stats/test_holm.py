@@ -1,7 +1,5 @@
 """Holm's correction: against hand-worked numbers, the step-down procedure as Holm wrote it, and by simulation."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

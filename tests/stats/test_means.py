@@ -1,7 +1,5 @@
 """The noise of a mean over clusters: against the matrices of docs/noise.md, and by simulation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

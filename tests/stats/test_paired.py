@@ -1,7 +1,5 @@
 """Samples against each other: refused unless they are of the same, bootstrapped where there is no closed form."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Wilson's interval against scipy's, and the design effect of rows in clusters by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs the harness and ``lmgate import`` in another process, and compares a gate's numbers with the harness's."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

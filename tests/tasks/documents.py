@@ -1,7 +1,5 @@
 """Some tasks of lm-evaluation-harness, and made-up documents with the columns that they read."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

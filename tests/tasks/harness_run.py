@@ -5,8 +5,6 @@ measures goes to ``found.json``; what ``lmgate import`` writes goes to a project
 it reads and checks the whole of an lmgate.yaml each time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """``lmgate import``: gates on what it writes measure what lm-evaluation-harness measures, for 61 of its own tasks."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import string

@@ -1,7 +1,5 @@
 """``lmgate import`` through the command line: what it writes, refuses and compares, and pytest without the harness."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -24,8 +24,6 @@ And these still need a new interpreter (``Project.run(..., fresh=True)``, or `Pr
 Where the system has no process descriptors (they are Linux's), every test gets a new interpreter.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

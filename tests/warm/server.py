@@ -5,8 +5,6 @@ socket for what ``python ARGUMENTS`` would do, and hands over its own streams. T
 does, and kills the forks that still run.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc

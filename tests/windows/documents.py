@@ -1,7 +1,5 @@
 """Requests of documents that tests write as token ids."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from pytest_lmgate.settings.requests import Windowing

@@ -1,7 +1,5 @@
 """Questions with choices become token windows as lm-evaluation-harness makes them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

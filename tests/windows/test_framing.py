@@ -1,7 +1,5 @@
 """Special tokens around a text are found from what a tokenizer does, whatever it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

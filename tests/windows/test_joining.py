@@ -1,7 +1,5 @@
 """Requests that read the same tokens are joined, and each gets its own numbers back."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """How the tokens of a text are spelled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

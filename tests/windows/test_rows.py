@@ -1,7 +1,5 @@
 """Each token of joined rows belongs to the row that its characters come from, by real tokenizers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

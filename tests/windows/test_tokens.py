@@ -1,7 +1,5 @@
 """From rows to token streams: what each protocol tokenizes together, and what it puts before."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Windows of every protocol: properties that hold for any length, and naive loops written from docs/protocols.md."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

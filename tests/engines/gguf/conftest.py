@@ -1,7 +1,5 @@
 """GGUF files of a tiny float32 Llama."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """From a Llama of transformers and its tokenizer to a GGUF, as llama.cpp's own converter writes one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

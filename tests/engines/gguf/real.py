@@ -1,7 +1,5 @@
 """A real Llama of 260,000 weights as GGUF files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 NAME = "stories260K-hf"

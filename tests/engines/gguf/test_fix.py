@@ -1,7 +1,5 @@
 """``lmgate fix`` of GGUF files: the mixed file, its recipe applied by llama.cpp, and what it refuses."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import shlex

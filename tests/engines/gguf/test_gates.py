@@ -1,7 +1,5 @@
 """GGUF files gated in real pytest processes: numbers, the cache, resuming, files of several parts, errors."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

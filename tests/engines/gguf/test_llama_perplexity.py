@@ -5,8 +5,6 @@ The program is not needed for that, but it rounds as the processor does that it 
 same; it has to be of llama-cpp-python's own version of llama.cpp, since another one rounds otherwise.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

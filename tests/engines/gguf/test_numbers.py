@@ -1,7 +1,5 @@
 """One float32 model through transformers and llama.cpp: the same NLL of each token, divergences of nothing, texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A real Llama with a SentencePiece vocabulary, as transformers and as GGUF, on the texts that it was made for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A GGUF's tokens without its weights: `Model.tokenizer` opens the vocabulary alone, and its ids are the model's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

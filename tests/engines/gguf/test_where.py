@@ -3,8 +3,6 @@
 To the model ``fair`` each of 320 tokens is equally likely, whatever it reads. To ``deaf`` one of them is less likely.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

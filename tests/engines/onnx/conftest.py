@@ -1,7 +1,5 @@
 """ONNX exports of a tiny float32 Llama."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from pathlib import Path

@@ -5,8 +5,6 @@ with. The names, axes and types of the inputs and outputs here are optimum's own
 folder that optimum-onnx 0.1.0 made itself.
 """
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from pathlib import Path

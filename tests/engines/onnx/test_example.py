@@ -1,7 +1,5 @@
 """The ONNX export of the example: its gates pass, its README shows what they print, and its script makes it again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

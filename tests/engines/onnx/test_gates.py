@@ -1,7 +1,5 @@
 """ONNX exports gated in real pytest processes: numbers, the cache, resuming, which file of several, errors."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """One float32 model through transformers and onnxruntime: the same NLL of each token, divergences of nothing, texts."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Imported tasks of lm-evaluation-harness on onnxruntime: the numbers that the harness has of the same weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

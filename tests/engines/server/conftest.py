@@ -1,7 +1,5 @@
 """Served models: real servers of a tiny float32 Llama, and one of the tests' own whose answers can be spoiled."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 It answers as vLLM does, from a model of bigrams over token ids: each token depends on the one before it.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib

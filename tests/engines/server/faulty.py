@@ -3,8 +3,6 @@
 Its model is one of bigrams, or one of transformers.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -6,8 +6,6 @@ gets a signal. Afterwards no process may be left and no port held, and the sessi
 for every gate.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """``lmgate calibrate`` as a user runs it, on a server whose answers change from run to run."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

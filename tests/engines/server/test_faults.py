@@ -1,7 +1,5 @@
 """What goes wrong with servers: passing trouble is waited out, and anything else is one clear error, never a number."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """Served models gated in real pytest processes: the cache, resuming, secrets, what an entry may say, errors."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """One float32 model through transformers and behind real servers: the same NLL of each token, answers, texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Servers that a session starts itself: their end, their faults, the cache, workers, chats; real ones last."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Imported tasks of lm-evaluation-harness behind a real server: the harness's numbers of the same weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engine's tests run on one thread: tiny models gain nothing from more, and workers would wait for each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

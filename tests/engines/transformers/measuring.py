@@ -1,7 +1,5 @@
 """The loop on models in memory: what a measurement does, without cache and files."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Exactness on every architecture of the zoo: against the model's own logits, one window at a time, in float64."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

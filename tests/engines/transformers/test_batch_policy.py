@@ -1,7 +1,5 @@
 """A row has the same numbers in any batch: where a model would give others, its rows are read alone, and it says so."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Beginnings that requests share are read once, and every number is that of the model's own pass over each request."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """NLLs of targets given sources are those of ``model(input_ids, labels=labels)``, one row at a time, in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Texts in batches are those of ``model.generate`` one row at a time, under the gate's settings and no others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import peft

@@ -1,7 +1,5 @@
 """Hybrids of two models: which groups they have, and that remembered hidden states change no bit of a result."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches and their order, memory that runs out, interrupted and stopped measurements, and what cannot be measured."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """From a folder to a model and its tokenizer, whole and in silence; and what is said where that cannot be."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

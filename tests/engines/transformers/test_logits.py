@@ -1,7 +1,5 @@
 """KL, probability differences, top-1 and NLLs of two models against a loop over whole logits in float64."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

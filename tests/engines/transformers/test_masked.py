@@ -1,7 +1,5 @@
 """Pseudo-likelihoods are those of a loop that masks one token at a time; special tokens are not scored."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Devices, memory that runs out, and budgets."""
 
-from __future__ import annotations
-
 import ctypes
 import types
 import weakref

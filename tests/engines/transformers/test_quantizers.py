@@ -1,7 +1,5 @@
 """A real quantizer, bitsandbytes on a processor, from what `load:` of lmgate.yaml can say."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Samples depend on the seed and the row's number alone, and follow the distribution that was asked for."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

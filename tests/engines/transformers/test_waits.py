@@ -4,8 +4,6 @@ Whatever would read a number of a GPU (``.item()``, ``if tensor:``, ``nonzero``,
 waits of transformers itself are left out: at the beginning of a forward pass it looks for packed texts and for padding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

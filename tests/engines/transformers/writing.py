@@ -1,7 +1,5 @@
 """What the engine's texts are compared with: ``model.generate``, one row at a time, told everything."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A tiny float32 Llama that vLLM can run, and checkpoints that it cannot."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models of vLLM gated in real pytest processes: numbers, the cache, resuming, errors, and no process left behind."""
 
-from __future__ import annotations
-
 import signal
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One float32 model through transformers and vLLM: the same NLL of each token, the same greedy texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any

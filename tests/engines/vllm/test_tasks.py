@@ -1,7 +1,5 @@
 """Imported tasks of lm-evaluation-harness on vLLM: the numbers that the harness has of the same weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """A cluster of several nodes on this machine, and a project of dice to measure on it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

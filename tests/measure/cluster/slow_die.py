@@ -1,7 +1,5 @@
 """A fair die that takes its time, leaves a trace of each batch, and may end its process over one of its windows."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Measurements on a real Ray cluster of three nodes: shared, equal to local ones, and whole where a node is lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What travels to a worker, tried without one: a recipe that makes the same model, or says how it differs."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

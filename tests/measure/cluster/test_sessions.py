@@ -1,7 +1,5 @@
 """Whole pytest sessions whose models are on a Ray cluster: the report is that of a session without one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
