@@ -103,7 +103,6 @@ def test_a_renamed_gate_is_told_the_command_that_keeps_its_entry_and_prune_remov
     assert text(kept) == before
 
 
-# The ids of today, and those of earlier versions with the same gates in this order.
 OF_YAML = [f"lmgate.yaml::no_regression:ppl[die-words{args}]" for args in ("", "-stride:8", "-stride:16")]
 TEST = "test_gate.py::test_gate::no_regression:ppl[die-words"
 OF_PYTHON = [f"{TEST}{args}]" for args in ("", "-stride:8", "-stride:8#2")]

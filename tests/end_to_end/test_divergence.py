@@ -134,25 +134,6 @@ def test_the_figures_are_those_of_whole_logits(two: Project, pair: Path) -> None
     two.run().expect(0, passed=1)
 
 
-def test_a_model_does_not_diverge_from_itself(two: Project, pair: Path) -> None:
-    two.model("copy", pair / "float")
-    two.write(
-        test_same="""
-            import pytest
-
-            @pytest.mark.kl_max("float", "float", "words", 0)
-            @pytest.mark.kl_max("./copy", "float", "words", 0, statistic="max")
-            @pytest.mark.top1_min("./copy", "float", "words", 1)
-            def test_same(compare_of):
-                found = compare_of("float", "./copy", "words")
-                assert found.kl.value == 0 and found.top1.value == 1
-                assert found.ln_ratio.value == 0 and found.ratio.value == 1
-                assert found.figures["RMS Δp"].value == 0
-        """
-    )
-    two.run().expect(0, passed=1)
-
-
 def test_a_failure_tells_the_figures(two: Project) -> None:
     two.write(
         test_gates="""

@@ -45,18 +45,6 @@ def test_gates_measure_the_rows_that_were_drawn_and_the_beginning_of_a_text(dice
     assert len(dice.loaded) == 1, "the second session should find all in the cache"
 
 
-@pytest.mark.parametrize(
-    ("entry", "facts"),
-    [
-        ("path: rows.jsonl, sample: {rows: 11}", "at most 10 rows, as there are, got 11"),
-        ("path: rows.jsonl, sample: {rows: 4, by: row}", "different in each of the 10 rows"),
-        ("path: one.txt, tokens: 641", "at most 640, as the text has, got 641"),
-    ],
-)
-def test_what_cannot_be_drawn_is_an_error_of_the_gate(dice: DiceProject, entry: str, facts: str) -> None:
-    _gates(dice, few=entry).run().expect(1, error=1).says("dataset 'few': ", facts)
-
-
 def test_a_measure_per_byte_refuses_a_text_cut_by_tokens(dice: DiceProject) -> None:
     _gates(dice, few="path: one.txt, tokens: 100")
     gates = (dice.folder / "lmgate.yaml").read_text().replace("ppl_max", "bpb_max")

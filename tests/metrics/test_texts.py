@@ -175,7 +175,8 @@ def test_exact_match_takes_any_reference() -> None:
 
 
 def test_an_empty_output_everywhere_scores_nothing_and_does_not_crash() -> None:
-    for metric in (bleu(), bleu(smooth_method="add-k"), chrf(), chrf(eps_smoothing=True), exact(), rouge()):
+    overlaps = (rouge(), rouge("rougeSU4", convention="rouge-1.5.5"))
+    for metric in (bleu(), bleu(smooth_method="add-k"), chrf(), chrf(eps_smoothing=True), exact(), *overlaps):
         assert text_score(metric, ["", "  "], [["a b c d e"], ["f g", "h"]]) == pytest.approx(0, abs=1e-9)
     # An edit rate is lower when better: every word of the reference is missing.
     assert text_score(ter(), ["", ""], [["a b c"], ["d"]]) == 100
