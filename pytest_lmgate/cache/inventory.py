@@ -26,27 +26,17 @@ _ASIDE, _SET_ASIDE, _NEWER = "set-aside", "set aside", "newer"
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """One file of the cache.
-
-    Attributes:
-        address: In the file's name.
-        state: ``whole``, ``unfinished``, ``set aside``, or ``newer`` where a later version of this package wrote it.
-        used: When it was written or last found, seconds since 1970.
-        fingerprint: The ingredients of its address; None if it cannot be read.
-        facts: Its metadata.
-        count: Targets, choices or texts in it.
-        problem: Why it cannot be read; empty if it can.
-    """
+    """One file of the cache."""
 
     path: Path
-    address: str
-    state: str
+    address: str  # in the file's name
+    state: str  # ``whole``, ``unfinished``, ``set aside``, or ``newer`` where a later version of this package wrote it
     size: int
-    used: float
-    fingerprint: Fingerprint | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    count: int = 0
-    problem: str = ""
+    used: float  # when it was written or last found, seconds since 1970
+    fingerprint: Fingerprint | None = None  # the ingredients of its address; None if it cannot be read
+    facts: dict[str, Any] = field(default_factory=dict)  # its metadata
+    count: int = 0  # targets, choices or texts in it
+    problem: str = ""  # why it cannot be read; empty if it can
 
     @property
     def kind(self) -> str:

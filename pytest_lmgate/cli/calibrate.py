@@ -47,21 +47,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A gate's runs, and what they say.
-
-    Attributes:
-        references: Runs of the model that the gate compares with.
-        strict: How often an unchanged model fails with --lmgate-strict; None if that changes nothing.
-    """
+    """A gate's runs, and what they say."""
 
     gate: Gate
     runs: Sequence[Run]
-    references: Sequence[Run]
+    references: Sequence[Run]  # runs of the model that the gate compares with
     is_deterministic: bool
     worth: Calibration
     verdicts: Mapping[str, int]
     repeats: int
-    strict: float | None = None
+    strict: float | None = None  # how often an unchanged model fails with --lmgate-strict; None if that changes nothing
 
     @property
     def holds(self) -> bool:

@@ -39,27 +39,17 @@ _HEADING = re.compile(r"\s*(=+ .* =+|#+ .*)\s*")
 
 @dataclass(frozen=True)
 class Corpus:
-    """The rows of a dataset.
+    """The rows of a dataset."""
 
-    Attributes:
-        name: The dataset's name, for messages.
-        rows: The texts, unchanged.
-        join: Text between rows when they are read as one text.
-        is_one_text: Whether the source is one running text rather than rows.
-        says_join: Whether the user set `join`.
-        counted: Texts whose words, characters and bytes are counted in place of the rows'; none for the rows' own.
-        tags: Tags of each row, which change no measurement.
-        tokens: Number of the model's tokens after which one running text ends; None for all of it.
-    """
-
-    name: str
-    rows: tuple[str, ...]
-    join: str = "\n\n"
-    is_one_text: bool = False
-    says_join: bool = False
+    name: str  # the dataset's name, for messages
+    rows: tuple[str, ...]  # the texts, unchanged
+    join: str = "\n\n"  # text between rows when they are read as one text
+    is_one_text: bool = False  # whether the source is one running text rather than rows
+    says_join: bool = False  # whether the user set `join`
+    # texts whose words, characters and bytes are counted in place of the rows'; none for the rows' own
     counted: tuple[str, ...] = ()
-    tags: Tags = field(default_factory=dict)
-    tokens: int | None = None
+    tags: Tags = field(default_factory=dict)  # tags of each row, which change no measurement
+    tokens: int | None = None  # number of the model's tokens after which one running text ends; None for all of it
 
     @property
     def documents(self) -> list[int]:
@@ -83,17 +73,11 @@ class Corpus:
 
 @dataclass(frozen=True)
 class TextSizes:
-    r"""The size of a text.
+    r"""The size of a text."""
 
-    Attributes:
-        words: Pieces of ``re.split(r"\s+", text)``, as lm-evaluation-harness counts them.
-        chars: Unicode code points.
-        utf8_bytes: Bytes.
-    """
-
-    words: int
-    chars: int
-    utf8_bytes: int
+    words: int  # pieces of ``re.split(r"\s+", text)``, as lm-evaluation-harness counts them
+    chars: int  # unicode code points
+    utf8_bytes: int  # bytes
 
     @classmethod
     def of(cls, text: str) -> TextSizes:

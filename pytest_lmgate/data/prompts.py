@@ -16,19 +16,12 @@ Prompt = str | Chat
 
 @dataclass(frozen=True)
 class TextTask:
-    """What to generate from, and what to compare with.
+    """What to generate from, and what to compare with."""
 
-    Attributes:
-        name: The dataset's name, for messages.
-        prompts: One per row: text, or for a chat ``(role, content)`` pairs.
-        references: One or more texts per row.
-        rows: The rows themselves, for metrics that look at other columns.
-    """
-
-    name: str
-    prompts: tuple[Prompt, ...]
-    references: tuple[tuple[str, ...], ...]
-    rows: tuple[Row, ...]
+    name: str  # the dataset's name, for messages
+    prompts: tuple[Prompt, ...]  # one per row: text, or for a chat ``(role, content)`` pairs
+    references: tuple[tuple[str, ...], ...]  # one or more texts per row
+    rows: tuple[Row, ...]  # the rows themselves, for metrics that look at other columns
 
 
 def make_task(

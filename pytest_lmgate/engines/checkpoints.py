@@ -315,23 +315,14 @@ def tokenizer_files(folder: Path) -> dict[str, Path]:
 
 
 class Contents(NamedTuple):
-    """A model's files as they were when they were hashed.
+    """A model's files as they were when they were hashed."""
 
-    Attributes:
-        ingredients: Digests of the files, and the entry's options that change numbers, as text.
-        snapshot: The status of files and folders.
-        hashed: Paths of the files.
-        parts: The folders ``model``, ``tokenizer`` and ``adapter``.
-        entry: The model's entry.
-        unknown: Why the checkpoint's custom code has no digest; empty if it has one, or if there is none.
-    """
-
-    ingredients: dict[str, str]
-    snapshot: Snapshot
-    hashed: frozenset[str]
-    parts: Mapping[str, Path]
-    entry: Entry
-    unknown: str
+    ingredients: dict[str, str]  # digests of the files, and the entry's options that change numbers, as text
+    snapshot: Snapshot  # the status of files and folders
+    hashed: frozenset[str]  # paths of the files
+    parts: Mapping[str, Path]  # the folders ``model``, ``tokenizer`` and ``adapter``
+    entry: Entry  # the model's entry
+    unknown: str  # why the checkpoint's custom code has no digest; empty if it has one, or if there is none
 
     def model(self, checkpoint: Checkpoint, open_: Callable[[], Runner], **own: Any) -> Model:
         """Return the described model; `own` are the fields that its files do not decide."""

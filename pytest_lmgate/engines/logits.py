@@ -65,15 +65,10 @@ def vocabulary_tiles(
 
 @dataclass(frozen=True)
 class Logits:
-    """Logits at some positions, a tile at a time.
+    """Logits at some positions, a tile at a time."""
 
-    Attributes:
-        states: What the head takes, shape ``[positions, hidden]``; without a head the logits themselves.
-        head: The head, or None.
-    """
-
-    states: Tensor
-    head: VocabularyHead | None
+    states: Tensor  # what the head takes, shape ``[positions, hidden]``; without a head the logits themselves
+    head: VocabularyHead | None  # the head, or None
 
     @property
     def vocabulary_size(self) -> int:

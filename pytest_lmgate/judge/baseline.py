@@ -49,22 +49,15 @@ _SAME = 1e-9
 
 
 class BaselineEntry(Scored, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
-    """One gate's baseline: the score, and enough of its sample for a paired comparison.
-
-    Attributes:
-        identity: Digests of data and targets, and the protocol, which must be equal to compare.
-        clusters: Count and sums of each cluster.
-        content: Digest of the model, wherever it runs; empty for functions.
-        outcomes: For rows that are right or wrong, one bit per row, in hexadecimal; empty for other metrics and above
-            100,000 rows.
-    """
+    """One gate's baseline: the score, and enough of its sample for a paired comparison."""
 
     value: float
     n: int
-    identity: dict[str, str]
+    identity: dict[str, str]  # digests of data and targets, and the protocol, which must be equal to compare
     provenance: Provenance
-    clusters: list[list[float]]
-    content: str = ""
+    clusters: list[list[float]]  # count and sums of each cluster
+    content: str = ""  # digest of the model, wherever it runs; empty for functions
+    # for rows that are right or wrong, one bit per row, in hexadecimal; empty for other metrics and above 100,000 rows
     outcomes: str = ""
 
     @property

@@ -73,21 +73,13 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class Change:
-    """A value compared with earlier ones.
+    """A value compared with earlier ones."""
 
-    Attributes:
-        before: The mean of the earlier values.
-        after: The value.
-        errors: The distance in standard errors of the difference; infinite if there is no noise at all.
-        p_value: Two-sided; 1 for equal values.
-        worse: Whether the value is worse than the mean.
-    """
-
-    before: float
-    after: float
-    errors: float
-    p_value: float
-    worse: bool
+    before: float  # the mean of the earlier values
+    after: float  # the value
+    errors: float  # the distance in standard errors of the difference; infinite if there is no noise at all
+    p_value: float  # Two-sided; 1 for equal values
+    worse: bool  # whether the value is worse than the mean
 
 
 @dataclass(frozen=True)

@@ -178,20 +178,14 @@ Read = Callable[[Sequence[int]], Distributions]
 
 @dataclass(frozen=True)
 class ModelPair:
-    """Two models that are compared, the reference first.
-
-    Attributes:
-        reference: Returns p, loading it if need be.
-        candidate: Returns q, loading it if need be, and refuses it if its tokens are not the reference's.
-        side_by_side: Whether both are in memory at once.
-        folder: For hidden states otherwise; None for the system's temporary folder.
-    """
+    """Two models that are compared, the reference first."""
 
     names: tuple[str, str]
-    reference: Callable[[], Runner]
+    reference: Callable[[], Runner]  # returns p, loading it if need be
+    # returns q, loading it if need be, and refuses it if its tokens are not the reference's
     candidate: Callable[[], Runner]
-    side_by_side: bool = True
-    folder: Path | None = None
+    side_by_side: bool = True  # whether both are in memory at once
+    folder: Path | None = None  # for hidden states otherwise; None for the system's temporary folder
 
 
 class RemoteRunner(Runner):

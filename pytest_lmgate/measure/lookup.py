@@ -119,18 +119,12 @@ class Lookup:
 
 @dataclass
 class Verified:
-    """What came of measuring cache hits again.
+    """What came of measuring cache hits again."""
 
-    Attributes:
-        hits: Hits that could be drawn.
-        in_memory: Hits of models in memory, which are not drawn.
-        verified: Hits that were measured again.
-        problems: A sentence for each hit that is not what the model gives, or cannot be measured again.
-    """
-
-    hits: int = 0
-    in_memory: int = 0
-    verified: int = 0
+    hits: int = 0  # hits that could be drawn
+    in_memory: int = 0  # hits of models in memory, which are not drawn
+    verified: int = 0  # hits that were measured again
+    # a sentence for each hit that is not what the model gives, or cannot be measured again
     problems: list[str] = field(default_factory=list)
 
 
@@ -145,20 +139,15 @@ class Made(NamedTuple):
 
 @dataclass
 class Measurements:
-    """The measurements of a session, and the models that are in memory for them.
-
-    Attributes:
-        lookups: All lookups, in order.
-        expect: Called with a sample's identity before a model runs; it may raise.
-        uncacheable_reasons: Why nothing of a model was kept, by its name.
-    """
+    """The measurements of a session, and the models that are in memory for them."""
 
     store: Store
     options: Options
     log: Log = field(default_factory=Log)
-    lookups: list[Lookup] = field(default_factory=list)
+    lookups: list[Lookup] = field(default_factory=list)  # all lookups, in order
+    # called with a sample's identity before a model runs; it may raise
     expect: Callable[[Mapping[str, str]], None] = lambda _: None
-    uncacheable_reasons: dict[str, str] = field(default_factory=dict)
+    uncacheable_reasons: dict[str, str] = field(default_factory=dict)  # why nothing of a model was kept, by its name
     _known: dict[str, Any] = field(default_factory=dict)
     _shared: list[str] = field(default_factory=list)  # addresses of measurements that are not kept
     _pool: ModelPool = field(default_factory=ModelPool)

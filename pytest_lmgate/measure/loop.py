@@ -34,26 +34,17 @@ _Begun = tuple[_Items, Callable[[], Sequence[Any]]]  # a batch, and what waits f
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a measurement is.
-
-    Attributes:
-        done: Targets or texts so far, those of an earlier, interrupted run included.
-        of: Targets or texts of the whole measurement.
-        tokens: Tokens of the requests scored in this run, or generated; shared inputs count for each request.
-        seconds: Time since this run began.
-        so_far: The result so far, in words; `total` is its sum.
-        resumed: Targets or texts of the earlier run.
-    """
+    """How far a measurement is."""
 
     model: str
     dataset: str
-    done: int
-    of: int
-    tokens: int
-    seconds: float
-    so_far: str = ""
+    done: int  # targets or texts so far, those of an earlier, interrupted run included
+    of: int  # targets or texts of the whole measurement
+    tokens: int  # tokens of the requests scored in this run, or generated; shared inputs count for each request
+    seconds: float  # time since this run began
+    so_far: str = ""  # the result so far, in words; `total` is its sum
     total: float = 0.0
-    resumed: int = 0
+    resumed: int = 0  # targets or texts of the earlier run
 
     @property
     def line(self) -> str:
@@ -66,41 +57,28 @@ class Progress:
 
 @dataclass(frozen=True)
 class Log:
-    """Who is told what happens while a session measures.
+    """Who is told what happens while a session measures."""
 
-    Attributes:
-        progress: Called after each batch.
-        note: Called with a sentence that is worth saying at once, such as waiting for another process.
-        remark: Called with a sentence for the session's summary.
-        warn: Called with a sentence that says what is wrong with the cache.
-    """
-
-    progress: Callable[[Progress], None] = lambda _: None
+    progress: Callable[[Progress], None] = lambda _: None  # called after each batch
+    # called with a sentence that is worth saying at once, such as waiting for another process
     note: Callable[[str], None] = lambda _: None
-    remark: Callable[[str], None] = lambda _: None
-    warn: Callable[[str], None] = lambda _: None
+    remark: Callable[[str], None] = lambda _: None  # called with a sentence for the session's summary
+    warn: Callable[[str], None] = lambda _: None  # called with a sentence that says what is wrong with the cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One measurement that runs.
-
-    Attributes:
-        batch_size: Requests per batch, or ``auto`` for as many tokens as the runner takes.
-        partial: Results of an interrupted run, if any.
-        keep: Called with partial results now and then; None if they are not kept.
-        stop_when: Called after each batch with the sum so far; the measurement ends if it returns True.
-        shuffle: Seed of another order of the requests than the longest first; None for that order.
-    """
+    """One measurement that runs."""
 
     model: str
     dataset: str
-    batch_size: int | str = "auto"
-    partial: Entry | None = None
-    keep: Callable[[Entry], None] | None = None
+    batch_size: int | str = "auto"  # requests per batch, or ``auto`` for as many tokens as the runner takes
+    partial: Entry | None = None  # results of an interrupted run, if any
+    keep: Callable[[Entry], None] | None = None  # called with partial results now and then; None if they are not kept
     log: Log = Log()
+    # called after each batch with the sum so far; the measurement ends if it returns True
     stop_when: Callable[[float], bool] = lambda _: False
-    shuffle: int | None = None
+    shuffle: int | None = None  # seed of another order of the requests than the longest first; None for that order
 
     def note(self, what: str) -> None:
         self.log.note(f"{self.model} on {self.dataset}: {what}")

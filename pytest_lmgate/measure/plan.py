@@ -31,30 +31,19 @@ _OF_SCORES = ("average", "unit", "variant", "version")
 
 @dataclass
 class PlannedMeasurement:
-    """One measurement.
+    """One measurement."""
 
-    Attributes:
-        words: Models and dataset.
-        protocol: The protocol, or the generation settings.
-        why: Why it is not cached, with ``--lmgate-explain-cache``.
-        done: The share that an interrupted run has measured.
-        tokens: Tokens of the whole measurement; None if only the loaded model can count them.
-        is_most: Whether it may have fewer tokens, because a model may end texts early.
-        seconds: Estimated time left, without loading; None if the speed is unknown.
-        weights: Approximate bytes of memory of each of its models, by name; 0 if unknown.
-        metrics: The metrics that use it, in `gates` gates.
-    """
-
-    words: str
-    protocol: str
+    words: str  # models and dataset
+    protocol: str  # the protocol, or the generation settings
     is_cached: bool = False
-    why: tuple[str, ...] = ()
-    done: float = 0.0
-    tokens: int | None = None
-    is_most: bool = False
-    seconds: float | None = None
+    why: tuple[str, ...] = ()  # why it is not cached, with ``--lmgate-explain-cache``
+    done: float = 0.0  # the share that an interrupted run has measured
+    tokens: int | None = None  # tokens of the whole measurement; None if only the loaded model can count them
+    is_most: bool = False  # whether it may have fewer tokens, because a model may end texts early
+    seconds: float | None = None  # estimated time left, without loading; None if the speed is unknown
+    # approximate bytes of memory of each of its models, by name; 0 if unknown
     weights: dict[str, int] = field(default_factory=dict)
-    metrics: list[str] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)  # the metrics that use it, in `gates` gates
     gates: int = 0
 
 

@@ -29,20 +29,13 @@ _LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
 
 
 class ScoringResult(NamedTuple):
-    """The NLLs of a measurement.
+    """The NLLs of a measurement."""
 
-    Attributes:
-        nll: In nats, shape ``[targets]``, float64; NaN if not scored.
-        total: The sum of the scored ones.
-        is_whole: Whether all were scored; False if `Job.stop_when` ended the measurement.
-        is_double: Whether the model computed in float64.
-        greedy: Whether each target is the most likely token, shape ``[targets]``; None if the requests do not ask.
-    """
-
-    nll: Floats
-    total: float
-    is_whole: bool
-    is_double: bool
+    nll: Floats  # in nats, shape ``[targets]``, float64; NaN if not scored
+    total: float  # the sum of the scored ones
+    is_whole: bool  # whether all were scored; False if `Job.stop_when` ended the measurement
+    is_double: bool  # whether the model computed in float64
+    # whether each target is the most likely token, shape ``[targets]``; None if the requests do not ask
     greedy: NDArray[np.bool_] | None = None
 
 

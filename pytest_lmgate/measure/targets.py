@@ -32,21 +32,13 @@ _NO_TOKENIZER = "neither engine gives its tokenizer without loading the model, s
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of a measurement.
+    """The targets of a measurement."""
 
-    Attributes:
-        layout: Their places; its digest identifies the targets.
-        loss: Nats of each target: its NLL, or the divergence there; shape ``[targets]``.
-        rows: Row number in the dataset of each of the layout's rows.
-        texts: Text of each row of the dataset.
-        unplaced: Why `places` is None, if so.
-    """
-
-    layout: TargetLayout
-    loss: Floats
-    rows: Sequence[int]
-    texts: Sequence[str]
-    unplaced: str
+    layout: TargetLayout  # their places; its digest identifies the targets
+    loss: Floats  # nats of each target: its NLL, or the divergence there; shape ``[targets]``
+    rows: Sequence[int]  # row number in the dataset of each of the layout's rows
+    texts: Sequence[str]  # text of each row of the dataset
+    unplaced: str  # why `places` is None, if so
     _places: Callable[[], TargetPlaces | None]
 
     @cached_property

@@ -47,16 +47,12 @@ _KIND = "texts/3"
 
 @dataclass(frozen=True)
 class TextFunction:
-    """A system that is only a function from prompts to texts, which has no content to hash, so its texts are not kept.
+    """A system that is only a function from prompts to texts, which has no content to hash, so its texts are not kept."""
 
-    Attributes:
-        name: For messages.
-        function: Returns a text for each prompt. A prompt is a text, or for a chat a list of messages.
-        asked: Its texts by the digest of the prompts; evaluations may share them.
-    """
-
-    name: str
+    name: str  # for messages
+    # Returns a text for each prompt. A prompt is a text, or for a chat a list of messages.
     function: Callable[[list[Any]], Sequence[str]]
+    # its texts by the digest of the prompts; evaluations may share them
     asked: dict[str, list[str]] = field(default_factory=dict)
 
 

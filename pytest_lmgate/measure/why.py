@@ -40,21 +40,13 @@ _SAMPLE = 100_000  # characters from which the length of a token is known
 
 @dataclass(frozen=True)
 class PartCost:
-    """The cost of one part.
+    """The cost of one part."""
 
-    Attributes:
-        part: Name of a block or group, or `hybrids.OUTSIDE`.
-        cost: Mean ``KL(reference || reference with the candidate's part)``, nats per token.
-        relief: Mean fall of ``KL(reference || candidate)`` by the reference's part, nats per token.
-        ratio: Perplexity of the reference with the candidate's part, over the reference's.
-        stands_out: Whether it stands out from the other parts.
-    """
-
-    part: str
-    cost: ClusteredMean
-    relief: ClusteredMean
-    ratio: float
-    stands_out: bool = False
+    part: str  # name of a block or group, or `hybrids.OUTSIDE`
+    cost: ClusteredMean  # Mean ``KL(reference || reference with the candidate's part)``, nats per token
+    relief: ClusteredMean  # Mean fall of ``KL(reference || candidate)`` by the reference's part, nats per token
+    ratio: float  # perplexity of the reference with the candidate's part, over the reference's
+    stands_out: bool = False  # whether it stands out from the other parts
 
 
 @dataclass(frozen=True)

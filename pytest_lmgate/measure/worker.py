@@ -26,19 +26,13 @@ from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
 
 @dataclass(frozen=True)
 class Recipe:
-    """Describes a model to a worker.
+    """Describes a model to a worker."""
 
-    Attributes:
-        backend: Its engine.
-        entry: Its entry; its digests of files are computed on the worker.
-        ingredients: The model's ingredients in the judging process; the worker's must be equal.
-        mark: Unique for a model that is not fully identified, so that workers load it again as a session without a
-            cluster would.
-    """
-
-    backend: Backend
-    entry: Entry
-    ingredients: Mapping[str, str]
+    backend: Backend  # its engine
+    entry: Entry  # its entry; its digests of files are computed on the worker
+    ingredients: Mapping[str, str]  # the model's ingredients in the judging process; the worker's must be equal
+    # unique for a model that is not fully identified, so that workers load it again as a session without a cluster
+    # would
     mark: str = ""
 
     @classmethod
@@ -66,19 +60,13 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Task:
-    """A measurement's work for workers, each of which prepares for it once.
+    """A measurement's work for workers, each of which prepares for it once."""
 
-    Attributes:
-        models: Its models; runners come in this order.
-        prepare: Has the runners look at the measurement before the first batch.
-        run: From the runners and some items to the result of each item.
-        id: Id of the measurement.
-    """
-
-    models: tuple[Recipe, ...]
-    prepare: Callable[[Sequence[Runner]], Batching]
+    models: tuple[Recipe, ...]  # its models; runners come in this order
+    prepare: Callable[[Sequence[Runner]], Batching]  # has the runners look at the measurement before the first batch
+    # from the runners and some items to the result of each item
     run: Callable[[Sequence[Runner], Sequence[Any]], Sequence[Any]]
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)  # id of the measurement
 
 
 def scoring(model: Recipe, requests: Requests) -> Task:

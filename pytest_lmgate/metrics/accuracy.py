@@ -33,34 +33,21 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class ChoiceStatistics:
-    """Statistics of a multiple-choice measurement, for all choices of all rows in order.
+    """Statistics of a multiple-choice measurement, for all choices of all rows in order."""
 
-    Attributes:
-        log_likelihood: Nats, shape ``[choices]``.
-        chars: Length of each choice in code points, shape ``[choices]``.
-        utf8_bytes: Length of each choice in bytes, shape ``[choices]``.
-        counts: Choices of each row, shape ``[rows]``.
-        right: Whether each choice is a right one, shape ``[choices]``.
-    """
-
-    log_likelihood: Floats
-    chars: Ints
-    utf8_bytes: Ints
-    counts: Ints
-    right: NDArray[np.bool_]
+    log_likelihood: Floats  # nats, shape ``[choices]``
+    chars: Ints  # length of each choice in code points, shape ``[choices]``
+    utf8_bytes: Ints  # length of each choice in bytes, shape ``[choices]``
+    counts: Ints  # choices of each row, shape ``[rows]``
+    right: NDArray[np.bool_]  # whether each choice is a right one, shape ``[choices]``
 
 
 @dataclass(frozen=True)
 class TargetStatistics:
-    """Statistics of one target a row.
+    """Statistics of one target a row."""
 
-    Attributes:
-        log_likelihood: Nats, shape ``[rows]``.
-        greedy: Whether each token of the target is the most likely one, shape ``[rows]``; None if the engine does not
-            say so.
-    """
-
-    log_likelihood: Floats
+    log_likelihood: Floats  # nats, shape ``[rows]``
+    # whether each token of the target is the most likely one, shape ``[rows]``; None if the engine does not say so
     greedy: NDArray[np.bool_] | None
 
 

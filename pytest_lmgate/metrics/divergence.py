@@ -35,21 +35,13 @@ _PERCENTILES = {"99.9%": 99.9, "99.0%": 99, "95.0%": 95, "90.0%": 90, "75.0%": 7
 
 @dataclass(frozen=True, kw_only=True)
 class DivergenceStatistics(TargetLayout):
-    """Statistics of a comparison of two models, each of shape ``[targets]``, window after window.
+    """Statistics of a comparison of two models, each of shape ``[targets]``, window after window."""
 
-    Attributes:
-        kl: ``sum_i p_i (log p_i - log q_i)``, nats.
-        dp: ``q(target) - p(target)``.
-        same_top: 1 if the arg-max agrees, else 0.
-        nll_p: NLL of the reference, nats.
-        nll_q: NLL of the candidate, nats.
-    """
-
-    kl: Floats
-    dp: Floats
-    same_top: Floats
-    nll_p: Floats
-    nll_q: Floats
+    kl: Floats  # ``sum_i p_i (log p_i - log q_i)``, nats
+    dp: Floats  # ``q(target) - p(target)``
+    same_top: Floats  # 1 if the arg-max agrees, else 0
+    nll_p: Floats  # NLL of the reference, nats
+    nll_q: Floats  # NLL of the candidate, nats
 
     def __post_init__(self) -> None:
         expected = int(self.window_targets.sum())
@@ -63,42 +55,27 @@ class DivergenceStatistics(TargetLayout):
 
 @dataclass(frozen=True, kw_only=True)
 class SampledStatistics(TargetLayout):
-    """NLLs in nats of tokens that were drawn from p, shape ``[targets]`` each, one window for each text.
+    """NLLs in nats of tokens that were drawn from p, shape ``[targets]`` each, one window for each text."""
 
-    Attributes:
-        nll_p: Under p.
-        nll_q: Under q.
-    """
-
-    nll_p: Floats
-    nll_q: Floats
+    nll_p: Floats  # under p
+    nll_q: Floats  # under q
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenStatistics(SampledStatistics):
-    """A model as it writes, p, and as it reads, q, with the texts.
+    """A model as it writes, p, and as it reads, q, with the texts."""
 
-    Attributes:
-        ids: Token ids of all prompts, each followed by what the model wrote, shape ``[tokens]``.
-        prompt_tokens: Tokens of each prompt, shape ``[windows]``.
-    """
-
-    ids: Ints
-    prompt_tokens: Ints
+    ids: Ints  # token ids of all prompts, each followed by what the model wrote, shape ``[tokens]``
+    prompt_tokens: Ints  # tokens of each prompt, shape ``[windows]``
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its errors.
+    """A number with its errors."""
 
-    Attributes:
-        value: The number.
-        stderr: Standard error between clusters; None if undefined or with too few clusters.
-        iid_stderr: Standard error for independent tokens, by llama.cpp's formula; None if it prints none.
-    """
-
-    value: float
-    stderr: float | None = None
+    value: float  # the number
+    stderr: float | None = None  # standard error between clusters; None if undefined or with too few clusters
+    # standard error for independent tokens, by llama.cpp's formula; None if it prints none
     iid_stderr: float | None = None
 
 

@@ -23,19 +23,12 @@ from pytest_lmgate.stats.sample import ByRow, Sample, Scale
 
 @dataclass(frozen=True, kw_only=True)
 class LikelihoodStatistics(TargetLayout):
-    """Statistics of a likelihood measurement.
+    """Statistics of a likelihood measurement."""
 
-    Attributes:
-        nll: Nats, shape ``[targets]``, window after window.
-        words: Words of each document, shape ``[documents]``.
-        chars: Unicode code points of each document, shape ``[documents]``.
-        utf8_bytes: Bytes of each document, shape ``[documents]``.
-    """
-
-    nll: NDArray[Any]
-    words: Ints
-    chars: Ints
-    utf8_bytes: Ints
+    nll: NDArray[Any]  # nats, shape ``[targets]``, window after window
+    words: Ints  # words of each document, shape ``[documents]``
+    chars: Ints  # unicode code points of each document, shape ``[documents]``
+    utf8_bytes: Ints  # bytes of each document, shape ``[documents]``
 
     def __post_init__(self) -> None:
         if len(self.nll) == 0 or int(self.window_targets.sum()) != len(self.nll):

@@ -121,20 +121,14 @@ def _details(sums: Floats) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Variant:
-    """What is counted.
+    """What is counted."""
 
-    Attributes:
-        family: ``N`` n-grams, ``L`` longest common subsequence of the whole text, ``Lsum`` union of subsequences over
-            newline-separated sentences, ``W`` weighted subsequence, ``S`` skip-bigrams, ``SU`` these and unigrams.
-        order: Words in an n-gram; 0 for the other families.
-        gap: Maximum number of words between the two of a skip-bigram; None for any.
-        exponent: Exponent of the weight ``f(k) = k ** exponent`` of k consecutive matches in W.
-    """
-
+    # ``N`` n-grams, ``L`` longest common subsequence of the whole text, ``Lsum`` union of subsequences over newline-
+    # separated sentences, ``W`` weighted subsequence, ``S`` skip-bigrams, ``SU`` these and unigrams
     family: str
-    order: int = 0
-    gap: int | None = None
-    exponent: float = 1.2
+    order: int = 0  # words in an n-gram; 0 for the other families
+    gap: int | None = None  # maximum number of words between the two of a skip-bigram; None for any
+    exponent: float = 1.2  # exponent of the weight ``f(k) = k ** exponent`` of k consecutive matches in W
 
     @classmethod
     def parse(cls, name: str) -> Variant:

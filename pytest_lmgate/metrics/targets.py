@@ -18,22 +18,15 @@ _AT_ONCE = 2**20  # targets that are copied at a time
 
 @dataclass(frozen=True, kw_only=True)
 class TargetLayout:
-    """The places of a measurement's targets, window after window.
+    """The places of a measurement's targets, window after window."""
 
-    Attributes:
-        window_targets: Targets of each window, shape ``[windows]``.
-        window_document: Document of each window, shape ``[windows]``, not decreasing.
-        running_text: Whether the rows were read as one text.
-        row_targets: Targets of each row in the order of the text, shape ``[rows]``, with the same total as the
-            windows'. None if the text has no rows.
-        targets: Digest of the targets: measurements with the same digest are of the same tokens.
-    """
-
-    window_targets: Ints
-    window_document: Ints
-    running_text: bool
+    window_targets: Ints  # targets of each window, shape ``[windows]``
+    window_document: Ints  # document of each window, shape ``[windows]``, not decreasing
+    running_text: bool  # whether the rows were read as one text
+    # Targets of each row in the order of the text, shape ``[rows]``, with the same total as the windows'. None if the
+    # text has no rows.
     row_targets: Ints | None = None
-    targets: str = ""
+    targets: str = ""  # digest of the targets: measurements with the same digest are of the same tokens
 
     @property
     def has_rows(self) -> bool:

@@ -17,17 +17,11 @@ STDOUT = "-"
 
 
 class Format(NamedTuple):
-    """A format.
+    """A format."""
 
-    Attributes:
-        renders: ``module:function`` from `Results` to text, imported lazily.
-        appends: Whether the report is appended to its file.
-        destination: Default destination; empty if one is required.
-    """
-
-    renders: str
-    appends: bool = False
-    destination: str = ""
+    renders: str  # ``module:function`` from `Results` to text, imported lazily
+    appends: bool = False  # whether the report is appended to its file
+    destination: str = ""  # default destination; empty if one is required
 
     def render(self, results: Results) -> str:
         from pkgutil import resolve_name  # imported lazily: sessions without reports never need it

@@ -34,18 +34,14 @@ _OWN = {
 
 @dataclass(frozen=True)
 class Pair:
-    """One gate in both runs.
-
-    Attributes:
-        change: Change of its value; None if they cannot be compared (see `why`), or if the gate has its own reference.
-        is_beyond: Whether the change is beyond noise.
-    """
+    """One gate in both runs."""
 
     before: Verdict
     after: Verdict
+    # change of its value; None if they cannot be compared (see `why`), or if the gate has its own reference
     change: Change | None
     why: str = ""
-    is_beyond: bool = False
+    is_beyond: bool = False  # whether the change is beyond noise
 
     @property
     def fails_now(self) -> bool:

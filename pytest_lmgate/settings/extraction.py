@@ -62,37 +62,25 @@ class TakeFirstK(Step, frozen=True):
 
 
 class Regex(Step, frozen=True, kw_only=True):
-    """A match of a pattern; of a pattern with groups, the first group that is not empty.
-
-    Attributes:
-        pattern: As Python's ``re`` reads it.
-        group: Which match: 0 is the first, -1 the last (``group_select`` of the harness).
-        fallback: The text without such a match; the row then has no answer.
-    """
+    """A match of a pattern; of a pattern with groups, the first group that is not empty."""
 
     name = "regex"
-    pattern: str
-    group: int = 0
-    fallback: str = INVALID
+    pattern: str  # as Python's ``re`` reads it
+    group: int = 0  # which match: 0 is the first, -1 the last (``group_select`` of the harness)
+    fallback: str = INVALID  # the text without such a match; the row then has no answer
 
     def __post_init__(self) -> None:
         compiled(self.pattern, "pattern")
 
 
 class MultiChoiceRegex(Regex, frozen=True, kw_only=True):
-    """A match as of `Regex`, else the letter of a choice whose text is in the answer, else a letter after a colon.
-
-    Attributes:
-        choices: Column of the list of choices.
-        ignore_case: Compare choices in lower case.
-        ignore_punctuation: Compare choices without what Unicode classes as punctuation.
-        ignore: Patterns that are removed before choices are compared (``regexes_to_ignore`` of the harness).
-    """
+    """A match as of `Regex`, else the letter of a choice whose text is in the answer, else a letter after a colon."""
 
     name = "multi_choice_regex"
-    choices: str = "choices"
-    ignore_case: bool = False
-    ignore_punctuation: bool = False
+    choices: str = "choices"  # column of the list of choices
+    ignore_case: bool = False  # compare choices in lower case
+    ignore_punctuation: bool = False  # compare choices without what Unicode classes as punctuation
+    # patterns that are removed before choices are compared (``regexes_to_ignore`` of the harness)
     ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -101,16 +89,11 @@ class MultiChoiceRegex(Regex, frozen=True, kw_only=True):
 
 
 class Map(Step, frozen=True, kw_only=True):
-    """Another text for each text; the row has no answer where the mapping has none.
-
-    Attributes:
-        mapping: Text by text.
-        default: The text that stands for all others.
-    """
+    """Another text for each text; the row has no answer where the mapping has none."""
 
     name = "map"
-    mapping: dict[str, str]
-    default: str = INVALID
+    mapping: dict[str, str]  # text by text
+    default: str = INVALID  # the text that stands for all others
 
 
 Steps = tuple[Step, ...]

@@ -218,25 +218,15 @@ _EXPONENT = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+")  # a number to ever
 
 @dataclass
 class YamlGate:
-    """One entry of ``gates:``.
+    """One entry of ``gates:``."""
 
-    Attributes:
-        marker: Name of the marker.
-        arguments: Its arguments by name, as written.
-        file: Its file.
-        key: Its place in the file, as in ``gates[3].ppl_max``.
-        line: Its line, from 1.
-        lines: The line of each argument.
-        gate: The gate that it defines.
-    """
-
-    marker: str
-    arguments: Mapping[str, Any]
-    file: Path
-    key: str
-    line: int
-    lines: Mapping[str, int]
-    gate: Gate = field(init=False)
+    marker: str  # name of the marker
+    arguments: Mapping[str, Any]  # its arguments by name, as written
+    file: Path  # its file
+    key: str  # its place in the file, as in ``gates[3].ppl_max``
+    line: int  # its line, from 1
+    lines: Mapping[str, int]  # the line of each argument
+    gate: Gate = field(init=False)  # the gate that it defines
 
     def problem(self, error: LmgateError) -> str:
         name = error.argument if isinstance(error, ConfigError) else ""

@@ -50,15 +50,10 @@ def fixture(name: str) -> FixtureReference:
 
 @dataclass(frozen=True)
 class RevisedModel:
-    """A model and its revision.
+    """A model and its revision."""
 
-    Attributes:
-        model: Name, path, hub id, ``(model, tokenizer)`` pair or pipeline.
-        revision: Changed by the user when the model's code changes.
-    """
-
-    model: Any
-    revision: str
+    model: Any  # name, path, hub id, ``(model, tokenizer)`` pair or pipeline
+    revision: str  # changed by the user when the model's code changes
 
 
 def model(model: Any, tokenizer: Any = None, *, revision: str) -> RevisedModel:
@@ -165,18 +160,12 @@ def decimal_hint(written: object) -> str:
 
 
 class EvaluationSpec(msgspec.Struct, frozen=True):
-    """What to measure; no limit in it.
-
-    Attributes:
-        model: Name, path, hub id, fixture reference, or a pair in memory.
-        dataset: Name, path, hub id, fixture reference, or rows.
-        how: Protocol of a perplexity, or how to measure something else.
-    """
+    """What to measure; no limit in it."""
 
     metric: str
-    model: Any
-    dataset: Any
-    how: How
+    model: Any  # name, path, hub id, fixture reference, or a pair in memory
+    dataset: Any  # name, path, hub id, fixture reference, or rows
+    how: How  # protocol of a perplexity, or how to measure something else
 
     @property
     def model_name(self) -> str:

@@ -23,43 +23,26 @@ _ABOVE_ZERO = math.ulp(0.0)
 
 
 class Metric(NamedTuple):  # a dataclass would cost each session a millisecond
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: As in ``ppl``: the marker is ``ppl_max`` or ``ppl_min``, the fixture ``ppl_of``.
-        title: Its name in reports.
-        description: What is measured, for help: "the perplexity of a model on a dataset".
-        measures: The kind of measurement.
-        scored_by: ``module:function`` in `pytest_lmgate.metrics`: of texts, a function from options to a `TextMetric`;
-            else a function from statistics to a `Score` (to a `Divergence` where it is not one number). Empty for
-            users' metrics, which score themselves.
-        direction: Which values are better; None if a user's metric defines it.
-        scale: The largest value, if there is one.
-        unit: Unit of its values, as in ``1.5 ppl``; ``points`` are hundredths of the scale.
-        lowest: The lowest meaningful limit.
-        options: Its own arguments, besides those of its kind of measurement.
-        fixed: Arguments of its kind of measurement that this metric fixes.
-        usual: The argument that selects a variant, and its default.
-        variant_follows_limit: Whether that argument may follow the limit without its name.
-        also_called: Other names that people try, in lower case and without other characters.
-        is_number: Whether it is one number, which can be compared with a limit.
-    """
-
-    name: str
-    title: str
-    description: str
-    measures: Statistics
+    name: str  # as in ``ppl``: the marker is ``ppl_max`` or ``ppl_min``, the fixture ``ppl_of``
+    title: str  # its name in reports
+    description: str  # what is measured, for help: "the perplexity of a model on a dataset"
+    measures: Statistics  # the kind of measurement
+    # ``module:function`` in `pytest_lmgate.metrics`: of texts, a function from options to a `TextMetric`; else a
+    # function from statistics to a `Score` (to a `Divergence` where it is not one number). Empty for users' metrics,
+    # which score themselves.
     scored_by: str
-    direction: Direction | None
-    scale: float | None = None
-    unit: str = ""
-    lowest: float = _ABOVE_ZERO
-    options: tuple[str, ...] = ()
-    fixed: tuple[tuple[str, object], ...] = ()
-    usual: tuple[str, str] | None = None
-    variant_follows_limit: bool = False
-    also_called: tuple[str, ...] = ()
-    is_number: bool = True
+    direction: Direction | None  # which values are better; None if a user's metric defines it
+    scale: float | None = None  # the largest value, if there is one
+    unit: str = ""  # unit of its values, as in ``1.5 ppl``; ``points`` are hundredths of the scale
+    lowest: float = _ABOVE_ZERO  # the lowest meaningful limit
+    options: tuple[str, ...] = ()  # its own arguments, besides those of its kind of measurement
+    fixed: tuple[tuple[str, object], ...] = ()  # arguments of its kind of measurement that this metric fixes
+    usual: tuple[str, str] | None = None  # the argument that selects a variant, and its default
+    variant_follows_limit: bool = False  # whether that argument may follow the limit without its name
+    also_called: tuple[str, ...] = ()  # other names that people try, in lower case and without other characters
+    is_number: bool = True  # whether it is one number, which can be compared with a limit
 
     @property
     def is_comparable(self) -> bool:

@@ -24,17 +24,11 @@ OFF = ("", "0", "false", "no", "off")
 
 
 class Option(NamedTuple):
-    """One option.
+    """One option."""
 
-    Attributes:
-        help: What it does.
-        metavar: Name of its value; empty for a flag.
-        effect: What it would do in every session, if only the command line may have it; else empty.
-    """
-
-    help: str
-    metavar: str = ""
-    effect: str = ""
+    help: str  # what it does
+    metavar: str = ""  # name of its value; empty for a flag
+    effect: str = ""  # what it would do in every session, if only the command line may have it; else empty
 
 
 _WRITES = "every session would write the baseline"

@@ -23,12 +23,9 @@ class Signature(str):
     """Everything needed to reproduce a number: ``label|key:value|...``.
 
     It is a real ``str``. Code reads its fields, never the text.
-
-    Attributes:
-        fields: Keys and values in order; a label has the value None.
     """
 
-    fields: tuple[SignatureField, ...]
+    fields: tuple[SignatureField, ...]  # keys and values in order; a label has the value None
 
     def __new__(cls, fields: Iterable[SignatureField]) -> Signature:
         kept = tuple(fields)
@@ -56,29 +53,18 @@ class Signature(str):
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolRules:
-    """Which arguments a protocol takes; how it reads and cuts a text is in `windows.protocols`.
+    """Which arguments a protocol takes; how it reads and cuts a text is in `windows.protocols`."""
 
-    Attributes:
-        max_length: The protocol's own window, if it names one.
-        least_length: The shortest window that scores a token.
-        has_stride: Whether windows may overlap by a stride that the user chooses.
-        without_overlap: Name of the protocol that this one is where the stride equals the window.
-        has_add_bos_token: Whether the option `add_bos_token` exists.
-        whole_text: Whether every token is scored, so that units of the text itself (words, bytes) are defined.
-        by_document: Whether rows are read one by one.
-        averages: The averages that are defined; the first is the protocol's own.
-        iid: Whether its program prints the standard error that takes tokens as independent.
-    """
-
-    max_length: int | None = None
-    least_length: int = 2
-    has_stride: bool = False
-    without_overlap: str = ""
-    has_add_bos_token: bool = False
+    max_length: int | None = None  # the protocol's own window, if it names one
+    least_length: int = 2  # the shortest window that scores a token
+    has_stride: bool = False  # whether windows may overlap by a stride that the user chooses
+    without_overlap: str = ""  # name of the protocol that this one is where the stride equals the window
+    has_add_bos_token: bool = False  # whether the option `add_bos_token` exists
+    # whether every token is scored, so that units of the text itself (words, bytes) are defined
     whole_text: bool = True
-    by_document: bool = False
-    averages: tuple[str, ...] = ("token",)
-    iid: bool = False
+    by_document: bool = False  # whether rows are read one by one
+    averages: tuple[str, ...] = ("token",)  # the averages that are defined; the first is the protocol's own
+    iid: bool = False  # whether its program prints the standard error that takes tokens as independent
 
 
 ProtocolName = Literal["sliding", "disjoint", "bos-chunks", "gptq", "llama.cpp", "lm-eval", "document"]
@@ -190,19 +176,12 @@ def _either(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Windowing:
-    """A protocol with every number filled in, which is all of it that a measurement's address holds.
+    """A protocol with every number filled in, which is all of it that a measurement's address holds."""
 
-    Attributes:
-        protocol: Name; ``disjoint`` is ``sliding`` with stride equal to `max_length`, and is called so.
-        max_length: L, tokens a window reads at most.
-        stride: S, tokens between two windows' beginnings; equal to L where the protocol has no stride.
-        add_bos_token: Where the protocol has the option: which special tokens a text gets; None is the tokenizer's
-            own default.
-    """
-
-    protocol: str
-    max_length: int
-    stride: int
+    protocol: str  # name; ``disjoint`` is ``sliding`` with stride equal to `max_length`, and is called so
+    max_length: int  # L, tokens a window reads at most
+    stride: int  # S, tokens between two windows' beginnings; equal to L where the protocol has no stride
+    # where the protocol has the option: which special tokens a text gets; None is the tokenizer's own default
     add_bos_token: bool | None = False
 
     @property

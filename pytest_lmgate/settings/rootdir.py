@@ -31,19 +31,12 @@ _NAMES = (*_ALWAYS, "pyproject.toml", "tox.ini", "setup.cfg")
 
 @dataclass(frozen=True)
 class Root:
-    """A rootdir.
+    """A rootdir."""
 
-    Attributes:
-        folder: The rootdir.
-        ini: pytest's configuration file, if there is one.
-        settings: Its content.
-        start: Where the search began.
-    """
-
-    folder: Path
-    start: Path
-    ini: Path | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path  # the rootdir
+    start: Path  # where the search began
+    ini: Path | None = None  # pytest's configuration file, if there is one
+    settings: Mapping[str, Any] = field(default_factory=dict)  # its content
 
     def text(self, name: str, typed: str | None = None) -> str | None:
         """Return an option such as ``device``: as given, else from the ini file, else from the environment."""

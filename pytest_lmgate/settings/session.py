@@ -21,43 +21,26 @@ from pytest_lmgate.settings.entries import Defaults
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a session.
+    """Options of a session."""
 
-    Attributes:
-        cache: Cache folder.
-        remote_cache: Address of the remote cache, for fsspec.
-        remote_cache_readonly: Write nothing to it.
-        run: Id of the run, the same in all its processes; kept with what it measures.
-        refresh: Measure again everything that was not measured in this run.
-        offline: Forbid the network.
-        device: Device for models whose entry names none; None for the project's default.
-        executor: Where models run; None for this process.
-        fail_fast: Stop a measurement once a partial sum exceeds the limit.
-        workers: Processes that measure side by side and share the processors.
-        worker: The number of this process, which selects a GPU if there are several; None for a single process.
-        explain_cache: Print for each gate what changed since the nearest earlier entry.
-        strict: Treat INCONCLUSIVE as FAIL.
-        verify: How many cache hits of this process to measure again at its end.
-        cache_key: Signs the cache; None without.
-        arguments: The options that affect results, to repeat in a "rerun with" hint.
-    """
-
-    cache: Path
-    remote_cache: str | None = None
-    remote_cache_readonly: bool = False
+    cache: Path  # cache folder
+    remote_cache: str | None = None  # address of the remote cache, for fsspec
+    remote_cache_readonly: bool = False  # write nothing to it
+    # id of the run, the same in all its processes; kept with what it measures
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    refresh: bool = False
-    offline: bool = False
-    device: str | None = None
-    executor: Executor | None = None
-    fail_fast: bool = False
-    workers: int = 1
+    refresh: bool = False  # measure again everything that was not measured in this run
+    offline: bool = False  # forbid the network
+    device: str | None = None  # device for models whose entry names none; None for the project's default
+    executor: Executor | None = None  # where models run; None for this process
+    fail_fast: bool = False  # stop a measurement once a partial sum exceeds the limit
+    workers: int = 1  # processes that measure side by side and share the processors
+    # the number of this process, which selects a GPU if there are several; None for a single process
     worker: int | None = None
-    explain_cache: bool = False
-    strict: bool = False
-    verify: int = 0
-    cache_key: CacheKey | None = None
-    arguments: tuple[str, ...] = ()
+    explain_cache: bool = False  # print for each gate what changed since the nearest earlier entry
+    strict: bool = False  # treat INCONCLUSIVE as FAIL
+    verify: int = 0  # how many cache hits of this process to measure again at its end
+    cache_key: CacheKey | None = None  # signs the cache; None without
+    arguments: tuple[str, ...] = ()  # the options that affect results, to repeat in a "rerun with" hint
 
     def __post_init__(self) -> None:
         if self.device is not None:
@@ -73,20 +56,14 @@ _Amount = Annotated[float, Meta(ge=0, le=10_000)]
 
 
 class Executor(msgspec.Struct, frozen=True):
-    """The workers of a Ray cluster.
+    """The workers of a Ray cluster."""
 
-    Attributes:
-        address: Address of the cluster, such as ``ray://host:10001``; None for the one that Ray finds on this machine
-            or in RAY_ADDRESS, else a new one.
-        workers: Number of workers; None for as many as fit.
-        num_gpus: GPUs per worker, possibly a fraction.
-        num_cpus: Processors per worker; None for 1 with GPUs, else those of the smallest node.
-    """
-
+    # address of the cluster, such as ``ray://host:10001``; None for the one that Ray finds on this machine or in
+    # RAY_ADDRESS, else a new one
     address: str | None = None
-    workers: Annotated[int, Meta(ge=1)] | None = None
-    num_gpus: _Amount = 0
-    num_cpus: _Amount | None = None
+    workers: Annotated[int, Meta(ge=1)] | None = None  # number of workers; None for as many as fit
+    num_gpus: _Amount = 0  # GPUs per worker, possibly a fraction
+    num_cpus: _Amount | None = None  # processors per worker; None for 1 with GPUs, else those of the smallest node
 
     def __post_init__(self) -> None:
         if self.num_gpus > 1 and self.num_gpus % 1:

@@ -116,17 +116,11 @@ def percentile_interval(scores: Floats) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Resamples:
-    """A value in each resample; a bound is the T whose p-value equals the level.
+    """A value in each resample; a bound is the T whose p-value equals the level."""
 
-    Attributes:
-        ordered: Ascending, shape ``[resamples]``; may be infinite.
-        measured: The measured value.
-        clusters: C, the number of resampled rows or clusters, at least 2.
-    """
-
-    ordered: Floats
-    measured: float
-    clusters: int
+    ordered: Floats  # ascending, shape ``[resamples]``; may be infinite
+    measured: float  # the measured value
+    clusters: int  # c, the number of resampled rows or clusters, at least 2
 
     @property
     def df(self) -> float:
@@ -194,17 +188,11 @@ def resampled_value(metric: Statistic, sums: Floats) -> Resamples:
 
 
 class PairedBootstrap(NamedTuple):
-    """Result of a paired bootstrap.
+    """Result of a paired bootstrap."""
 
-    Attributes:
-        p_value: Two-sided, sacrebleu's.
-        differences: d_b of each resample, candidate minus baseline, shape ``[resamples]``.
-        baselines: The baseline's score in each resample, shape ``[resamples]``.
-    """
-
-    p_value: float
-    differences: Floats
-    baselines: Floats
+    p_value: float  # Two-sided, sacrebleu's
+    differences: Floats  # d_b of each resample, candidate minus baseline, shape ``[resamples]``
+    baselines: Floats  # the baseline's score in each resample, shape ``[resamples]``
 
 
 def paired_bootstrap(metric: Statistic, baseline: Floats, candidate: Floats) -> PairedBootstrap:

@@ -41,27 +41,16 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Badness:
-    """The distribution of a badness, in the metric's unit, or a fraction for a relative tolerance.
+    """The distribution of a badness, in the metric's unit, or a fraction for a relative tolerance."""
 
-    Attributes:
-        mean: Its mean.
-        stderr: Its standard deviation, if the mean is the true one.
-        mean_error: Standard error of `mean`.
-        df: Degrees of freedom of Student's t; None for the normal distribution.
-        skewness: k.
-        rows: Rows that are right or wrong, of which the badness is a share; 0 for other metrics.
-        right: Share of right rows.
-        unit: Share of rows that is a badness of 1.
-    """
-
-    mean: float
-    stderr: float
-    mean_error: float = 0.0
-    df: float | None = None
-    skewness: float = 0.0
-    rows: int = 0
-    right: float = 1.0
-    unit: float = 1.0
+    mean: float  # its mean
+    stderr: float  # its standard deviation, if the mean is the true one
+    mean_error: float = 0.0  # standard error of `mean`
+    df: float | None = None  # degrees of freedom of Student's t; None for the normal distribution
+    skewness: float = 0.0  # k
+    rows: int = 0  # rows that are right or wrong, of which the badness is a share; 0 for other metrics
+    right: float = 1.0  # share of right rows
+    unit: float = 1.0  # share of rows that is a badness of 1
 
     def fails(self, threshold: float, damage: float = 0.0) -> float:
         """Return the probability of a badness above the threshold."""
@@ -92,23 +81,15 @@ class Badness:
 
 
 class Calibration(NamedTuple):
-    """What is known of a gate.
+    """What is known of a gate."""
 
-    Attributes:
-        badness: That of the next run, on the same rows.
-        other_rows: That of a run on other rows; None if unknown, and for a tolerance, whose two sides have the same.
-        threshold: T, above which the build fails.
-        changed: Share of rows whose score changes between two runs.
-        between_runs: Standard deviation of the value over runs, on the same rows.
-        as_a_whole: Whether the runs differ by more than their rows explain.
-    """
-
-    badness: Badness
+    badness: Badness  # that of the next run, on the same rows
+    # that of a run on other rows; None if unknown, and for a tolerance, whose two sides have the same
     other_rows: Badness | None
-    threshold: float
-    changed: float = 0.0
-    between_runs: float = 0.0
-    as_a_whole: bool = False
+    threshold: float  # t, above which the build fails
+    changed: float = 0.0  # share of rows whose score changes between two runs
+    between_runs: float = 0.0  # standard deviation of the value over runs, on the same rows
+    as_a_whole: bool = False  # whether the runs differ by more than their rows explain
 
     @property
     def fails(self) -> float:

@@ -22,15 +22,10 @@ from pytest_lmgate.stats.means import MAX_CLUSTERS
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The groups of rows.
+    """The groups of rows."""
 
-    Attributes:
-        number: Group of each row, from 0, shape ``[rows]``.
-        cluster: Cluster of each row, from 0, shape ``[rows]``; each row its own if independent.
-    """
-
-    number: Ints
-    cluster: Ints
+    number: Ints  # group of each row, from 0, shape ``[rows]``
+    cluster: Ints  # cluster of each row, from 0, shape ``[rows]``; each row its own if independent
 
     @classmethod
     def of(cls, labels: Sequence[Hashable], cluster: Ints) -> Groups:

@@ -47,23 +47,14 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusteredMean:
-    """A mean over targets with its cluster-robust noise.
+    """A mean over targets with its cluster-robust noise."""
 
-    Attributes:
-        mean: ``m = sum s_c / N``.
-        n: N, targets.
-        clusters: C, clusters with at least one target.
-        stderr: Standard error of `mean`; None with too few clusters.
-        df: Degrees of freedom of Student's t; None with too few clusters.
-        skewness: k, of the residuals ``a_c``; ``sum a_c^3 / (sum a_c^2)^(3/2)`` for clusters of equal size.
-    """
-
-    mean: float
-    n: int
-    clusters: int
-    stderr: float | None
-    df: float | None
-    skewness: float = 0.0
+    mean: float  # ``m = sum s_c / N``
+    n: int  # n, targets
+    clusters: int  # c, clusters with at least one target
+    stderr: float | None  # standard error of `mean`; None with too few clusters
+    df: float | None  # degrees of freedom of Student's t; None with too few clusters
+    skewness: float = 0.0  # k, of the residuals ``a_c``; ``sum a_c^3 / (sum a_c^2)^(3/2)`` for clusters of equal size
 
     def bounds(self, confidence: float) -> Bounds | None:
         """Return one-sided bounds of the mean, each at `confidence`; None with too few clusters."""

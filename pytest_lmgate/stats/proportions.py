@@ -27,17 +27,11 @@ MOST_OUTCOMES = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Which rows are right.
+    """Which rows are right."""
 
-    Attributes:
-        right: Shape ``[rows]``.
-        cluster: Cluster of each row, from 0, shape ``[rows]``; each row its own if independent.
-        groups: Groups of rows that count alike; None if every row counts alike.
-    """
-
-    right: NDArray[np.bool_]
-    cluster: Ints
-    groups: Groups | None = None
+    right: NDArray[np.bool_]  # shape ``[rows]``
+    cluster: Ints  # cluster of each row, from 0, shape ``[rows]``; each row its own if independent
+    groups: Groups | None = None  # groups of rows that count alike; None if every row counts alike
 
     @property
     def n(self) -> int:
@@ -117,17 +111,11 @@ def wilson_bounds(outcomes: Outcomes, confidence: float) -> Bounds | None:
 
 @dataclass(frozen=True)
 class Changes:
-    """Rows that changed; with clusters, all three are divided by the design effect of the changes.
+    """Rows that changed; with clusters, all three are divided by the design effect of the changes."""
 
-    Attributes:
-        n: Rows.
-        lost: b, right under the reference and wrong under the candidate.
-        gained: c, wrong under the reference and right under the candidate.
-    """
-
-    n: float
-    lost: float
-    gained: float
+    n: float  # rows
+    lost: float  # b, right under the reference and wrong under the candidate
+    gained: float  # c, wrong under the reference and right under the candidate
 
     @classmethod
     def of(cls, candidate: Outcomes, reference: Outcomes) -> Changes:

@@ -25,25 +25,18 @@ Flags = NDArray[np.bool_]
 class Scale:
     """How a metric's value is computed from the mean over targets.
 
-    Attributes:
-        direction: ``lower`` if smaller values are better.
-        exponential: Whether the value is ``exp(factor * mean)``, as perplexity's, or ``factor * mean``.
-        factor: Targets per unit: 1 for tokens and rows, N / words for a perplexity per word, N / (ln 2 * bytes) for
-            bits per byte. A property of the text, above 0 and the same for both models.
-        lowest: The lowest possible value; no bound is below it.
-        highest: The highest possible value; no bound is above it.
-        of_rows: Whether the mean is over rows rather than tokens.
-
     Raises:
         ValueError: `factor` is not above 0, or larger values of an exponential scale are better.
     """
 
-    direction: Direction
-    exponential: bool = False
+    direction: Direction  # ``lower`` if smaller values are better
+    exponential: bool = False  # whether the value is ``exp(factor * mean)``, as perplexity's, or ``factor * mean``
+    # Targets per unit: 1 for tokens and rows, N / words for a perplexity per word, N / (ln 2 * bytes) for bits per
+    # byte. A property of the text, above 0 and the same for both models.
     factor: float = 1.0
-    lowest: float = -math.inf
-    highest: float = math.inf
-    of_rows: bool = False
+    lowest: float = -math.inf  # the lowest possible value; no bound is below it
+    highest: float = math.inf  # the highest possible value; no bound is above it
+    of_rows: bool = False  # whether the mean is over rows rather than tokens
 
     def __post_init__(self) -> None:
         if not 0 < self.factor < math.inf:
@@ -65,17 +58,11 @@ class Scale:
 
 @dataclass(frozen=True, eq=False)
 class ByRow:
-    """Statistics of each row.
+    """Statistics of each row."""
 
-    Attributes:
-        sums: Shape ``[rows, k]``, as in `Sample`.
-        counts: Targets, or other units, of each row, shape ``[rows]``; possibly 0.
-        clusters: Cluster of each row, shape ``[rows]``, not necessarily without gaps.
-    """
-
-    sums: Floats
-    counts: Ints
-    clusters: Ints
+    sums: Floats  # shape ``[rows, k]``, as in `Sample`
+    counts: Ints  # targets, or other units, of each row, shape ``[rows]``; possibly 0
+    clusters: Ints  # cluster of each row, shape ``[rows]``, not necessarily without gaps
 
     def of_rows(self, kept: Flags) -> ByRow:
         clusters = np.unique(self.clusters[kept], return_inverse=True)[1].reshape(-1).astype(np.int64)

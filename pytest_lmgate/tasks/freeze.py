@@ -46,21 +46,15 @@ _PROBES = 24
 
 @dataclass(frozen=True)
 class Frozen:
-    """What a task becomes.
+    """What a task becomes."""
 
-    Attributes:
-        rows: The dataset's rows.
-        entry: Keys of its entry, but for `path`.
-        gates: What can be gated, the first as the task's main number: a metric, and the arguments that it needs.
-        notes: What the user should know: metrics that are left out, with the reason.
-        unjudgeable: Why documents have no row: no model could be right.
-    """
-
-    rows: list[dict[str, Any]]
-    entry: dict[str, Any]
+    rows: list[dict[str, Any]]  # the dataset's rows
+    entry: dict[str, Any]  # keys of its entry, but for `path`
+    # what can be gated, the first as the task's main number: a metric, and the arguments that it needs
     gates: list[tuple[str, dict[str, Any]]]
+    # what the user should know: metrics that are left out, with the reason
     notes: list[str] = field(default_factory=list)
-    unjudgeable: list[str] = field(default_factory=list)
+    unjudgeable: list[str] = field(default_factory=list)  # why documents have no row: no model could be right
 
 
 def freeze(task: Any, documents: Sequence[Document], *, chat: bool, file: str) -> Frozen:

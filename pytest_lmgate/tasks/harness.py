@@ -34,21 +34,13 @@ _MAX_NEW_TOKENS = 256  # where a task sets none (``HFLM.max_gen_toks``)
 
 @dataclass(frozen=True)
 class Found:
-    """A task, or the tasks of a group.
+    """A task, or the tasks of a group."""
 
-    Attributes:
-        name: As it was asked for.
-        tasks: The harness's objects by name.
-        files: The YAML file of each.
-        parents: The group that each task is a direct member of, where groups are nested.
-        weights: Whether each metric of the group weights tasks by their size; empty for a single task.
-    """
-
-    name: str
-    tasks: dict[str, Any]
-    files: dict[str, Path]
-    parents: dict[str, str]
-    weights: dict[str, bool]
+    name: str  # as it was asked for
+    tasks: dict[str, Any]  # the harness's objects by name
+    files: dict[str, Path]  # the YAML file of each
+    parents: dict[str, str]  # the group that each task is a direct member of, where groups are nested
+    weights: dict[str, bool]  # whether each metric of the group weights tasks by their size; empty for a single task
     is_group: bool = False
 
 

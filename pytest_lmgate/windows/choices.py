@@ -33,19 +33,15 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """One row.
+    """One row."""
 
-    Attributes:
-        prompts: What the model reads, each a text or a chat for the model's template: one before all choices, or one
-            for each choice.
-        choices: What it chooses from, without the delimiter; only the target where the row has no choices.
-        right: Indexes of the right choices.
-        target: What follows each prompt, without the delimiter, where each choice has a prompt of its own.
-    """
-
+    # what the model reads, each a text or a chat for the model's template: one before all choices, or one for each
+    # choice
     prompts: tuple[Prompt, ...]
+    # what it chooses from, without the delimiter; only the target where the row has no choices
     choices: tuple[str, ...]
-    right: tuple[int, ...]
+    right: tuple[int, ...]  # indexes of the right choices
+    # what follows each prompt, without the delimiter, where each choice has a prompt of its own
     target: str | None = None
 
     @property

@@ -18,19 +18,12 @@ from pytest_lmgate.windows.tokens import Framing, TokenizerFacts
 
 @dataclass(frozen=True)
 class Piece:
-    """What a masked model reads at once.
+    """What a masked model reads at once."""
 
-    Attributes:
-        document: Index of the text that it is of.
-        ids: Token ids with the special tokens around them, shape ``[tokens]``.
-        targets: Positions of the tokens that are not special, shape ``[targets]``.
-        begin: Which token of the text stands at position 0, if none stood before it: below 0 for a special token.
-    """
-
-    document: int
-    ids: Ints
-    targets: Ints
-    begin: int = 0
+    document: int  # index of the text that it is of
+    ids: Ints  # token ids with the special tokens around them, shape ``[tokens]``
+    targets: Ints  # positions of the tokens that are not special, shape ``[targets]``
+    begin: int = 0  # which token of the text stands at position 0, if none stood before it: below 0 for a special token
 
 
 def cut_pieces(

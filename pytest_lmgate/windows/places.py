@@ -31,23 +31,15 @@ class Spelling:
 
 @dataclass(frozen=True)
 class TargetPlaces:
-    """Where each target stands; arrays have the shape ``[targets]``.
+    """Where each target stands; arrays have the shape ``[targets]``."""
 
-    Attributes:
-        texts: The texts that were tokenized.
-        ids: Token ids of each text.
-        read: Token ids of each text or piece, whose digest says whether two measurements are of the same targets.
-        text: Text of each target.
-        token: Which token of its text a target is.
-        tokenizer: What cut the texts.
-    """
-
-    texts: Sequence[str]
-    ids: Sequence[Ints]
+    texts: Sequence[str]  # the texts that were tokenized
+    ids: Sequence[Ints]  # token ids of each text
+    # token ids of each text or piece, whose digest says whether two measurements are of the same targets
     read: Sequence[Ints]
-    text: Ints
-    token: Ints
-    tokenizer: TokenizerFacts
+    text: Ints  # text of each target
+    token: Ints  # which token of its text a target is
+    tokenizer: TokenizerFacts  # what cut the texts
     _spelled: dict[int, Spelling] = field(default_factory=dict)
 
     def spelling(self, text: int) -> Spelling:

@@ -131,25 +131,19 @@ def chunk_starts(total: int, size: int) -> Ints:
 
 @dataclass(frozen=True, kw_only=True)
 class Convention:
-    """One published way to read a text, cut it into windows and average.
+    """One published way to read a text, cut it into windows and average."""
 
-    Attributes:
-        name: As in ``protocol="gptq"`` and in signatures.
-        read: From corpus and tokenizer to texts and token ids.
-        windows: From a document's tokens, and whether the tokenizer adds a BOS, to the document's windows.
-        prefix: Token that is read before the windows that have a prefix; None where the tokenizer lacks it.
-        needs_prefix: Whether a tokenizer without that token is an error.
-        tokens_needed: Tokens in all, from the window and the tokenizer, below which nothing is scored.
-        reads_last: Whether its program reads the last token of a window too, which predicts nothing there.
-    """
-
-    name: str
+    name: str  # as in ``protocol="gptq"`` and in signatures
+    # from corpus and tokenizer to texts and token ids
     read: Callable[[Corpus, Windowing, TokenizerFacts], Streams] = read_joined
+    # from a document's tokens, and whether the tokenizer adds a BOS, to the document's windows
     windows: Callable[[int, Windowing, bool], Spans] = slide
+    # token that is read before the windows that have a prefix; None where the tokenizer lacks it
     prefix: Callable[[TokenizerFacts], int | None] = lambda _: None
-    needs_prefix: bool = False
+    needs_prefix: bool = False  # whether a tokenizer without that token is an error
+    # tokens in all, from the window and the tokenizer, below which nothing is scored
     tokens_needed: Callable[[int, TokenizerFacts], int] = lambda *_: 2
-    reads_last: bool = True
+    reads_last: bool = True  # whether its program reads the last token of a window too, which predicts nothing there
 
 
 # ``sliding``, ``disjoint`` and ``document``: the windows of Hugging Face's "Perplexity of fixed-length models".
@@ -288,23 +282,14 @@ PROTOCOLS: Mapping[str, Convention] = {
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """Windows in the order of the text; every array has the shape ``[windows]``.
+    """Windows in the order of the text; every array has the shape ``[windows]``."""
 
-    Attributes:
-        document: Index of the stream that the window reads.
-        begin: First token read.
-        end: One past the last token scored.
-        first: First token scored.
-        prefix: Whether a prefix token (BOS) is read before `begin`.
-        reads_last: Whether the protocol's own program reads the last target too; see `Request.follows`.
-    """
-
-    document: Ints
-    begin: Ints
-    end: Ints
-    first: Ints
-    prefix: NDArray[np.bool_]
-    reads_last: bool = False
+    document: Ints  # index of the stream that the window reads
+    begin: Ints  # first token read
+    end: Ints  # one past the last token scored
+    first: Ints  # first token scored
+    prefix: NDArray[np.bool_]  # whether a prefix token (BOS) is read before `begin`
+    reads_last: bool = False  # whether the protocol's own program reads the last target too; see `Request.follows`
 
     def __len__(self) -> int:
         return len(self.begin)

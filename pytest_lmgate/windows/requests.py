@@ -16,26 +16,20 @@ from pytest_lmgate.windows.tokens import Streams
 
 @dataclass(frozen=True)
 class Request:
-    """What a model reads at once, and the targets that are scored there.
+    """What a model reads at once, and the targets that are scored there."""
 
-    Attributes:
-        ids: Token ids that the model reads, shape ``[tokens]``. If there is a source, they are the text that the
-            decoder has to write; the engine puts the token that its decoder begins with before them.
-        at: Position in `ids` whose state predicts each target, shape ``[targets]``. If there is a source, the state
-            there is the one after the source and the ids before that position.
-        targets: Token ids, shape ``[targets]``.
-        source: What an encoder reads, shape ``[source tokens]``; None without an encoder.
-        follows: The last target, where the protocol's own program reads it too. It changes a number only in models
-            whose tokens share a scale, as those with int8 activations.
-        greedy: Whether to tell of each target, too, if it is the most likely token.
-    """
-
+    # Token ids that the model reads, shape ``[tokens]``. If there is a source, they are the text that the decoder has
+    # to write; the engine puts the token that its decoder begins with before them.
     ids: Ints
+    # Position in `ids` whose state predicts each target, shape ``[targets]``. If there is a source, the state there is
+    # the one after the source and the ids before that position.
     at: Ints
-    targets: Ints
-    source: Ints | None = None
+    targets: Ints  # token ids, shape ``[targets]``
+    source: Ints | None = None  # what an encoder reads, shape ``[source tokens]``; None without an encoder
+    # The last target, where the protocol's own program reads it too. It changes a number only in models whose tokens
+    # share a scale, as those with int8 activations.
     follows: int | None = None
-    greedy: bool = False
+    greedy: bool = False  # whether to tell of each target, too, if it is the most likely token
 
 
 def by_request(values: Floats, requests: Sequence[Request]) -> list[Floats]:
@@ -45,32 +39,21 @@ def by_request(values: Floats, requests: Sequence[Request]) -> list[Floats]:
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """The requests of one measurement, in its order.
+    """The requests of one measurement, in its order."""
 
-    Attributes:
-        lengths: Tokens that each request reads, its source included, shape ``[requests]``.
-        counts: Targets of each request, shape ``[requests]``.
-        highest: The highest token id of all.
-        make: Makes the request of a number.
-        key: Identifies what a request reads, and what is scored there. Equal requests are scored once; an engine may
-            read once what several read.
-        describe: Says in words what some requests are, as in ``a window of 512 tokens``.
-        where: Says where a target is, given its request and its number there, as in ``token 7 in document 3 of 'd'``.
-        may_pad: Whether requests of different lengths may go together.
-        greedy: Whether the requests are `Request.greedy`.
-        has_all: Whether each request can be made, rather than a few of them.
-    """
-
-    lengths: Ints
-    counts: Ints
-    highest: int
-    make: Callable[[int], Request]
+    lengths: Ints  # tokens that each request reads, its source included, shape ``[requests]``
+    counts: Ints  # targets of each request, shape ``[requests]``
+    highest: int  # the highest token id of all
+    make: Callable[[int], Request]  # makes the request of a number
+    # Identifies what a request reads, and what is scored there. Equal requests are scored once; an engine may read once
+    # what several read.
     key: Callable[[int], tuple[Hashable, Hashable]]
-    describe: Callable[[Sequence[int]], str]
+    describe: Callable[[Sequence[int]], str]  # says in words what some requests are, as in ``a window of 512 tokens``
+    # says where a target is, given its request and its number there, as in ``token 7 in document 3 of 'd'``
     where: Callable[[int, int], str]
-    may_pad: bool = True
-    greedy: bool = False
-    has_all: bool = True
+    may_pad: bool = True  # whether requests of different lengths may go together
+    greedy: bool = False  # whether the requests are `Request.greedy`
+    has_all: bool = True  # whether each request can be made, rather than a few of them
 
     def __len__(self) -> int:
         return len(self.lengths)

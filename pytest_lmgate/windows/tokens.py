@@ -27,34 +27,24 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """What the planning needs to know of a tokenizer; only `encode` must be there.
+    """What the planning needs to know of a tokenizer; only `encode` must be there."""
 
-    Attributes:
-        encode: Text and whether to add special tokens, to token ids.
-        bos: Id of the token that begins a text, if there is one.
-        eos: Id of the token that ends a text, if there is one.
-        adds_bos: Whether `encode` with special tokens begins with `bos`.
-        decode: A token id to its text.
-        placed: Text and whether to add special tokens, to token ids and where they stand; None where the tokenizer does
-            not say where its tokens begin.
-        mask: Id of the token that stands for a masked one, if there is one.
-        special: Ids of the tokens that stand around or between texts, and of the mask.
-        target: The text that a decoder has to write, to token ids; None where that is `encode` with special tokens.
-        chat: Messages with ``role`` and ``content``, to the text that the model goes on from: behind an assistant's
-            turn at the end, else where one begins. Variables of the template come by name. None without a template.
-        vocabulary: Returns the id of each token; None where the tokenizer does not say.
-    """
-
-    encode: Callable[[str, bool], Sequence[int]]
-    bos: int | None = None
-    eos: int | None = None
-    adds_bos: bool = False
-    decode: Callable[[int], str] = str
+    encode: Callable[[str, bool], Sequence[int]]  # text and whether to add special tokens, to token ids
+    bos: int | None = None  # id of the token that begins a text, if there is one
+    eos: int | None = None  # id of the token that ends a text, if there is one
+    adds_bos: bool = False  # whether `encode` with special tokens begins with `bos`
+    decode: Callable[[int], str] = str  # a token id to its text
+    # text and whether to add special tokens, to token ids and where they stand; None where the tokenizer does not say
+    # where its tokens begin
     placed: Callable[[str, bool], Placed | None] = lambda _, __: None
-    mask: int | None = None
-    special: frozenset[int] = frozenset()
+    mask: int | None = None  # id of the token that stands for a masked one, if there is one
+    special: frozenset[int] = frozenset()  # ids of the tokens that stand around or between texts, and of the mask
+    # the text that a decoder has to write, to token ids; None where that is `encode` with special tokens
     target: Callable[[str], Sequence[int]] | None = None
+    # Messages with ``role`` and ``content``, to the text that the model goes on from: behind an assistant's turn at the
+    # end, else where one begins. Variables of the template come by name. None without a template.
     chat: Callable[..., str] | None = None
+    # returns the id of each token; None where the tokenizer does not say
     vocabulary: Callable[[], Mapping[str, int]] | None = None
 
     def encode_target(self, text: str) -> Sequence[int]:
@@ -68,21 +58,14 @@ class TokenizerFacts:
 
 @dataclass(frozen=True)
 class Streams:
-    """Token streams, one per document, and the size of the original text behind each.
+    """Token streams, one per document, and the size of the original text behind each."""
 
-    Attributes:
-        ids: Token ids of each document, shape ``[tokens]``.
-        prefix: Id of the prefix token of windows that have one.
-        sizes: Words, code points and bytes of each document; none where nothing counts them.
-        texts: What was tokenized; none where nothing asks for it.
-        rows: Row of each token where the rows were joined to one text, shape ``[tokens]``; None where rows are
-            documents, or the text has no rows.
-    """
-
-    ids: Sequence[Ids]
-    prefix: int | None = None
-    sizes: Sequence[TextSizes] = ()
-    texts: Sequence[str] = ()
+    ids: Sequence[Ids]  # token ids of each document, shape ``[tokens]``
+    prefix: int | None = None  # id of the prefix token of windows that have one
+    sizes: Sequence[TextSizes] = ()  # words, code points and bytes of each document; none where nothing counts them
+    texts: Sequence[str] = ()  # what was tokenized; none where nothing asks for it
+    # row of each token where the rows were joined to one text, shape ``[tokens]``; None where rows are documents, or
+    # the text has no rows
     rows: Ids | None = None
 
     @property
@@ -144,23 +127,16 @@ class PromptEncoder:
 
     A causal model goes on where the prompt ends, so that what a tokenizer puts behind every text (an EOS, a ``[SEP]``)
     is left out: behind it the model would begin another text. An encoder reads it, as it did in training.
-
-    Attributes:
-        room: Tokens that a prompt may have; None for no limit.
-        limit: Why no more, for messages.
-        remedy: What to do about it, for messages.
-        cut: Leave out the beginning of a prompt that does not fit; special tokens before it are kept.
-        encodes_whole: Whether an encoder reads the prompt.
     """
 
     tokenizer: TokenizerFacts
     model: str
     dataset: str
-    room: int | None = None
-    limit: str = ""
-    remedy: str = ""
-    cut: bool = False
-    encodes_whole: bool = False
+    room: int | None = None  # tokens that a prompt may have; None for no limit
+    limit: str = ""  # why no more, for messages
+    remedy: str = ""  # what to do about it, for messages
+    cut: bool = False  # leave out the beginning of a prompt that does not fit; special tokens before it are kept
+    encodes_whole: bool = False  # whether an encoder reads the prompt
 
     def encode(self, prompt: Prompt, row: int) -> list[int]:
         """Return the token ids of one prompt."""

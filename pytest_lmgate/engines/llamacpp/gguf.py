@@ -195,17 +195,11 @@ def _log_sums(logits: NDArray[np.float32]) -> Floats:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a model.
+    """The tokens of a model."""
 
-    Attributes:
-        facts: What the planning needs to know.
-        text: Returns the text of generated tokens, without special tokens.
-        ends: Returns whether a token ends a text.
-    """
-
-    facts: TokenizerFacts
-    text: Callable[[Sequence[int]], str]
-    ends: Callable[[int], bool]
+    facts: TokenizerFacts  # what the planning needs to know
+    text: Callable[[Sequence[int]], str]  # returns the text of generated tokens, without special tokens
+    ends: Callable[[int], bool]  # returns whether a token ends a text
 
 
 def own_tokens(weights: Weights) -> Tokens:

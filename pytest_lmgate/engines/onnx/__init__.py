@@ -158,15 +158,10 @@ _BELOW = "onnx"
 
 @dataclass(frozen=True)
 class OnnxFiles:
-    """The files of one model.
+    """The files of one model."""
 
-    Attributes:
-        model: The .onnx file.
-        folder: Where its config.json is, and its tokenizer unless the entry names another.
-    """
-
-    model: Path
-    folder: Path
+    model: Path  # the .onnx file
+    folder: Path  # where its config.json is, and its tokenizer unless the entry names another
 
     @classmethod
     def of(cls, entry: Entry) -> OnnxFiles:

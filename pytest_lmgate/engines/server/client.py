@@ -68,32 +68,20 @@ def hide(text: str, secrets: Iterable[str | None]) -> str:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """A server and how to talk to it.
+    """A server and how to talk to it."""
 
-    Attributes:
-        url: Its address without user name and password; empty for a server that is not started yet.
-        model: Its name for the model.
-        variable: Environment variable that holds the key; None without one. Nothing here holds the key itself, so that
-            it appears in no message, file or traceback.
-        concurrency: Requests that this process may have on their way at once, its share of those of all workers.
-        timeout: Seconds that an answer may take.
-        retries: How often a request that failed is sent again.
-        context: Tokens that prompt and text may have together; None asks the server.
-        chat: Whether chats are sent as messages, which the server puts into a template of its own.
-        reasoning_effort: Passed on with a chat; None for the server's own.
-        credentials: User name and password of the address.
-    """
-
-    url: str
-    model: str
+    url: str  # its address without user name and password; empty for a server that is not started yet
+    model: str  # its name for the model
+    # Environment variable that holds the key; None without one. Nothing here holds the key itself, so that it appears
+    # in no message, file or traceback.
     variable: str | None
-    concurrency: int
-    timeout: int
-    retries: int
-    context: int | None
-    chat: bool
-    reasoning_effort: str | None
-    credentials: tuple[str, str] | None = field(repr=False)
+    concurrency: int  # requests that this process may have on their way at once, its share of those of all workers
+    timeout: int  # seconds that an answer may take
+    retries: int  # how often a request that failed is sent again
+    context: int | None  # tokens that prompt and text may have together; None asks the server
+    chat: bool  # whether chats are sent as messages, which the server puts into a template of its own
+    reasoning_effort: str | None  # passed on with a chat; None for the server's own
+    credentials: tuple[str, str] | None = field(repr=False)  # user name and password of the address
 
     @classmethod
     def of(cls, entry: Entry) -> ServerSettings:

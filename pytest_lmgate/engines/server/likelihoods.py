@@ -49,16 +49,11 @@ _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class ServedTokens:
-    """The tokens of a tokenizer's folder, to compare with the server's.
+    """The tokens of a tokenizer's folder, to compare with the server's."""
 
-    Attributes:
-        model: The model's name, for messages.
-        facts: What the planning needs to know.
-        text: Returns the text of token ids, given whether to leave out special tokens.
-    """
-
-    model: str
-    facts: TokenizerFacts
+    model: str  # the model's name, for messages
+    facts: TokenizerFacts  # what the planning needs to know
+    # returns the text of token ids, given whether to leave out special tokens
     text: Callable[[Sequence[int], bool], str]
 
     def prompt_text(self, ids: Sequence[int]) -> str:
@@ -118,34 +113,24 @@ def tokens_of_folder(folder: Path, model: str) -> ServedTokens:
 
 @dataclass(frozen=True)
 class Reading:
-    """A server's numbers for a prompt.
+    """A server's numbers for a prompt."""
 
-    Attributes:
-        logprobs: Log-probability of each token in nats, given those before it, shape ``[tokens]``; NaN if the server
-            gives none: at the first token, and at the second after a BOS that it hides.
-        tops: Log-probabilities of the likeliest tokens in the place of each token, the highest first; may be empty.
-    """
-
+    # Log-probability of each token in nats, given those before it, shape ``[tokens]``; NaN if the server gives none: at
+    # the first token, and at the second after a BOS that it hides
     logprobs: Floats
+    # Log-probabilities of the likeliest tokens in the place of each token, the highest first; may be empty
     tops: Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to ask a server for likelihoods.
+    """A way to ask a server for likelihoods."""
 
-    Attributes:
-        client: The server.
-        tokens: The tokens that it should have.
-        words: The way's name, for messages.
-        takes_ids: Whether the prompt is token ids; else it is text.
-        echoes: Whether the answer repeats the prompt with its ``logprobs``; else it has ``prompt_logprobs``, as vLLM's.
-    """
-
-    client: Client
-    tokens: ServedTokens
-    words: str
-    takes_ids: bool
+    client: Client  # the server
+    tokens: ServedTokens  # the tokens that it should have
+    words: str  # the way's name, for messages
+    takes_ids: bool  # whether the prompt is token ids; else it is text
+    # whether the answer repeats the prompt with its ``logprobs``; else it has ``prompt_logprobs``, as vLLM's
     echoes: bool
 
     def ask(self, ids: Sequence[int], *, tries: bool = False, draws: Mapping[str, Any] | None = None) -> Reading:

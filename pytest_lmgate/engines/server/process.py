@@ -51,19 +51,12 @@ _running: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Command:
-    """How to start a server, checked.
+    """How to start a server, checked."""
 
-    Attributes:
-        model: The model's name in lmgate.yaml, for messages.
-        spec: The entry.
-        arguments: The command's words, with ``{port}``.
-        folder: Where it runs, the folder of lmgate.yaml.
-    """
-
-    model: str
-    spec: ServerSpec
-    arguments: tuple[str, ...]
-    folder: Path
+    model: str  # the model's name in lmgate.yaml, for messages
+    spec: ServerSpec  # the entry
+    arguments: tuple[str, ...]  # the command's words, with ``{port}``
+    folder: Path  # where it runs, the folder of lmgate.yaml
 
     @classmethod
     def of(cls, entry: Entry, spec: ServerSpec) -> Command:

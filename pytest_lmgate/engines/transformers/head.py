@@ -53,17 +53,11 @@ _SOME = 4096
 
 @dataclass(frozen=True)
 class VocabularyHead:
-    """A linear head with an elementwise transform behind it.
+    """A linear head with an elementwise transform behind it."""
 
-    Attributes:
-        weight: Shape ``[vocabulary, hidden]``.
-        bias: Shape ``[vocabulary]``, or None.
-        transform: In-place map from the linear output to the logit, or None.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-    transform: LogitTransform | None
+    weight: Tensor  # shape ``[vocabulary, hidden]``
+    bias: Tensor | None  # shape ``[vocabulary]``, or None
+    transform: LogitTransform | None  # In-place map from the linear output to the logit, or None
 
     @property
     def vocabulary_size(self) -> int:
@@ -298,21 +292,13 @@ def _safe_block(hidden: Tensor, targets: Tensor, head: VocabularyHead, buffer: T
 
 
 class Batch(NamedTuple):
-    """Requests as tensors.
+    """Requests as tensors."""
 
-    Attributes:
-        model: In evaluation mode; an encoder-decoder is bound to the sources.
-        ids: Token ids, shape ``[requests, tokens]``, padded on the right, on the model's device.
-        rows: The row in which each target is predicted, shape ``[targets]``.
-        columns: The position whose state predicts it, shape ``[targets]``.
-        targets: Token ids, shape ``[targets]``, on the host.
-    """
-
-    model: Any
-    ids: Tensor
-    rows: Tensor
-    columns: Tensor
-    targets: Tensor
+    model: Any  # in evaluation mode; an encoder-decoder is bound to the sources
+    ids: Tensor  # token ids, shape ``[requests, tokens]``, padded on the right, on the model's device
+    rows: Tensor  # the row in which each target is predicted, shape ``[targets]``
+    columns: Tensor  # the position whose state predicts it, shape ``[targets]``
+    targets: Tensor  # token ids, shape ``[targets]``, on the host
 
     def at(self, found: Tensor) -> Tensor:
         """Return what predicts each target, of numbers after each token: shape ``[targets, numbers]``."""

@@ -46,33 +46,22 @@ _MOST_BYTES = 2**30  # of remembered hidden states in front of one block
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a model that a hybrid takes whole from one of the two models.
+    """A part of a model that a hybrid takes whole from one of the two models."""
 
-    Attributes:
-        name: As people read it.
-        kind: What it is; ``rest`` are a block's norms and what else is in no group of the block.
-        paths: Paths of its modules. A block's path stands for what no other part of the block has, and the empty path
-            for what no other part of the model has.
-        block: Number of its block; None outside of the blocks.
-    """
-
-    name: str
-    kind: Kind
+    name: str  # as people read it
+    kind: Kind  # what it is; ``rest`` are a block's norms and what else is in no group of the block
+    # Paths of its modules. A block's path stands for what no other part of the block has, and the empty path for what
+    # no other part of the model has.
     paths: tuple[str, ...]
-    block: int | None = None
+    block: int | None = None  # number of its block; None outside of the blocks
 
 
 @dataclass(frozen=True)
 class PartSize:
-    """What a part weighs.
+    """What a part weighs."""
 
-    Attributes:
-        bytes: Of its stored tensors, in the reference and in the candidate.
-        matrices: Numbers in the reference's matrices, which a quantizer may round, and their bytes.
-    """
-
-    bytes: tuple[int, int]
-    matrices: tuple[int, int]
+    bytes: tuple[int, int]  # of its stored tensors, in the reference and in the candidate
+    matrices: tuple[int, int]  # numbers in the reference's matrices, which a quantizer may round, and their bytes
 
 
 @dataclass(frozen=True)
