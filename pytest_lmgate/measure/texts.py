@@ -47,7 +47,7 @@ _KIND = "texts/3"
 
 @dataclass(frozen=True)
 class TextFunction:
-    """A system that is only a function from prompts to texts, which has no content to hash, so its texts are not kept."""
+    """A function from prompts to texts as a system; it has no content to hash, so its texts are not kept."""
 
     name: str  # for messages
     # Returns a text for each prompt. A prompt is a text, or for a chat a list of messages.
