@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_lmgate.errors import DataError, nearest
+from pytest_lmgate.settings.entries import DatasetSpec
 
 Row = Mapping[str, Any]
 Chat = tuple[tuple[str, str], ...]
@@ -24,57 +25,30 @@ class TextTask:
     rows: tuple[Row, ...]  # the rows themselves, for metrics that look at other columns
 
 
-def make_task(
-    rows: Sequence[Row],
-    *,
-    name: str,
-    template: str | None = None,
-    source: str | None = None,
-    messages: str | None = None,
-    references: Sequence[str],
-    examples: Sequence[Row] = (),
-    chat: bool = False,
-    system: str | None = None,
-) -> TextTask:
-    """Make each row's prompt by a template, or take it from a column.
+def make_task(rows: Sequence[Row], spec: DatasetSpec, *, name: str, examples: Sequence[Row] = ()) -> TextTask:
+    """Make the prompt and the references of each row by the dataset's entry.
 
-    Args:
-        rows: The dataset.
-        name: Its name, for messages.
-        template: Text with ``{column}`` fields; ``{{`` and ``}}`` are braces.
-        source: A column instead of a template; it may have any name.
-        messages: A column of whole chats instead of both.
-        references: Columns that hold references; a column may hold a text or a list of texts.
-        examples: Few-shot rows before each prompt, each followed by its first reference, with a blank line between two.
-        chat: Make messages for the model's chat template rather than text.
-        system: Text of a chat's system message; without `chat`, text before the examples.
-
-    Raises:
-        DataError: A row lacks a column, or holds something else than text in it.
+    Few-shot examples go before each prompt, each followed by its first reference, with a blank line between two.
     """
+    columns = [spec.references] if isinstance(spec.references, str) else spec.references or []
     shown = f"{name} (examples)"
 
     def ask(row: Row, where: str, index: int) -> str:
-        if template is not None:
-            return fill(template, row, where, index)
-        return bare(str(source), row, where, index, what="source")
+        if spec.prompt is not None:
+            return fill(spec.prompt, row, where, index)
+        return bare(str(spec.source), row, where, index, what="source")
 
-    shots = [
-        (ask(row, shown, index), _references(row, references, shown, index)[0]) for index, row in enumerate(examples)
-    ]
+    shots = [(ask(row, shown, index), _references(row, columns, shown, index)[0]) for index, row in enumerate(examples)]
     prompts: list[Prompt]
-    if messages is None:
+    if spec.messages is None:
         prompts = [
-            shown_after(shots, ask(row, name, index), chat=chat, system=system) for index, row in enumerate(rows)
+            shown_after(shots, ask(row, name, index), chat=spec.chat, system=spec.system)
+            for index, row in enumerate(rows)
         ]
     else:
-        prompts = [chat_in(row, messages, name, index) for index, row in enumerate(rows)]
-    return TextTask(
-        name,
-        tuple(prompts),
-        tuple(_references(row, references, name, index) for index, row in enumerate(rows)),
-        tuple(rows),
-    )
+        prompts = [chat_in(row, spec.messages, name, index) for index, row in enumerate(rows)]
+    references = tuple(_references(row, columns, name, index) for index, row in enumerate(rows))
+    return TextTask(name, tuple(prompts), references, tuple(rows))
 
 
 def shown_after(shots: Sequence[tuple[str, str]], prompt: str, *, chat: bool, system: str | None) -> Prompt:

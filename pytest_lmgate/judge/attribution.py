@@ -233,7 +233,7 @@ def _of_likelihoods(
     samples: tuple[Sample, Sample],
     cache: PlacesCache,
 ) -> Attribution:
-    from pytest_lmgate.measure.targets import targets_of
+    from pytest_lmgate.measure.targets import UNPLACED, targets_of
 
     here = targets_of(evaluator, what, cache)
     if here is None:
@@ -258,7 +258,7 @@ def _of_likelihoods(
         else:
             begins = "" if row is None else here.texts[row][:_BEGINS]
             passages.append(Passage(f"window {group}" if row is None else f"row {row}", len(targets), rise, begins))
-    return Attribution(passages=tuple(passages), notes=(here.unplaced,) if places is None else ())
+    return Attribution(passages=tuple(passages), notes=(UNPLACED,) if places is None else ())
 
 
 def _by_sums(here: Targets, candidate: Sample, reference: Sample, *, unit: str) -> Attribution:

@@ -8,7 +8,7 @@ have its own. How the numbers make an estimate is in `metrics.divergence`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +36,7 @@ from pytest_lmgate.measure.sources import DatasetRows
 from pytest_lmgate.measure.texts import prompt_encoder, written_rows
 from pytest_lmgate.metrics.divergence import SampledStatistics, WrittenStatistics
 from pytest_lmgate.metrics.score import Score, make_score
+from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.requests import DivergenceRequest, GenerationSettings, SelfDivergenceRequest, Signature
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
 from pytest_lmgate.windows.requests import Requests, window_requests
@@ -197,15 +198,8 @@ class SampledDivergences(TargetMeasurement[SampledStatistics]):
                 f"a text that is {longest:,} tokens long with its prompt: lower max_new_tokens, or shorten the prompts"
             )
         found = score(context.runner(model), requests, context.job(model.name, name, model.batch_size))
-        return SampledStatistics(
-            nll_p=texts.nll_q,
-            nll_q=found.nll,
-            window_targets=texts.window_targets,
-            window_document=texts.window_document,
-            running_text=texts.running_text,
-            row_targets=texts.row_targets,
-            targets=texts.targets,
-        )
+        layout = {each.name: getattr(texts, each.name) for each in fields(TargetLayout)}
+        return SampledStatistics(nll_p=texts.nll_q, nll_q=found.nll, **layout)
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return self.written.tokens(tokenizer)

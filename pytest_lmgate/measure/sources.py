@@ -219,17 +219,7 @@ class DatasetRows:
                 f"dataset {self.name!r}: set references: COLUMN (or a list of them) to compare texts with, and prompt: "
                 "TEMPLATE with {column} fields, source: COLUMN or messages: COLUMN"
             )
-        return make_task(
-            self.rows,
-            name=self.name,
-            template=spec.prompt,
-            source=spec.source,
-            messages=spec.messages,
-            references=[spec.references] if isinstance(spec.references, str) else spec.references,
-            examples=self.examples,
-            chat=spec.chat,
-            system=spec.system,
-        )
+        return make_task(self.rows, spec, name=self.name, examples=self.examples)
 
     @cached_property
     def questions(self) -> tuple[Question, ...]:
@@ -241,19 +231,7 @@ class DatasetRows:
                 "holds a list, or a list of columns) and answer: (the column of the right one); or question: and "
                 "target: (the text that follows)"
             )
-        return make_questions(
-            self.rows,
-            name=self.name,
-            question=spec.question,
-            messages=spec.messages,
-            choices=[spec.choices] if isinstance(spec.choices, str) else spec.choices or (),
-            answer=spec.answer,
-            target=spec.target,
-            examples=self.examples,
-            delimiter=spec.between,
-            chat=spec.chat,
-            system=spec.system,
-        )
+        return make_questions(self.rows, spec, name=self.name, examples=self.examples)
 
 
 def mappings(rows: Iterable[Any], name: str) -> tuple[Mapping[str, Any], ...]:

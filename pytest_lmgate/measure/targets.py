@@ -27,7 +27,7 @@ from pytest_lmgate.windows.tokens import TokenizerFacts
 OfCorpus = CausalLikelihoods | MaskedLikelihoods | Divergences
 PlacesCache = dict[tuple[str, str, str], TargetPlaces]
 
-_NO_TOKENIZER = "neither engine gives its tokenizer without loading the model, so its tokens are unknown"
+UNPLACED = "neither engine gives its tokenizer without loading the model, so its tokens are unknown"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Targets:
     loss: Floats  # nats of each target: its NLL, or the divergence there; shape ``[targets]``
     rows: Sequence[int]  # row number in the dataset of each of the layout's rows
     texts: Sequence[str]  # text of each row of the dataset
-    unplaced: str  # why `places` is None, if so
     _places: Callable[[], TargetPlaces | None]
 
     @cached_property
@@ -114,7 +113,7 @@ def _made(
             cache[key] = found
         return cache.get(key)
 
-    return Targets(statistics, _loss(measurement, statistics), rows, texts, _NO_TOKENIZER, placed)
+    return Targets(statistics, _loss(measurement, statistics), rows, texts, placed)
 
 
 def _loss(measurement: Measurement[Any], statistics: Any) -> Floats:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 
 from pytest_lmgate.data.prompts import Prompt, bare, cell, chat_in, fill, shown_after
 from pytest_lmgate.errors import DataError, ModelError
+from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import repeats
 from pytest_lmgate.windows.tokens import Framing, Streams, TokenizerFacts, rendered_chat
@@ -58,50 +58,22 @@ class Question:
 
 
 def make_questions(
-    rows: Sequence[Row],
-    *,
-    name: str,
-    question: str | None = None,
-    messages: str | None = None,
-    choices: Sequence[str] = (),
-    answer: str | None = None,
-    target: str | None = None,
-    examples: Sequence[Row] = (),
-    delimiter: str = " ",
-    chat: bool = False,
-    system: str | None = None,
+    rows: Sequence[Row], spec: DatasetSpec, *, name: str, examples: Sequence[Row] = ()
 ) -> tuple[Question, ...]:
-    """Read questions from rows, and show examples with their right choice before each.
+    """Read questions from rows by the dataset's entry, and show examples with their right choice before each.
 
-    Args:
-        rows: The dataset.
-        name: Its name, for messages.
-        question: A column, or a template with ``{column}`` fields. With `target` and `answer`, a column that holds a
-            list of questions, one for each choice.
-        messages: A column of whole chats instead of a question.
-        choices: One column that holds a list, or the columns that hold one choice each. With `target`, the texts whose
-            lengths ``acc_norm`` counts; by default those are the questions.
-        answer: Column of the right choice: its index from 0, or its text. If a text could be either (CSV has no
-            numbers), the column's other rows decide. A list means that each of its choices is right.
-        target: A column or a template: what follows the question, or each of the questions, instead of a choice.
-        examples: Few-shot rows.
-        delimiter: Text between an example's question and its choice; in a chat each has its own turn.
-        chat: Make messages for the model's chat template rather than text.
-        system: Text of a chat's system message; without `chat`, text before the examples.
-
-    Raises:
-        DataError: A column is missing, there are fewer than two choices or two equal ones, or the answer is none of
-            them, or ambiguous.
+    An answer is an index from 0 or a text; if a text could be either (CSV has no numbers), the column's other rows
+    decide. A list means that each of its choices is right.
     """
-    read = partial(_read_rows, question=question, messages=messages, choices=choices, answer=answer, target=target)
     shots = []
-    for asked, offered, right, follows in read(examples, f"{name} (examples)"):
+    for asked, offered, right, follows in _read_rows(examples, spec, f"{name} (examples)"):
         shown = offered[right[0]] if follows is None else follows
-        shots.append((str(asked[right[0] if len(asked) > 1 else 0]), shown if chat else delimiter + shown))
+        shots.append((str(asked[right[0] if len(asked) > 1 else 0]), shown if spec.chat else spec.between + shown))
     found = []
-    for asked, offered, right, follows in read(rows, name):
+    for asked, offered, right, follows in _read_rows(rows, spec, name):
         prompts = tuple(
-            shown_after(shots, each, chat=chat, system=system) if isinstance(each, str) else each for each in asked
+            shown_after(shots, each, chat=spec.chat, system=spec.system) if isinstance(each, str) else each
+            for each in asked
         )
         found.append(Question(prompts, offered, right, follows))
     return tuple(found)
@@ -110,17 +82,10 @@ def make_questions(
 _Read = tuple[tuple[Prompt, ...], tuple[str, ...], tuple[int, ...], str | None]
 
 
-def _read_rows(
-    rows: Sequence[Row],
-    name: str,
-    *,
-    question: str | None,
-    messages: str | None,
-    choices: Sequence[str],
-    answer: str | None,
-    target: str | None,
-) -> list[_Read]:
+def _read_rows(rows: Sequence[Row], spec: DatasetSpec, name: str) -> list[_Read]:
     """Return each row's questions, its choices, the indexes of the right ones, and its target."""
+    question, messages, answer, target = spec.question, spec.messages, spec.answer, spec.target
+    choices = [spec.choices] if isinstance(spec.choices, str) else spec.choices or ()
     follows = [None if target is None else _text(row, index, name, target, "target") for index, row in enumerate(rows)]
     if "" in follows:
         raise DataError(f"dataset {name!r}: row {follows.index('')}: target: expected a text, got an empty one")

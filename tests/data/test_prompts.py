@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 
 from pytest_lmgate.data.prompts import TextTask, fill, make_task
 from pytest_lmgate.errors import DataError
+from pytest_lmgate.settings.entries import DatasetSpec
 
 ROWS = ({"q": "one?", "a": "1", "n": 3}, {"q": "two?", "a": ["2", "zwei"], "n": 4.5})
 
 
 def task(rows: Any = ROWS, template: str | None = "{q}", references: Any = ("a",), **how: Any) -> TextTask:
-    return make_task(rows, name="quiz", template=template, references=references, **how)
+    examples = how.pop("examples", ())
+    spec = DatasetSpec(path="quiz.jsonl", prompt=template, references=list(references), **how)
+    return make_task(rows, spec, name="quiz", examples=examples)
 
 
 @pytest.mark.parametrize("column", ["src:ko", "src!r", "{src}", "{", "}", "a.b[0]"])

@@ -17,6 +17,7 @@ from pytest_lmgate.engines.transformers.loading import load_checkpoint, tokenize
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
+from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.windows.choices import make_questions, plan_choices
 from tests.conftest import SHARED
 from tests.end_to_end.projects import environment as plain_environment
@@ -249,7 +250,8 @@ def _log_likelihoods(folder: Path, rows: list[dict[str, Any]]) -> list[float]:
         checkpoint, tokenizer_folder=folder, adapter_folder=None, load={}, dtype="float32", device="cpu",
         trust_remote_code=False, pickle_weights=False,
     )  # fmt: skip
-    questions = make_questions(rows, name="quiz", question="q", choices=["c"], answer="a")
+    spec = DatasetSpec(path="quiz.jsonl", question="q", choices="c", answer="a")
+    questions = make_questions(rows, spec, name="quiz")
     streams, plan = plan_choices(
         questions,
         tokenizer_facts(loaded.tokenizer),

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_lmgate.data.prompts import Prompt
 from pytest_lmgate.errors import DataError, ModelError
+from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.windows.choices import Question, make_questions, plan_choices
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
@@ -151,7 +152,9 @@ def test_choices_that_are_the_same_tokens_are_an_error() -> None:
 def questions(
     rows: Any, question: str = "q", choices: Any = ("c",), answer: str = "a", **shown: Any
 ) -> tuple[Question, ...]:
-    return make_questions(rows, name="quiz", question=question, choices=choices, answer=answer, **shown)
+    examples = shown.pop("examples", ())
+    spec = DatasetSpec(path="quiz.jsonl", question=question, choices=list(choices), answer=answer, **shown)
+    return make_questions(rows, spec, name="quiz", examples=examples)
 
 
 def test_examples_are_shown_with_their_right_choice() -> None:
