@@ -239,7 +239,7 @@ def _data(found: Fix, names: list[str], label: str, made: dict[str, Any] | None)
         "dataset": names[2],
         "gate": label,
         "metric": found.limit.metric,
-        "rows": {"search": found.rows[0], "proof": found.rows[1]},
+        "rows": {"search": found.rows[0], "proof": found.rows[1], "unit": found.unit},
         "bytes": found.size,
         "budget": found.budget,
         "groups": [{"group": each.part.name, "kl": each.cost, "extra_bytes": each.extra} for each in found.groups],

@@ -189,7 +189,8 @@ class Fix:
         tried: The candidate, then each set that was measured, in order.
         chosen: The set with the fewest extra bytes that passes on the search's half; None if the candidate passes.
         proof: The chosen set on the other half; None if it is beyond the budget.
-        rows: Of the search's half and of the proof's; windows, of a text without rows.
+        rows: That the search read, and of the proof's half.
+        unit: What is counted: ``row``, or ``window`` of a text without rows.
         linear: Paths of the modules to keep that are the reference's, and of those that both models have alike.
         second: Paths of the same modules that are not the reference's, but rounded by the second config.
         floor: All groups kept as in a model other than the reference, on the search's half.
@@ -208,6 +209,7 @@ class Fix:
     second: tuple[str, ...] = ()
     floor: Judged | None = None
     tensor_types: tuple[str, ...] = ()
+    unit: str = "row"
 
     @property
     def is_within_budget(self) -> bool:
@@ -265,11 +267,22 @@ def fix(
     request = DivergenceRequest(reference, limit.protocol)
     text = beginning(text, tokenizer)
     search, proof = split(text, by_document=limit.protocol.rules.by_document, seed=seed)
-    rows = (
-        _rows(search, Divergences("compare", q, search, request, p), tokenizer, p.name),
-        _rows(proof, Divergences("compare", q, proof, request, p), tokenizer, p.name),
-    )
+    unit = "window" if any(half.is_one_text or len(half.rows) < 2 for half in (search, proof)) else "row"
+
+    def count(half: Corpus) -> int:
+        if unit == "row" or not half.documents:
+            return len(half.documents)
+        windowing = Divergences("compare", q, half, request, p).windowing
+        return len(planned_windows(half, windowing, tokenizer, p.name)[1].targets)
+
+    least, words = (LEAST_ROWS, "rows") if unit == "row" else (MIN_BLOCKS, "windows of a text without rows")
+    if (fewest := min(count(search), count(proof))) < least:
+        raise DataError(
+            f"dataset {text.name!r}: expected at least {2 * least} {words} to search on one half and prove on the "
+            f"other, got {fewest} in one half"
+        )
     search = shortened(search, int(tokens * characters_per_token(search, tokenizer)))
+    rows = count(search), count(proof)
     hybrids: Hybrids | GgufHybrids
     k, pair, original = (better[0], (runners[2], runners[1]), (p, runners[0])) if better else (p, runners, None)
     if engine == "transformers":
@@ -289,16 +302,25 @@ def fix(
     whole = measured(q)
     floor = replace(whole, kl=np.zeros_like(whole.kl), nll_q=whole.nll_p) if keep is None else measured(k)
     first = Tried((), 0, float(whole.kl.mean()), limit.judge(whole, floor))
-    is_below = first.judged.value.mean <= first.judged.limit
-    if is_below and first.judged.outcome != "pass" and not limit.by_value:
-        first = replace(first, judged=limit.judge(measured(q, text)))  # as the gate does, on all rows
-    if first.judged.outcome == "pass" or (limit.by_value and is_below):
-        return Fix(limit, hybrids.size().bytes[1], None, (), (first,), None, None, rows)
+    if not math.isfinite(first.judged.upper):
+        raise DataError(
+            f"dataset {text.name!r}: --tokens {tokens} reads too few {unit}s for a bound: expected more tokens"
+        )
+    if first.judged.outcome != "fail":  # the gate reads all rows
+        judged = limit.judge(measured(q, text))
+        passes = judged.value.mean <= judged.limit if limit.by_value else judged.outcome == "pass"
+        if passes:
+            read = count(text), 0
+            return Fix(
+                limit, hybrids.size().bytes[1], None, (), (replace(first, judged=judged),), None, None, read, unit=unit
+            )
+        if first.judged.outcome == "pass":
+            first = replace(first, judged=replace(judged, used=first.judged.used))
     most = limit.judge(floor)
     if most.outcome != "pass":
         raise ModelError(
             f"even {k.name!r} does not pass: {limit.shown(most.value.mean)}, at most {limit.shown(most.upper)} on "
-            f"{rows[0]} searched rows, and the limit is {limit.shown(most.limit)}; no groups kept as in it can help "
+            f"{rows[0]} searched {unit}s, and the limit is {limit.shown(most.limit)}; no groups kept as in it can help "
             f"{q.name!r}: expected a model of higher precision, more rows or a higher limit"
         )
     extra, size = _extra_bytes(hybrids, q, k, bits, keep_bits)
@@ -316,7 +338,9 @@ def fix(
 
     tried = search_sets(np.array(costs), np.array(extra), first, attempt)
     chosen = min((each for each in tried if each.judged.outcome == "pass"), key=lambda each: (each.extra, each.kl))
-    found = Fix(limit, size, budget, groups, tuple(tried), chosen, None, rows, floor=None if keep is None else most)
+    found = Fix(
+        limit, size, budget, groups, tuple(tried), chosen, None, rows, floor=None if keep is None else most, unit=unit
+    )
     if not found.is_within_budget:
         return found
     kept = [hybrids.parts[index] for index in chosen.kept]
@@ -450,20 +474,6 @@ def split(corpus: Corpus, *, by_document: bool, seed: int) -> tuple[Corpus, Corp
         middle = max(rows[0].rfind(" ", 0, len(rows[0]) // 2), 0)
         halves = [(rows[0][:middle],), (rows[0][middle:],)]
     return replace(corpus, rows=halves[0], tags={}), replace(corpus, rows=halves[1], tags={})
-
-
-def _rows(half: Corpus, measurement: Divergences, tokenizer: Any, model: str) -> int:
-    """Count the rows of a half, or the windows of a text without rows; refuse too few."""
-    count, least, unit = len(half.documents), LEAST_ROWS, "rows"
-    if half.is_one_text or len(half.rows) < 2:
-        _, plan = planned_windows(half, measurement.windowing, tokenizer, model) if count else (None, None)
-        count, least, unit = 0 if plan is None else len(plan.targets), MIN_BLOCKS, "windows of a text without rows"
-    if count < least:
-        raise DataError(
-            f"dataset {half.name!r}: expected at least {2 * least} {unit} to search on one half and prove on the "
-            f"other, got {count} in one half"
-        )
-    return count
 
 
 def _extra_bytes(

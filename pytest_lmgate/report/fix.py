@@ -31,14 +31,13 @@ class FixReport:
 
     @property
     def searched(self) -> str:
-        search, proof = (counted(count, "row") for count in self.found.rows)
-        first = self.found.tried[0].judged
-        floor = self.found.floor
-        return (
-            f"searched {search} ({first.value.n:,} tokens), kept {proof} for the proof; "
-            f"the limit is {self.found.limit.shown(first.limit)}"
-            f"{'' if floor is None else f'; all groups as in {self.kept_as}: {self._words(floor)}'}"
-        )
+        found, judged = self.found, self.found.tried[-1].judged
+        search, proof = (counted(count, found.unit) for count in found.rows)
+        tokens, limits = f"{judged.value.n:,} tokens", f"the limit is {found.limit.shown(judged.limit)}"
+        if found.chosen is None:
+            return f"read {search} ({tokens}); {limits}"
+        floor = "" if found.floor is None else f"; all groups as in {self.kept_as}: {self._words(found.floor)}"
+        return f"searched {search} ({tokens}), kept {proof} for the proof; {limits}{floor}"
 
     header = ("extra bytes", "groups", "KL", "at most", "")
 
@@ -86,19 +85,20 @@ class FixReport:
         found, proof = self.found, self.found.proof
         if proof is None:
             return []
-        limit = self.found.limit.shown(
-            proof.limit
-        )  # a tolerance that is no percentage depends on the reference's value
-        there = "" if limit == self.found.limit.shown(found.tried[0].judged.limit) else f"; the limit is {limit} there"
-        verdict = f"{proof.outcome.upper()} on {counted(found.rows[1], 'other row')}: {self._words(proof)}{there}."
-        if proof.outcome != "inconclusive":
+        # A tolerance that is no percentage depends on the reference's value.
+        limit, searched = (found.limit.shown(each.limit) for each in (proof, found.tried[-1].judged))
+        there = "" if limit == searched else f"; the limit is {limit} there"
+        verdict = (
+            f"{proof.outcome.upper()} on {counted(found.rows[1], f'other {found.unit}')}: {self._words(proof)}{there}."
+        )
+        if proof.outcome != "inconclusive" or not math.isfinite(proof.upper):
             return [verdict]
         if proof.needed is None:
-            return [verdict, "No number of rows like these would settle it: the value is at the limit."]
-        rows = math.ceil(found.rows[1] * proof.needed / proof.value.n)
+            return [verdict, f"No number of {found.unit}s like these would settle it: the value is at the limit."]
+        needed = math.ceil(found.rows[1] * proof.needed / proof.value.n)
         return [
             verdict,
-            f"About {rows:,} rows for the proof would settle it, twice as many in all, or a larger margin.",
+            f"About {needed:,} {found.unit}s for the proof would settle it, twice as many in all, or a larger margin.",
         ]
 
     def lines(self) -> list[str]:
@@ -123,7 +123,7 @@ class FixReport:
 
     def picture(self) -> dict[str, Any] | None:
         """Return extra bytes against the gate's value as paths, 100 units large; None if they are too far apart."""
-        found, limit = self.found, self.found.tried[0].judged.limit
+        found, limit = self.found, self.found.tried[-1].judged.limit
         judged = [each.judged for each in found.tried] + ([found.proof] if found.proof else [])
         shares = [0.0, *(100 * each.extra / found.size for each in found.tried)]
         width = (max(shares) - min(shares)) or 1.0
@@ -169,7 +169,7 @@ class FixReport:
 
     def _axis(self, numbers: Sequence[float]) -> tuple[Axis | None, bool]:
         """Return the upward axis, and whether it is logarithmic."""
-        metric, limit = self.found.limit.metric, self.found.limit.number(self.found.tried[0].judged.limit)
+        metric, limit = self.found.limit.metric, self.found.limit.number(self.found.tried[-1].judged.limit)
         low, high = max(min(numbers), limit / 100), max(numbers)
         if metric == "ppl ratio":
             return Axis.over(numbers, most=5, form="+", unit="%"), False
@@ -185,7 +185,7 @@ class FixReport:
     def _words(self, judged: Judged) -> str:
         value = self.found.limit.shown(judged.value.mean)
         if not math.isfinite(judged.upper):
-            return f"{value}, with too few rows for a bound"
+            return f"{value}, with too few {self.found.unit}s for a bound"
         return f"{value}, at most {self.found.limit.shown(judged.upper)} at {100 * self.found.limit.confidence:g}%"
 
     def _share(self, extra: int, decimals: int) -> str:

@@ -55,13 +55,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_tokenizer().save_pretrained(folder / name)
     rows = [{"text": text(12, seed)} for seed in range(160)]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "one.txt").write_text(" ".join(row["text"] for row in rows))
     (folder / "few.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[:12]))
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "lmgate.yaml").write_text(
         """
         models: {float: {path: float}, int8: {path: int8}, damaged: {path: damaged}, rough: {path: rough},
           short: {path: short}}
-        datasets: {rows: {path: rows.jsonl}, few: {path: few.jsonl}}
+        datasets: {rows: {path: rows.jsonl}, few: {path: few.jsonl}, one: {path: one.txt}}
         gates:
           - kl_max: {model: damaged, reference: float, dataset: rows, limit: 0.002, protocol: document}
           - no_regression:
@@ -233,6 +234,36 @@ def test_a_gate_that_passes_already_needs_no_fix(folder: Path) -> None:
     assert len(done.stdout.splitlines()) == 4
 
 
+def test_a_gate_that_half_of_the_rows_pass_and_all_of_them_do_not_is_fixed(folder: Path) -> None:
+    measure = [*command()[:-1], "measure", "kl", "damaged", "rows", "--reference", "float", "--protocol", "document"]
+    measured = subprocess.run([*measure, "--json"], cwd=folder, env=environment(), capture_output=True, text=True)
+    whole = json.loads(measured.stdout)["measurements"][0]["value"]
+    halves = {seed: found(folder, *KL, "--seed", str(seed))["sets"][0]["kl"] for seed in range(4)}
+    seed = min(halves, key=halves.__getitem__)
+    assert halves[seed] < whole
+    gate = {"model": "damaged", "dataset": "rows", "reference": "float", "protocol": "document"}
+    gate["limit"] = (halves[seed] + whole) / 2
+    settings = {**yaml.safe_load((folder / "lmgate.yaml").read_text()), "gates": [{"kl_max": gate}]}
+    (folder / "between.yaml").write_text(yaml.safe_dump(settings))
+    arguments = ("damaged", "rows", "--against", "float", "--bits", "8", "--seed", str(seed))
+    facts = found(folder, *arguments, "--config", "between.yaml")
+    assert not facts["passes_already"]
+    assert len(facts["chosen"]["kept"]) > 0
+    gate["limit"] = whole * 1.0001
+    (folder / "between.yaml").write_text(yaml.safe_dump(settings))
+    facts = found(folder, *arguments, "--config", "between.yaml")
+    assert facts["passes_already"]
+    assert facts["rows"] == {"search": 160, "proof": 0, "unit": "row"}
+
+
+def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Path) -> None:
+    facts = found(folder, *KL, "--tokens", "200")
+    assert 1 < facts["rows"]["search"] < 20 <= facts["rows"]["proof"]
+    said = run(folder, "damaged", "one", "--against", "float", "--kl", "0.002", "--bits", "8").stdout
+    assert re.search(r"^searched \d+ windows \(", said, re.M)
+    assert re.search(r"^PASS on \d+ other windows: ", said, re.M)
+
+
 def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, tmp_path: Path) -> None:
     measure = [*command()[:-1], "measure", "ppl", "float", "rows", "--protocol", "document", "--json"]
     measured = subprocess.run(measure, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
@@ -253,6 +284,7 @@ def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, 
         (("damaged", "rows", "--against", "short"), 3, "have different blocks: 5 in model.layers and 3"),
         ((*KL, "--budget", "0%"), 2, "expected a percentage above 0 such as +5%, got '0%'"),
         ((*KL, "--budget", "none"), 2, "expected a percentage above 0 such as +5%, got 'none'"),
+        ((*KL, "--tokens", "2"), 3, "dataset 'rows': --tokens 2 reads too few rows for a bound: expected more tokens"),
         ((*KL, "--gate", "kl_max[x]"), 3, "no gate is called 'kl_max[x]'"),
         (("damaged", "rows", "--against", "float", "--kl", "nan"), 2, "--kl: expected a finite number above 0"),
         (("float", "rows", "--against", "float", "--kl", "0.1"), 3, "have the same weights"),
