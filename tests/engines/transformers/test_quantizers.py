@@ -1,6 +1,7 @@
 """A real quantizer, bitsandbytes on a processor, from what `load:` of lmgate.yaml can say."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,20 @@ from pytest_lmgate.engines.transformers.head import Scorer, prove_head
 from pytest_lmgate.engines.transformers.hybrids import Hybrids
 from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, quiet
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.judge.fix import Limit, fix, split
+from pytest_lmgate.measure.divergence import Divergences
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.session import Options
 from tests.engines.transformers.measuring import measure_nll
-from tests.models.zoo import build, documents, naive_nll, sliding, word_tokenizer
+from tests.models.zoo import build, documents, naive_nll, sliding, word_tokenizer, words
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
 
 NF4 = "{load_in_4bit: true, bnb_4bit_quant_type: nf4}"
 INT8 = "{load_in_8bit: true, llm_int8_threshold: 0.0}"
+DOCUMENT = Protocol("document")
 NF4_HEAD_TOO = "{load_in_4bit: true, bnb_4bit_quant_type: nf4, llm_int8_skip_modules: [none]}"
 
 
@@ -131,3 +139,44 @@ def test_layers_of_the_recipe_of_lmgate_fix_are_left_alone_and_the_model_is_the_
         assert not torch.equal(real.model(ids).logits, quantized.model(ids).logits)
     sizes = [hybrids.size(part) for part in kept]
     assert all(each.bytes[0] > 4 * each.bytes[1] for each in sizes)  # 32 bits in place of 4, and scales
+
+
+@pytest.mark.parametrize("config", [NF4, INT8], ids=["nf4", "int8"])
+def test_a_model_that_bitsandbytes_makes_by_the_recipe_has_the_kl_and_the_verdict_that_were_promised(
+    folder: Path, tmp_path: Path, config: str
+) -> None:
+    drawn = random.Random(1)
+    rows = [" ".join(drawn.choices(words(), k=drawn.randint(8, 24))) for _ in range(100)]
+    load: dict[str, Any] = {"quantization_config": yaml.safe_load(config)}
+
+    def evaluator(**models: Any) -> Evaluator:
+        named = {name: {"path": str(folder), "load": load} for name, load in models.items()}
+        (tmp_path / "lmgate.yaml").write_text(json.dumps({"models": {"float": {"path": str(folder)}, **named}}))
+        return Evaluator(load_project(tmp_path), Options(cache=tmp_path / "cache"))
+
+    first = evaluator(quantized=load)
+    arguments: dict[str, Any] = {"budget": None, "tokens": 10**6}
+    whole = fix(first, "quantized", "float", rows, limit=Limit("kl", 1e3, 0.95, DOCUMENT), **arguments).tried[0].kl
+    limit = Limit("kl", 0.6 * whole, 0.95, DOCUMENT)
+    found = fix(first, "quantized", "float", rows, limit=limit, **arguments)
+    assert found.proof is not None
+    assert found.chosen is not None
+    assert 0 < len(found.chosen.kept) < len(found.groups)
+
+    load["quantization_config"]["llm_int8_skip_modules"] = list(found.linear)
+    second = evaluator(made=load)
+    made, original = second.resolver.model("made"), second.resolver.model("float")
+    text = second.resolver.corpus(rows)
+    (_, proof) = split(text, by_document=True, seed=0)
+    judged, on_all = (
+        limit.judge(
+            second.measurements.once(
+                lambda corpus=corpus: Divergences(
+                    "compare", made, corpus, DivergenceRequest("float", DOCUMENT), original
+                )
+            ).statistics
+        )
+        for corpus in (proof, text)
+    )
+    assert judged.value.mean == pytest.approx(found.proof.value.mean, rel=1e-4)
+    assert judged.outcome == on_all.outcome == found.proof.outcome == "pass"
