@@ -145,6 +145,7 @@ _BAD = {
     "a body of other bytes": _sealed(bytes(range(256))),
     "a header that is no mapping": _sealed((2).to_bytes(8, "little") + b"[]"),
     "metadata that is no mapping": _sealed((19).to_bytes(8, "little") + b'{"__metadata__": 1}'),
+    "a header that is too deep": _sealed((100_000).to_bytes(8, "little") + b"[" * 100_000),
     "a length beyond the end": _sealed((2**63).to_bytes(8, "little") + b"{}"),
 }
 
@@ -239,17 +240,17 @@ def test_an_entry_that_cannot_be_read_is_measured_again_and_said(cache: _Cache) 
     assert warning.endswith("); measuring again")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without named pipes")
-def test_a_pipe_in_the_place_of_an_entry_holds_nobody_up(cache: _Cache) -> None:
+@pytest.mark.parametrize("replace", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_pipe_a_folder_or_a_device_in_the_place_of_an_entry_holds_nobody_up(
+    cache: _Cache, replace: Callable[[Path], object]
+) -> None:
     file = cache.file(".lmgate")
     file.parent.mkdir(parents=True)
-    os.mkfifo(file)
-    cache.store.put(FINGERPRINT, ENTRY)
-    assert cache.store.get(FINGERPRINT) is not None
-    file.unlink()
-    os.mkfifo(file)
+    replace(file)
     assert cache.store.get(FINGERPRINT) is None
     assert "not a file; set aside" in cache.warnings[0]
+    cache.store.put(FINGERPRINT, ENTRY)
+    assert cache.store.get(FINGERPRINT) is not None
 
 
 # Two processes: each measures only what it does not find once it holds the lock.

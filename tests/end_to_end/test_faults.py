@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.cache.files import write_sealed
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, FACES, GATE, Project, finished, wait_for
 
 # 25 windows, 4 at a time; what each batch gave is kept at once, and a file says how many targets were known before.
@@ -99,23 +98,6 @@ def test_entries_that_cannot_be_trusted_are_set_aside_warned_of_and_measured_aga
     # The second run is as if nothing had happened.
     measured.run("-W", "error").expect(0, passed=1).is_silent_on("trusted")
     assert len(measured.measured) == 3
-
-
-def test_a_pipe_a_device_a_folder_or_deep_json_in_the_place_of_an_entry_is_set_aside(measured: Project) -> None:
-    measured.write(test_scores=ALL_THREE)
-    header = b'{"__metadata__": ' + b"[" * 100_000
-    deep = len(header).to_bytes(8, "little") + header
-    device = Path("/dev/zero")
-    ways = (os.mkfifo, lambda path: path.symlink_to(device), Path.mkdir, lambda path: write_sealed(path, deep))
-    for entries in (ways[:3], ways[3:]):
-        for entry, replace in zip(measured.entries, entries, strict=False):
-            entry.unlink()
-            replace(entry)
-        outcome = measured.with_torch.run().expect(0, passed=1).is_silent_on("INTERNALERROR", "cannot be set aside")
-        assert outcome.out.count("a cache entry cannot be trusted") >= len(entries)
-        assert all(entry.is_file() for entry in measured.entries)
-        shutil.rmtree(measured.cache / "set-aside")
-    measured.run("-W", "error").expect(0, passed=1)
 
 
 def test_under_w_error_a_damaged_entry_is_an_error_once_and_the_measurement_is_kept(measured: Project) -> None:
