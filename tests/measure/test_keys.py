@@ -1,4 +1,7 @@
-"""No key of a dataset or a model is accepted and unused: it is an error, or it changes what is measured or judged."""
+"""No key of a dataset or a model and no argument of a gate is accepted and unused.
+
+It is an error, or it changes what is measured or judged.
+"""
 
 import shutil
 from collections.abc import Mapping
@@ -12,11 +15,13 @@ from pytest_lmgate.engines.registry import BACKENDS
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import tags_of
-from pytest_lmgate.settings.decoding import parse_fixture_call
+from pytest_lmgate.settings.decoding import REQUESTS, TEXTS, flat_fields, parse_fixture_call
 from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, ProjectSpec, Sample
 from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.metrics import FIXTURES
+from pytest_lmgate.settings.requests import PROTOCOL_RULES
 from pytest_lmgate.settings.session import Options
-from tests.end_to_end.writers import models_that_write
+from tests.end_to_end.writers import CONTEXT, models_that_write
 
 ROWS = """\
 {"text": "one two", "own": "two three", "start": "one", "options": ["two", "six"], "label": 0, "right": 1, "kind": "a"}
@@ -84,6 +89,7 @@ ERRORS = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
     files = {"text.txt": "one two\nthree four\n", "rows.jsonl": ROWS, "more.jsonl": ROWS.replace("seven", "five")}
+    files["long.jsonl"] = 2 * f'{{"text": "{"one two six " * CONTEXT}"}}\n'
     for file, text in files.items():
         (folder / file).write_text(text)
     return folder
@@ -99,7 +105,8 @@ def session(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Evaluator:
 
 def _project(folder: Path, base: Path) -> Project:
     made = models_that_write(base)
-    models = {name: ModelSpec(path=str(made / name)) for name in ("counter", "even", "masked", "translator")}
+    names = ("counter", "even", "backward", "masked", "translator")
+    models = {name: ModelSpec(path=str(made / name)) for name in names}
     return Project(folder, folder / "lmgate.yaml", ProjectSpec(models=models))
 
 
@@ -217,3 +224,92 @@ def test_no_key_of_a_model_is_accepted_and_unused(models: Path, engine: str, key
     # The variable that `key` names is looked up, and is not set.
     assert (after is None) == (key in refused or key == "key")
     assert after is None or after != _described(models, {**plain, "backend": engine})
+
+
+SAMPLING = {"seed": 1, "temperature": 0.5}
+# A gate of each kind of measurement: its fixture, models, the keys of its dataset, and its arguments.
+GATES: dict[str, tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
+    **{
+        protocol: ("ppl_of", ("counter",), {"path": "long.jsonl"}, {"protocol": protocol, "max_length": 6})
+        for protocol in PROTOCOL_RULES
+    },
+    "divergence": ("kl_of", ("counter", "even"), {"path": "long.jsonl"}, {}),
+    "sampled": (*USES["divergence"], {"estimator": "sampled"}),
+    "self": ("self_kl_of", ("counter",), {"path": "rows.jsonl"}, {"max_new_tokens": 2}),
+    "masked": (*USES["masked"], {"max_length": 6}),
+    "texts": (*USES["texts"], {"max_new_tokens": 2}),
+    "choices": (*USES["choices"], {"max_length": 6}),
+    "targets": ("accuracy_of", ("counter",), {"path": "rows.jsonl", "question": "text", "target": "own"}, {}),
+    "pairs": (*USES["pairs"], {}),
+}
+# Every field of the requests with another value than its default, and than those above.
+ARGUMENTS: dict[str, Any] = {
+    "protocol": "lm-eval", "max_length": 5, "stride": 2, "unit": "byte", "average": "window",
+    "allow_beyond_context": True, "add_bos_token": True, "statistic": "median", "estimator": "sampled",
+    "reference": "backward", "variant": "acc_norm", "max_new_tokens": 3, "num_beams": 2, "stop": ["six"], "seed": 2,
+    "temperature": 0.7, "top_p": 0.6, "top_k": 3, "truncate": "left", "repeats": 2,
+}  # fmt: skip
+# The value where a gate above has that one.
+OTHERWISE = {("lm-eval", "protocol"): "document", ("gptq", "average"): "token", ("sampled", "estimator"): "exact"}
+# What an argument cannot do without.
+NEEDS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("seed", "temperature", "top_p", "top_k", "repeats"), SAMPLING),
+    "allow_beyond_context": {"max_length": CONTEXT + 1},
+}
+# Another number of the same measurement.
+VIEWS = {"unit", "average", "statistic", "variant"}
+# Arguments that a gate's record has, and that are an error there.
+REFUSED: dict[str, set[str]] = {
+    "disjoint": {"stride", "add_bos_token"},
+    "sliding": {"add_bos_token"},
+    **{each: {"stride", "unit", "average", "add_bos_token"} for each in ("bos-chunks", "gptq", "llama.cpp")},
+    "lm-eval": {"stride", "average"},
+    "document": {"add_bos_token"},
+    "divergence": {"max_new_tokens", "add_bos_token"},
+    "sampled": {"protocol", "max_length", "stride", "allow_beyond_context", "add_bos_token", "statistic"},
+    "targets": {"variant"},
+    "pairs": {"protocol", "max_length", "stride", "average", "allow_beyond_context", "add_bos_token"},
+}
+
+
+def _arguments(fixture: str) -> list[str]:
+    """Name the arguments of a fixture that say how it measures."""
+    row = FIXTURES[fixture]
+    fields = [field.encode_name for field, _ in flat_fields(REQUESTS[row.measures])]
+    return [each for each in fields if each not in TEXTS and each not in dict(row.fixed)]
+
+
+def _scored(session: Evaluator, gate: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Measure, and return the address of the measurement and the signature of the score; None for an error."""
+    fixture, models, keys, plain = GATES[gate]
+    named = dict(zip(("model", "reference"), models, strict=False))
+    project = session.project
+    spec = ProjectSpec(models=project.spec.models, datasets={"d": DatasetSpec(**keys)})
+    evaluator = session.for_project(Project(project.folder, project.file, spec))
+    try:
+        score = evaluator.evaluate(parse_fixture_call(fixture, (), {**named, "dataset": "d", **plain, **arguments}))
+    except LmgateError:
+        return None
+    return score.fingerprint, str(score.signature)
+
+
+def test_every_argument_and_every_record_is_tried() -> None:
+    assert {FIXTURES[fixture].measures for fixture, *_ in GATES.values()} == REQUESTS.keys()
+    fields = {field.encode_name for record in REQUESTS.values() for field, _ in flat_fields(record)}
+    assert fields == ARGUMENTS.keys() | set(TEXTS)
+
+
+@pytest.mark.parametrize(("gate", "argument"), [(gate, each) for gate in GATES for each in _arguments(GATES[gate][0])])
+def test_no_argument_of_a_gate_is_accepted_and_unused(session: Evaluator, gate: str, argument: str) -> None:
+    needed = NEEDS.get(argument, {})
+    value = OTHERWISE.get((gate, argument), ARGUMENTS[argument])
+    before, after = _scored(session, gate, needed), _scored(session, gate, {**needed, argument: value})
+    if argument == "allow_beyond_context":
+        assert before is None
+        assert (after is None) == (argument in REFUSED.get(gate, ()))
+        return
+    assert before is not None
+    assert (after is None) == (argument in REFUSED.get(gate, ()))
+    if after is not None:
+        assert (after[0] == before[0]) == (argument in VIEWS)
+        assert (after[1] == before[1]) == (argument == "reference")  # the score names it elsewhere
