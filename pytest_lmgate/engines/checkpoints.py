@@ -248,7 +248,9 @@ def fetch_checkpoint(
     if not offline and revision is not None and re.fullmatch(r"[0-9a-f]{40}", revision):
         with contextlib.suppress(LocalEntryNotFoundError):
             local = Path(huggingface_hub.snapshot_download(repo, revision=revision, local_files_only=True))
-            if _has_tokenizer(local) and (only_tokenizer or _has_weights(local)):
+            # If only a model was loaded, a snapshot has no tokenizer.
+            has_tokenizer = any(path for pattern in _TOKENIZERS for path in local.glob(pattern))
+            if has_tokenizer and (only_tokenizer or _has_weights(local)):
                 return local
     where = f"hub:{repo}{'@' + revision if revision else ''}"
     try:
@@ -263,11 +265,6 @@ def fetch_checkpoint(
             ) from error
         raise ModelError(f"model {name!r}: {where} cannot be fetched: {error}") from error
     return Path(folder)
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    """Return whether a snapshot has a tokenizer; if only a model was loaded, it has none."""
-    return any(path for pattern in _TOKENIZERS for path in folder.glob(pattern))
 
 
 def _has_weights(folder: Path) -> bool:

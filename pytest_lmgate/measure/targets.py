@@ -113,9 +113,5 @@ def _made(
             cache[key] = found
         return cache.get(key)
 
-    return Targets(statistics, _loss(measurement, statistics), rows, texts, placed)
-
-
-def _loss(measurement: Measurement[Any], statistics: Any) -> Floats:
     loss = statistics.kl if isinstance(measurement, Divergences) else statistics.nll
-    return loss.astype(np.float64)  # type: ignore[no-any-return]
+    return Targets(statistics, loss.astype(np.float64), rows, texts, placed)

@@ -54,7 +54,9 @@ def perplexity(
     if bad := int((~np.isfinite(statistics.nll)).sum()):
         raise MetricInputError(f"expected finite log-likelihoods, got {bad} of {len(statistics.nll)} NaN or infinite")
     by_window, bits = average == "window", unit == "bits_per_byte"
-    targets, sizes = len(statistics.nll), _sizes(statistics, unit)
+    # The size of each document in the unit; None for tokens.
+    by_unit = {"token": None, "word": statistics.words, "char": statistics.chars}
+    targets, sizes = len(statistics.nll), by_unit.get(unit, statistics.utf8_bytes)
     size = targets if sizes is None else int(sizes.sum())
     # The noise of a mean over targets, carried to a mean over words or bytes of the same text.
     per_unit = 1.0 if sizes is None else (len(statistics.window_targets) if by_window else targets) / size
@@ -97,12 +99,6 @@ def perplexity(
         details=details,
         sample=sample,
     )
-
-
-def _sizes(statistics: LikelihoodStatistics, unit: str) -> Ints | None:
-    """Return the size of each document in a unit, shape ``[documents]``; None for tokens."""
-    texts = {"word": statistics.words, "char": statistics.chars}
-    return None if unit == "token" else texts.get(unit, statistics.utf8_bytes)
 
 
 def _iid_error(nll: NDArray[np.float64]) -> float:

@@ -299,17 +299,17 @@ def _rouge_score(text: str) -> list[str]:
     return _ASCII_LOWER.findall(text.lower())
 
 
-def _rouge_155(text: str) -> list[str]:
-    return [token.lower() for token in _ASCII.findall(text)]
-
-
 def _unicode(text: str) -> list[str]:
     if text.isascii():
         return _rouge_score(text)
     return [*_WORD.findall(unicodedata.normalize("NFC", _INVISIBLE.sub("", text.lower())))]
 
 
-TOKENIZERS: dict[str, Tokenizer] = {"unicode": _unicode, "rouge-score": _rouge_score, "rouge-1.5.5": _rouge_155}
+TOKENIZERS: dict[str, Tokenizer] = {
+    "unicode": _unicode,
+    "rouge-score": _rouge_score,
+    "rouge-1.5.5": lambda text: [token.lower() for token in _ASCII.findall(text)],
+}
 
 
 def _named(what: str, name: object, known: dict[str, T]) -> T:

@@ -88,6 +88,11 @@ def bleu(
     except (ImportError, RuntimeError) as error:  # the tokenizer needs a library, which sacrebleu names
         raise ConfigError(f"bleu: tokenize={tokenize!r}: {' '.join(str(error).split())}") from error
 
+    # What changes the number but sacrebleu's signature leaves out or rounds.
+    unsigned = "" if order == 4 else f"|max_ngram_order:{order}"
+    if smooth_value is not None and float(f"{smooth_value:.2f}") != smooth_value:
+        unsigned += f"|smooth_value:{smooth_value!r}"
+
     def computed(sums: Floats, *, effective: bool = effective_order) -> Any:
         counts = sums.tolist()  # a copy: add-k smoothing writes into what it is given
         return BLEU.compute_bleu(
@@ -109,7 +114,7 @@ def bleu(
     return TextMetric(
         name="bleu",
         direction="higher",
-        signature=_signature("BLEU", metric) + _unsigned(order, smooth_value),
+        signature=_signature("BLEU", metric) + unsigned,
         statistics=_segment_statistics(metric),
         value=lambda sums: float(computed(sums).score),
         row_value=lambda sums: float(computed(sums, effective=True).score),
@@ -214,14 +219,6 @@ def ter(
         scale=100,
         lowest=0,
     )
-
-
-def _unsigned(order: int, smooth_value: float | None) -> str:
-    """What changes the number but sacrebleu's signature leaves out or rounds."""
-    fields = "" if order == 4 else f"|max_ngram_order:{order}"
-    if smooth_value is not None and float(f"{smooth_value:.2f}") != smooth_value:
-        fields += f"|smooth_value:{smooth_value!r}"
-    return fields
 
 
 def _require_number(

@@ -75,24 +75,23 @@ def compare(
         clusters=candidate.clusters,
         clustered_by=candidate.clustered_by,
     )
-    if bool((candidate.sums == reference.sums).all()) and _same_outcomes(candidate, reference):
+    here, there, span = candidate.outcomes, reference.outcomes, candidate.span
+    same_rows = here is None or there is None or np.array_equal(here.right, there.right)
+    if bool((candidate.sums == reference.sums).all()) and same_rows:
         if same:
             return replace(blank, decision="pass", lower=0.0, upper=0.0, reason="both are the same measurement")
-        if math.isfinite(candidate.span) and blank.clusters > 1 and candidate.outcomes is None:
-            return _compare_unchanged(blank, candidate.span)
-    if candidate.outcomes is not None and reference.outcomes is not None:
-        sides = candidate.outcomes, reference.outcomes
+        if math.isfinite(span) and blank.clusters > 1 and here is None:
+            # The unseen noise is bounded as in Tango's test: if none of C rows changed, at most a share of
+            # ``z^2 / (C + z^2)`` of such rows changes, each by at most the whole range of the metric.
+            unit = blank.reference / span if tolerance.relative else 1 / span
+            return _judged_by_changes(blank, Changes(blank.clusters, 0, 0), unit, None, "unchanged")
+    if here is not None and there is not None:
         # Where a larger share is worse, what was gained is lost.
-        return _compare_outcomes(blank, *(sides if candidate.direction == "higher" else sides[::-1]))
+        return _compare_outcomes(blank, *((here, there) if candidate.direction == "higher" else (there, here)))
     if candidate.scale is not None:
         return _compare_means(blank, candidate, reference, candidate.scale)
     assert candidate.metric is not None
     return _bootstrapped(candidate.metric, candidate, reference, blank)
-
-
-def _same_outcomes(candidate: Sample, reference: Sample) -> bool:
-    here, there = candidate.outcomes, reference.outcomes
-    return here is None or there is None or np.array_equal(here.right, there.right)
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
@@ -212,16 +211,6 @@ def _compare_outcomes(found: Comparison, candidate: Outcomes, reference: Outcome
         return found
     unit = found.reference if found.tolerance.relative else 1.0
     return _judged_by_changes(found, Changes.of(candidate, reference), unit, candidate.df, "tango")
-
-
-def _compare_unchanged(found: Comparison, span: float) -> Comparison:
-    """Judge two different models that have the same score in every row.
-
-    The unseen noise is bounded as in Tango's test: if none of C rows changed, at most a share of ``z^2 / (C + z^2)`` of
-    such rows changes, each by at most `span`, the whole range of the metric.
-    """
-    unit = found.reference / span if found.tolerance.relative else 1 / span
-    return _judged_by_changes(found, Changes(found.clusters, 0, 0), unit, None, "unchanged")
 
 
 def _judged_by_changes(found: Comparison, changes: Changes, unit: float, df: float | None, rule: Rule) -> Comparison:

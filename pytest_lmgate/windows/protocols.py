@@ -75,11 +75,6 @@ def beginning(corpus: Corpus, tokenizer: TokenizerFacts) -> Corpus:
     return replace(corpus, rows=(text[:end],), tokens=None)
 
 
-def read_joined(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Streams:
-    """Join the rows as the dataset says, and tokenize the text in one call without special tokens."""
-    return joined(corpus, tokenizer, join=corpus.join, special=False)
-
-
 def joined(corpus: Corpus, tokenizer: TokenizerFacts, *, join: str, special: bool) -> Streams:
     """Join the rows and tokenize the text, with the special tokens that the tokenizer adds or without."""
     text = join.join(corpus.rows)
@@ -135,7 +130,9 @@ class Convention:
 
     name: str  # as in ``protocol="gptq"`` and in signatures
     # from corpus and tokenizer to texts and token ids
-    read: Callable[[Corpus, Windowing, TokenizerFacts], Streams] = read_joined
+    read: Callable[[Corpus, Windowing, TokenizerFacts], Streams] = lambda corpus, _, tokenizer: joined(
+        corpus, tokenizer, join=corpus.join, special=False
+    )
     # from a document's tokens, and whether the tokenizer adds a BOS, to the document's windows
     windows: Callable[[int, Windowing, bool], Spans] = slide
     # token that is read before the windows that have a prefix; None where the tokenizer lacks it

@@ -195,11 +195,6 @@ class Weights:
             self.pointer = None
 
 
-def batch_tokens(weights: Weights) -> int:
-    """Return the default size of a batch: 512 tokens, fewer if their logits would be too many."""
-    return min(_BATCH, max(1, _LOGIT_BYTES // (4 * weights.vocabulary_size)))
-
-
 class Context:
     """A model's cache of keys and values for the longest sequence, and the buffers that it computes in."""
 
@@ -207,7 +202,7 @@ class Context:
         self._weights, self._llama, self.shape = weights, weights.llama, (tokens, writes)
         params = self._llama.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.no_perf = tokens, 1, True
-        params.n_batch = params.n_ubatch = batch_tokens(weights)
+        params.n_batch = params.n_ubatch = min(_BATCH, max(1, _LOGIT_BYTES // (4 * weights.vocabulary_size)))
         options.fill_context(params, self._llama, is_float32=weights.is_float32, writes=writes)
         params.n_ubatch = min(params.n_ubatch, params.n_batch)
         with _captured_log(self._llama) as log:
@@ -249,7 +244,8 @@ class Context:
             self._decode(count)
             self._read += count
             if outputs:
-                yield self._logits(outputs)
+                found = self._llama.llama_get_logits(self._pointer)
+                yield np.ctypeslib.as_array(found, (outputs, self._weights.vocabulary_size))
 
     def _chunks(self, tokens: int) -> Iterator[slice]:
         """Yield as many tokens as a batch holds; never leave a single one for the end, see `LoadOptions.writing`."""
@@ -258,10 +254,6 @@ class Context:
             count = self._most - 1 if tokens - begin == self._most + 1 > 2 else self._most
             yield slice(begin, begin + count)
             begin += count
-
-    def _logits(self, outputs: int) -> Logits:
-        found = self._llama.llama_get_logits(self._pointer)
-        return np.ctypeslib.as_array(found, (outputs, self._weights.vocabulary_size))
 
     def _decode(self, tokens: int) -> None:
         self._batch.n_tokens = tokens

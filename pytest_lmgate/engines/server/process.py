@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import random
 import re
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -131,19 +133,11 @@ class Command:
             return
         if wanted.gpus and (found := cuda_devices()) < wanted.gpus:
             raise RequirementError(f"{where}: expected {wanted.gpus} GPUs on this machine, found {found}")
-        if wanted.command is not None and not _is_program(wanted.command):
+        if wanted.command is not None and shutil.which(wanted.command) is None:
             raise RequirementError(f"{where}: expected the program {wanted.command!r} in PATH, found none")
 
 
-def _is_program(name: str) -> bool:
-    import shutil
-
-    return shutil.which(name) is not None
-
-
 def _digest(text: str) -> str:
-    import hashlib
-
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

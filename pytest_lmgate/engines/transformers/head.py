@@ -320,7 +320,13 @@ class Scorer:
         """Compute the NLL of each target by the model's own logits; see `launch_nll`."""
         logits = self.read(batch.model, batch.ids)
         check_ids(int(batch.targets.max()), logits.shape[-1], self.name)
-        nll = _plain_nll(logits, batch)
+        # A few positions are upcast at a time.
+        step, device = max(1, _LOGITS // logits.shape[-1]), logits.device
+        parts = []
+        for row, column, target in zip(*(each.split(step) for each in batch[2:]), strict=True):
+            some = torch.log_softmax(logits[sent(row, device), sent(column, device)].to(wide(device)), -1)
+            parts.append(-some.gather(-1, sent(target, device)[:, None])[:, 0])
+        nll = torch.cat(parts)
         return lambda: nll.cpu().double()
 
     def some_logits(self, model: Any, ids: Tensor) -> Tensor:
@@ -354,13 +360,3 @@ class Scorer:
             if found is not None or cache is not None or not drawn:
                 return now if found is None else found
             found = now  # a model that draws random numbers is read twice
-
-
-def _plain_nll(logits: Tensor, batch: Batch) -> Tensor:
-    """NLLs from the model's own logits, a few positions upcast at a time."""
-    step, device = max(1, _LOGITS // logits.shape[-1]), logits.device
-    parts = []
-    for row, column, target in zip(*(each.split(step) for each in batch[2:]), strict=True):
-        some = torch.log_softmax(logits[sent(row, device), sent(column, device)].to(wide(device)), -1)
-        parts.append(-some.gather(-1, sent(target, device)[:, None])[:, 0])
-    return torch.cat(parts)
