@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,7 +87,7 @@ def measuring(
         device=here.text("device", device),
         cache_key=CacheKey.from_environment(),
     )
-    progress, remarks = ProgressLine(_echo, sys.stderr.isatty), dict[str, None]()
+    progress, remarks = ProgressLine(partial(typer.echo, err=True, nl=False), sys.stderr.isatty), dict[str, None]()
     log = Log(progress.show, progress.say, remark=lambda sentence: remarks.setdefault(sentence), warn=progress.say)
     evaluator = Evaluator(project, options, log)
     with progress, contextlib.closing(evaluator):
@@ -95,10 +96,6 @@ def measuring(
         progress.say(sentence)
     for model, reason in evaluator.measurements.uncacheable_reasons.items():
         progress.say(f"{model}: its measurement is not kept: {reason}")
-
-
-def _echo(text: str) -> None:
-    typer.echo(text, err=True, nl=False)
 
 
 def measure(
@@ -182,11 +179,9 @@ def _single(found: FixtureCall) -> str:
         else f"  measured in {found.seconds:.1f} s ({found.fingerprint[:12]})",
     ]
     width = max((len(name) for name in found.details), default=0)
-    return "\n".join([*lines, *(f"  {name:<{width}}  {_figure(value)}" for name, value in found.details.items())])
-
-
-def _figure(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, int | float) else str(value)
+    for name, value in found.details.items():
+        lines.append(f"  {name:<{width}}  {f'{value:.6g}' if isinstance(value, int | float) else value}")
+    return "\n".join(lines)
 
 
 def _sweep(metric: str, swept: Sequence[str], found: Sequence[tuple[dict[str, Any], FixtureCall]]) -> str:

@@ -64,7 +64,7 @@ class GateHooks:
         if hasattr(config.option, "dist"):  # else there is no xdist, nor anything to import for it
             from pytest_lmgate.plugin.xdist import Controller
 
-            self.controller = Controller(self._ledger, self._worker_input)
+            self.controller = Controller(self._ledger, {"lmgate_run": self._run})
 
     @staticmethod
     def of(config: pytest.Config) -> GateHooks:
@@ -98,9 +98,6 @@ class GateHooks:
             self._gate_files.add(placed(collector.path))
         elif isinstance(collector, pytest.Directory):
             self._unread += wrong_files(collector)
-
-    def _worker_input(self) -> dict[str, Any]:
-        return {"lmgate_run": self._run}
 
     @functools.cached_property
     def _project_file(self) -> Path:

@@ -11,7 +11,7 @@ import functools
 import json
 import tempfile
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from pytest_lmgate.plugin.ledger import VERIFIED, Ledger
 
 
 class Controller:
-    """Hooks that xdist calls in the controller; `worker_input` returns what each worker gets."""
+    """Hooks that xdist calls in the controller; each worker gets `worker_input`."""
 
-    def __init__(self, ledger: Ledger, worker_input: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, ledger: Ledger, worker_input: Mapping[str, Any]) -> None:
         self._ledger, self._worker_input = ledger, worker_input
         self._handover: Path | None = None  # where workers write what they expect
         self._collected = False
@@ -35,7 +35,7 @@ class Controller:
             self._handover = Path(tempfile.gettempdir()) / f"lmgate-{uuid.uuid4().hex}.json"
         node.workerinput["lmgate_handover"] = str(self._handover)
         node.workerinput["lmgate_by_model"] = node.config.getoption("dist") == "load"
-        node.workerinput.update(self._worker_input())
+        node.workerinput.update(self._worker_input)
 
     @pytest.hookimpl(optionalhook=True, wrapper=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Generator[None, Any, Any]:

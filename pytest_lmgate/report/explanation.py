@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pytest_lmgate.errors import escape_controls
-from pytest_lmgate.judge.attribution import Attribution, Passage, TagChange, TokenChange
+from pytest_lmgate.judge.attribution import Attribution, TagChange, TokenChange
 from pytest_lmgate.judge.result import Bounded, Verdict
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.report.text import counted, ending, excerpt
@@ -79,6 +79,7 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
     worse = f"{size(found, abs(found.degradation))} {'worse' if found.degradation > 0 else 'better'}"
     relation = "the same as" if found.degradation == 0 else f"{worse} than"
     p_value = "" if found.p_value is None else f"p = {found.p_value:.4f} (two-sided, as sacrebleu's paired bootstrap)"
+    level = "" if found.bounds is None else f", each end at {100 * found.confidence:.15g}%"
     power = ""
     if found.detectable is not None and found.detectable > found.tolerance.size and verdict.verdict != "fail":
         power = f"the smallest change this gate can see is {size(found, found.detectable)}"
@@ -87,7 +88,7 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
         f"{reference} of the {found.against}: {verdict.verdict.upper()} at a tolerance of "
         f"{tolerance(found, verdict.metric)}",
         *_facts(
-            ("degraded", f"{degradation(found)}{_level(found)}"),
+            ("degraded", f"{degradation(found)}{level}"),
             ("verdict", conclusion(verdict)),
             ("noise", _noise(found.clusters, found.clustered_by, found.bounds)),
             ("power", power),
@@ -122,16 +123,9 @@ def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
     return f"{text}; about {bounded.needed:,} {verdict.unit}s would settle it" if bounded.needed else text
 
 
-def _counted(clusters: int, clustered_by: str) -> str:
-    return counted(clusters, clustered_by.removesuffix("s")) + " of text" * (clustered_by == "blocks")
-
-
 def _noise(clusters: int, clustered_by: str, rule: Rule | None) -> str:
-    return "" if rule is None else f"from {_counted(clusters, clustered_by)}, {_RULES[rule]}"
-
-
-def _level(found: Comparison) -> str:
-    return "" if found.bounds is None else f", each end at {100 * found.confidence:.15g}%"
+    shown = counted(clusters, clustered_by.removesuffix("s")) + " of text" * (clustered_by == "blocks")
+    return "" if rule is None else f"from {shown}, {_RULES[rule]}"
 
 
 def _of_comparison(verdict: Verdict, found: Comparison) -> str:
@@ -247,16 +241,12 @@ def attribution_lines(verdict: Verdict, *, most: tuple[int, int, int] = (3, 2, 5
         also = ", and at which tokens" if any(passage.tokens for passage in where.passages) else ""
         lines.append(f"  where      parts of the text that cost most: by how much the loss rose{also}")
         for passage in where.passages[:passages]:
-            begin = f"    {passage.place}: {_rise(passage, where.per)}  "
+            each = f"{passage.rise / passage.count:+.2g} each"  # passages are sorted by the rise in all
+            rise = f"{passage.rise:+.3g} nats over {counted(passage.count, where.per)} ({each})"
+            begin = f"    {passage.place}: {rise}  "
             lines.append(f"{begin}{excerpt(passage.begins, max(20, width - len(begin)))}".rstrip())
             lines += [_token(token, width) for token in passage.tokens[:tokens]]
     return lines + _tags(found, where, tags) + [f"  note       {excerpt(note, 300)}" for note in where.notes]
-
-
-def _rise(passage: Passage, per: str) -> str:
-    """Return by how much a passage's loss rose: in all, by which passages are sorted, and for each unit."""
-    each = f"{passage.rise / passage.count:+.2g} each"
-    return f"{passage.rise:+.3g} nats over {counted(passage.count, per)} ({each})"
 
 
 def _token(token: TokenChange, width: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from pytest_lmgate.errors import escape_controls
-from pytest_lmgate.judge.history import Change, Finding, find_changes
+from pytest_lmgate.judge.history import Finding, find_changes
 from pytest_lmgate.judge.result import PastRun, Results, Verdict
 from pytest_lmgate.report.text import counted, excerpt, table
 from pytest_lmgate.report.wording import degradation, interval, number, tolerance
@@ -124,20 +124,14 @@ def _finding_words(gate: Verdict, finding: Finding) -> str:
     if (found := gate.comparison) is not None:
         allowed = tolerance(found, gate.metric)
         return f"{gate.verdict.upper()} at {degradation(found)} against the {found.against}, tolerance {allowed}"
-    assert finding.change is not None
-    return _change_words(finding.change, finding.allowed)
-
-
-def _change_words(change: Change, allowed: float) -> str:
+    change = finding.change
+    assert change is not None
+    errors = f"{change.errors:.1f} standard errors" if math.isfinite(change.errors) else "without any noise"
     relative = f" ({change.after / change.before - 1:+.2%})" if change.before > 0 else ""
     return (
-        f"{number(change.before)} -> {number(change.after)}{relative}, {_errors(change.errors)}, "
-        f"p {change.p_value:.2g}, allowed {allowed:.2g}"
+        f"{number(change.before)} -> {number(change.after)}{relative}, {errors}, "
+        f"p {change.p_value:.2g}, allowed {finding.allowed:.2g}"
     )
-
-
-def _errors(errors: float) -> str:
-    return f"{errors:.1f} standard errors" if math.isfinite(errors) else "without any noise"
 
 
 def _facts(track: Track) -> dict[str, Any]:

@@ -255,7 +255,8 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
             raise ConfigError(
                 "prompt, source: expected one of them, got both; source: column is short for prompt: {column}"
             )
-        if isinstance(self.choices, list) and (twice := _repeated(self.choices)):
+        listed = self.choices if isinstance(self.choices, list) else []
+        if twice := next((column for column in listed if listed.count(column) > 1), None):
             raise ConfigError.of("choices", f"the column {twice!r} is listed twice: no model could tell them apart")
         if self.lines and (self.path is None or not self.path.endswith(TEXT_SUFFIXES)):
             raise ConfigError.of("lines", "only text files have lines:; the other formats have rows")
@@ -383,10 +384,6 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
     def tag_columns(self) -> tuple[str, ...]:
         written = [self.tags] if isinstance(self.tags, str) else self.tags or []
         return tuple(dict.fromkeys(written))
-
-
-def _repeated(columns: list[str]) -> str | None:
-    return next((column for column in columns if columns.count(column) > 1), None)
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -96,7 +96,7 @@ def _choices(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
         elif own and name in _MEANS:
             own_code.append(metric)
         else:
-            notes.append(f"{metric} is left out: {_unfit(metric, name)}")
+            notes.append(f"{metric} is left out: {_unfit(name)}")
     rows, judged, unjudgeable, delimiters = [], [], [], set()
     for each in documents:
         try:
@@ -361,7 +361,7 @@ def _text_gates(
                 own_code[label] = "higher" if better.get(metric, True) else "lower"
                 gates.append((f"task.{label}", {}))
             else:
-                notes.append(f"{metric} is left out: {_unfit(metric, name)}")
+                notes.append(f"{metric} is left out: {_unfit(name)}")
     if all(len(steps) == 1 for steps in extractions.values()) and len(extractions) == 1:
         extractions = {}  # take_first alone is the text itself
         gates = [(metric, {key: value for key, value in given.items() if key != "variant"}) for metric, given in gates]
@@ -415,7 +415,7 @@ def _targets(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
         elif (metric, name) == ("acc", "mean"):
             gates.append(("accuracy", {}))
         else:
-            notes.append(f"{metric} is left out: {_unfit(metric, name)}")
+            notes.append(f"{metric} is left out: {_unfit(name)}")
     asked = "messages" if chat else "question"
     rows = [{"id": each.id, asked: each.arguments[0][0], "target": str(each.arguments[0][1])} for each in documents]
     return Frozen(rows, {asked: asked, "target": "target", "delimiter": ""}, gates, notes)
@@ -423,7 +423,8 @@ def _targets(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
 
 def _rolling(task: Any, documents: Sequence[Document], chat: bool, file: str) -> Frozen:
     rows: list[dict[str, Any]] = [{"id": each.id, "text": str(each.arguments[0][0])} for each in documents]
-    scored = [_rolled(task, each) for each in documents]
+    with harness.quietly():
+        scored = [task.process_results(each.doc, (-1.0,)) for each in documents]  # likelihood and size by metric
     column = next((each for each in (None, *documents[0].doc) if _counts(scored, documents, each)), "")
     if column:
         rows = [{**row, "counted": each.doc[column]} for row, each in zip(rows, documents, strict=True)]
@@ -431,7 +432,7 @@ def _rolling(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
     notes = []
     for metric, name in harness.aggregations(task).items():
         if metric not in _ROLLING or name not in ("weighted_perplexity", "bits_per_byte"):
-            notes.append(f"{metric} is left out: {_unfit(metric, name)}")
+            notes.append(f"{metric} is left out: {_unfit(name)}")
             continue
         if column == "":
             notes.append(f"{metric} is left out: the task counts words or bytes of a text that no column holds")
@@ -439,13 +440,6 @@ def _rolling(task: Any, documents: Sequence[Document], chat: bool, file: str) ->
         marker, unit = _ROLLING[metric]
         gates.append((marker, {"protocol": "lm-eval", "add_bos_token": None, **({"unit": unit} if unit else {})}))
     return Frozen(rows, {"text": "text", **({"counted": "counted"} if column else {})}, gates, notes)
-
-
-def _rolled(task: Any, document: Document) -> dict[str, Any]:
-    """Return the likelihood and the size of a document by which a task computes each metric."""
-    with harness.quietly():
-        found: dict[str, Any] = task.process_results(document.doc, (-1.0,))
-    return found
 
 
 def _counts(scored: Sequence[Mapping[str, Any]], documents: Sequence[Document], column: str | None) -> bool:
@@ -478,7 +472,7 @@ def _plain(document: Document) -> Any:
     return written
 
 
-def _unfit(metric: str, aggregation: str) -> str:
+def _unfit(aggregation: str) -> str:
     """Say why there is no gate on a metric."""
     if aggregation in _MEANS:
         return "pytest-lmgate has no such metric"
