@@ -122,8 +122,8 @@ def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
     label = re.sub(r"^[^\[]*\.ya?ml::", "", name)
     if re.match(r"[^\[]*\.py(::|$)", name):
         raise ConfigError(
-            f"{name}: lmgate calibrate runs no Python tests, whose markers and fixtures pytest alone knows: write the "
-            f"gate into {file}, with the same names and arguments, and calibrate it there"
+            f"{name}: this command runs no Python tests, whose markers and fixtures pytest alone knows: write the "
+            f"gate into {file}, with the same names and arguments, and name that one"
         )
     if label not in known:
         listed = ", ".join(known) or "none"

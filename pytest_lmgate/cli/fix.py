@@ -64,7 +64,6 @@ def fix(
     if keep is not None and bits is not None and keep_bits is None:
         raise typer.BadParameter("--bits: expected --keep-bits too, the bits of a number of the model of --keep")
     outputs = {"--write": write, "--html": html, "--write-gguf": write_gguf}
-    _require_writable({option: path for option, path in outputs.items() if path is not None})
     from pytest_lmgate.cli.measure import measuring
     from pytest_lmgate.judge.fix import fix as found_by
     from pytest_lmgate.report.fix import FixReport
@@ -74,6 +73,8 @@ def fix(
         names = [session.named(each) for each in (candidate, against, dataset)]
         limit, label = _limit(session.project, names, gate, kl)
         kept = None if keep is None else session.named(keep)
+        inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]
+        _require_writable({option: path for option, path in outputs.items() if path is not None}, inputs)
         found = found_by(
             session.evaluator, *names, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
             keep_bits=keep_bits, seed=seed, write_gguf=write_gguf,
@@ -100,13 +101,20 @@ def fix(
         raise typer.Exit(1)
 
 
-def _require_writable(paths: Mapping[str, Path]) -> None:
-    """Refuse files that cannot be written before anything is measured.
+def _path_of(project: Project, name: str) -> Path:
+    entry = {**project.spec.models, **project.spec.datasets}.get(name)
+    return project.folder / (getattr(entry, "path", None) or name)
+
+
+def _require_writable(paths: Mapping[str, Path], inputs: Sequence[Path]) -> None:
+    """Refuse files that cannot be written, or that are read, before anything is measured.
 
     Raises:
-        ConfigError: A file cannot be written, or is given twice.
+        ConfigError: A file is one of the inputs, cannot be written, or is given twice.
     """
     for option, path in paths.items():
+        if path.exists() and any(each.exists() and path.samefile(each) for each in inputs):
+            raise ConfigError(f"{option} {path}: expected another file than those of the models and the dataset")
         try:
             if path.is_file() or path.is_dir():
                 path.open("ab").close()
@@ -144,8 +152,11 @@ def _limit(project: Project, names: list[str], gate: str | None, kl: float | Non
             raise ConfigError(f"{project.origin}; --gate needs a gate of an lmgate.yaml: or give --kl")
         entry, label = find_gate(project.file, gate)
         return Limit.of(entry.gate, candidate, dataset, reference), label
+    gates, problems = read_gates(project.file) if project.file else ([], [])
+    if problems:
+        raise ConfigError(problems[0])
     found = []
-    for each in read_gates(project.file)[0] if project.file else []:
+    for each in gates:
         try:
             found.append((Limit.of(each.gate, candidate, dataset, reference), each.gate.label))
         except LmgateError:

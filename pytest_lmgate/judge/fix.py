@@ -291,8 +291,6 @@ def fix(
     else:
         hybrids, reference = GgufHybrids(k, q, pair), p
     require_parts(hybrids, q, k)
-    if isinstance(hybrids, GgufHybrids) and write_gguf is not None:
-        hybrids.require_writable(write_gguf)
 
     def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
         describe = partial(Divergences, "compare", model, corpus, request, reference)

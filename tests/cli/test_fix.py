@@ -301,7 +301,13 @@ def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, 
         ),
         (("rough", "rows", "--against", "float", "--kl", "0.3", "--keep", "int8"), 3, "many bytes as those of 'int8'"),
         ((*KL, "--write", "nowhere/keep.yaml"), 3, "--write nowhere/keep.yaml: cannot be written: No such file or dir"),
-        ((*KL, "--html", "float"), 3, "--html float: cannot be written: Is a directory"),
+        ((*KL, "--html", "."), 3, "--html .: cannot be written: Is a directory"),
+        (
+            (*KL, "--html", "./rows.jsonl"),
+            3,
+            "--html rows.jsonl: expected another file than those of the models and the",
+        ),
+        ((*KL, "--gate", "test_a.py::test_x"), 3, "write the gate into "),
         ((*KL, "--write-gguf", "/proc/mixed.gguf"), 3, "--write-gguf /proc/mixed.gguf: cannot be written: "),
         ((*KL, "--write", "same", "--html", "./same"), 3, "expected a file for each of --write and --html"),
     ],
@@ -309,6 +315,14 @@ def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, 
 def test_what_cannot_be_fixed_is_said(folder: Path, arguments: tuple[str, ...], rc: int, says: str) -> None:
     done = run(folder, *arguments, rc=rc)
     assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_wrong_gate_is_said_and_not_passed_over(folder: Path) -> None:
+    gates = "gates: [{kl_max: {model: damaged, reference: float, dataset: rows, limit: 1, sigma: 2}}]\n"
+    settings = yaml.safe_load((folder / "lmgate.yaml").read_text())
+    (folder / "wrong.yaml").write_text(yaml.safe_dump({**settings, "gates": []}).replace("gates: []\n", gates))
+    done = run(folder, "damaged", "rows", "--against", "float", "--config", "wrong.yaml", rc=3)
+    assert "kl_max.sigma: unknown argument" in done.stderr
 
 
 def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:

@@ -190,15 +190,15 @@ class GgufHybrids:
                     options += [f"--tensor-type '{re.escape(name)}={kind}'" for name in names]
         return options
 
-    def require_writable(self, path: Path) -> None:
-        """Refuse a path that is one of the two files."""
-        if path.exists() and any(path.samefile(file.path) for file in self._files):
-            raise ModelError(f"{path} is a file of the models: expected another path for the mixed GGUF")
-
     def write(self, parts: Sequence[Part], path: Path) -> None:
-        """Write the candidate with parts of the reference."""
-        with path.open("wb") as file:
-            _write(file, self._files[1], self._files[0], {name for part in parts for name in part.paths})
+        """Write the candidate with parts of the reference; an interruption leaves no part of a file."""
+        unfinished = path.with_name(f"{path.name}.part")
+        try:
+            with unfinished.open("wb") as file:
+                _write(file, self._files[1], self._files[0], {name for part in parts for name in part.paths})
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def _opened(self, tensors: tuple[str, ...], healed: bool) -> Runner:
         key = tensors, healed
