@@ -248,7 +248,7 @@ class Hybrids:
             for name, tensor in model[path].state_dict(prefix=f"{path}." if path else "").items():
                 is_own = part is None or self._owner(name.rpartition(".")[0]) == path
                 if isinstance(tensor, Tensor) and is_own:
-                    held[tensor.data_ptr() or name] = tensor
+                    held |= {each.data_ptr() or at: each for at, each in _plain(name, tensor)}
         return list(held.values())
 
     def _differs(self, part: Part, other: _Loaded) -> bool:
@@ -439,6 +439,15 @@ def _map(output: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(output, Tensor):
         return function(output)
     return tuple(function(each) if isinstance(each, Tensor) else each for each in output)
+
+
+def _plain(name: str, tensor: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that a tensor wraps, as torchao's do: these can be compared, and have the bytes in memory."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield name, tensor
+        return
+    for inner in tensor.__tensor_flatten__()[0]:
+        yield from _plain(f"{name}.{inner}", getattr(tensor, inner))
 
 
 def _bytes(tensors: Collection[Tensor]) -> int:
