@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.engines.base import COLUMNS
 from pytest_lmgate.engines.devices import sent, wide, within_memory
 from pytest_lmgate.errors import EngineError
@@ -78,12 +78,12 @@ class Logits:
     def device(self) -> torch.device:
         return self.states.device if self.head is None else self.head.weight.device
 
-    def against(self, candidate: Logits, targets: NDArray[np.int64]) -> NDArray[np.float64]:
+    def against(self, candidate: Logits, targets: Ints) -> Floats:
         """Compare a candidate's logits with these; see `streamed_divergence`."""
         with within_memory(self.device):
             return streamed_divergence(self, candidate, torch.from_numpy(targets)).cpu().double().numpy()
 
-    def scored(self, targets: NDArray[np.int64]) -> NDArray[np.float64]:
+    def scored(self, targets: Ints) -> Floats:
         """Return the NLL of each target, and 1 if it is the most likely token, else 0: shape ``[positions, 2]``."""
         with within_memory(self.device):
             return self._scored(torch.from_numpy(targets)).cpu().double().numpy()

@@ -117,7 +117,7 @@ def _softmax(scores: Floats) -> Floats:
     return found
 
 
-def uniforms(settings: GenerationSettings, row: int) -> NDArray[np.float64]:
+def uniforms(settings: GenerationSettings, row: int) -> Floats:
     """Return a row's random numbers in [0, 1), shape ``[max_new_tokens]``; zeros without a seed."""
     if settings.seed is None:
         return np.zeros(settings.max_new_tokens)

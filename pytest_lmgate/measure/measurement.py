@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.corpus import Corpus, TextSizes
@@ -207,15 +207,13 @@ class TargetMeasurement(Measurement[S]):
         return statistics
 
 
-def counted(sizes: Sequence[TextSizes]) -> dict[str, NDArray[np.int64]]:
+def counted(sizes: Sequence[TextSizes]) -> dict[str, Ints]:
     """Return the words, code points and bytes of each text."""
     names = [each.name for each in fields(TextSizes)]
     return {name: np.array([getattr(size, name) for size in sizes], dtype=np.int64) for name in names}
 
 
-def targets_of_rows(
-    plan: WindowPlan, streams: Streams, corpus: Corpus, *, by_document: bool
-) -> NDArray[np.int64] | None:
+def targets_of_rows(plan: WindowPlan, streams: Streams, corpus: Corpus, *, by_document: bool) -> Ints | None:
     """Return the targets of each row in the order of the plan, shape ``[rows]``; None if the text has no rows."""
     if corpus.is_one_text:
         return None
@@ -224,7 +222,7 @@ def targets_of_rows(
     return row_targets(plan, streams.rows)
 
 
-def digest_of_targets(texts: Iterable[Sequence[int] | NDArray[np.int64]]) -> str:
+def digest_of_targets(texts: Iterable[Sequence[int] | Ints]) -> str:
     """Return the SHA-256 of token ids, text by text, which identifies the targets."""
     digest = hashlib.sha256()
     for ids in texts:

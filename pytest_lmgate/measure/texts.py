@@ -11,9 +11,9 @@ from numbers import Integral
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_lmgate import __version__
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.prompts import Prompt
@@ -373,16 +373,16 @@ class _Rows:
     may_pad = True
 
     @functools.cached_property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Ints:
         tokens = np.array([len(prompt.ids) for prompt in self.prompts], dtype=np.int64)
         return (tokens + self.settings.max_new_tokens) * self.settings.num_beams
 
     @property
-    def reads(self) -> NDArray[np.int64]:
+    def reads(self) -> Ints:
         return np.arange(len(self.prompts))
 
     @functools.cached_property
-    def order(self) -> NDArray[np.int64]:
+    def order(self) -> Ints:
         return np.argsort(-self.lengths, kind="stable")
 
     def describe(self, some: Sequence[int]) -> str:

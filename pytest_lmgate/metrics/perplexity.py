@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_lmgate.arrays import Ints
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
@@ -101,7 +101,7 @@ def perplexity(
     )
 
 
-def _iid_error(nll: NDArray[np.float64]) -> float:
+def _iid_error(nll: Floats) -> float:
     """Relative error by llama.cpp's formula, ``sqrt((mean(x^2) - mean(x)^2) / (N - 1))``."""
     if len(nll) < 2:
         return math.nan

@@ -43,9 +43,11 @@ class TargetLayout:
 
     def sample(self, values: NDArray[np.floating], scale: Scale, *, by_window: bool = False) -> Sample:
         """Return the sums by cluster of a number per target, ``[targets]``, or of its mean in each window."""
-        per_window = self.window_sums(values) / self.window_targets if by_window else None
-        sums, counts = self.of_targets(values) if per_window is None else self.of_windows(per_window)
-        by_row = self._by_row(values if per_window is None else per_window, by_window=by_window)
+        windows, rows = self.window_targets, self._sizes_of_rows(by_window=by_window)
+        if by_window:
+            values, windows = self.window_sums(values) / windows, np.ones_like(windows)
+        sums, counts = _summed(values, windows, rows)
+        by_row = None if rows is None else _by_row(values, rows)
         identity = {"targets": self.targets}
         return Sample(sums[:, None], counts, scale, identity=identity, rows=by_row is not None, by_row=by_row)
 
@@ -55,23 +57,9 @@ class TargetLayout:
             return None
         return np.repeat(np.arange(len(self.row_targets), dtype=np.int64), self.row_targets)
 
-    def _by_row(self, values: NDArray[np.floating], *, by_window: bool) -> ByRow | None:
-        """Sum a number per target, or per window, by row."""
-        if (sizes := self._sizes_of_rows(by_window=by_window)) is None:
-            return None
-        sums = np.zeros(len(sizes))
-        for some, within in _in_groups(sizes):
-            own = np.repeat(np.arange(some.stop - some.start), sizes[some])
-            sums[some] = np.bincount(own, weights=values[within], minlength=some.stop - some.start)
-        return ByRow(sums[:, None], sizes, np.arange(len(sizes), dtype=np.int64))
-
     def of_targets(self, values: NDArray[np.floating]) -> tuple[Floats, Ints]:
         """Sum a number per target, ``[targets]``, by cluster, at most 512; return the sums and numbers of targets."""
         return _summed(values, self.window_targets, self._sizes_of_rows(by_window=False))
-
-    def of_windows(self, values: Floats) -> tuple[Floats, Ints]:
-        """Sum a number per window by cluster, as `of_targets`; a window belongs to the row of its first target."""
-        return _summed(values, np.ones_like(self.window_targets), self._sizes_of_rows(by_window=True))
 
     def _sizes_of_rows(self, *, by_window: bool) -> Ints | None:
         """Return the number of targets (or windows) of each row; None if fewer than two rows have any.
@@ -84,6 +72,14 @@ class TargetLayout:
             rows = np.searchsorted(np.cumsum(sizes), first, side="right")
             sizes = np.bincount(rows, minlength=len(sizes)).astype(np.int64)
         return None if sizes is None or int((sizes > 0).sum()) < 2 else sizes
+
+
+def _by_row(values: NDArray[np.floating], sizes: Ints) -> ByRow:
+    sums = np.zeros(len(sizes))
+    for some, within in _in_groups(sizes):
+        own = np.repeat(np.arange(some.stop - some.start), sizes[some])
+        sums[some] = np.bincount(own, weights=values[within], minlength=some.stop - some.start)
+    return ByRow(sums[:, None], sizes, np.arange(len(sizes), dtype=np.int64))
 
 
 def _summed(values: NDArray[np.floating], windows: Ints, rows: Ints | None) -> tuple[Floats, Ints]:

@@ -21,9 +21,9 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from pytest_lmgate.arrays import Floats
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.extraction import compiled
@@ -274,9 +274,7 @@ def row_scores(metric: TextMetric, statistics: Floats) -> Floats:
     return np.array([_number(metric, value(of_row), field) for of_row in statistics], dtype=np.float64)
 
 
-def _sample(
-    metric: TextMetric, statistics: Floats, clusters: NDArray[np.int64], groups: Sequence[Hashable] | None
-) -> Sample:
+def _sample(metric: TextMetric, statistics: Floats, clusters: Ints, groups: Sequence[Hashable] | None) -> Sample:
     if groups is not None and not (metric.is_mean and (statistics[:, -1] == 1).all()):
         raise MetricInputError(
             f"average_by: {metric.name} is no mean over rows, so groups of rows have no average: name the dataset a "

@@ -21,9 +21,8 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pytest_lmgate.arrays import Floats
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.settings.metrics import Direction
 from pytest_lmgate.stats.means import (
@@ -71,7 +70,7 @@ class Statistic(Protocol):
         """From the statistics of one row to that row's own number; `value` if None."""
 
 
-def cluster_sums(statistics: Floats, clusters: NDArray[np.int64]) -> Floats:
+def cluster_sums(statistics: Floats, clusters: Ints) -> Floats:
     """Sum statistics ``[rows, k]`` by the cluster of each row; shape ``[clusters, k]``."""
     sums = np.zeros((int(clusters.max()) + 1, statistics.shape[1]))
     np.add.at(sums, clusters, statistics)

@@ -202,7 +202,7 @@ class Sample:
         )
 
 
-def cluster_numbers(clusters: Sequence[Hashable] | None, count: int) -> NDArray[np.int64]:
+def cluster_numbers(clusters: Sequence[Hashable] | None, count: int) -> Ints:
     """Return the cluster of each of `count` rows, shape ``[rows]``, from 0 in order of appearance of the labels.
 
     By default each row is its own cluster.

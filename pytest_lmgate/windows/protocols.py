@@ -147,16 +147,12 @@ class Convention:
 #
 # ``sliding`` has overlapping windows over one text; those of ``disjoint`` do not overlap ("chunked" on that page);
 # under ``document`` each row is read on its own, with sliding windows inside it, and no row sees another.
-
-
 DISJOINT = Convention(name="disjoint")
 SLIDING = Convention(name="sliding")
 DOCUMENT = Convention(name="document", read=read_rows)
 
 
 # ``bos-chunks``: full chunks, each after a BOS, of lines that are tokenized one by one; common among quantizers.
-
-
 def _read_lines(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Streams:
     """Tokenize line by line, each with its newline, which the last line of a running text may have already."""
     rows = corpus.rows[0].removesuffix("\n").split("\n") if corpus.is_one_text else corpus.rows
@@ -167,16 +163,16 @@ def _read_lines(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Stre
     return Streams([np.concatenate(ids)], sizes=[TextSizes.of(text)], texts=[text], rows=of)
 
 
-def _chunks_after_bos(total: int, windowing: Windowing, _: bool) -> Spans:
-    """Full chunks of L, each after a BOS, all L scored."""
+def _chunks(total: int, windowing: Windowing, after_bos: int) -> Spans:
+    """Full chunks of L: each after a BOS, and all L scored, or without, and L - 1."""
     begin = chunk_starts(total, windowing.max_length)
-    return (begin, begin + windowing.max_length, begin, np.ones_like(begin))
+    return (begin, begin + windowing.max_length, begin + 1 - after_bos, np.full_like(begin, after_bos))
 
 
 BOS_CHUNKS = Convention(
     name="bos-chunks",
     read=_read_lines,
-    windows=_chunks_after_bos,
+    windows=lambda total, windowing, _: _chunks(total, windowing, 1),
     prefix=lambda tokenizer: tokenizer.bos,
     needs_prefix=True,
     tokens_needed=lambda length, _: length,
@@ -184,26 +180,16 @@ BOS_CHUNKS = Convention(
 
 
 # ``gptq``: full chunks of 2048 without a BOS of their own, the mean over chunks; the tables of GPTQ and AWQ.
-
-
-def _chunks_without_bos(total: int, windowing: Windowing, _: bool) -> Spans:
-    """Full chunks of L, no BOS, L - 1 scored."""
-    begin = chunk_starts(total, windowing.max_length)
-    return (begin, begin + windowing.max_length, begin + 1, np.zeros_like(begin))
-
-
 GPTQ = Convention(
     name="gptq",
     # The loaders of GPTQ and AWQ call ``tokenizer(text).input_ids``, which keeps the special tokens.
     read=lambda corpus, _, tokenizer: joined(corpus, tokenizer, join="\n\n", special=True),
-    windows=_chunks_without_bos,
+    windows=lambda total, windowing, _: _chunks(total, windowing, 0),
     tokens_needed=lambda length, _: length,
 )
 
 
 # ``llama.cpp``: chunks of which the later half is scored, with the program's own error; ``llama-perplexity``.
-
-
 def _later_halves(total: int, windowing: Windowing, adds_bos: bool) -> Spans:
     """Full chunks of n_ctx; the later half is scored; a BOS takes the place of each chunk's first token."""
     length, bos = windowing.max_length, int(adds_bos)
@@ -221,8 +207,6 @@ LLAMA_CPP = Convention(
 
 
 # ``lm-eval``: each document after a prefix token, as ``loglikelihood_rolling`` of lm-evaluation-harness 0.4.13.
-
-
 def _harness_ids(tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None) -> Ints:
     """Encode as the harness does (``HFLM.tok_encode``) with a tokenizer that it loaded by `add_bos_token`.
 

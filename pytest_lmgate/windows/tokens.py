@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpus import TextSizes
 from pytest_lmgate.data.prompts import Chat, Prompt
 from pytest_lmgate.errors import DataError, ModelError
-
-Ids = NDArray[np.int64]
 
 
 class Placed(NamedTuple):
@@ -51,7 +49,7 @@ class TokenizerFacts:
         """Return the token ids of a text that a decoder has to write."""
         return self.encode(text, True) if self.target is None else self.target(text)
 
-    def ids(self, text: str, *, special: bool) -> Ids:
+    def ids(self, text: str, *, special: bool) -> Ints:
         """Return a text's token ids, shape ``[tokens]``, with the special tokens that the tokenizer adds or without."""
         return np.asarray(self.encode(text, special), dtype=np.int64)
 
@@ -60,13 +58,13 @@ class TokenizerFacts:
 class Streams:
     """Token streams, one per document, and the size of the original text behind each."""
 
-    ids: Sequence[Ids]  # token ids of each document, shape ``[tokens]``
+    ids: Sequence[Ints]  # token ids of each document, shape ``[tokens]``
     prefix: int | None = None  # id of the prefix token of windows that have one
     sizes: Sequence[TextSizes] = ()  # words, code points and bytes of each document; none where nothing counts them
     texts: Sequence[str] = ()  # what was tokenized; none where nothing asks for it
     # row of each token where the rows were joined to one text, shape ``[tokens]``; None where rows are documents, or
     # the text has no rows
-    rows: Ids | None = None
+    rows: Ints | None = None
 
     @property
     def lengths(self) -> list[int]:

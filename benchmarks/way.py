@@ -1,0 +1,73 @@
+"""The way of one `ppl_max` from pytest's hook to the model's forward: frames on the stack, and files on the way.
+
+    python benchmarks/way.py
+
+Runs the first gate of the example in a pytest process with a profile hook, without a cache. Counted are functions of
+this package: the frames when a measurement (no trial before it) first enters the forward of a transformers model, and
+the files that such functions are in from the hook on. Exits with 1 if a requirement is broken.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FRAMES, FILES = 12, 60
+_OURS, _HOOK, _LOOP = "/pytest_lmgate/", "pytest_runtest_setup", "run_batches"
+_GATE = "test_model_quality.py::test_the_candidate_is_good_enough"
+
+
+def pytest_configure(config: Any) -> None:
+    """Count in this process, which `main` has started with this file as a plugin."""
+    files: set[str] = set()
+
+    def profile(frame: Any, event: str, _: object) -> None:
+        name, file = frame.f_code.co_name, frame.f_code.co_filename
+        if event == "call" and _OURS in file and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            if files or name == _HOOK:
+                files.add(file)
+        elif event == "call" and name == "forward" and "transformers/models" in file:
+            stack = [frame]
+            while stack[-1].f_back is not None:
+                stack.append(stack[-1].f_back)
+            ours = [each for each in reversed(stack) if _OURS in each.f_code.co_filename]
+            if any(each.f_code.co_name == _LOOP for each in ours):
+                sys.setprofile(None)
+                shown = [(each.f_code.co_filename.rpartition(_OURS)[2], each.f_code.co_name) for each in ours]
+                Path("way.json").write_text(json.dumps({"frames": shown, "files": len(files)}))
+
+    sys.setprofile(profile)
+
+
+def main() -> int:
+    example = Path(__file__).parents[1] / "example_project"
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(__file__).parent), str(example)]
+        code = f"import sys; sys.path[:0] = {paths!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+        options = [
+            "-q",
+            "-p",
+            "way",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            str(example),
+            f"--lmgate-cache={folder}/cache",
+        ]
+        command = [sys.executable, "-c", code, *options, str(example / _GATE)]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        found = json.loads(Path(folder, "way.json").read_text())
+    for number, (file, name) in enumerate(found["frames"], 1):
+        print(f"{number:2} {file} {name}")
+    frames, files = len(found["frames"]), found["files"]
+    print(f"{frames} frames ({FRAMES} at most), {files} files ({FILES} at most)")
+    return int(frames > FRAMES or files > FILES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
