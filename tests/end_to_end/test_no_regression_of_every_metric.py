@@ -5,13 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from pytest_lmgate.settings.metrics import METRICS
 from tests.end_to_end.projects import Project
-from tests.end_to_end.writers import write_rows, writing_project
+from tests.end_to_end.writers import models_that_write, write_rows, writing_project
 
-QUIZ = [{"q": q, "options": list(o), "answer": 0} for q, o in [
+QUIZ = [{"q": q, "options": list(o), "answer": 0, "then": o[0]} for q, o in [
     ("one", ["two", "six"]), ("two", ["three", "one"]), ("three", ["four", "two"]), ("four", ["five", "three"]),
 ]]  # fmt: skip
 GATES = {
+    "ppl": '"ppl", MODEL, "text", "1%"',
+    "bpb": '"bpb", MODEL, "text", 0.1',
+    "kl": '"kl", MODEL, "text", 0.1, reference="truth"',
+    "top1": '"top1", MODEL, "text", 0.1, reference="truth"',
+    "target_ppl": '"target_ppl", MODEL, "targets", "1%"',
+    "invalid": '"invalid", MODEL, "answers", 0.1',
     "bleu": '"bleu", MODEL, "chains", "1%", max_ngram_order=2',
     "chrf": '"chrf", MODEL, "chains", "1%"',
     "ter": '"ter", MODEL, "chains", 1.0',
@@ -21,7 +28,8 @@ GATES = {
     "length": '"length", MODEL, "chains", 0.1',
     "median": '"median", MODEL, "chains", 0.1',
 }
-"""Of each metric what stands in the marker; "length" and "median" are a user's, a mean and none."""
+"""The arguments of each metric's marker; "length" and "median" are a user's, a mean and not a mean."""
+ELSEWHERE = {"pppl"}  # by the baseline below; there is one masked model
 USERS_METRICS = """
     import numpy as np
     from pytest_lmgate import TextMetric
@@ -45,11 +53,27 @@ TEST = "import pytest\n\n" + "".join(
 
 @pytest.fixture
 def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
+    base = tmp_path_factory.getbasetemp()
+    made, models = writing_project(tmp_path, base), models_that_write(base)
     text = (made.folder / "lmgate.yaml").read_text()
-    quiz = "  quiz: {path: quiz.jsonl, question: q, choices: options, answer: answer}\n"
+    text = (
+        text.replace("models:\n", f"models:\n  truth: {{path: {models}/counter, batch_size: 2}}\n")
+        + """\
+  quiz: {path: quiz.jsonl, question: q, choices: options, answer: answer}
+  targets: {path: quiz.jsonl, question: q, target: then}
+  answers: {path: chains.jsonl, prompt: "{start}", references: rest, extract: [{regex: {pattern: '(\\S+)'}}]}
+  text: {path: text.txt, lines: true}
+"""
+    )
     write_rows(made, "quiz", QUIZ)
-    return made.write(lmgate_yaml=text + quiz, conftest=USERS_METRICS)
+    return made.write(lmgate_yaml=text, conftest=USERS_METRICS, text_txt="one two three\nfour five\nsix seven\n")
+
+
+def test_every_metric_is_tried() -> None:
+    assert {row.name for row in METRICS.values() if row.is_comparable} == (GATES.keys() | ELSEWHERE) - {
+        "length",
+        "median",
+    }
 
 
 def test_the_same_model_passes_and_a_worse_one_fails_by_every_metric(project: Project) -> None:
@@ -76,7 +100,7 @@ def test_every_metric_goes_by_the_baseline(project: Project) -> None:
     judged = project.run("--lmgate-strict", torch_free=True).expect(0, passed=len(GATES))
     judged.says(f"{len(GATES)} gates: {len(GATES)} pass")
     entries = json.loads((project.folder / "lmgate-baseline.json").read_text(encoding="utf-8"))["gates"]
-    assert {entry["n"] for entry in entries.values()} == {9, 4}
+    assert {entry["n"] for entry in entries.values()} == {9, 4, 6, 35}  # rows, tokens and bytes
     text = (project.folder / "lmgate.yaml").read_text()
     (project.folder / "lmgate.yaml").write_text(text.replace("/counter}", "/backward}"), encoding="utf-8")
     project.run().expect(1, failed=len(GATES)).says("of the baseline of")
@@ -102,8 +126,6 @@ def test_a_function_and_a_masked_model_go_by_the_baseline(project: Project) -> N
             @pytest.mark.no_regression("pppl", "masked", "text", "1%")
             def test_masked(): pass
         """,
-        lmgate_yaml=(project.folder / "lmgate.yaml").read_text() + "  text: {path: text.txt, lines: true}\n",
-        text_txt="one two three\nfour five\nsix seven\n",
     )
     project.run("--lmgate-update", env={"SAYS": "two three"}).expect(0, passed=2)
     project.run(env={"SAYS": "two three"}, torch_free=True).expect(0, passed=2)

@@ -1,7 +1,9 @@
 """The table of metrics: each row says what its scorer does, and what derives from the rows agrees with them."""
 
 import inspect
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,27 @@ from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.settings.metrics import MARKERS, METRICS, USERS_METRIC, Metric, metric_called
 
 TEXTS = [row for row in METRICS.values() if row.measures == "texts"]
+# Every option of the metrics of texts with another value than its default.
+OPTIONS: dict[str, Any] = {
+    "max_ngram_order": 2, "tokenize": "char", "smooth_method": "floor", "smooth_value": 0.5, "lowercase": True,
+    "effective_order": True, "char_order": 5, "word_order": 2, "beta": 3, "whitespace": True, "eps_smoothing": True,
+    "normalized": True, "no_punct": True, "asian_support": True, "case_sensitive": True, "variant": "majority",
+    "stemmer": True, "multi_reference": "average", "tokenizer": "rouge-score", "convention": "rouge-1.5.5",
+    "ignore_case": True, "ignore_punctuation": True, "ignore_numbers": True, "ignore": [","], "numeric": True,
+    "strip": False,
+}  # fmt: skip
+OTHERWISE = {("rouge", "variant"): "rouge2"}
+NEEDS = {"smooth_value": {"smooth_method": "floor"}}
+# The page of docs/ that has a metric's marker, by what its measurement keeps.
+PAGES = {
+    "likelihoods": "configuration",
+    "pseudo-likelihoods": "choices",
+    "choices": "choices",
+    "divergences": "divergence",
+    "self-divergences": "divergence",
+    "texts": "texts",
+}
+HERE = Path(__file__).parents[2]
 ONE = np.ones(1, dtype=np.int64)
 STATISTICS = LikelihoodStatistics(
     nll=np.zeros(1),
@@ -38,6 +61,26 @@ def test_a_row_of_a_text_metric_says_what_its_function_says(row: Metric) -> None
     assert set(row.options) == set(inspect.signature(scorer(row)).parameters)
     assert metric.direction == row.direction
     assert metric.name == (row.usual[1] if row.usual else row.name)
+
+
+@pytest.mark.parametrize(("row", "option"), [(row, option) for row in TEXTS for option in row.options])
+def test_another_value_of_an_option_is_another_signature(row: Metric, option: str) -> None:
+    needed, value = NEEDS.get(option, {}), OTHERWISE.get((row.name, option), OPTIONS[option])
+    before, after = row.scorer()(**needed), row.scorer()(**needed, **{option: value})
+    # The steps of an extraction are part of the score's signature.
+    assert (after.signature, after.extraction) != (before.signature, before.extraction)
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_every_marker_is_in_the_readme_and_on_the_page_of_its_kind(marker: str) -> None:
+    row = MARKERS[marker]
+    page = (HERE / "docs" / f"{PAGES[row.measures]}.md").read_text(encoding="utf-8")
+    assert re.search(rf"\b{marker}\b", page)
+    if row.measures == "texts":
+        (written,) = re.findall(rf"(?m)^\| .*\b{marker}\b.*$", page)
+        assert set(row.options) <= set(re.findall(r"\w+", written))
+    gates = (HERE / "README.md").read_text(encoding="utf-8").partition("\n## The gates\n")[2].partition("\n## ")[0]
+    assert re.search(rf"(?m)^\|.*`{marker}\b", gates)
 
 
 @pytest.mark.parametrize("row", [row for row in METRICS.values() if row.options], ids=lambda row: row.name)
