@@ -26,7 +26,6 @@ from pytest_lmgate.settings.rootdir import Root
 if TYPE_CHECKING:
     from pytest_lmgate.metrics.score import Score
 
-_CHECKPOINT = "a folder with config.json and *.safetensors, or a .gguf file"
 _INI = """\
 [pytest]
 # A run of single files leaves the gates out and is refused; -o lmgate_require_all=false allows it.
@@ -39,8 +38,7 @@ _WEIGHTS = re.compile(r".*\.safetensors|pytorch_model.*\.bin")
 _NO_TEXTS = re.compile(r"requirements|constraints|licen[cs]e|notice|readme|changelog|cmakelists|robots|top_level", re.I)
 _SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
 _SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")
-_ENOUGH = 20_000  # tokens: a comparison of similar models then shows a change of about 1%
-_BYTES_PER_TOKEN = 4
+_ENOUGH, _BYTES_PER_TOKEN = 20_000, 4  # tokens: a comparison of similar models then shows a change of about 1%
 _METRIC_OF = {"causal": "ppl", "masked": "pppl"}
 _CONFIDENCE, _POWER = 0.95, 0.8
 _LEAST, _MOST = 0.01, 0.1  # tolerances
@@ -65,15 +63,14 @@ def init(
     """
     here = root()
     if (named := here.project_file(None)) is not None:
-        raise ConfigError(
-            f"pytest's settings here name {named}, so a new lmgate.yaml would not be read: edit that file"
-        )
+        raise ConfigError(f"pytest's settings here name {named}: a new lmgate.yaml would not be read; edit that file")
     if rows is not None and dataset is not None and dataset.suffix != ".jsonl":
         raise typer.BadParameter(f"--rows counts rows of a .jsonl file, and {dataset} is one text: shorten the file")
     folder = here.start
     found, texts = ([], []) if model and dataset is not None else find_places(folder)
     if not model:
-        model = _ask("model", _CHECKPOINT, {path: _relative(path, folder) for path in found}, yes=yes)
+        shown = {path: _relative(path, folder) for path in found}
+        model = _ask("model", "a folder with config.json and *.safetensors, or a .gguf file", shown, yes=yes)
     if dataset is None:
         looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
         tokens = {path: count_tokens(path, rows) for path in texts if rows is None or path.suffix == ".jsonl"}
@@ -89,12 +86,10 @@ def init(
         name = path.resolve().name if path.is_dir() else path.resolve().stem
         names.setdefault(path, f"{name}-{len(names) + 1}" if name in names.values() else name)
     models = {name: {"path": _relative(path, folder)} for path, name in names.items()}
-    entry: dict[str, Any] = {"path": _relative(text, folder)}
-    if text.suffix == ".jsonl" and (column := text_column(text)) not in ("text", None):
-        entry["text"] = column
-    if rows is not None:
-        entry["limit"] = rows
-    datasets = {text.resolve().stem: entry}
+    column = text_column(text) if text.suffix == ".jsonl" else None
+    entry = {"path": _relative(text, folder), "text": None if column == "text" else column, "limit": rows}
+    data = text.resolve().stem
+    datasets = {data: {key: value for key, value in entry.items() if value is not None}}
     baseline = here.baseline(None) if here.text("baseline") else folder / BASELINE_NAME
     files = [folder / FILE_NAME, baseline, *([folder / "pytest.ini"] if here.ini is None else [])]
     for file in files:
@@ -103,7 +98,7 @@ def init(
 
     spec = msgspec.convert({"models": models, "datasets": datasets}, ProjectSpec)
     with measuring(device=device, project=Project(folder, spec=spec)) as session:
-        proposals = {path: propose(session, names[path], next(iter(datasets)), margin / 100) for path in chosen}
+        proposals = {path: propose(session, names[path], data, margin / 100) for path in chosen}
         for path, larger in pairs.items():
             try:
                 add_pair(session, proposals[path], names[larger])
@@ -121,8 +116,7 @@ def init(
     for path, (_, score, proposed, reasons) in proposals.items():
         facts = {"value": float(score), "reasons": reasons}
         gates += [{"marker": marker, "arguments": arguments, **facts} for marker, arguments in proposed]
-        lines += [f"{names[path]} on {text.resolve().stem}: {score.metric} {float(score):.6g}"]
-        lines += [f"  {reason}" for reason in reasons]
+        lines += [f"{names[path]} on {data}: {score.metric} {float(score):.6g}", *map("  {}".format, reasons)]
     lines += [f"written: {', '.join(written)}", "Run pytest, and commit these files."]
     show({"files": written, "gates": gates}, "\n".join(lines), as_json=as_json)
 
@@ -183,9 +177,9 @@ def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> 
     numbers = re.split(r"[ ,]+", answer.strip()) if several else [answer]
     if all(each.isdecimal() and 1 <= int(each) <= len(found) for each in numbers):
         return [found[int(each) - 1] for each in dict.fromkeys(numbers)]
-    if not (path := Path(answer).expanduser()).exists():
-        raise typer.BadParameter(f"expected a number from the list or a path, got {answer!r}")
-    return [path]
+    if (path := Path(answer).expanduser()).exists():
+        return [path]
+    raise typer.BadParameter(f"expected a number from the list or a path, got {answer!r}")
 
 
 def _pairs(chosen: list[Path], against: Path | None) -> dict[Path, Path]:
@@ -263,8 +257,8 @@ def propose(session: Measuring, model: str, dataset: str, margin: float) -> Prop
     if limit < end:  # another text of this kind would fail a limit within the noise
         limit = float(f"{1.001 * end:.4g}")  # four digits round by less than this
         why = f"limit {limit:g}: beyond the interval of {measured}, which reaches further than {100 * margin:g}%"
-    names, tolerance = {"model": model, "dataset": dataset}, Tolerance(_LEAST, relative=True)
-    against_baseline: dict[str, Any] = {"metric": score.metric, **names, "tolerance": str(tolerance)}
+    names, tolerance = {"model": model, "dataset": dataset}, str(Tolerance(_LEAST, relative=True))
+    against_baseline: dict[str, Any] = {"metric": score.metric, **names, "tolerance": tolerance}
     gates: list[Any] = [(f"{score.metric}_max", {**names, "limit": limit}), ("no_regression", against_baseline)]
     by_tolerance = f"tolerance {tolerance}: at most {tolerance} worse than today's baseline"
     return Proposal(model, score, gates, [why, _noise(score), by_tolerance])
@@ -298,10 +292,8 @@ def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
 def _measure(session: Measuring, model: str, dataset: str) -> Score:
     kind = session.evaluator.resolver.model(model).kind
     if kind not in _METRIC_OF:
-        raise ModelError(
-            f"model {model!r}: expected a causal or a masked model, got an {kind} one; its gates need a dataset with "
-            "prompts and references, as described in docs/texts.md"
-        )
+        needs = "its gates need a dataset with prompts and references, as described in docs/texts.md"
+        raise ModelError(f"model {model!r}: expected a causal or a masked model, got an {kind} one; {needs}")
     score = cast("Score", session.measure(_METRIC_OF[kind], model=model, dataset=dataset))
     if not score.is_finite:
         raise EngineError(f"the perplexity of {model!r} on {dataset!r} is {float(score)}: no limit can be proposed")

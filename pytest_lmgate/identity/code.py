@@ -78,9 +78,6 @@ _RUNNING = re.compile(
     r"(transformers(?!\.(pipelines|train|utils\.logging))|peft\.(peft_model|tuners\.(tuners_utils|lora))|tokenizers"
     r"|torch\.nn\.(functional|modules))(\.|$)|torch(\.functional|\._tensor)?$"
 )
-# Most members are of these types and hold no code that Python wrote.
-_DULL = {str, int, bool, list, types.NoneType, types.ModuleType, types.BuiltinFunctionType}
-_DULL |= {types.GetSetDescriptorType, types.MethodDescriptorType}
 _INNER = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.partialmethod: "func"}
 # What was added to a lazy table of transformers; its items() would import what they name.
 _ADDED = ("_extra_content", "_global_mapping", "_local_mapping")
@@ -126,8 +123,15 @@ def _foreign(path: str, value: Any, module: types.ModuleType, depth: int = 4) ->
         if kind is types.FunctionType:  # most of what is left is one
             if not _is_librarys(member, module):
                 yield f"{path}.{key}", member
-        elif kind not in _DULL and key != "__builtins__":
+        elif not _is_dull(kind) and key != "__builtins__":  # type: ignore[arg-type]  # mypy doubts that types hash
             yield from _foreign(f"{path}.{key}", member, module, depth - 1)
+
+
+@functools.cache
+def _is_dull(kind: type) -> bool:
+    """Whether objects of a type are a library's and hold no code that Python wrote, as most members are."""
+    holds_code = kind in _INNER or issubclass(kind, type | MutableMapping | tuple)
+    return is_library(kind.__module__) and kind.__module__ != "unittest.mock" and not holds_code
 
 
 def _is_librarys(code: Any, module: types.ModuleType) -> bool:
