@@ -22,6 +22,7 @@ from pytest_lmgate.settings.metrics import FIXTURES
 from pytest_lmgate.settings.requests import PROTOCOL_RULES
 from pytest_lmgate.settings.session import Options
 from tests.end_to_end.writers import CONTEXT, models_that_write
+from tests.engines.fair_die import Dice
 
 ROWS = """\
 {"text": "one two", "own": "two three", "start": "one", "options": ["two", "six"], "label": 0, "right": 1, "kind": "a"}
@@ -195,8 +196,9 @@ def _described(folder: Path, keys: Mapping[str, Any]) -> Any:
     """What is known of a model, and how it runs; None where an entry or a file is refused."""
     try:
         project = Project(folder, folder / "lmgate.yaml", ProjectSpec(models={"m": ModelSpec(**keys)}))
-        model = Evaluator(project, Options(cache=folder / "cache")).resolver.model("m")
-        named = {key: value for key, value in model.ingredients.items() if key != "session"}
+        engines = {Dice.name: Dice()}
+        model = Evaluator(project, Options(cache=folder / "cache"), users_backends=engines).resolver.model("m")
+        named = {key: value for key, value in {**model.ingredients, **model.writing()}.items() if key != "session"}
         return named, model.context, model.device, model.batch_size, model.chat_template_kwargs
     except LmgateError:
         return None
@@ -224,6 +226,36 @@ def test_no_key_of_a_model_is_accepted_and_unused(models: Path, engine: str, key
     # The variable that `key` names is looked up, and is not set.
     assert (after is None) == (key in refused or key == "key")
     assert after is None or after != _described(models, {**plain, "backend": engine})
+
+
+CHECKPOINT = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+# Files of a model by which its numbers or texts may change. Tests of engines that need a library are in their folders.
+FILES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "transformers": (ENGINES["transformers"][0], CHECKPOINT),
+    "vllm": (ENGINES["vllm"][0], CHECKPOINT),
+    "server": (ENGINES["server"][0], ("tokenizer.json", "tokenizer_config.json")),
+    Dice.name: ({"path": "counter/six.die"}, ("six.die",)),
+}
+
+
+def test_files_of_every_engine_are_tried() -> None:
+    assert FILES.keys() == BACKENDS.keys() - {"onnx", "llama.cpp"} | {Dice.name}
+
+
+@pytest.mark.parametrize(("engine", "file"), [(engine, file) for engine, (_, files) in FILES.items() for file in files])
+def test_a_model_with_another_file_is_another_model(models: Path, tmp_path: Path, engine: str, file: str) -> None:
+    shutil.copytree(models / "counter", tmp_path / "counter")
+    (tmp_path / "counter" / "six.die").write_text('{"sides": 6}')
+    before = _described(tmp_path, FILES[engine][0])
+    changed = tmp_path / "counter" / file
+    if changed.suffix == ".safetensors":
+        changed.write_bytes(changed.read_bytes()[:-1] + b"\x01")
+    else:
+        changed.write_text(changed.read_text() + "\n")
+    after = _described(tmp_path, FILES[engine][0])
+    assert before is not None
+    assert after is not None
+    assert after != before
 
 
 SAMPLING = {"seed": 1, "temperature": 0.5}
