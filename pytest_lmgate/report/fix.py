@@ -170,10 +170,11 @@ class FixReport:
     def _axis(self, numbers: Sequence[float]) -> tuple[Axis | None, bool]:
         """Return the upward axis, and whether it is logarithmic."""
         metric, limit = self.found.limit.metric, self.found.limit.number(self.found.tried[-1].judged.limit)
-        low, high = max(min(numbers), limit / 100), max(numbers)
+        # A set without any KL, or with rounding errors alone, is at the edge.
+        low, high = min(number for number in numbers if number >= limit / 10_000), max(numbers)
         if metric == "ppl ratio":
             return Axis.over(numbers, most=5, form="+", unit="%"), False
-        if high <= _WIDE * low:
+        if not 0 < low < high / _WIDE:
             return Axis.over([*numbers, *([0.0] if metric == "kl" else [])], most=5), False
         begin, end = math.log10(low) - 0.1, math.log10(high) + 0.1
         axis, digits = Axis(begin, end, ()), (1, 2, 5) if end - begin < 2.5 else (1,)

@@ -20,7 +20,7 @@ from tests.report.hostile import HOSTILE
 def judged(value: float, limit: float, noise: float = 0.01) -> Judged:
     lower, upper = value * (1 - noise), value * (1 + noise)
     outcome: Any = "pass" if upper <= limit else "fail" if lower > limit else "inconclusive"
-    return Judged(outcome, ClusteredMean(value, 5000, 150, noise, 149.0), limit, upper, upper / limit, 9000)
+    return Judged(outcome, ClusteredMean(value, 5000, 150, noise, 149.0), limit, upper, upper / (limit or 1), 9000)
 
 
 def report_of(
@@ -45,6 +45,8 @@ REPORTS = {
     "fail": report_of((0, 0.05), (20, 0.004), limit=0.006, proof=0.02),
     "no set within the budget": report_of((0, 0.05), (50, 0.03), (90, 0.001), limit=0.006, budget=0.07),
     "passes already": report_of((0, 0.001), limit=0.006),
+    "a limit of 0": report_of((0, 0.05), (20, 0.0), limit=0.0, proof=0.0),
+    "passes by far": report_of((0, 0.02), limit=10.0),
     "equal bytes, and no KL at all": report_of((0, 0.05), (0, 0.02), (0, 0.0), limit=0.006, proof=0.0),
     "fewer bytes": report_of((0, 0.05), (-90, 0.001), limit=0.006, proof=0.001),
     "many": report_of((0, 9.0), *((3 * at, 9 * 0.8**at) for at in range(1, 40)), limit=0.02, proof=0.019),
@@ -98,6 +100,13 @@ def test_marks_stand_in_the_order_of_their_numbers() -> None:
     proof = float(picture["proof"][0].split()[1].removesuffix("h0"))
     assert picture["limit"] < proof == places[2][1]
     assert picture["budget"] is None
+
+
+def test_a_small_value_is_not_drawn_at_the_edge_and_none_at_all_is() -> None:
+    for name, is_at_the_edge in (("passes by far", False), ("equal bytes, and no KL at all", True)):
+        picture = REPORTS[name].picture()
+        assert picture is not None
+        assert ([dot.endswith(" 100h0") for _, dot, _, _ in picture["sets"]][-1]) is is_at_the_edge
 
 
 def test_the_budget_is_drawn_where_it_cuts() -> None:
