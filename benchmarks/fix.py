@@ -4,10 +4,12 @@ Planted: a Llama of 12 blocks with random weights is rounded to 8 bits; one, thr
 drawn at random, to 2 bits or 3, or get noise instead. The gate allows 1.5 times the KL of the 8 bits alone. The groups
 that are kept have to be the planted ones, and none where nothing was planted.
 
-Real: a checkpoint is rounded to nearest, with a scale for each row or for each 32 weights. At several limits the bytes
-of the smallest model that passes on the searched rows are compared, and its KL on rows that no choice has read: `fix`,
+Real: a checkpoint is rounded to nearest, with a scale for each row or for each 32 weights. At several limits the sizes
+of the smallest models that pass on the searched rows are compared, and their KL on rows that no choice has read: `fix`,
 whole blocks by their KL for a byte as `lmgate why` measures it, groups by their weight error for a byte, and uniform
-precision. What is kept has 16 bits.
+precision. All may keep with the fewest bits with which a uniform model passes, or with one more. All are judged by the
+bound. Rows are cut, since attention over long rows takes most of the time. With --train a larger checkpoint is trained
+first.
 
 Splits: how often the proof passes a model whose mean over a pool of rows is exactly the limit. The rows are written by
 the checkpoint, and those of --text are a second pool. Each model is measured once; then rows are drawn, split by the
@@ -16,7 +18,8 @@ package and judged by it. The last part searches and proves: sets that pass the 
 Time: `why` and `fix` in turns, each on so many tokens; those of the proof come on top of what `fix` searches.
 
     python benchmarks/fix.py --planted --runs 20
-    python benchmarks/fix.py --real FOLDER --text FILE.jsonl
+    python benchmarks/fix.py --real FOLDER --text FILE.jsonl --rows 44
+    python benchmarks/fix.py --real NEW_FOLDER --train 900 --tokenizer FOLDER --text wiki.test.raw --rows 60
     python benchmarks/fix.py --time 3
     python benchmarks/fix.py --splits 2000 --model FOLDER --text FILE.txt
 """
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import math
 import random
@@ -32,7 +36,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +61,8 @@ from tests.measure.test_why import make_reference, quantize, text
 
 PROTOCOL = Protocol("document")
 MODULES = {"qkv": "q_proj k_proj v_proj", "o": "o_proj", "up": "gate_proj up_proj", "down": "down_proj"}
-KEPT_BITS = 16
+SHARES = (0.7, 0.5, 0.35, 0.25, 0.15, 0.08)  # of the candidate's KL: the limits
+KEEPS = 2
 
 
 def damage(modules: Sequence[Any], kind: str) -> None:
@@ -144,104 +149,165 @@ def rounded_by(model: Any, bits: int, group: int | None) -> Any:
 
 
 class Bench:
-    """A reference and a candidate on the searched rows and on the others."""
+    """A reference, its rounding to few bits and to more bits, on the searched rows and on the others."""
 
-    def __init__(self, folder: Path, original: Any, candidate: Any, texts: list[str], bits: float) -> None:
+    def __init__(self, folder: Path, original: Any, rounded: dict[int, Any], bits: int, texts: list[str]) -> None:
         self.evaluator = Evaluator(Project(folder), Options(folder / "cache"))
-        self.original, self.candidate, self.texts, self.bits = original, candidate, texts, bits
         find = self.evaluator.resolver
-        self.p, self.q = find.model(original), find.model(candidate)
+        self.original, self.rounded, self.bits, self.texts = original, rounded, bits, texts
+        self.p, self.models = find.model(original), {more: find.model(pair) for more, pair in rounded.items()}
         self.halves = split(find.corpus(texts), by_document=True, seed=0)
-        self.runners = self.evaluator.together(self.p, self.q)
         self.request = DivergenceRequest(original, PROTOCOL)
+        self.why, self.groups = self.hybrids(None, "block"), self.hybrids(None, "group")
+
+    def hybrids(self, keep: int | None, by: By) -> Hybrids:
+        """Return hybrids of the candidate and the reference, or of the candidate and a rounding to more bits."""
+        q = self.models[self.bits]
+        if keep is None:
+            return Hybrids(self.p, q, self.evaluator.together(self.p, q), by=by)
+        p_runner, *runners = self.evaluator.together(self.p, self.models[keep], q)
+        return Hybrids(self.models[keep], q, runners, by=by, original=(self.p, p_runner))
+
+    def statistics(self, model: Any, half: int) -> Any:
+        return self.evaluator.measurements.once(
+            lambda: Divergences("compare", model, self.halves[half], self.request, self.groups.reference)
+        ).statistics
 
     def kl(self, model: Any, half: int) -> float:
-        found = self.evaluator.measurements.once(
-            lambda: Divergences("compare", model, self.halves[half], self.request, self.p)
-        )
-        return float(found.statistics.kl.mean())
+        return float(self.statistics(model, half).kl.mean())
 
-    def alone(self, hybrids: Hybrids, part: Any) -> float:
-        return self.kl(hybrids.model(part, healed=False), 0)
+    def passes(self, limit: Limit, model: Any) -> bool:
+        return limit.judge(self.statistics(model, 0)).outcome == "pass"
 
-    def ranked(self, by: By, score: Callable[[Hybrids, Any], float]) -> list[tuple[int, float, float]]:
-        """Keep one part more at a time, by score for a byte: extra bytes, KL on the searched rows and on the others."""
-        hybrids = Hybrids(self.p, self.q, self.runners, by=by)
-        extra = {part: hybrids.size(part).matrices[0] * (KEPT_BITS - self.bits) / 8 for part in hybrids.parts}
-        parts = sorted(
-            (part for part in hybrids.parts if extra[part] > 0),
-            key=lambda part: -score(hybrids, part) / extra[part],
-        )
-        found = []
-        for count in range(1, len(parts) + 1):
-            model = hybrids.model(*parts[:count], healed=True)
-            found.append((int(sum(extra[each] for each in parts[:count])), self.kl(model, 0), self.kl(model, 1)))
-        return found
+    def ordered(self, by: By) -> list[str]:
+        """Return parts by what each costs for a byte: blocks by KL as in `why`, groups by their weights' error."""
+        hybrids = self.why if by == "block" else self.groups
+        sizes = {part: hybrids.size(part).matrices[0] for part in hybrids.parts}
+        score = self._weight_error if by == "group" else lambda part: self.kl(hybrids.model(part, healed=False), 0)
+        return [part.name for part in sorted(filter(sizes.get, sizes), key=lambda part: -score(part) / sizes[part])]
+
+    def _weight_error(self, part: Any) -> float:
+        error = size = 0.0
+        for path in part.paths:
+            modules = (each[0].get_submodule(path) for each in (self.original, self.rounded[self.bits]))
+            ours, theirs = (module.state_dict().values() for module in modules)
+            error += sum(float(((one - other) ** 2).sum()) for one, other in zip(ours, theirs, strict=True))
+            size += sum(float((one**2).sum()) for one in self.original[0].get_submodule(path).state_dict().values())
+        return error / size
+
+    def smallest(self, keep: int, by: By, order: list[str], limit: Limit) -> tuple[float, float] | None:
+        """Keep one part more at a time until it passes on the searched rows: extra bytes, KL on the others."""
+        hybrids, extra = self.hybrids(keep, by), 0.0
+        parts = {part.name: part for part in hybrids.parts}
+        kept: list[Any] = []
+        for name in order:
+            kept.append(parts[name])
+            extra += hybrids.size(parts[name]).matrices[0] * (keep - self.bits) / 8
+            model = hybrids.model(*kept, healed=True)
+            if self.passes(limit, model):
+                return extra, self.kl(model, 1)
+        return None
+
+    def fixed(self, keep: int, scales: float, limit: Limit) -> tuple[float, float] | None:
+        """Return what `fix` finds: extra bytes, KL on the rows that it did not search."""
+        found = fix(
+            self.evaluator, self.rounded[self.bits], self.original, self.texts, limit=limit, budget=None,
+            tokens=10**7, keep=self.rounded[keep], bits=self.bits + scales, keep_bits=keep + scales,
+        )  # fmt: skip
+        assert found.chosen is not None
+        assert found.proof is not None
+        return found.chosen.extra, found.proof.value.mean
 
 
-def weight_error(bench: Bench) -> Callable[[Hybrids, Any], float]:
-    ours, theirs = (dict(runner.loaded.model.named_modules()) for runner in bench.runners)  # type: ignore[attr-defined]
-
-    def score(hybrids: Hybrids, part: Any) -> float:
-        names = [name for path in part.paths for name in ours if name == path or name.startswith(f"{path}.")]
-        pairs = [
-            (ours[name].weight, theirs[name].weight)
-            for name in names
-            if getattr(ours[name], "weight", None) is not None
-        ]
-        error, size = (
-            sum(float((each**2).sum()) for each in what) for what in ([a - b for a, b in pairs], [a for a, _ in pairs])
-        )
-        return error / size if size else 0.0
-
-    return score
+METHODS = ("fix", "whole blocks", "weight error", "uniform")
 
 
-def run_real(folder: Path, file: Path, rows: int) -> None:
+def run_real(folder: Path, file: Path, rows: int, characters: int, widths: Sequence[int], write: Path | None) -> None:
+    """Print bits for each weight of the smallest model that passes, by method."""
     import transformers
 
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    texts = [json.loads(line)["text"] for line in file.read_text().splitlines()][:rows]
+    texts = [text[:characters] for text in rows_of(file)[:rows]]
     numbers = sum(each.numel() for each in model.parameters() if each.dim() == 2)
-    for bits, group in ((3, None), (3, 32), (4, None), (4, 32)):
-        stored = bits + (16 / group if group else 0)
+    points: list[dict[str, Any]] = []
+    for bits, group in itertools.product(widths, (None, 32)):
+        scales = 16 / group if group else 0
+        pairs = {more: (rounded_by(model, more, group), tokenizer) for more in range(bits, 9)}
         with tempfile.TemporaryDirectory() as temporary:
-            candidate = (rounded_by(model, bits, group), tokenizer)
-            bench = Bench(Path(temporary), (model, tokenizer), candidate, texts, stored)
-            whole = bench.kl(bench.q, 0)
-            blocks = bench.ranked("block", bench.alone)
-            errors = bench.ranked("group", weight_error(bench))
-            uniform = []
-            for more in range(bits + 1, 9):
-                other = bench.evaluator.resolver.model((rounded_by(model, more, group), tokenizer))
-                uniform.append((int(numbers * (more - bits) / 8), bench.kl(other, 0), bench.kl(other, 1)))
-            size = numbers * stored / 8
+            bench = Bench(Path(temporary), (model, tokenizer), pairs, bits, texts)
+            whole = bench.kl(bench.models[bits], 0)
+            blocks, groups = bench.ordered("block"), bench.ordered("group")
             print(f"\n{bits} bits, {f'a scale for {group}' if group else 'a scale for each row'}: KL {whole:.4g}")
-            print(f"{'limit':>9}  {'fix':>22}  {'blocks by KL':>22}  {'groups by error':>22}  {'uniform':>22}")
-            for share in (0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05):
+            print(f"{'KL at most':>10}  " + "  ".join(f"{each:>18}" for each in METHODS), flush=True)
+            for share in SHARES:
                 limit = Limit("kl", share * whole, 0.95, PROTOCOL, by_value=True)
-                found = fix(
-                    bench.evaluator,
-                    candidate,
-                    bench.original,
-                    texts,
-                    limit=limit,
-                    budget=None,
-                    tokens=10**7,
-                    bits=stored,
-                )
-                assert found.chosen is not None
-                assert found.proof is not None
-                # The others get the bound of ours as their limit, so that all have passed at the same KL.
-                extra = found.chosen.extra * (KEPT_BITS - stored) / (32 - stored)  # the original is in float32 here
-                most = max(found.chosen.kl, share * whole * found.chosen.kl / found.chosen.judged.upper)
-                line = [(extra, found.proof.value.mean)]
-                for curve in (blocks, errors, uniform):
-                    passing = [(each[0], each[2]) for each in curve if each[1] <= most]
-                    line.append(min(passing) if passing else (float("nan"), float("nan")))
-                cells = "  ".join(f"{f'+{100 * more / size:.1f}% KL {kl:.4f}':>22}" for more, kl in line)
-                print(f"{share * whole:9.4f}  {cells}", flush=True)
+                passing = [
+                    more for more in range(bits + 1, 9)
+                    if bench.passes(limit, bench.models[more])
+                ]  # fmt: skip
+                found: dict[str, list[tuple[float, float]]] = {each: [] for each in METHODS}
+                for keep in passing[:KEEPS]:
+                    some = [
+                        bench.fixed(keep, scales, limit),
+                        bench.smallest(keep, "block", blocks, limit),
+                        bench.smallest(keep, "group", groups, limit),
+                        (numbers * (keep - bits) / 8, bench.kl(bench.models[keep], 1)),
+                    ]
+                    for method, one in zip(METHODS, some, strict=True):
+                        found[method] += [] if one is None else [one]
+                best = {method: min(each) for method, each in found.items() if each}
+                sizes = {method: (bits + scales + 8 * extra / numbers, kl) for method, (extra, kl) in best.items()}
+                points.append({"bits": bits, "group": group, "limit": share * whole, "sizes": sizes})
+                if write is not None:
+                    write.write_text(json.dumps(points))
+                cells = (f"{sizes[each][0]:.2f}, KL {sizes[each][1]:.4f}" for each in METHODS)
+                print(f"{share * whole:10.4f}  " + "  ".join(f"{each:>18}" for each in cells), flush=True)
+    for other in METHODS[1:]:
+        saved = sorted(1 - point["sizes"]["fix"][0] / point["sizes"][other][0] for point in points)
+        print(
+            f"smaller than {other}: {sum(each > 0 for each in saved)} of {len(saved)}, larger: "
+            f"{sum(each < -1e-9 for each in saved)}; by 10% or more: {sum(each >= 0.1 for each in saved)}; "
+            f"median {100 * saved[len(saved) // 2]:.1f}%"
+        )
+
+
+def rows_of(file: Path) -> list[str]:
+    """Return the rows of JSON Lines; of another text, its long lines."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    if file.suffix == ".jsonl":
+        return [json.loads(line)["text"] for line in lines]
+    return [line.strip() for line in lines if len(line) > 400]
+
+
+def train(folder: Path, tokenizer: Path, file: Path, rows: int, seconds: float) -> None:
+    """Train a Llama of 10 blocks and 4.4 million weights on a text but for the rows that are measured."""
+    import transformers
+
+    torch.manual_seed(0)
+    encode, width = transformers.AutoTokenizer.from_pretrained(tokenizer), 192
+    config = transformers.LlamaConfig(
+        vocab_size=len(encode), hidden_size=width, intermediate_size=width * 5 // 2, num_hidden_layers=10,
+        num_attention_heads=6, max_position_embeddings=512, bos_token_id=encode.bos_token_id,
+        eos_token_id=encode.eos_token_id,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).train()
+    ids = torch.tensor([token for text in rows_of(file)[rows:] for token in encode(text)["input_ids"]])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1, betas=(0.9, 0.95))
+    started, step, spent = time.monotonic(), 0, 0.0
+    while spent < 1:
+        for each in optimizer.param_groups:
+            each["lr"] = 2e-3 * min(1, (step + 1) / 50) * (1 - spent)
+        batch = torch.stack([ids[at : at + 128] for at in torch.randint(len(ids) - 128, (16,)).tolist()])
+        optimizer.zero_grad()
+        loss = model(input_ids=batch, labels=batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        step, spent = step + 1, (time.monotonic() - started) / seconds
+    print(f"trained {step} steps on {len(ids):,} tokens, the last loss is {float(loss):.2f}")
+    model.save_pretrained(folder)
+    encode.save_pretrained(folder)
 
 
 class Pool:
@@ -441,7 +507,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20, help="planted: runs of each number of groups")
     parser.add_argument("--rows", type=int, default=120, help="rows of the text")
     parser.add_argument("--real", type=Path, help="folder of a checkpoint")
-    parser.add_argument("--text", type=Path, help="JSON Lines with the column text")
+    parser.add_argument("--text", type=Path, help="JSON Lines with the column text, or a text with long lines")
+    parser.add_argument("--characters", type=int, default=300, help="real: characters of each row")
+    parser.add_argument("--bits", type=int, nargs="+", default=[3, 4], help="real: bits of the candidates")
+    parser.add_argument("--write", type=Path, help="real: write the figures as JSON")
+    parser.add_argument("--train", type=float, help="real: train the checkpoint for so many seconds")
+    parser.add_argument("--tokenizer", type=Path, help="train: folder of the tokenizer")
     parser.add_argument("--splits", type=int, help="proofs of each kind, of models that are at the limit")
     parser.add_argument("--model", type=Path, help="folder of a checkpoint, for --splits")
     parser.add_argument("--pool", type=int, default=2400, help="rows to draw from, for --splits")
@@ -451,8 +522,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.planted:
         run_planted(given.counts, given.runs, given.rows)
+    if given.train:
+        train(given.real, given.tokenizer, given.text, given.rows, given.train)
     if given.real:
-        run_real(given.real, given.text, given.rows)
+        run_real(given.real, given.text, given.rows, given.characters, given.bits, given.write)
     if given.splits:
         run_splits(given.model, given.text, given.splits, given.pool)
     if given.time:
