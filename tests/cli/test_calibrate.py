@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.calibrate import Calibrated, calibrated, edited, find_gate
+from pytest_lmgate.cli.calibrate import Calibrated, _report, calibrated, edited, find_gate
 from pytest_lmgate.engines.base import SAMPLING, Entry, Model
 from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.measure.evaluator import Evaluator
@@ -220,15 +220,45 @@ def test_a_deterministic_engine_is_measured_twice(measured: Callable[..., Calibr
 )
 def test_divergences_of_a_deterministic_engine_are_calibrated(gate: str, tmp_path: Path) -> None:
     models = Path(__file__).parents[2] / "example_project" / "models"
-    (tmp_path / "lmgate.yaml").write_text(
+    file = tmp_path / "lmgate.yaml"
+    file.write_text(
         f"models: {{float: {{path: {models}/float}}, int4: {{path: {models}/int4}}}}\n"
         f"datasets:\n  text: {{path: {models.parent}/data/bulletins.jsonl, limit: 3}}\n"
         f"gates:\n  - {gate}dataset: text}}\n"
     )
-    evaluator = Evaluator(load_project(tmp_path), Options(cache=tmp_path / "cache"))
-    found = calibrated(evaluator, find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])[0].gate, 3)
-    assert (found.is_deterministic, found.holds, found.worth.changed, found.repeats) == (True, True, 0, 0)
-    assert [run.seed for run in found.runs] == [None, None]
+    options = ("--runs=3", "--write", "--json", f"--config={file}", f"--cache={tmp_path / 'cache'}")
+    done = CliRunner().invoke(app, ["calibrate", gates_of(tmp_path)[0], *options])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["deterministic"], found["holds"], found["changed"]) == (True, True, 0)
+    assert [run["seed"] for run in found["runs"]] == [None, None]
+    assert "  # lmgate calibrate" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("gate", "engine", "says"),
+    [
+        (
+            "exact_min: {model: coin, dataset: quiz, limit: 0.775, temperature: 1, seed: 7, repeats: 2}",
+            _Coins(1, drift=0.1),
+            "5 runs of coin on quiz, 300 rows|the runs differ as a whole|limit 0.775: an unchanged model fails in "
+            "|on other rows of this kind in |smallest damage that fails in 80% of runs: |or repeats: ",
+        ),
+        (
+            "no_regression: {metric: exact, model: coin, dataset: quiz, tolerance: 4%, against: twin}",
+            _Coins(),
+            "5 runs of coin and twin on quiz|exact of twin|tolerance 4%: |verdicts of 5 pairs of runs: |with: tol",
+        ),
+        ("exact_min: {model: coin, dataset: quiz, limit: 0.68, confidence: 0.95}", _Coins(), "with --lmgate-strict"),
+    ],
+)
+def test_a_report_says_how_often_the_gate_fails_and_what_would_hold(
+    gate: str, engine: _Coins, says: str, measured: Callable[..., Calibrated]
+) -> None:
+    lines, facts = _report(found := measured(gate, engine), "the gate")
+    text = "\n".join(lines)
+    assert [part for part in says.split("|") if part not in text] == [], text
+    assert json.loads(json.dumps(facts))["holds"] == found.holds
 
 
 @pytest.mark.parametrize(
