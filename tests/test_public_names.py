@@ -34,6 +34,7 @@ def test_the_public_names_are_these() -> None:
     ]
     for name in pytest_lmgate.__all__:
         assert getattr(pytest_lmgate, name) is not None
+    assert dir(pytest_lmgate) == sorted(pytest_lmgate.__all__)
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -82,6 +82,14 @@ def test_bytes_that_are_not_utf8_are_an_error_that_tells_where(tmp_path: Path, l
         read(path, lines=lines)
 
 
+def test_a_path_of_no_file_or_of_an_unknown_kind_is_an_error_that_says_where_it_is_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^dataset 'd': no such file or folder: .*gone\.txt; check datasets\.d\.path$"):
+        read(tmp_path / "gone.txt")
+    (tmp_path / "a.xml").touch()
+    with pytest.raises(DataError, match=r"^dataset 'd': expected a file ending in \.txt, .*; got .*a\.xml$"):
+        read(tmp_path / "a.xml")
+
+
 @pytest.mark.parametrize("text", ["", "\n", " \u2028\t"])
 @pytest.mark.parametrize("lines", [False, True])
 def test_a_blank_text_is_an_error(tmp_path: Path, text: str, lines: bool) -> None:

@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 import transformers
 
-from pytest_lmgate.engines.base import Entry, Kind, Model, Runner
+from pytest_lmgate.engines.base import Entry, Kind, Model, Option, Runner
 from pytest_lmgate.engines.checkpoints import (
     Architecture,
     Contents,
@@ -19,7 +19,7 @@ from pytest_lmgate.engines.checkpoints import (
     require_own_code,
     require_tokenizer,
 )
-from pytest_lmgate.errors import ModelError, OfflineError
+from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
 from pytest_lmgate.measure.measurement import require
 from pytest_lmgate.settings.entries import ModelSpec
 from tests.models.zoo import ARCHITECTURES, CONTEXT
@@ -183,15 +183,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+def entry(workers: int = 1, **spec: Any) -> Entry:
+    read: dict[str, Any] = {"path": Path, "hub_id": lambda _: None, "digest": lambda path: path.read_text()}
+    return Entry(name="m", spec=ModelSpec(path="m", **spec), workers=workers, **read)
+
+
 def contents(folder: Path, **spec: Any) -> Contents:
-    entry = Entry(
-        name="m",
-        spec=ModelSpec(path="m", **spec),
-        path=Path,
-        hub_id=lambda _: None,
-        digest=lambda path: path.read_text(),
-    )
-    return contents_of(entry, model=folder, tokenizer=folder)
+    return contents_of(entry(**spec), model=folder, tokenizer=folder)
 
 
 @pytest.mark.parametrize("absolute", [False, True])
@@ -215,6 +213,33 @@ def test_code_of_a_checkpoint_that_imports_another_package_than_the_libraries_is
     (folder / "modeling.py").write_text("import pytest\n")
     assert contents(folder, trust_remote_code=True).unknown.startswith("modeling.py imports pytest, ")
     assert contents(folder).unknown == ""
+
+
+@pytest.mark.parametrize(
+    ("load", "says"),
+    [
+        ({"siz": 1}, "models.m.load: e has no option 'siz' (did you mean 'size'?); it has size, kind"),
+        ({"size": 0}, "models.m.load.size: expected a whole number from 1, got 0"),
+        ({"size": True}, "models.m.load.size: expected a whole number from 1, got True"),
+        ({"kind": "tow"}, "models.m.load.kind: expected one of one, two; got 'tow' (did you mean 'two'?)"),
+    ],
+)
+def test_an_option_that_an_engine_does_not_have_or_that_does_not_fit_is_named(load: dict[str, Any], says: str) -> None:
+    known = {"size": Option(int, 1), "kind": Option(str, None, ("one", "two"))}
+    assert entry(load={"size": 2, "kind": "two"}).load_options("e", known) == {"size": 2, "kind": "two"}
+    with pytest.raises(ConfigError) as raised:
+        entry(load=load).load_options("e", known)
+    assert str(raised.value) == says
+
+
+def test_workers_share_the_processors_unless_the_environment_says_how_many_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert entry(workers=2).threads == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert entry(workers=10_000).threads == 1
+    assert entry().threads >= entry(workers=2).threads
 
 
 # Hub ids without a network: what is in the local cache is used, what is not is named.

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -17,8 +18,10 @@ from pytest_lmgate.judge.baseline import (
     entry_of,
     format_baseline,
     parse_baseline,
+    read_baseline,
     reference_of,
     require_same,
+    write_baseline,
 )
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gates import Tolerance
@@ -117,6 +120,17 @@ def test_a_missing_key_is_named() -> None:
         others = {name: value for name, value in gate.items() if name != key}
         with pytest.raises(BaselineError, match=f"test_0::ppl: .*{key}"):
             parse_baseline(json.dumps({"schema": 2, "gates": {"test_0::ppl": others}}), "file")
+
+
+def test_a_file_that_cannot_be_read_is_an_error_and_is_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_bytes(b"\xff")
+    with pytest.raises(BaselineError, match=r"b\.json: cannot be read: "):
+        read_baseline(path)
+    told, (problem,) = write_baseline(path, "all", entries(), used=None)
+    assert told == []
+    assert problem.startswith("the baseline was not written: ")
+    assert path.read_bytes() == b"\xff"
 
 
 def test_a_value_that_its_clusters_do_not_add_up_to_is_an_error() -> None:

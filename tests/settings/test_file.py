@@ -212,6 +212,8 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
         ("datasets: {a: {path: x.csv, prompt: '{q}'}}", "datasets.a.prompt", "references:"),
         ("datasets: {a: {path: x.csv, question: q, answer: a}}", "datasets.a.question", "choices:"),
         ("datasets: {a: {path: x.csv, target: t, answer: a}}", "datasets.a.target", "it needs question:"),
+        ("datasets: {a: {path: x.csv, messages: m, target: t, answer: a}}", "datasets.a.target", "follows one chat"),
+        ("datasets: {a: {path: x.csv, question: q, target: t, choices: c}}", "datasets.a.choices", "need answer: too"),
         (
             "datasets: {a: {path: x.jsonl, question: '{q}?', target: t, answer: a}}",
             "datasets.a.question",

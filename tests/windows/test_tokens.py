@@ -12,7 +12,7 @@ from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
-from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
+from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts, continued
 
 BOS, EOS = 1001, 1002
 ROWS = ("ab\nc", "", "  ", "défg hi")
@@ -263,3 +263,10 @@ def test_more_tokens_than_a_text_has_are_an_error_that_says_how_many() -> None:
 @pytest.mark.parametrize(("number", "place"), [(3, "row 3"), (4, "row 0, text 1"), (9, "row 1, text 2")])
 def test_a_text_of_several_is_named_by_its_row_and_number(number: int, place: str) -> None:
     assert PromptIds(number, "a", (), rows=4).place == place
+
+
+def test_a_chat_that_ends_with_the_assistant_is_read_up_to_the_end_of_that_turn() -> None:
+    chat = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": " It is "}]
+    assert continued("<user>2+2?<assistant>It is</assistant>", chat) == "<user>2+2?<assistant>It is"
+    with pytest.raises(ValueError, match="does not write the assistant's last turn as it is"):
+        continued("<user>2+2?<assistant>IT IS", chat)
