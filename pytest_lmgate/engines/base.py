@@ -302,7 +302,7 @@ class Entry:
         where = f"models.{self.name}.load"
         for key, value in self.spec.load.items():
             if key not in known:
-                names = ", ".join(known)
+                names = ", ".join(known) or "none"
                 raise ConfigError(f"{where}: {engine} has no option {key!r}{nearest(key, known)}; it has {names}")
             kind, least, texts = known[key]
             fits = isinstance(value, (int, float) if kind is float else kind)
@@ -393,7 +393,8 @@ class Backend(Protocol):
 
     Attributes:
         name: As in ``backend: name`` in a model's entry.
-        suffixes: Suffixes of paths that mean this engine where the entry has no ``backend:``, such as ``.gguf``.
+        suffixes: Suffixes of paths that mean this engine where the entry has no ``backend:``, such as ``.gguf``; for
+            an engine of this package they are in `engines.registry`, which is read without importing the engine.
         kinds: The kinds of models that it runs, for the table of the docs.
         offers: What it can do with some model at least, for the table of the docs; `Model.offers` decides.
     """

@@ -61,9 +61,9 @@ def tolerance(found: Comparison, metric: str) -> str:
     share = "" if found.tolerance.relative or not reference else f"{_short(100 * amount / reference)}%"
     if found.tolerance.relative:
         amount *= reference
-    points = _short(amount * (100 if row.scale == 1 else 1))
+    points = _short(amount * (100 if row.highest == 1 else 1))
     in_points = f"{points} point{'s' * (points != '1')}" if row.unit == "points" else ""
-    if not (found.tolerance.relative or row.scale == 1):
+    if not (found.tolerance.relative or row.highest == 1):
         written, in_points = in_points or f"{written} {row.unit}".rstrip(), ""
     more = ", ".join(filter(None, (in_points, share)))
     return f"{written} ({more})" if more else written

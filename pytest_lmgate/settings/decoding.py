@@ -145,7 +145,7 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
             against = judging["against"]
             raise ConfigError.of("against", f'expected "baseline", the name of a model or a model, got {against!r}')
         if row.direction is not None:
-            judging["tolerance"].require_that_it_can_fail(row.name, row.direction, row.scale)
+            judging["tolerance"].require_that_it_can_fail(row.name, row.direction, row.highest)
     what = _evaluation(row, given)
     gate = convert({"marker": marker, "evaluation": what, **judging}, _kind(marker))
     if gate.confidence is not None and isinstance(what.how, DivergenceRequest) and what.how.statistic != "mean":
@@ -184,11 +184,11 @@ def _check_limit(marker: str, row: Metric, limit: object) -> None:
     if limit < row.lowest:
         expected = "a positive number" if row.lowest > 0 else "a number from 0"
         raise ConfigError.of("limit", f"expected {expected}, got {limit!r}: no value could be judged")
-    if row.scale is not None and limit > row.scale:
+    if row.highest is not None and limit > row.highest:
         raise ConfigError.of(
-            "limit", f"{marker} is on a scale from 0 to {row.scale}, got {limit!r}: no value could reach it"
+            "limit", f"{marker} is on a scale from 0 to {row.highest}, got {limit!r}: no value could reach it"
         )
-    if row.scale == 100 and 0.01 < limit < 1:  # as a share of 1; a tiny limit that anything passes is meant so
+    if row.highest == 100 and 0.01 < limit < 1:  # as a share of 1; a tiny limit that anything passes is meant so
         raise ConfigError.of(
             "limit",
             f"{marker} is on a scale from 0 to 100, got {limit!r}: write {100 * limit:g} if you meant percent; for a "

@@ -34,8 +34,10 @@ class Metric(NamedTuple):  # a dataclass would cost each session a millisecond
     # which score themselves.
     scored_by: str
     direction: Direction | None  # which values are better; None if a user's metric defines it
-    scale: float | None = None  # the largest value, if there is one
-    unit: str = ""  # unit of its values, as in ``1.5 ppl``; ``points`` are hundredths of the scale
+    highest: float | None = None  # the largest value, if there is one
+    # Unit of its values, as in ``1.5 ppl``. ``points`` are hundredths where `highest` is 1, else the values themselves;
+    # fractions without a highest value have no unit.
+    unit: str = ""
     lowest: float = _ABOVE_ZERO  # the lowest meaningful limit
     options: tuple[str, ...] = ()  # its own arguments, besides those of its kind of measurement
     fixed: tuple[tuple[str, object], ...] = ()  # arguments of its kind of measurement that this metric fixes
@@ -79,7 +81,7 @@ _ROWS = (
            usual=("statistic", "mean"), also_called=("kld", "kldiv", "kldivergence", "divergence")),
     Metric("top1", "share of tokens with the same top prediction",
            "the share of tokens where a model and its reference have the same most likely token",
-           "divergences", "divergence:top1", "higher", scale=1, unit="points", fixed=(*_PER_TOKEN, *_EXACT_MEAN),
+           "divergences", "divergence:top1", "higher", highest=1, unit="points", fixed=(*_PER_TOKEN, *_EXACT_MEAN),
            also_called=("sametop", "top")),
     Metric("compare", "comparison of two models",
            "all figures of a model and its reference model under llama.cpp's names; see docs/divergence.md",
@@ -90,28 +92,28 @@ _ROWS = (
     Metric("pppl", "pseudo-perplexity", "the pseudo-perplexity of a masked model on a dataset",
            "pseudo-likelihoods", "perplexity:perplexity", "lower", unit="pppl", also_called=("pseudoperplexity",)),
     Metric("accuracy", "accuracy", "the multiple-choice accuracy of a model by likelihood",
-           "choices", "accuracy:accuracy", "higher", scale=1, unit="points", options=("variant",),
+           "choices", "accuracy:accuracy", "higher", highest=1, unit="points", options=("variant",),
            usual=("variant", "acc"), also_called=("acc", "accnorm")),
     Metric("target_ppl", "perplexity per target", "the perplexity of targets after their questions, per row",
            "choices", "accuracy:target_perplexity", "lower", unit="ppl", lowest=1, fixed=(("variant", "acc"),)),
-    Metric("bleu", "BLEU", "BLEU of generated texts", "texts", "sacrebleu_metrics:bleu", "higher", scale=100,
+    Metric("bleu", "BLEU", "BLEU of generated texts", "texts", "sacrebleu_metrics:bleu", "higher", highest=100,
            unit="points", also_called=("sacrebleu",),
            options=("max_ngram_order", "tokenize", "smooth_method", "smooth_value", "lowercase", "effective_order")),
-    Metric("chrf", "chrF", "chrF of generated texts", "texts", "sacrebleu_metrics:chrf", "higher", scale=100,
+    Metric("chrf", "chrF", "chrF of generated texts", "texts", "sacrebleu_metrics:chrf", "higher", highest=100,
            unit="points", options=("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
            also_called=("chrfpp",)),
     Metric("ter", "TER", "TER, the translation edit rate, of generated texts",
            "texts", "sacrebleu_metrics:ter", "lower", unit="points", lowest=0,
            options=("normalized", "no_punct", "asian_support", "case_sensitive")),
-    Metric("rouge", "ROUGE", "the ROUGE F-measure of generated texts", "texts", "rouge:rouge", "higher", scale=1,
+    Metric("rouge", "ROUGE", "the ROUGE F-measure of generated texts", "texts", "rouge:rouge", "higher", highest=1,
            unit="points", options=("variant", "stemmer", "multi_reference", "tokenizer", "convention"),
            usual=("variant", "rougeL"), variant_follows_limit=True, also_called=("rougel", "rougelsum", "rougen")),
     Metric("exact", "exact match", "the share of generated texts that equal a reference",
-           "texts", "texts:exact", "higher", scale=1, unit="points",
+           "texts", "texts:exact", "higher", highest=1, unit="points",
            options=("ignore_case", "ignore_punctuation", "ignore_numbers", "ignore", "numeric", "strip", "variant"),
            also_called=("em", "exactmatch")),
     Metric("invalid", "share without an answer", "the share of generated texts in which no answer was found",
-           "texts", "texts:invalid", "lower", scale=1, unit="points", lowest=0, options=("variant",),
+           "texts", "texts:invalid", "lower", highest=1, unit="points", lowest=0, options=("variant",),
            also_called=("noanswer", "unanswered")),
 )
 # fmt: on

@@ -60,7 +60,7 @@ class ProtocolRules:
     has_stride: bool = False  # whether windows may overlap by a stride that the user chooses
     without_overlap: str = ""  # name of the protocol that this one is where the stride equals the window
     has_add_bos_token: bool = False  # whether the option `add_bos_token` exists
-    # whether every token is scored, so that units of the text itself (words, bytes) are defined
+    # whether the windows cover the text, so that units of the text itself (words, bytes) are defined
     whole_text: bool = True
     by_document: bool = False  # whether rows are read one by one
     averages: tuple[str, ...] = ("token",)  # the averages that are defined; the first is the protocol's own

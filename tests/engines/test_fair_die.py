@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.engines import base
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.settings.entries import ModelSpec
 from tests.end_to_end.projects import environment
 from tests.engines.projects import watched
 from tests.warm import warm_python
@@ -40,6 +42,7 @@ class _Project:
         self.folder = folder
         for name, sides in (("six.die", 6), ("eight.json", 8), ("other.die", 6)):
             (folder / name).write_text(json.dumps({"sides": sides}))
+        (folder / "pytest.ini").write_text("[pytest]\n")  # a setup.py above would name another rootdir
         (folder / "text.txt").write_text("".join(random.Random(0).choices("abcd ", k=640)))
         rows = [
             {"article": f"number {row} of all", "summary": f"number {row} of all", "begin": f"number {row}"}
@@ -389,3 +392,10 @@ def test_a_wrong_registration_is_a_usage_error(dice: _Project, hook: str, messag
     done = dice.run()
     assert done.returncode == 4
     assert message in " ".join((done.stdout + done.stderr).split())
+
+
+def test_an_engine_without_options_says_that_it_has_none() -> None:
+    spec = ModelSpec(path="six.die", load={"x": 1})
+    entry = base.Entry(name="m", spec=spec, path=Path, hub_id=lambda _: None, digest=str)
+    with pytest.raises(ConfigError, match=r"models\.m\.load: fair-die has no option 'x'; it has none"):
+        entry.load_options("fair-die", {})

@@ -98,7 +98,7 @@ def test_every_marker_names_its_metric_and_the_side_that_fails() -> None:
     }  # fmt: skip
     for marker, row in MARKERS.items():
         assert row.direction in (None, "lower" if marker.endswith("_max") else "higher")
-    unbounded = {row.name for row in METRICS.values() if row.is_number and row.scale is None}
+    unbounded = {row.name for row in METRICS.values() if row.is_number and row.highest is None}
     assert unbounded == {row.name for row in METRICS.values() if row.direction == "lower"} - {"invalid"}
 
 

@@ -39,7 +39,6 @@ class LlamaCpp(Backend):
     """GGUF files, split ones too, with their own tokens or those of a tokenizer's folder."""
 
     name = "llama.cpp"
-    suffixes = (".gguf",)
     offers = frozenset({"score", "generate", "compare", "greedy", "sample"})
 
     def describe(self, entry: Entry) -> Model:

@@ -60,7 +60,6 @@ class Onnx(Backend):
     """Causal models as optimum exports them: an .onnx file, with config and tokenizer in its folder."""
 
     name = "onnx"
-    suffixes = (".onnx",)
     offers = frozenset({"score", "generate", "compare", "greedy", "sample"})
 
     def describe(self, entry: Entry) -> Model:
