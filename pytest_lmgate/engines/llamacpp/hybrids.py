@@ -187,8 +187,22 @@ class GgufHybrids:
                     if part.kind == "head" or _HEAD not in tensors:
                         options.append(f"--output-tensor-type {kind}")
                 else:
-                    options += [f"--tensor-type '{re.escape(name)}={kind}'" for name in names]
-        return options
+                    options += [_tensor_type(name, kind) for name in names]
+        return options + self._types_of_mixes({name for part in parts for name in part.paths})
+
+    def _types_of_mixes(self, kept: set[str]) -> list[str]:
+        """Return the options for tensors of the candidate that llama-quantize would give another type.
+
+        It mixes types, as for Q4_K_M, by counting the tensors of a name that it has chosen a type for. So a tensor that
+        is kept changes the types of those of the same name in other blocks.
+        """
+        by_role: dict[str, dict[str, str]] = {}
+        for name, tensor in self._files[1].tensors.items():
+            if kind := _TYPES.get(tensor.type):
+                by_role.setdefault(_role(name), {})[name] = kind
+        mixes = [by_role.get(role, {}) for role in sorted({_role(name) for name in kept})]
+        mixed = [types for types in mixes if len(set(types.values())) > 1]
+        return [_tensor_type(name, kind) for types in mixed for name, kind in types.items() if name not in kept]
 
     def write(self, parts: Sequence[Part], path: Path) -> None:
         """Write the candidate with parts of the reference; an interruption leaves no part of a file."""
@@ -280,3 +294,12 @@ def _write(file: IO[bytes], whole: GgufFile, other: GgufFile, changed: Collectio
         for at in range(tensor.begin, tensor.begin + tensor.bytes, _MOST_BYTES):
             file.write(source.bytes[at : min(at + _MOST_BYTES, tensor.begin + tensor.bytes)].tobytes())
     file.write(b"\0" * (-file.tell() % whole.alignment))
+
+
+def _role(name: str) -> str:
+    """Return the name of a tensor without its block."""
+    return re.sub(r"^blk\.\d+\.", "", name)
+
+
+def _tensor_type(name: str, kind: str) -> str:
+    return f"--tensor-type '{re.escape(name)}={kind}'"

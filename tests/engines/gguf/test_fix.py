@@ -16,13 +16,18 @@ import gguf
 import llama_cpp
 import numpy as np
 
+from pytest_lmgate.engines.llamacpp.hybrids import GgufHybrids
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.session import Options
 from tests.end_to_end.projects import environment
-from tests.engines.projects import text_of, write_float_model
+from tests.engines.projects import text_of, trained_tokenizer, write_float_model
 from tests.warm import warm_python
 
 TYPES = {kind.name.lower(): kind for kind in gguf.GGMLQuantizationType}
 Q4_0 = gguf.LlamaFileType.MOSTLY_Q4_0
 Q8_0 = gguf.LlamaFileType.MOSTLY_Q8_0
+Q4_K_M = gguf.LlamaFileType.MOSTLY_Q4_K_M
 
 
 def quantize(source: Path, target: Path, options: str = "", ftype: int = Q4_0) -> None:
@@ -33,10 +38,10 @@ def quantize(source: Path, target: Path, options: str = "", ftype: int = Q4_0) -
     for option, value in zip(words[::2], words[1::2], strict=True):
         if option == "--tensor-type":
             pattern, _, kind = value.rpartition("=")
-            overrides.append((pattern.lower().encode(), TYPES[kind]))
+            overrides.append((pattern.lower().encode(), TYPES[kind.lower()]))
         else:
             field = {"--output-tensor-type": "output_tensor_type", "--token-embedding-type": "token_embedding_type"}
-            setattr(params, field[option], TYPES[value])
+            setattr(params, field[option], TYPES[value.lower()])
     table = (llama_cpp.llama_model_tensor_override * (len(overrides) + 1))(*overrides)
     params.tt_overrides = table
     assert llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) == 0
@@ -147,6 +152,34 @@ def test_groups_are_kept_as_in_a_third_file_and_the_recipe_has_its_types(
     assert "=q8_0'" in recipe
     quantize(folder / "f16.gguf", folder / "by_recipe.gguf", recipe)
     assert tensors_of(folder / "by_recipe.gguf") == made
+
+
+def test_by_the_recipe_llama_cpp_gives_all_other_tensors_the_types_that_it_mixed_for_q4_k_m(tmp_path: Path) -> None:
+    from tests.engines.gguf.converting import write_gguf
+    from tests.models.zoo import build
+
+    sizes = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 256}
+    tokenizer = trained_tokenizer()
+    model = build("llama", vocab_size=320, max_position_embeddings=128, num_hidden_layers=4, **sizes)
+    write_gguf(tmp_path / "f16.gguf", model, tokenizer, dtype="f16")
+    quantize(tmp_path / "f16.gguf", tmp_path / "q4.gguf", ftype=Q4_K_M)
+    candidate = tensors_of(tmp_path / "q4.gguf")
+    assert {"Q4_K", "Q6_K"} == {candidate[f"blk.{block}.attn_v.weight"][0] for block in range(4)}
+    models = {name: {"path": f"{name}.gguf"} for name in ("f16", "q4")}
+    (tmp_path / "lmgate.yaml").write_text(json.dumps({"models": models}))
+    evaluator = Evaluator(load_project(tmp_path), Options(cache=tmp_path / "cache"))
+    p, q = (evaluator.resolver.model(name) for name in ("f16", "q4"))
+    hybrids = GgufHybrids(p, q, evaluator.together(p, q))
+    groups = [part for part in hybrids.parts if part.kind != "outside"]
+    assert len(groups) == 4 * 4 + 2
+    for kept in [*([group] for group in groups), groups[::3], groups[1::2]]:
+        hybrids.write(kept, tmp_path / "mixed.gguf")
+        quantize(tmp_path / "f16.gguf", tmp_path / "again.gguf", " ".join(hybrids.tensor_types(kept)), Q4_K_M)
+        made = tensors_of(tmp_path / "mixed.gguf")
+        assert tensors_of(tmp_path / "again.gguf") == made, [part.name for part in kept]
+        assert {name for name in made if made[name] != candidate[name]} == {
+            name for part in kept for name in part.paths
+        }
 
 
 def test_a_second_run_measures_nothing_and_no_file_is_left(folder: Path, mixed: Any, candidate_kl: float) -> None:
