@@ -15,12 +15,15 @@ Splits: how often the proof passes a model whose mean over a pool of rows is exa
 the checkpoint, and those of --text are a second pool. Each model is measured once; then rows are drawn, split by the
 package and judged by it. The last part searches and proves: sets that pass the search's half by luck meet the proof.
 
+Tool: the recipe is applied by the quantizer itself, whose model has to have the KL that was promised.
+
 Time: `why` and `fix` in turns, each on so many tokens; those of the proof come on top of what `fix` searches.
 
     python benchmarks/fix.py --planted --runs 20
     python benchmarks/fix.py --real FOLDER --text FILE.jsonl --rows 44
     python benchmarks/fix.py --real NEW_FOLDER --train 900 --tokenizer FOLDER --text wiki.test.raw --rows 60
     python benchmarks/fix.py --time 3
+    python benchmarks/fix.py --tool bitsandbytes --model FOLDER --text FILE.jsonl
     python benchmarks/fix.py --splits 2000 --model FOLDER --text FILE.txt
 """
 
@@ -28,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import itertools
 import json
 import math
@@ -402,17 +406,18 @@ def run_splits(folder: Path, file: Path | None, splits: int, rows: int) -> None:
         lines = file.read_text().splitlines()
         lines = [json.loads(line)["text"] for line in lines] if file.suffix == ".jsonl" else lines
         pools[file.name] = list(dict.fromkeys(line for line in lines if line.strip()))[:rows]
-    print(f"PASS of {splits} proofs of a model exactly at the limit, and the skewness of its rows' KL")
+    print(f"PASS of {splits} proofs of a model exactly at the limit, and the skewness of its rows' KL", flush=True)
     for name, texts in pools.items():
         damage = {"3 bits": rounded_by(model, 3, None), "a rare token": rarely_damaged(model, tokenizer, texts)}
         for kind, candidate in damage.items():
             with tempfile.TemporaryDirectory() as temporary:
                 pool = Pool(Path(temporary), (model, tokenizer), (candidate, tokenizer), texts)
                 kept = [part for part in pool.hybrids.parts if kind == "3 bits" and part.kind in ("down", "o")]
-                whole = pool.statistics(*kept)
-                at_limit(pool, whole, f"{name}, {kind}", splits)
-                if kind == "3 bits":
-                    search_and_prove(pool, f"{name}, {kind}", min(splits, 200))
+                at_limit(pool, pool.statistics(*kept), f"{name}, {kind}", splits)
+    with tempfile.TemporaryDirectory() as temporary:
+        texts = pools["written"][: rows // 2]
+        pool = Pool(Path(temporary), (model, tokenizer), (rounded_by(model, 3, None), tokenizer), texts)
+        search_and_prove(pool, "written, 3 bits", min(splits, 200))
 
 
 def at_limit(pool: Pool, whole: DivergenceStatistics, name: str, splits: int) -> None:
@@ -499,6 +504,68 @@ def run_time(width: int, tokens: int, runs: int) -> None:
     print(f"width {width}, {tokens:,} tokens: fix takes {wall:.2f} times as long as why, {used:.2f} of processor time")
 
 
+def made_by(tool: str, folder: Path, kept: Sequence[str]) -> Any:
+    """Let a quantizer make a checkpoint in 4 bits but for some layers, by the recipe of `lmgate fix` in its words."""
+    import transformers
+
+    if tool == "bitsandbytes":
+        # On processors with AVX512-BF16 it packs 4-bit weights, and fails on layers whose width is no multiple of 32.
+        for module in (importlib.import_module(f"bitsandbytes.{name}") for name in ("nn.modules", "backends.cpu.ops")):
+            module.has_avx512bf16 = lambda: False  # type: ignore[attr-defined]
+        config = transformers.BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=list(kept)
+        )
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=config).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    if tool == "torchao":
+        from torchao.quantization import FqnToConfig, IntxWeightOnlyConfig, quantize_
+        from torchao.quantization.granularity import PerAxis
+
+        rounded = IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerAxis(0))
+        quantize_(model, FqnToConfig({**dict.fromkeys(kept), "_default": rounded}), filter_fn=None)
+        return model
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from llmcompressor import oneshot
+    from llmcompressor.modifiers.quantization import QuantizationModifier
+
+    weights = QuantizationArgs(num_bits=4, strategy="channel", symmetric=True)
+    groups = {"all": QuantizationScheme(targets=["Linear"], weights=weights)}
+    oneshot(model=model, recipe=QuantizationModifier(config_groups=groups, ignore=list(kept)))
+    with tempfile.TemporaryDirectory() as temporary:
+        model.save_pretrained(temporary)
+        return transformers.AutoModelForCausalLM.from_pretrained(temporary).eval()
+
+
+def run_tool(tool: str, folder: Path, file: Path, rows: int) -> None:
+    """Fix what a quantizer made, apply the recipe by the quantizer, and compare its model with what was promised."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = [json.loads(line)["text"] for line in file.read_text().splitlines()][:rows]
+    original = (transformers.AutoModelForCausalLM.from_pretrained(folder).eval(), tokenizer)
+    candidate = (made_by(tool, folder, ["lm_head"]), tokenizer)
+    with tempfile.TemporaryDirectory() as temporary:
+        evaluator = Evaluator(Project(Path(temporary)), Options(Path(temporary) / "cache"))
+        models, asked = (candidate, original, texts), {"budget": None, "tokens": 10**7, "bits": 4}
+        whole = fix(evaluator, *models, limit=Limit("kl", 1e3, 0.95, PROTOCOL), **asked).tried[0].kl
+        limit = Limit("kl", whole / 2, 0.95, PROTOCOL)
+        found = fix(evaluator, *models, limit=limit, **asked)
+        assert found.proof is not None
+        assert found.chosen is not None
+        find = evaluator.resolver
+        made, reference = find.model((made_by(tool, folder, found.linear), tokenizer)), find.model(original)
+        (_, proof) = split(find.corpus(texts), by_document=True, seed=0)
+        measured = Divergences("compare", made, proof, DivergenceRequest(original, PROTOCOL), reference)
+        real = limit.judge(evaluator.measurements.again(measured))
+        print(
+            f"{tool}: KL {whole:.4g}, limit {limit.size:.4g}, "
+            f"{len(found.chosen.kept)} of {len(found.groups)} groups kept; "
+            f"promised KL {found.proof.value.mean:.6g} {found.proof.outcome}, "
+            f"by the recipe {real.value.mean:.6g} {real.outcome}",
+            flush=True,
+        )
+
+
 def main() -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -519,6 +586,7 @@ def main() -> None:
     parser.add_argument("--time", type=int, metavar="RUNS", help="compare the time with that of why")
     parser.add_argument("--width", type=int, default=64, help="of the model, for --time")
     parser.add_argument("--tokens", type=int, default=4000, help="that each reads, for --time")
+    parser.add_argument("--tool", choices=("bitsandbytes", "torchao", "llm-compressor"), help="applies the recipe")
     given = parser.parse_args()
     if given.planted:
         run_planted(given.counts, given.runs, given.rows)
@@ -528,6 +596,8 @@ def main() -> None:
         run_real(given.real, given.text, given.rows, given.characters, given.bits, given.write)
     if given.splits:
         run_splits(given.model, given.text, given.splits, given.pool)
+    if given.tool:
+        run_tool(given.tool, given.model, given.text, given.rows)
     if given.time:
         run_time(given.width, given.tokens, given.time)
 
