@@ -190,6 +190,7 @@ def test_pytest_judges_without_the_harness_and_reads_the_cache_again(project: Pa
         ({**TEXT, "filter_list": [{"name": "x", "filter": [{"function": "regex", "regex_pattern": "(["},
                                                            {"function": "take_first"}]}]}, ROWS, ["quiz"],
          "step 1: regex: pattern: expected a regular expression of Python, got '(['"),
+        (CHOICE, [*ROWS, {**ROWS[0], "c": ["a"], "a": 0}], ["quiz"], "expected two choices or more, got 1"),
         (CHOICE, [], ["quiz"], "cannot be read, or have no rows"),
         ({**CHOICE, "dataset_path": "no/data", "dataset_kwargs": None}, ROWS, ["quiz"], "load_dataset('no/data')"),
     ],
@@ -206,6 +207,34 @@ def test_what_cannot_be_imported_is_refused_with_its_reason(
     assert said in str(caught.value)
     assert (project / "lmgate.yaml").read_text() == before
     assert not list(project.glob("data/*"))
+
+
+def test_nothing_of_the_users_is_written_over_and_check_names_other_rows(project: Path, tasks: Path, run: Any) -> None:
+    from pytest_lmgate.cli.app import app
+
+    write_task(tasks, "quiz", ROWS, **CHOICE)
+    words = ["quiz", "--include-path", str(tasks)]
+    data, before = project / "data" / "quiz.jsonl", (project / "lmgate.yaml").read_text()
+    data.parent.mkdir()
+    data.write_text("mine")
+    with pytest.raises(ConfigError, match=r"quiz\.jsonl exists and holds something else"):
+        app(["import", *words], standalone_mode=False)
+    assert (data.read_text(), (project / "lmgate.yaml").read_text()) == ("mine", before)
+    data.unlink()
+    (project / "lmgate.yaml").write_text(f"{before}datasets: {{}}\n")
+    with pytest.raises(ConfigError, match=r"datasets: expected its entries on lines of their own"):
+        app(["import", *words], standalone_mode=False)
+    assert not data.exists()
+
+    (project / "lmgate.yaml").write_text(before)
+    run(*words)
+    write_task(tasks, "quiz", ROWS[:3], **{**CHOICE, "target_delimiter": ""})
+    changes = run(*words, "--check")["changes"]
+    assert "rows: were 4, would be 3" in changes
+    assert any(each.startswith("delimiter: was ") for each in changes)
+    data.unlink()
+    with pytest.raises(LmgateError, match=r"quiz\.jsonl cannot be read"):
+        app(["import", *words, "--check"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(
