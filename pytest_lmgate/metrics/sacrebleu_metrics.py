@@ -119,7 +119,6 @@ def bleu(
         value=lambda sums: float(computed(sums).score),
         row_value=lambda sums: float(computed(sums, effective=True).score),
         details=details,
-        scale=100,
         lowest=0,
         highest=100,
         hint=tokenizer_hint if tokenize == "13a" else None,
@@ -175,7 +174,6 @@ def chrf(
         statistics=_segment_statistics(metric),
         value=lambda sums: float(metric._compute_f_score(sums.tolist())),
         details=_chrf_details,
-        scale=100,
         lowest=0,
         highest=100,
     )
@@ -216,7 +214,6 @@ def ter(
         statistics=_segment_statistics(metric),
         value=value,
         details=lambda sums: {"edits": int(sums[0]), "ref_len": float(sums[1])},
-        scale=100,
         lowest=0,
     )
 

@@ -67,7 +67,6 @@ class TextMetric:
             over the count in the last column (1 per row), whose noise has a closed form.
         row_value: A function from one row's statistics to its own number, to find the worst rows; by default `value`.
         details: A function from summed statistics to further figures by name (plain numbers, strings, lists).
-        scale: The perfect score: 1 or 100.
         needs_references: Whether a row without references is an error.
         right_or_wrong: Whether the number is a share of right rows: each row's statistics are ``[0, 1]`` or ``[1, 1]``,
             and the noise is that of counts (docs/noise.md).
@@ -92,7 +91,6 @@ class TextMetric:
     value: Value = ratio
     row_value: Value | None = None
     details: Details | None = None
-    scale: float = 1.0
     needs_references: bool = True
     right_or_wrong: bool = False
     lowest: float = -math.inf

@@ -30,17 +30,17 @@ OPTIONS = [
     "protocol: gptq, max_length: 128",
     "protocol: lm-eval",
 ]
-# A conftest.py that notes each call of a runner's `score`, and lets the session die before a call.
+# A conftest.py that notes each batch that a runner begins to score, and lets the session die before a call.
 _WATCHED = """
 import os, pathlib
 import MODULE as module
 from pytest_lmgate.measure import loop
 
 loop.SAVE_SECONDS = 0.0  # every partial result is kept at once
-plain = module.RUNNER.score
+plain = module.RUNNER.begin
 here = pathlib.Path(__file__).parent
 
-def score(self, requests):
+def begin(self, requests):
     log = here / "scored.txt"
     if log.exists() and len(log.read_text().split()) == int(os.environ.get("DIE_AFTER", -1)):
         os._exit(9)
@@ -48,7 +48,7 @@ def score(self, requests):
         file.write(f"NOTE\\n")
     return plain(self, requests)
 
-module.RUNNER.score = score
+module.RUNNER.begin = begin
 module.RUNNER.is_tried = True  # no call but those of the measurement
 """
 
@@ -59,11 +59,11 @@ def ppl(model: str, options: str = OPTIONS[0]) -> str:
 
 
 def watched(runner: str, *, note: str = "{len(requests)}", and_then: str = "") -> str:
-    """Return a conftest.py that notes each call of a runner's `score`, and dies after ``DIE_AFTER`` of them.
+    """Return a conftest.py that notes each batch that a runner begins to score, and dies after ``DIE_AFTER`` of them.
 
     Args:
         runner: Module and class, as in ``fair_die:Die``.
-        note: What to write into scored.txt at each call: inside an f-string of `self` and `requests`.
+        note: What to write into scored.txt for each batch: inside an f-string of `self` and `requests`.
         and_then: More of the file.
     """
     module, _, name = runner.partition(":")
@@ -278,7 +278,7 @@ def require_kept(project: Project, gates: list[str], runner: str) -> None:
     (project.folder / "conftest.py").write_text(
         f"from {module} import {name} as Runner\n"
         "def measure(*_): raise RuntimeError('measured again')\n"
-        "Runner.score = Runner.distributions = Runner.generate = measure\n"
+        "Runner.begin = Runner.score = Runner.distributions = Runner.generate = measure\n"
     )
     said = project.run(gates)
     assert project.status == 0, said
@@ -311,10 +311,10 @@ def interrupted(project: Project, entry: str, after: int) -> tuple[list[str], li
     Args:
         project: A project with a conftest.py of `watched`.
         entry: The model's entry.
-        after: How many calls of `score` the session that dies makes.
+        after: How many batches the session that dies begins.
 
     Returns:
-        What the calls noted, those of both parts, and those of the whole measurement.
+        What was noted, of both parts, and those of the whole measurement.
     """
     scored, models = project.folder / "scored.txt", {"slow": entry}
     project.run([ppl("slow")], models, DIE_AFTER=str(after))

@@ -113,7 +113,7 @@ def test_identical_texts_of_any_script_are_perfect(text: str) -> None:
         exact(),
         *(rouge(variant) for variant in ("rouge1", "rouge2", "rougeL", "rougeLsum", "rougeW", "rougeS", "rougeSU4")),
     ):
-        assert text_score(metric, [text], [[text]]) == pytest.approx(metric.scale), metric.signature
+        assert text_score(metric, [text], [[text]]) == pytest.approx(metric.highest), metric.signature
     assert text_score(ter(), [text], [[text]]) == 0
 
 
@@ -260,7 +260,7 @@ def test_the_worst_come_first_and_equals_in_the_order_of_the_data(metric: TextMe
     worst = worst_rows(metric, OUTPUTS, REFERENCES)
     assert [found.row for found in worst] == [1, 3, 4, 5, 2]
     assert [found.score for found in worst[:4]] == [0, 0, 0, 0]
-    assert 0 < worst[4].score < metric.scale
+    assert 0 < worst[4].score < metric.highest
     assert worst[4].prediction == "a b c x"
     assert worst[4].references == ("a b c d", "z")
 
