@@ -77,9 +77,7 @@ def freeze(task: Any, documents: Sequence[Document], *, chat: bool, file: str) -
         "generate_until": _texts,
         "loglikelihood": _targets,
         "loglikelihood_rolling": _rolling,
-    }.get(kind)
-    if make is None or (kind != "multiple_choice" and len(documents[0].arguments) != 1):
-        raise ConfigError(f"it makes requests of the kind {kind}, {len(documents[0].arguments)} of a document")
+    }[kind]
     found = make(task, documents, chat, file)
     if not found.gates:
         raise ConfigError("; ".join(found.notes) or "it has no metric")
@@ -380,7 +378,7 @@ def extraction_name(ensemble: str) -> str:
 def _steps(filters: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Any] | None:
     steps: list[Any] = []
     for name, given in filters:
-        if name not in _STEPS or set(given) - {*_STEPS[name], "choices"}:
+        if name not in _STEPS or not given.keys() <= _STEPS[name].keys():
             return None
         arguments = {_STEPS[name][key]: value for key, value in given.items() if value not in (None, False)}
         if name == "map":

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_lmgate.errors import ConfigError, LmgateError
+from pytest_lmgate.errors import ConfigError, DataError, LmgateError
 from tests.end_to_end.projects import environment
 from tests.models.tiny import made_once
 from tests.tasks.harness_run import make_task
@@ -192,6 +192,9 @@ def test_pytest_judges_without_the_harness_and_reads_the_cache_again(project: Pa
          "step 1: regex: pattern: expected a regular expression of Python, got '(['"),
         (CHOICE, [*ROWS, {**ROWS[0], "c": ["a"], "a": 0}], ["quiz"], "expected two choices or more, got 1"),
         (CHOICE, [], ["quiz"], "cannot be read, or have no rows"),
+        ({"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "q",
+          "metric_list": [{"metric": "word_perplexity"}]}, [{"q": " "}], ["quiz"], "expected text, got none (1 rows"),
+        (CHOICE, ROWS, ["quiz", "--out", "lmgate.yaml"], "a file cannot be written: "),
         ({**CHOICE, "dataset_path": "no/data", "dataset_kwargs": None}, ROWS, ["quiz"], "load_dataset('no/data')"),
     ],
 )  # fmt: skip
@@ -502,3 +505,31 @@ def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: 
         evaluator.check(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8", "repeats": 4}))
     with pytest.raises(ConfigError, match="makes one of all texts"):
         evaluator.check(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8:pass@4"}))
+
+
+def test_without_a_model_the_command_says_to_add_one_and_a_last_line_without_an_end_gets_one(
+    project: Path, tasks: Path, run: Any
+) -> None:
+    write_task(tasks, "quiz", ROWS, **CHOICE)
+    (project / "lmgate.yaml").write_text("defaults: {batch_size: 2}")
+    assert run("quiz", "--include-path", str(tasks))["gates"][0]["arguments"]["model"] == "MODEL"
+    written = (project / "lmgate.yaml").read_text()
+    assert written.startswith("defaults: {batch_size: 2}\ndatasets:\n")
+    assert "gates:" not in written
+
+
+def test_a_group_without_a_number_of_its_own_gets_the_mean_over_all_rows(project: Path, tasks: Path, run: Any) -> None:
+    for name in ("one", "other"):
+        write_task(tasks, name, ROWS, **CHOICE)
+    (tasks / "both.yaml").write_text(yaml.safe_dump({"group": "both", "task": ["one", "other"]}))
+    found = run("both", "--include-path", str(tasks))
+    assert found["notes"] == ["the harness gives the group no number of its own; here it is the mean over all rows"]
+    assert found["rows"] == 8
+
+
+@pytest.mark.parametrize("value", [float("nan"), "\ud800"])
+def test_a_document_that_is_no_json_in_utf_8_is_an_error(value: Any) -> None:
+    from pytest_lmgate.cli.tasks import Imported
+
+    with pytest.raises(DataError, match="the task's documents cannot be written as JSON in UTF-8: "):
+        _ = Imported([{"q": value}], {}, [], [], "").data
