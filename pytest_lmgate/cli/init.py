@@ -16,7 +16,7 @@ import typer
 from pytest_lmgate.cli.console import AsJson, DeviceOption, flow, note, root, show
 from pytest_lmgate.cli.measure import Measuring, measuring
 from pytest_lmgate.cli.tasks import gate_line, insert
-from pytest_lmgate.errors import ComparisonError, ConfigError, EngineError, LmgateError, ModelError
+from pytest_lmgate.errors import ComparisonError, ConfigError, EngineError, LmgateError
 from pytest_lmgate.settings.entries import TEXT_SUFFIXES, ProjectSpec
 from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.gates import Tolerance
@@ -39,10 +39,7 @@ _NO_TEXTS = re.compile(r"requirements|constraints|licen[cs]e|notice|readme|chang
 _SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
 _SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")
 _ENOUGH, _BYTES_PER_TOKEN = 20_000, 4  # tokens: a comparison of similar models then shows a change of about 1%
-_METRIC_OF = {"causal": "ppl", "masked": "pppl"}
-_CONFIDENCE, _POWER = 0.95, 0.8
 _LEAST, _MOST = 0.01, 0.1  # tolerances
-Entries = dict[str, dict[str, Any]]
 
 
 def init(
@@ -90,13 +87,13 @@ def init(
     entry = {"path": _relative(text, folder), "text": None if column == "text" else column, "limit": rows}
     data = text.resolve().stem
     datasets = {data: {key: value for key, value in entry.items() if value is not None}}
+    sections = {"models": models, "datasets": datasets}
     baseline = here.baseline(None) if here.text("baseline") else folder / BASELINE_NAME
     files = [folder / FILE_NAME, baseline, *([folder / "pytest.ini"] if here.ini is None else [])]
-    for file in files:
-        if file.exists() or file.is_symlink():
-            raise ConfigError(f"{file} exists; lmgate init overwrites nothing: move it away, or edit it")
+    if taken := [file for file in files if os.path.lexists(file)]:
+        raise ConfigError(f"{taken[0]} exists; lmgate init overwrites nothing: move it away, or edit it")
 
-    spec = msgspec.convert({"models": models, "datasets": datasets}, ProjectSpec)
+    spec = msgspec.convert(sections, ProjectSpec)
     with measuring(device=device, project=Project(folder, spec=spec)) as session:
         proposals = {path: propose(session, names[path], data, margin / 100) for path in chosen}
         for path, larger in pairs.items():
@@ -109,7 +106,7 @@ def init(
                 if larger not in chosen:
                     models.pop(names[larger], None)
     try:
-        _write(here, files, models, datasets, list(proposals.values()))
+        _write(here, files, sections, list(proposals.values()))
     except OSError as error:
         raise ConfigError(f"a file cannot be written: {error}") from error
     written, gates, lines = [_relative(file, folder) for file in files], [], []
@@ -159,21 +156,20 @@ def count_tokens(file: Path, rows: int | None) -> int:
 
 def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> list[Path]:
     """Return the paths that the user chooses, by number or path; only one text."""
-    what = "text" if option == "dataset" else option
     if not shown:
         where = f"{Path.cwd()}, {_DEPTH} folders deep"
-        raise ConfigError(f"no {what} was found in {where} ({looked_for}); name it: --{option} PATH")
+        raise ConfigError(f"no {option} was found in {where} ({looked_for}); name it: --{option} PATH")
     found = list(shown)[:_SHOWN]
     if yes:
-        note(f"{what}: {shown[found[0]]}; --{option} names another")
+        note(f"{option}: {shown[found[0]]}; --{option} names another")
         return found[:1]
     for number, path in enumerate(found, 1):
         note(f"{number}  {shown[path]}")
-    several = " (several: 1,2)" * (what == "model" and len(found) > 1)
+    several = " (several: 1,2)" * (option == "model" and len(found) > 1)
     try:
-        answer = typer.prompt(f"Which {what}? Number or path{several}", default="1", err=True)
+        answer = typer.prompt(f"Which {option}? Number or path{several}", default="1", err=True)
     except typer.Abort:
-        raise typer.BadParameter(f"no answer: give --{option} PATH, or --yes to take the first {what}") from None
+        raise typer.BadParameter(f"no answer: give --{option} PATH, or --yes to take the first {option}") from None
     numbers = re.split(r"[ ,]+", answer.strip()) if several else [answer]
     if all(each.isdecimal() and 1 <= int(each) <= len(found) for each in numbers):
         return [found[int(each) - 1] for each in dict.fromkeys(numbers)]
@@ -188,7 +184,8 @@ def _pairs(chosen: list[Path], against: Path | None) -> dict[Path, Path]:
         if against.resolve() in [each.resolve() for each in chosen]:
             raise typer.BadParameter(f"--against: expected another model than --model, got {against}")
         return dict.fromkeys(chosen, against.absolute())
-    facts = {path: _facts(path) for path in (chosen if len(chosen) > 1 else sorted(chosen[0].parent.iterdir()))}
+    siblings = sorted(chosen[0].parent.iterdir()) if len(chosen) == 1 else []
+    facts = {path: _facts(path) for path in (*chosen, *siblings)}
     pairs = {}
     for model in chosen:
         shape, size = facts[model]
@@ -215,17 +212,19 @@ def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder)).as_posix()
 
 
-def _write(here: Root, files: list[Path], models: Entries, datasets: Entries, proposals: list[Proposal]) -> None:
+def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: list[Proposal]) -> None:
     from pytest_lmgate.judge.baseline import entry_of, rewrite
     from pytest_lmgate.judge.provenance import provenance
     from pytest_lmgate.settings.decoding import parse_marker
 
     project, baseline, *ini = files
     lines = {
-        "models": [f"{flow(name)}: {flow(entry)}" for name, entry in models.items()],
-        "datasets": [f"{flow(name)}: {flow(entry)}" for name, entry in datasets.items()],
-        "gates": [x for each in proposals for x in (*map("# {}".format, each.reasons), *map(gate_line, each.gates))],
+        section: [f"{flow(name)}: {flow(entry)}" for name, entry in entries.items()]
+        for section, entries in sections.items()
     }
+    lines["gates"] = [
+        line for each in proposals for line in (*map("# {}".format, each.reasons), *map(gate_line, each.gates))
+    ]
     written = insert("# Written by `lmgate init`. Paths are relative to this file.\n", lines, project)
     for file, text in [(project, written), *((file, _INI) for file in ini)]:
         file.write_text(text, encoding="utf-8")
@@ -250,18 +249,24 @@ class Proposal(NamedTuple):
 
 def propose(session: Measuring, model: str, dataset: str, margin: float) -> Proposal:
     """Measure a model and propose a limit that is a `margin` above the value, as a fraction, and a tolerance."""
+    from pytest_lmgate.stats.means import INTERVAL_NEEDS
+
     score = _measure(session, model, dataset)
+    low, high = score.interval or (0, 0)
     measured = f"the {float(score):.6g} that were measured on {score.n:,} {score.unit}s"
-    limit, end = float(f"{score * (1 + margin):.4g}"), (score.interval or (0, 0))[1]
+    limit = float(f"{score * (1 + margin):.4g}")
     why = f"limit {limit:g}: {100 * margin:g}% above {measured}"
-    if limit < end:  # another text of this kind would fail a limit within the noise
-        limit = float(f"{1.001 * end:.4g}")  # four digits round by less than this
+    if limit < high:  # another text of this kind would fail a limit within the noise
+        limit = float(f"{1.001 * high:.4g}")  # four digits round by less than this
         why = f"limit {limit:g}: beyond the interval of {measured}, which reaches further than {100 * margin:g}%"
+    noise = f"the 95% interval is [{low:.6g}, {high:.6g}]" if high else f"not known; it needs {INTERVAL_NEEDS}"
     names, tolerance = {"model": model, "dataset": dataset}, str(Tolerance(_LEAST, relative=True))
-    against_baseline: dict[str, Any] = {"metric": score.metric, **names, "tolerance": tolerance}
-    gates: list[Any] = [(f"{score.metric}_max", {**names, "limit": limit}), ("no_regression", against_baseline)]
-    by_tolerance = f"tolerance {tolerance}: at most {tolerance} worse than today's baseline"
-    return Proposal(model, score, gates, [why, _noise(score), by_tolerance])
+    gates: list[tuple[str, dict[str, Any]]] = [
+        (f"{score.metric}_max", {**names, "limit": limit}),
+        ("no_regression", {"metric": score.metric, **names, "tolerance": tolerance}),
+    ]
+    paired = f"at most {tolerance} worse than today's baseline, compared part by part, which cancels most of the noise"
+    return Proposal(model, score, gates, [why, f"noise: {noise}", f"tolerance {tolerance}: {paired}"])
 
 
 def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
@@ -271,10 +276,7 @@ def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
     model, score, arguments = proposal.model, proposal.score, proposal.gates[1][1]
     other = _measure(session, original, arguments["dataset"])
     try:
-        if score.metric != other.metric:
-            raise ComparisonError("one is causal, the other is masked")
-        tolerance = Tolerance(_LEAST, relative=True)
-        found = compare(score.require_sample(), other.require_sample(), tolerance=tolerance, confidence=_CONFIDENCE)
+        found = compare(score.require_sample(), other.require_sample(), tolerance=Tolerance(_LEAST, relative=True))
     except ComparisonError as error:
         raise ComparisonError(f"{model} and {original} cannot be compared: {error}") from None
     worst = found.degradation if found.upper is None else found.upper
@@ -290,26 +292,8 @@ def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
 
 
 def _measure(session: Measuring, model: str, dataset: str) -> Score:
-    kind = session.evaluator.resolver.model(model).kind
-    if kind not in _METRIC_OF:
-        needs = "its gates need a dataset with prompts and references, as described in docs/texts.md"
-        raise ModelError(f"model {model!r}: expected a causal or a masked model, got an {kind} one; {needs}")
-    score = cast("Score", session.measure(_METRIC_OF[kind], model=model, dataset=dataset))
+    metric = "pppl" if session.evaluator.resolver.model(model).kind == "masked" else "ppl"
+    score = cast("Score", session.measure(metric, model=model, dataset=dataset))
     if not score.is_finite:
         raise EngineError(f"the perplexity of {model!r} on {dataset!r} is {float(score)}: no limit can be proposed")
     return score
-
-
-def _noise(score: Score) -> str:
-    from pytest_lmgate.stats.means import INTERVAL_NEEDS, t_quantile
-
-    if score.interval is None or score.stderr is None:
-        return f"noise: not known; it needs {INTERVAL_NEEDS}"
-    low, high = score.interval
-    # As Comparison.detectable, but of one value: what shows without pairing.
-    df = float(score.details.get("df", math.inf))
-    visible = (t_quantile(_CONFIDENCE, df) + t_quantile(_POWER, df)) * score.stderr / score
-    return (
-        f"noise: the 95% interval is [{low:.6g}, {high:.6g}]; a limit sees a change of {100 * visible:.2g}%; "
-        "no_regression compares with the baseline part by part, and detects smaller changes between similar models"
-    )

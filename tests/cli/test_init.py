@@ -93,9 +93,10 @@ def test_an_answer_that_is_no_number_of_the_list_and_no_path_is_refused(
         ("lmgate_config = other.yaml", ["--yes"], "name .*other.yaml"),
         ("", ["--rows=3", "--dataset=words.txt", "--model=model"], "words.txt is one text"),
         ("", ["--dataset=words.txt", "--yes"], "no model was found"),
-        ("", ["--model=model", "--rows=3", "--yes"], r"no text was found .*a .jsonl file"),
+        ("", ["--model=model", "--rows=3", "--yes"], r"no dataset was found .*a .jsonl file"),
         ("", ["--model=model"], "no answer: give --dataset PATH"),
         ("", ["--model=model", "--dataset=words.txt", "--against=./model"], "expected another model than --model"),
+        ("", ["--model=..", "--dataset=words.txt"], "no config.json in"),
     ],
 )
 def test_what_cannot_lead_to_gates_is_refused_before_anything_is_measured(
@@ -119,7 +120,7 @@ def session(**models: tuple[str, Nll, str]) -> Measuring:
     """Return a session in which each model has a kind, a loss in each window of a text, and a digest of its tokens."""
 
     def measure(metric: str, *, model: str, dataset: str) -> Any:
-        _, nll, targets = models[model]
+        kind, nll, targets = models[model]
         ones, texts = np.ones(len(nll), dtype=np.int64), np.array([len(nll)])
         statistics = LikelihoodStatistics(
             nll=np.array(nll),
@@ -131,7 +132,8 @@ def session(**models: tuple[str, Nll, str]) -> Measuring:
             chars=texts,
             utf8_bytes=texts,
         )
-        return perplexity(statistics, signature=Signature.parse("protocol:sliding"), metric=metric)
+        signature = Signature.parse("protocol:masked" if kind == "masked" else "protocol:sliding")
+        return perplexity(statistics, signature=signature, metric=metric).identified(dataset)
 
     resolver = SimpleNamespace(model=lambda name: SimpleNamespace(kind=models[name][0]))
     return cast(Measuring, SimpleNamespace(evaluator=SimpleNamespace(resolver=resolver), measure=measure))
@@ -159,7 +161,7 @@ def test_a_model_whose_perplexity_is_infinite_has_no_limit() -> None:
 
 @pytest.mark.parametrize(
     ("other", "why"),
-    [(("masked", BETTER, "t"), "one is causal, the other is masked"), (("causal", BETTER, "others"), "tokens")],
+    [(("masked", BETTER, "t"), "the protocol differs"), (("causal", BETTER, "others"), "tokens")],
 )
 def test_models_that_cannot_be_compared_are_no_pair(other: tuple[str, Nll, str], why: str) -> None:
     both = session(a=("causal", GOOD, "t"), b=other)

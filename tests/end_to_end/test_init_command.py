@@ -147,6 +147,6 @@ def test_a_masked_model_is_gated_by_its_pseudo_perplexity_and_an_encoder_decoder
     folder = tmp_path / "new"
     folder.mkdir()
     (folder / "words.txt").write_text("w1 w2 w3 w4 w5 w6 w7")
-    lmgate(folder, "init", f"--model={paths['translator']}", "--yes", code=3).says("got an encoder-decoder one")
+    lmgate(folder, "init", f"--model={paths['translator']}", "--yes", code=3).says("ppl of the encoder-decoder model")
     lmgate(folder, "init", f"--model={paths['masked']}", "--yes").says(f"masked on words: pppl {MASKED_WORDS}")
     Project(folder).run().expect(0, passed=2).says("pppl_max[masked-words]", "no_regression:pppl[masked-words]")
