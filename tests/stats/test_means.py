@@ -8,6 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.stats.means import (
     BLOCKS,
@@ -272,23 +273,29 @@ def test_up_to_64_even_windows_are_a_block_each(windows: int) -> None:
     assert window_blocks(np.full(windows, 7)).tolist() == list(range(windows))
 
 
+def of_windows(targets: TargetLayout, means: Floats) -> tuple[Floats, Ints]:
+    """Return sums and counts by cluster of each window's mean."""
+    found = targets.sample(np.repeat(means, targets.window_targets), Scale("lower"), by_window=True)
+    return found.sums[:, 0], found.counts
+
+
 def test_averaged_windows_belong_to_the_row_that_their_first_target_belongs_to() -> None:
     # Windows begin at targets 0, 4, 8 and 10; the rows end before 5, 9 and 12.
-    sums, counts = layout([4, 4, 2, 2], [5, 4, 3]).of_windows(np.array([1.0, 2.0, 4.0, 8.0]))
+    sums, counts = of_windows(layout([4, 4, 2, 2], [5, 4, 3]), np.array([1.0, 2.0, 4.0, 8.0]))
 
     assert sums.tolist() == [3, 4, 8]
     assert counts.tolist() == [2, 1, 1]
 
 
 def test_averaged_windows_of_a_text_without_rows_are_cut_into_64_blocks() -> None:
-    sums, counts = layout([9] * 128, None).of_windows(np.arange(128.0))
+    sums, counts = of_windows(layout([9] * 128, None), np.arange(128.0))
 
     assert counts.tolist() == [2] * 64
     assert sums.tolist() == [4 * block + 1 for block in range(64)]
 
 
 def test_averaged_windows_that_all_begin_in_one_row_are_blocks() -> None:
-    _, counts = layout([4, 4, 4], [11, 1]).of_windows(np.zeros(3))
+    _, counts = of_windows(layout([4, 4, 4], [11, 1]), np.zeros(3))
 
     assert counts.tolist() == [1, 1, 1]
 
