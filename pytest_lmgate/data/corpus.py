@@ -207,11 +207,7 @@ def _shares(sizes: Mapping[Hashable, int], rows: int) -> dict[Hashable, int]:
     """
     shares: dict[Hashable, int] = {}
     left = dict(sizes)
-    while rows - len(shares) >= len(left):
-        total, room = sum(left.values()), rows - len(shares)
-        small = [stratum for stratum, size in left.items() if size * room < total]
-        if not small:
-            break
+    while small := [each for each, size in left.items() if size * (rows - len(shares)) < sum(left.values())]:
         for stratum in small:
             shares[stratum] = 1
             del left[stratum]

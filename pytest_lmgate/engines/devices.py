@@ -43,10 +43,8 @@ def available_bytes(device: str) -> int:
             return sys.maxsize  # there is no such device, and the engine says so when it opens the model
     try:
         with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - not a file of the user's
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
         pass
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -126,8 +126,6 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
 
     def decode(self, entry: Entry) -> WrittenTexts:
         texts, cut = entry.facts["texts"], entry.facts["cut"]
-        if len(texts) != len(cut):
-            raise ValueError("texts and cut differ in length")
         return WrittenTexts([str(text) for text in texts], [None if each is None else bool(each) for each in cut])
 
     def score(self, statistics: WrittenTexts) -> Score:

@@ -66,8 +66,7 @@ def accuracy(
     """
     _require_finite("accuracy", statistics)
     if isinstance(statistics, TargetStatistics):
-        if statistics.greedy is None or variant != "acc":
-            raise MetricInputError(f"accuracy: targets without choices have no {variant} here")
+        assert statistics.greedy is not None
         each = {"acc": statistics.greedy.astype(np.float64)}
     else:
         each = {name: correct(statistics, name) for name in CHOICE_VARIANTS}

@@ -115,11 +115,8 @@ class Score(float):
 
 def distinct(a: float, b: float) -> tuple[str, str]:
     """Format two numbers with enough digits to differ, if they do."""
-    for digits in range(6, 18):
-        left, right = f"{a:.{digits}g}", f"{b:.{digits}g}"
-        if left != right or a == b:
-            break
-    return left, right
+    pairs = ((f"{a:.{digits}g}", f"{b:.{digits}g}") for digits in range(6, 18))
+    return next(pair for pair in pairs if pair[0] != pair[1] or not (a < b or a > b))
 
 
 def _rebuild(value: float, attributes: dict[str, Any]) -> Score:

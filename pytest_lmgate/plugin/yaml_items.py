@@ -76,7 +76,7 @@ class GateItem(pytest.Item):
 
 def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) -> GateFile | None:
     explicit = options.project_file(parent.config)
-    if file_path.name != (explicit.name if explicit else FILE_NAME) or (explicit and not _same(explicit, file_path)):
+    if file_path.name != (explicit.name if explicit else FILE_NAME) or (explicit and not explicit.samefile(file_path)):
         return None
     if not mentions_gates(file_path):
         return None
@@ -144,13 +144,6 @@ def placed(file: Path) -> Path:
 
 def _inside(file: Path, path: Path) -> bool:
     return placed(file).is_relative_to(path.resolve())
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
 
 
 # Where a gate stands: the line of its marker, for reports that point at it.

@@ -21,12 +21,13 @@ def number(value: float) -> str:
 
 def rounded(value: float, limit: float | None = None) -> str:
     """Return a value in three digits, or as many more as keep it on its side of the limit."""
-    for digits in range(3, 18):
-        text = f"{value:#.{digits}g}"
-        sides = [(each > limit, each < limit) for each in (value, float(text))] if limit is not None else [0, 0]
-        if sides[0] == sides[1]:
-            break
+    texts = (f"{value:#.{digits}g}" for digits in range(3, 18))
+    text = next(each for each in texts if limit is None or _side(float(each), limit) == _side(value, limit))
     return f"{float(text):,.15g}" if 1e3 <= abs(value) < 1e6 else text.rstrip(".")
+
+
+def _side(value: float, limit: float) -> tuple[bool, bool]:
+    return value > limit, value < limit
 
 
 def answer_counts(found: AnswerCounts | None, *, always: bool = False) -> str:

@@ -226,18 +226,14 @@ def _variance(
 def _mixed(runs: Sequence[Sample], generator: np.random.Generator) -> Floats:
     """Return the values of 1,000 runs that take each cluster's statistics from one of the runs."""
     one, sums = runs[0], np.stack([each.sums for each in runs])
-    clusters, counts = np.arange(len(one.sums)), int(one.counts.sum())
+    clusters = np.arange(len(one.sums))
     at_once = max(1, _DRAWS_AT_ONCE // one.sums.size)
     if not (sums != sums[0]).any():
         return np.full(RESAMPLES, one.value())
     found: list[float] = []
     for begin in range(0, RESAMPLES, at_once):
         drawn = generator.integers(len(runs), size=(min(at_once, RESAMPLES - begin), len(clusters)))
-        for total in sums[drawn, clusters].sum(axis=1):
-            if one.scale is not None:
-                found.append(one.scale.value(float(total[0]) / counts))
-            elif one.metric is not None:
-                found.append(float(one.metric.value(total)))
+        found += map(one.value, sums[drawn, clusters].sum(axis=1))
     return np.array(found)
 
 

@@ -185,8 +185,8 @@ def cautious_upper(sums: Floats, counts: Ints, noise: ClusteredMean, confidence:
     has symmetric noise as a rule. A divergence is 0 or more, and skewed: this is Hall's bound with the largest of the
     three (benchmarks/fix.py).
     """
-    if noise.stderr is None or noise.df is None:
-        raise ValueError("expected a mean with a known noise")
+    assert noise.stderr is not None
+    assert noise.df is not None
     plain, residuals, n = _without_noise(sums, counts)
     largest = max(0.0, *_skewness_estimates(residuals / np.sqrt(1 - n / plain.n), n))
     return noise.mean - hall(-t_quantile(confidence, noise.df), largest) * noise.stderr

@@ -155,9 +155,6 @@ def rows_without_change(tolerance: float, z: float) -> int:
 
 def _at(changes: Changes, z: float, low: float, high: float) -> float:
     """Solve ``Z(T) = z`` by bisection; Z falls as T rises."""
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
+    while (middle := (low + high) / 2) not in (low, high):
         low, high = (middle, high) if tango_z(changes, middle) > z else (low, middle)
-    return (low + high) / 2
+    return middle

@@ -127,11 +127,12 @@ class Sample:
         assert rule is not None
         return rule
 
-    def value(self) -> float:
-        total = self.sums.sum(axis=0)
+    def value(self, total: Floats | None = None) -> float:
+        """Return the value of the sample, or of clusters with other sums in all."""
+        sums = (self.sums if total is None else total[None]).sum(axis=0)
         if self.scale is not None:
-            return self.scale.value(float(total[0]) / int(self.counts.sum()))
-        return float(self._rule.value(total))
+            return self.scale.value(float(sums[0]) / int(self.counts.sum()))
+        return float(self._rule.value(sums))
 
     def noise(self) -> ClusteredMean:
         """Return the mean of a metric with a scale, and its noise."""

@@ -2,12 +2,13 @@
 
 import hashlib
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_lmgate.cache.fingerprint import Fingerprint, difference
+from pytest_lmgate.cache.fingerprint import Fingerprint, _is_read_only, difference
 
 _INGREDIENTS = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=6)
 _FINGERPRINTS = st.builds(Fingerprint.of, st.text(max_size=8), _INGREDIENTS)
@@ -94,3 +95,7 @@ def test_digests_are_shown_by_their_beginning_and_everything_else_whole() -> Non
         "3: " + "d4" * 19 + " -> e",
         "4: protocol:sliding|max_length:512 -> " + "z" * 64,
     ]
+
+
+def test_a_file_that_is_gone_is_not_called_read_only(tmp_path: Path) -> None:
+    assert not _is_read_only(tmp_path / "gone")

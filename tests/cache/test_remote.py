@@ -244,3 +244,9 @@ def test_offline_no_store_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _: pytest.fail("a store was opened"))
     with pytest.raises(ConfigError, match=r"ftp://\*\*\*@h/x needs the network, which --lmgate-offline forbids"):
         place_of("ftp://me:secret@h/x", tmp_path, "--lmgate-history", offline=True)
+
+
+def test_an_address_whose_library_is_not_installed_is_an_error_that_names_it() -> None:
+    fsspec.register_implementation("lacking", "no_such_library.Files", clobber=True, errtxt="install no_such_library")
+    with pytest.raises(ConfigError, match="--lmgate-history lacking://host/x: install no_such_library"):
+        Address("lacking://host/x", "--lmgate-history")

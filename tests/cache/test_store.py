@@ -16,7 +16,8 @@ import safetensors.numpy
 
 from pytest_lmgate.cache.files import read_sealed, write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import Entry, Store
+from pytest_lmgate.cache.store import Entry, Store, decode, encode
+from pytest_lmgate.errors import CacheError
 from pytest_lmgate.settings.session import CacheKey
 
 FINGERPRINT = Fingerprint.of("token-nll/1", {"data": "d", "model": "m"})
@@ -385,3 +386,8 @@ def test_entries_that_cannot_be_read_are_passed_over_and_left_where_they_are(cac
     assert cache.store.explain(FINGERPRINT) == ["model: older -> m"]
     assert all(path.exists() for path in paths)
     assert cache.warnings == []
+
+
+def test_a_body_whose_arrays_are_cut_off_is_an_error() -> None:
+    with pytest.raises(CacheError, match="expected safetensors: "):
+        decode(encode(ENTRY, FINGERPRINT)[:-1])

@@ -215,3 +215,14 @@ def test_a_comment_has_at_most_what_github_takes_and_hostile_names_are_code(tmp_
     html = MarkdownIt("commonmark").enable("table").render(done.stdout)
     assert "<script" not in html
     assert "<img" not in html
+
+
+def test_a_gate_that_fails_by_a_change_within_noise_says_so_and_equal_runs_have_no_table_of_news(
+    tmp_path: Path,
+) -> None:
+    before = report(tmp_path / "a", gate("ppl_max[m-d]", 10.0))
+    after = report(tmp_path / "b", gate("ppl_max[m-d]", 10.01, "fail"))
+    assert "fails now, by a change within noise" in lmgate(before, after).stdout
+    same = lmgate(before, before, "--markdown").stdout
+    assert "\n\n<details><summary>1 gate without a change beyond noise</summary>\n\n| verdict |" in same
+    assert same.count("| verdict |") == 1

@@ -1,6 +1,7 @@
 """``lmgate history`` on folders of records."""
 
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from typer.testing import CliRunner, Result
 from pytest_lmgate.cli.app import app
 from pytest_lmgate.errors import RecordError
 from pytest_lmgate.judge.result import Run, Verdict, to_json
-from tests.judge.records import record, results_of
+from pytest_lmgate.report.history import _place
+from tests.judge.records import compared, record, results_of
 from tests.report.hostile import HOSTILE
 
 COMMITS = ("1c0ffee1c0ff", "2badcafe2bad", "3deadbeef3de", "4feed4feed4f", "5ca1ab1e5ca1")
@@ -169,3 +171,17 @@ def test_hostile_names_break_neither_the_text_nor_the_picture(tmp_path: Path) ->
     assert "\x1b" not in done.stdout
     ElementTree.parse(tmp_path / "h.svg")
     assert len(json.loads(lmgate(tmp_path / "runs", "--json").stdout)["gates"]) == len(set(plain))
+
+
+def test_a_change_of_a_gates_own_verdict_is_said_with_its_reference_and_tolerance(tmp_path: Path) -> None:
+    keep(tmp_path / "runs", 1, [record(10.0, comparison=compared(0.001))])
+    keep(tmp_path / "runs", 2, [record(10.5, verdict="fail", comparison=compared(0.05))])
+    assert (
+        "worse, FAIL at +5.00% [+4.90, +5.10] against the model 'fp16', tolerance 1%"
+        in lmgate(tmp_path / "runs").stdout
+    )
+
+
+def test_infinite_numbers_are_drawn_at_the_edges() -> None:
+    place = _place([record(10.0, interval=(8.0, 12.0), limit=12.0)])
+    assert [place(number) for number in (-math.inf, 10.0, math.inf)] == [0.0, 50.0, 100.0]

@@ -1,5 +1,6 @@
 """``lmgate measure``: what it refuses, and what it says beside the number. ``lmgate why`` as a user runs it."""
 
+import math
 import subprocess
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.measure import measuring
+from pytest_lmgate.cli.measure import _bar, measuring
 from tests.end_to_end.projects import environment
 from tests.measure.conftest import make_tokenizer
 from tests.measure.test_why import make_reference, quantize, text
@@ -72,3 +73,8 @@ def test_a_model_that_is_not_there_is_one_message(folder: Path) -> None:
     done = run(folder, "int8", "words", "--against", "original")
     assert done.returncode == 3
     assert done.stderr.startswith("lmgate: model 'int8' is not known; ")
+
+
+def test_an_interval_is_drawn_only_where_all_its_ends_are_finite() -> None:
+    assert _bar(1.0, (0.0, 2.0), 0.0, 2.0) == f"|{'-' * 12}o{'-' * 11}|"
+    assert _bar(1.0, (0.0, math.inf), 0.0, 2.0) == ""

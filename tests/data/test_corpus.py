@@ -440,3 +440,15 @@ def test_a_sample_with_fewer_rows_than_strata_is_an_error() -> None:
     table = [{"text": "x", "kind": kind} for kind in (1, 2, 3, 3)]
     with pytest.raises(DataError, match="expected rows=3 or more, one for each value of 'kind', got 2"):
         drawn(table, Sample(2, 3, "kind"), "d")
+
+
+def test_a_pointer_of_git_lfs_in_the_place_of_data_is_an_error_that_says_to_pull(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n")
+    with pytest.raises(DataError, match=rf"dataset 'd': {file}.*git lfs pull"):
+        read(file)
+
+
+def test_a_folder_that_datasets_did_not_save_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"dataset 'd': {tmp_path}: not a folder saved by datasets: "):
+        read(tmp_path)

@@ -86,3 +86,9 @@ def test_logits_that_are_not_finite_are_an_error_not_a_text(logit: float) -> Non
 def test_samples_of_a_server_are_asked_for_under_its_names() -> None:
     assert sampling(how()) == {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
     assert sampling(how(seed=1, top_p=0.5)) == {"temperature": 1.0, "top_p": 0.5, "top_k": 0}
+
+
+def test_what_is_drawn_without_an_end_token_is_as_long_as_it_may_be() -> None:
+    settings, prompt = how(max_new_tokens=5, seed=1, temperature=1.0), PromptIds(0, "two", (1, 2))
+    ids, nll = drawn(lambda _: np.log(SHARES), prompt, settings, ends=lambda _: False, model="m")
+    assert len(ids) == len(nll) == 5

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, _iid_error, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.stats.means import noisy_mean, t_quantile
 
@@ -199,3 +199,8 @@ def test_likelihoods_that_are_not_finite_are_an_error(bad: float) -> None:
 def test_an_unequal_count_of_likelihoods_and_targets_is_an_error(targets: int) -> None:
     with pytest.raises(MetricInputError, match=f"expected an NLL for each of 6 targets, got {targets}"):
         statistics(np.ones(targets))
+
+
+def test_one_target_has_no_error_by_llama_cpps_formula() -> None:
+    assert math.isnan(_iid_error(np.array([1.0])))
+    assert _iid_error(np.array([1.0, 3.0])) == 1.0

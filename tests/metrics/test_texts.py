@@ -581,3 +581,8 @@ def test_groups_of_rows_count_alike_in_a_mean_and_have_none_of_bleu() -> None:
     assert text_score(exact(), texts, references) == pytest.approx(3 / 6)
     with pytest.raises(MetricInputError, match="average_by: bleu is no mean over rows"):
         text_score(bleu(), texts, references, groups=groups)
+
+
+def test_the_extraction_of_a_metric_is_named_by_a_text() -> None:
+    with pytest.raises(ConfigError, match="text metric 'f': expected extraction to be the name of one, got 3"):
+        TextMetric("f", "higher", "f|v:1", lambda *_: [], extraction=3)  # type: ignore[arg-type]

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 import pytest_lmgate.plugin.session  # noqa: F401 - see conftest.py
-from pytest_lmgate.plugin.collection import are_all_in, asks_for_all, keep_files, mistyped, only_lists, was_stopped
+from pytest_lmgate.plugin.collection import (
+    _left_out,
+    are_all_in,
+    asks_for_all,
+    keep_files,
+    mistyped,
+    only_lists,
+    was_stopped,
+)
+from pytest_lmgate.plugin.yaml_items import add_to_testpaths
 from pytest_lmgate.settings import decoding
 from tests.plugin.conftest import Configured
 
@@ -157,3 +166,30 @@ def test_a_gate_is_parsed_once(pytester: pytest.Pytester, monkeypatch: pytest.Mo
     session = pytester.inline_run("--collect-only", "lmgate.yaml")
     assert session.ret == pytest.ExitCode.OK
     assert parsed == ["ppl", "bpb"]
+
+
+def test_a_file_without_gates_is_not_said_to_be_left_out_and_one_in_a_folder_is_said_not_to_be_entered(
+    configured: Configured, pytester: pytest.Pytester
+) -> None:
+    config = configured()
+    (pytester.path / "inner").mkdir()
+    file = pytester.path / "inner" / "lmgate.yaml"
+    file.write_text("datasets:\n  gates: {path: gates.txt}\n")
+    assert _left_out(config, file) == ""
+    file.write_text("gates:\n  - ppl_max: {model: m, dataset: d, limit: 3}\n")
+    assert _left_out(config, file) == (
+        "1 gate of lmgate.yaml was not collected (pytest does not enter inner): add inner/lmgate.yaml to pytest's "
+        "arguments"
+    )
+
+
+def test_testpaths_get_a_file_of_gates_only_where_there_is_one(
+    configured: Configured, pytester: pytest.Pytester
+) -> None:
+    (pytester.path / "tests").mkdir()
+    config = configured(ini="testpaths = tests")
+    add_to_testpaths(config)
+    assert config.args == ["tests"]
+    (pytester.path / "lmgate.yaml").write_text("gates:\n  - ppl_max: {model: m, dataset: d, limit: 3}\n")
+    add_to_testpaths(config)
+    assert config.args == ["tests", str(pytester.path / "lmgate.yaml")]

@@ -213,6 +213,8 @@ def test_the_command_writes_the_reports_that_it_is_told_to(
     assert done.exit_code == 0
     assert done.stdout.startswith("html: out/page.html\nopenmetrics: m.txt\n12 gates: ")
     assert Path("out/page.html").read_text(encoding="utf-8") == FORMATS["html"].render(results)
+    as_json = CliRunner().invoke(app, ["report", "report.json", "--html", "out/page.html", "--json"])
+    assert json.loads(as_json.stdout) == {"report": "report.json", "written": {"html": "out/page.html"}}
     printed = CliRunner().invoke(app, ["report", "report.json", "--github"])
     assert printed.stdout == FORMATS["github"].render(results)
     assert CliRunner().invoke(app, ["report", "report.json"]).exit_code == 2
@@ -222,3 +224,12 @@ def test_the_command_writes_the_reports_that_it_is_told_to(
     assert isinstance(failed.exception, DataError)
     assert str(failed.exception).startswith("html:file/page.html: ")
     assert Path("n.txt").exists()
+
+
+def test_a_value_and_a_rows_score_that_are_no_numbers_stay_so(results: Results) -> None:
+    (call,) = results.measured
+    row = WorstRow(row=0, score=math.nan, prompt="p", reference="r", output="o")
+    verdict = replace(results.verdicts[0], worst=(row,))
+    back = read_results(to_json(results_of([verdict], measured=(replace(call, value=math.nan),))).encode(), "it")
+    assert math.isnan(back.measured[0].value)
+    assert math.isnan(back.verdicts[0].worst[0].score)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_lmgate.judge.result import Bounded, Verdict
-from pytest_lmgate.report.terminal import summary_lines
+from pytest_lmgate.report.terminal import plan_lines, summary_lines
 from tests.judge.records import compared
 
 
@@ -100,3 +100,8 @@ def test_verdicts_on_fewer_than_30_targets_are_counted_in_one_line(passed: Verdi
 def test_blocks_of_a_text_and_the_same_measurement_twice_are_not_few_rows(passed: Verdict) -> None:
     twice = _compared(passed, 3, bounds=None, reason="both are the same measurement")
     assert _few(_compared(passed, 20, clustered_by="blocks"), twice, passed) == []
+
+
+def test_a_plan_without_a_measurement_says_so_or_why() -> None:
+    assert plan_lines([]) == ["no gate needs a measurement"]
+    assert plan_lines([], ["test_a: no model 'm'"]) == ["test_a: no model 'm'"]

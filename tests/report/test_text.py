@@ -3,6 +3,7 @@
 import string
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_lmgate.judge.result import Verdict
+from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.report.terminal import summary_lines, title
 from pytest_lmgate.report.text import byte_size, excerpt, shortened_name, table
 
@@ -142,3 +144,8 @@ def test_the_title_counts_each_measurement_once(failed: Verdict, passed: Verdict
     unkept = replace(failed, fingerprint="")
     assert title([unkept, unkept, other], []) == "lmgate: 3 gates, 3 measurements (1 cached)"
     assert title([], []) == "lmgate"
+
+
+def test_a_report_that_the_disk_has_no_room_for_is_an_error() -> None:
+    with pytest.raises(OSError, match="No space left on device"):
+        write_file(Path("/dev/full"), b"x")

@@ -12,7 +12,7 @@ import pytest
 from pytest_lmgate.errors import BaselineError, ConfigError, LmgateError, naming_argument
 from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec
 from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
-from pytest_lmgate.settings.options import FILE_NAME, find_project_file
+from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt
 
 
 def _load(folder: Path, text: str | bytes) -> Project:
@@ -527,3 +527,9 @@ def test_an_error_is_placed_by_the_argument_that_it_carries_not_by_its_words(
         """,
     )
     assert gates[0].problem(error) == f"{tmp_path / 'lmgate.yaml'}:{where}"
+
+
+def test_a_folder_that_cannot_be_listed_has_no_misspelt_files(tmp_path: Path) -> None:
+    (tmp_path / "lmgate.yml").touch()
+    assert misspelt(tmp_path) == [tmp_path / "lmgate.yml"]
+    assert misspelt(tmp_path / "none") == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
-from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, LimitGate, Tolerance, fixture
+from pytest_lmgate.settings.gates import EvaluationSpec, FixtureReference, LimitGate, Tolerance, fixture, model
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 
 
@@ -264,3 +264,8 @@ def test_a_tolerance_is_shown_as_it_can_be_written(written: str | float) -> None
 def test_a_gate_that_could_never_fail_is_refused(written: str | float, direction: str, span: float | None) -> None:
     with pytest.raises(ConfigError, match="never fail"):
         Tolerance.parse(written).require_that_it_can_fail("accuracy", direction, span)
+
+
+def test_a_pair_with_a_revision_is_named_as_the_pair_is() -> None:
+    given = model(object(), object(), revision="1")
+    assert parse_fixture_call("ppl_of", (given, "d"), {}).model_name == "in-memory tuple"

@@ -88,3 +88,8 @@ def test_no_attribute_and_no_representation_holds_the_key(tmp_path: object) -> N
     key = CacheKey(SECRET.encode())
     shown = f"{key} {key!r} {vars(key)} {Options(cache=tmp_path, cache_key=key)}"  # type: ignore[arg-type]
     assert SECRET not in shown
+
+
+def test_what_each_worker_gets_is_said_in_words() -> None:
+    assert Executor().share(4) == "4 processors"
+    assert Executor(num_gpus=0.5).share(1.5) == "1.5 processors and 0.5 GPUs"

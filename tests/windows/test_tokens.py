@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_lmgate.data.corpus import Corpus, TextSizes, read_corpus
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
+from pytest_lmgate.windows.pairs import Pair, pair_requests
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts, continued
 
@@ -270,3 +272,10 @@ def test_a_chat_that_ends_with_the_assistant_is_read_up_to_the_end_of_that_turn(
     assert continued("<user>2+2?<assistant>It is</assistant>", chat) == "<user>2+2?<assistant>It is"
     with pytest.raises(ValueError, match="does not write the assistant's last turn as it is"):
         continued("<user>2+2?<assistant>IT IS", chat)
+
+
+def test_pairs_are_called_by_their_rows() -> None:
+    pairs = [Pair(np.arange(3), np.arange(2)), Pair(np.arange(1000), np.arange(5))]
+    describe = pair_requests(pairs, "d").describe
+    assert describe([1]) == "row 1, 1,005 tokens"
+    assert describe([0, 1]) == "row 0, 5 tokens, and 1 more"

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from pytest_lmgate.engines.base import Model
-from pytest_lmgate.engines.transformers.hybrids import By, Hybrids, Part
+from pytest_lmgate.engines.transformers import hybrids as module
+from pytest_lmgate.engines.transformers.hybrids import By, Hybrids, Part, _Memory, _Replay
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.windows.requests import Request, Requests
@@ -235,3 +236,51 @@ def test_models_whose_modules_were_wrapped_are_refused_since_copies_would_run_th
     candidate.model.layers[0].forward = candidate.model.layers[0].forward
     with pytest.raises(ModelError, match="expected modules that no library has wrapped"):
         hybrids(reference, candidate)
+
+
+def test_a_block_that_is_replayed_has_the_attributes_of_the_block() -> None:
+    replayed = _Replay(torch.nn.Linear(3, 2), _Memory(), 0, 1)
+    assert replayed.in_features == 3
+    with pytest.raises(AttributeError, match="no attribute 'none'"):
+        _ = replayed.none
+
+
+class Typed(torch.nn.Module):
+    """A block that runs only between blocks of its own class."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, hidden_states: torch.Tensor, **how: Any) -> torch.Tensor:
+        found: torch.Tensor = self.block(hidden_states, **how)
+        return found
+
+
+def test_nothing_is_reused_of_a_model_that_asks_for_the_class_of_its_blocks() -> None:
+    models = pair("llama", num_hidden_layers=2)
+
+    def require_class(module: Any, *_: Any) -> None:
+        if not all(isinstance(block, Typed) for block in module.layers):
+            raise TypeError("expected typed blocks")
+
+    for model in models:
+        model.model.layers = torch.nn.ModuleList(map(Typed, model.model.layers))
+        model.model.register_forward_pre_hook(require_class)
+    assert hybrids(*models, by="block").reuses == (False, False)
+
+
+def test_hidden_states_beyond_the_room_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = _Memory()
+    memory.begin(torch.nn.Identity(), (), {"input_ids": torch.tensor([[1, 2]])})
+    monkeypatch.setattr(module, "_MOST_BYTES", 15)
+    memory.write(1, torch.zeros(4))
+    assert memory.read(1, 0) is None
+    memory.write(1, torch.zeros(3))
+    assert torch.equal(memory.read(1, 0), torch.zeros(3))
+
+
+def test_models_of_different_dtypes_are_refused() -> None:
+    reference, candidate = pair("llama")
+    with pytest.raises(ModelError, match=r"bfloat16.*float32"):
+        hybrids(reference, candidate.to(torch.bfloat16))

@@ -14,8 +14,16 @@ import torch
 import transformers
 
 from pytest_lmgate.engines.checkpoints import open_checkpoint
-from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, tokenizer_facts, wrap_pair
+from pytest_lmgate.engines.transformers.loading import (
+    LoadedModel,
+    _reshaped,
+    decoded,
+    load_checkpoint,
+    tokenizer_facts,
+    wrap_pair,
+)
 from pytest_lmgate.errors import ModelError
+from tests.models.encoders import framed_tokenizer
 from tests.models.zoo import VOCABULARY, build, word_tokenizer, words
 
 
@@ -306,3 +314,20 @@ class Encoded:
             "input_ids": [ord(text[at]) for at in letters],
             "offset_mapping": [(at, at + 1) for at in letters[: self.starts]],
         }
+
+
+def test_ids_are_decoded_with_or_without_special_tokens() -> None:
+    tokenizer = framed_tokenizer(mask=False)
+    ids = tokenizer("the cat").input_ids
+    assert (
+        decoded(tokenizer, ids, skip_special=False)
+        != decoded(tokenizer, ids)
+        == tokenizer.decode(ids, skip_special_tokens=True)
+    )
+
+
+def test_a_second_failure_hides_no_shapes_that_the_first_did_not_name() -> None:
+    def read(**_: Any) -> None:
+        raise OSError("gone")
+
+    assert _reshaped(RuntimeError("use ignore_mismatched_sizes"), read) == []

@@ -353,3 +353,7 @@ def test_a_file_cut_short_is_an_error(tmp_path: Path) -> None:
         file.write(0, torch.ones(3, 2))
         with pytest.raises(EngineError, match="the file of hidden states is truncated"):
             file.read(2, 2)
+
+
+def test_where_the_room_on_the_disk_is_not_known_the_most_may_be_spooled(tmp_path: Path) -> None:
+    assert room(tmp_path / "none") == logits._MOST_BYTES
