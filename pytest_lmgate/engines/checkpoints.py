@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
 from pytest_lmgate.engines.base import Entry, Kind, Model, Runner
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
-from pytest_lmgate.identity.code import find_unknown_import
 from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below, is_file, texts_in
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
@@ -360,7 +359,8 @@ def contents_of(entry: Entry, *, model: Path, tokenizer: Path, adapter: Path | N
     }
     unknown, paths = "", frozenset(map(str, files.values()))
     if spec.trust_remote_code:
-        unknown = find_unknown_import(Path(path) for path in sorted(paths) if path.endswith(".py"))
+        code = ", ".join(sorted(Path(path).name for path in paths if path.endswith(".py")))
+        unknown = f"it runs code of its own ({code}), whose imports are not part of the cache key" if code else ""
     return Contents(ingredients, snapshot, paths, parts, entry, unknown)
 
 

@@ -79,7 +79,7 @@ class Scaled(LlamaForCausalLM):
 """
 
 
-def test_a_module_of_the_projects_own_that_a_model_runs_through_is_never_kept(project: Project, models: Path) -> None:
+def test_a_model_with_code_of_its_own_is_kept_only_with_a_revision(project: Project, models: Path) -> None:
     remote = project.model("remote", models / "sure")
     config = json.loads((remote / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_scaled.Scaled"}
@@ -94,5 +94,16 @@ def test_a_module_of_the_projects_own_that_a_model_runs_through_is_never_kept(pr
     project.write(test_gate=GATE_OF_SURE.replace("'sure'", "'remote'"))
     (package / "ops.py").write_text("def scale(logits):\n    return logits * 0.5\n")
     env = {"HF_HOME": str(project.folder / "home"), "HF_HUB_OFFLINE": "1"}
-    project.run(env=env).expect(0, passed=1).says("not kept, ", "modeling_scaled.py imports ourlib")
+    says = (
+        "not kept, ",
+        "it runs code of its own (modeling_scaled.py), whose imports are not part of the cache key",
+        WAY_OUT,
+    )
+    project.run(env=env).expect(0, passed=1).says(*says)
     assert project.entries == []
+    named = (project.folder / "lmgate.yaml").read_text()
+    project.write(lmgate_yaml=named.replace("trust_remote_code: true}", "trust_remote_code: true, revision: '1'}"))
+    project.run(env=env).expect(0, passed=1)
+    project.run(env=env).expect(0, passed=1).says("cached")
+    (remote / "modeling_scaled.py").write_text(REMOTE.replace("scale(output.logits)", "output.logits"))
+    project.run(env=env).expect(0, passed=1).is_silent_on("cached")

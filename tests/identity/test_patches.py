@@ -194,14 +194,16 @@ def test_an_address_is_the_same_before_and_after_models_were_loaded_and_run(tmp_
     config = json.loads((tmp_path / "own" / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_own.OwnLlama"}
     (tmp_path / "own" / "config.json").write_text(json.dumps(config))
-    names = [*ARCHITECTURES, "own"]
     (tmp_path / "lmgate.yaml").write_text(
         "models:\n"
-        + "".join(f"  {name}: {{path: {name}, trust_remote_code: {str(name == 'own').lower()}}}\n" for name in names)
+        + "".join(
+            f"  {name}: {{path: {name}, trust_remote_code: {str(name == 'own').lower()}}}\n"
+            for name in (*ARCHITECTURES, "own")
+        )
     )
     where = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, "-c", _RUN, str(tmp_path), *names],
+        [sys.executable, "-c", _RUN, str(tmp_path), *ARCHITECTURES],
         env=where,
         capture_output=True,
         text=True,

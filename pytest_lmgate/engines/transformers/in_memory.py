@@ -53,7 +53,7 @@ class _Content(pickle.Pickler):
     def written(self, thing: object) -> bytes:
         try:
             self.dump(thing)
-        except Exception as error:  # a list that contains itself, say; even a revision must not find it again
+        except Exception as error:  # a tensor on no device, say; even a revision must not find it again
             self._note(type(thing), f"cannot be hashed: {error}")
             return uuid.uuid4().bytes
         return self._file.getvalue()
@@ -79,7 +79,7 @@ class _Content(pickle.Pickler):
         if id(value) in self._seen:  # tied weights, or a module that holds its parent
             return self._seen[id(value)][0]
         self._seen[id(value)] = len(self._seen), value
-        return [type(value), _attributes(vars(value)), self._tensor(value) if isinstance(value, Tensor) else None]
+        return [type(value), _facts(vars(value)), self._tensor(value) if isinstance(value, Tensor) else None]
 
     def reducer_override(self, value: Any) -> Any:
         try:
@@ -90,30 +90,24 @@ class _Content(pickle.Pickler):
         if isinstance(reduced, str) or not isinstance(state := (*reduced, {})[2], dict):
             return reduced
         # All attributes: some classes leave them out of their pickles.
-        return (*reduced[:2], _attributes(getattr(value, "__dict__", state)), *reduced[3:])
+        return (*reduced[:2], _facts(getattr(value, "__dict__", state)), *reduced[3:])
 
     def _tensor(self, tensor: Tensor) -> Any:
         facts = [str(tensor.dtype), *tensor.shape]
         if hasattr(tensor, "__tensor_flatten__"):  # a wrapper around other tensors, as torchao's
             names, context = tensor.__tensor_flatten__()
             return [facts, context, [getattr(tensor, name) for name in names]]
-        try:
-            plain = tensor.dequantize() if tensor.is_quantized else tensor
-            plain = plain.to_dense() if plain.layout != torch.strided else plain
-            plain = plain.detach().as_subclass(Tensor).cpu().contiguous().flatten().view(torch.uint8)
-            self.tensors.append(f"{facts} {hashlib.sha256(plain.numpy().data).hexdigest()}")
-        except (RuntimeError, TypeError):  # on no device, or of a kind without bytes of its own
-            self._note(type(tensor), "has no content")
+        plain = tensor.dequantize() if tensor.is_quantized else tensor
+        plain = plain.to_dense() if plain.layout != torch.strided else plain
+        plain = plain.detach().as_subclass(Tensor).cpu().contiguous().flatten().view(torch.uint8)
+        self.tensors.append(f"{facts} {hashlib.sha256(plain.numpy().data).hexdigest()}")
         return len(self.tensors)
 
     def _note(self, thing: Any, why: str) -> None:
         self.unknown.append(f"{self._where} has {thing.__module__}.{thing.__qualname__}, which {why}")
 
 
-def _attributes(held: dict[str, Any]) -> dict[str, Any]:
+def _facts(held: dict[str, Any]) -> dict[str, Any]:
     # Hooks have numbers that count up through the session.
-    found = {key: held[key] for key in sorted(held.keys() - _NOTES)}
-    return {
-        key: [*each.values()] if key.endswith("_hooks") and isinstance(each, dict) else each
-        for key, each in found.items()
-    }
+    facts = {key: held[key] for key in sorted(held.keys() - _NOTES)}
+    return {key: [*each.values()] if key.endswith("_hooks") else each for key, each in facts.items()}
