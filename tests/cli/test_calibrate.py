@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.cli.calibrate import Calibrated, _report, calibrated, edited, find_gate
+from pytest_lmgate.cli.calibrate import Calibrated, _report, _write, calibrated, edited, find_gate
 from pytest_lmgate.engines.base import SAMPLING, Entry, Model
 from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.measure.evaluator import Evaluator
@@ -65,13 +65,15 @@ def measured(tmp_path: Path) -> Callable[..., Calibrated]:
     (tmp_path / "text.txt").write_text("abcd" * 40)
     rows = [{"q": str(row), "a": "yes"} for row in range(ROWS)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "never.jsonl").write_text("".join(json.dumps({**row, "a": "never"}) + "\n" for row in rows))
     (tmp_path / "one.jsonl").write_text(json.dumps(rows[0]) + "\n")
 
     def run(gate: str, engine: _Coins | None = None, runs: int = 5) -> Calibrated:
         data = "prompt: '{q}', references: a, max_new_tokens: 4"
         (tmp_path / "lmgate.yaml").write_text(
             "models: {coin: {path: model.coins}, twin: {path: model.coins}, die: {path: other.die}}\n"
-            f"datasets:\n  quiz: {{path: rows.jsonl, {data}}}\n  one: {{path: one.jsonl, {data}}}\n"
+            f"datasets:\n  quiz: {{path: rows.jsonl, {data}}}\n  never: {{path: never.jsonl, {data}}}\n"
+            f"  one: {{path: one.jsonl, {data}}}\n"
             "  text: {path: text.txt}\n"
             f"gates:\n  - {gate}\n"
         )
@@ -267,6 +269,7 @@ def test_a_report_says_how_often_the_gate_fails_and_what_would_hold(
         ("exact_min: {model: coin, dataset: one, limit: 0.5}", "at least two rows"),
         ("ppl_max: {model: die, dataset: text, limit: 5, max_length: 64}", "at least two rows, or 8 windows"),
         ("exact_min: {model: gone, dataset: quiz, limit: 0.5}", "model 'gone' is not known"),
+        ("exact_min: {model: coin, dataset: never, limit: 0.5}", "the value is 0, which no damage makes worse"),
     ],
 )
 def test_a_gate_whose_noise_is_unknown_is_an_error(gate: str, says: str, measured: Callable[..., Calibrated]) -> None:
@@ -344,3 +347,40 @@ def test_a_gate_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -
     for name in ("tests/test_quality.py::test_it", "test_quality.py"):
         with pytest.raises(ConfigError, match=r"runs no Python tests.*write the gate into .*lmgate\.yaml"):
             find_gate(file, name)
+
+
+def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cannot_be_written_is_named(
+    measured: Callable[..., Calibrated], tmp_path: Path
+) -> None:
+    gate = "exact_min: {model: coin, dataset: quiz, limit: 0.775, temperature: 1, seed: 7}"
+    found = measured(gate, _Coins(1))
+    assert not found.holds
+    entry, _ = find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])
+    assert _write(entry, found).startswith("written into lmgate.yaml: limit 0.")
+    after = find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])[0]
+    assert after.arguments["limit"] < 0.775
+    with pytest.raises(ConfigError, match=r"gone\.yaml cannot be written: .*No such file"):
+        _write(dataclasses.replace(entry, file=tmp_path / "gone.yaml"), found)
+
+
+def test_a_floor_is_told_for_several_shares_where_none_is_given() -> None:
+    done = CliRunner().invoke(app, ["calibrate", "--limit", "0.7", "--rows", "200", "--json"])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {"limit", "rows", "fails"}
+    fails = [found["fails"][share] for share in sorted(found["fails"], key=float)]
+    assert len(fails) == 7
+    assert fails == sorted(fails, reverse=True)
+
+
+def test_without_a_file_or_with_a_wrong_one_there_is_no_gate_to_calibrate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failed = CliRunner().invoke(app, ["calibrate", "exact_min[m-d]"]).exception
+    assert isinstance(failed, ConfigError)
+    assert str(failed).endswith("; lmgate calibrate needs a gate of an lmgate.yaml")
+    file = tmp_path / "lmgate.yaml"
+    file.write_text("gates:\n  - exact_min: {model: m, dataset: d, limit: 0.7, sigma: 2}\n")
+    with pytest.raises(ConfigError, match=r"exact_min\.sigma: unknown argument"):
+        find_gate(file, "exact_min[m-d]")

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,18 @@ import pytest
 import yaml
 from transformers import AutoModelForCausalLM
 
-from pytest_lmgate.judge.fix import split
+from pytest_lmgate.cli.fix import _limit, recipe
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.judge.fix import Fix, Group, Limit, Tried, split
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.file import Project, load_project
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from tests.end_to_end.projects import environment
 from tests.measure.conftest import make_tokenizer
 from tests.measure.test_why import make_reference, quantize, text
+from tests.report.test_fix import judged
 from tests.warm import warm_python
 
 LAYERS = 5
@@ -348,3 +352,30 @@ def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> N
     assert len(after) > len(first["groups"]) + len(first["sets"])
     assert found(folder, *arguments) == first
     assert entries() == after
+
+
+def test_the_recipe_of_ggufs_has_their_tensors_and_that_of_checkpoints_the_embeddings_and_the_head() -> None:
+    from pytest_lmgate.engines.transformers.hybrids import Part
+
+    parts = [Part("head", "head", ("lm_head",)), Part("embeddings", "embeddings", ("model.embed_tokens",))]
+    chosen = Tried((0, 1), 20, 0.01, judged(0.01, 0.1))
+    found = Fix(
+        Limit("kl", 0.1, 0.95, Protocol()),
+        100,
+        None,
+        tuple(Group(part, 0.1, 10) for part in parts),
+        (chosen,),
+        chosen,
+        None,
+        (2, 2),
+    )
+    assert recipe(found, "f16")["llama.cpp"] == {
+        "llama-quantize": "--output-tensor-type f16 --token-embedding-type f16"
+    }
+    of_ggufs = replace(found, tensor_types=("--tensor-type a=f16", "--tensor-type b=f16"))
+    assert recipe(of_ggufs, "f16") == {"llama.cpp": {"llama-quantize": "--tensor-type a=f16 --tensor-type b=f16"}}
+
+
+def test_a_gate_is_not_asked_for_without_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--gate needs a gate of an lmgate\.yaml: or give --kl"):
+        _limit(load_project(tmp_path), ["q", "p", "d"], "kl_max[q-p-d]", None)

@@ -39,7 +39,11 @@ def test_a_measurement_that_is_not_kept_is_said_with_its_reason(
     monkeypatch.chdir(tmp_path)
     with measuring() as session:
         session.evaluator.measurements.uncacheable_reasons["die"] = "its code cannot be identified"
-    assert "die: its measurement is not kept: its code cannot be identified" in capsys.readouterr().err
+        session.evaluator.log.remark("die is a die")
+        session.evaluator.log.remark("die is a die")
+    said = capsys.readouterr().err
+    assert "die: its measurement is not kept: its code cannot be identified" in said
+    assert said.count("die is a die") == 1, "a remark is said once, at the end"
 
 
 @pytest.fixture(scope="module")

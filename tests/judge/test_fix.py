@@ -193,3 +193,8 @@ def test_a_tolerance_in_units_of_the_perplexity_passes_by_chance_in_5_percent_at
 def test_other_gates_are_refused(marker: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected a"):
         Limit.of(parse_marker(marker, arguments, options), "q", "d", "p")
+
+
+def test_without_a_bound_nothing_is_concluded() -> None:
+    found = Limit("kl", 0.1, 0.95, Protocol()).judge(statistics([5], np.full(5, 0.01)))
+    assert (found.outcome, found.upper, found.used) == ("inconclusive", math.inf, math.inf)

@@ -465,3 +465,11 @@ def test_rows_of_a_cluster_are_not_independent(quiz: Any) -> None:
 def test_rows_in_memory_have_columns_of_the_obvious_names(quiz: Any) -> None:
     rows = [{"question": row["q"], "choices": row["c"], "answer": row["a"]} for row in QUIZ]
     assert _accuracy(quiz.session(), dataset=rows) == _accuracy(quiz.session())
+
+
+def test_the_perplexity_of_targets_has_no_average_of_groups(workplace: Any) -> None:
+    rows = write_rows(workplace, "rows", [{**row, "group": "g"} for row in TARGETS])
+    entry(workplace, "quiz", path=rows, question="q", target="t", average_by="group")
+    asked = parse_fixture_call("target_ppl_of", ("float", "quiz"), {})
+    with pytest.raises(ConfigError, match=r"dataset 'quiz': average_by: target_ppl is no mean over rows"):
+        workplace.session().evaluator.evaluate(asked)

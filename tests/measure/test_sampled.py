@@ -18,7 +18,7 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from tests.engines.fair_die import Dice
 from tests.measure.conftest import ALPHABET, CONTEXT, make_model, make_tokenizer
-from tests.measure.entries import entry
+from tests.measure.entries import entry, write_rows
 
 EXAMPLE = Path(__file__).parents[2] / "example_project"
 NEW = 12
@@ -283,3 +283,18 @@ def test_what_an_engine_draws_is_checked(pair: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(TransformersRunner, "sample", lambda _, prompts, __: [drawn] * len(prompts))
     with pytest.raises(EngineError, match=r"model 'float': expected .* that it draws"):
         measured(pair.session(), "self_kl_of", "float", "many")
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_datasets_own_prompts_are_what_texts_go_on_from(pair: Any, chat: bool) -> None:
+    rows: list[dict[str, Any]] = [{"q": "the cat", "a": "sat"}, {"q": "a dog", "a": "ran"}]
+    if chat:
+        rows = [{**row, "q": [{"role": "user", "content": row["q"]}]} for row in rows]
+        template = "{% for each in messages %}{{ each['content'] }}{% endfor %}"
+        path = pair.folder / "models" / "float" / "tokenizer_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
+    keys = {"messages" if chat else "source": "q"}
+    entry(pair, "asked", path=write_rows(pair, "asked", rows), references="a", **keys)
+    written, texts = texts_of(pair.session(), "float", "asked")
+    prompts = [ids[:begin].tolist() for ids, begin in zip(texts, written.prompt_tokens, strict=True)]
+    assert prompts == make_tokenizer()(["the cat", "a dog"])["input_ids"]

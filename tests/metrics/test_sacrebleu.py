@@ -204,6 +204,11 @@ def test_a_tokenizers_model_is_never_fetched_from_the_network(tmp_path: Path, mo
     with pytest.raises(ConfigError, match=r"no file .*flores200sacrebleuspm; .*BLEU\(tokenize='flores200'\)"):
         bleu(tokenize="flores200")
     assert not list(tmp_path.iterdir())
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "flores200sacrebleuspm").write_text("no model of SentencePiece")
+    with pytest.raises((ConfigError, RuntimeError, OSError)) as failed:  # by the library, or because it is not there
+        bleu(tokenize="flores200")
+    assert "never use the network" not in str(failed.value)
 
 
 def test_what_changes_the_number_is_in_the_signature() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_lmgate.errors import BaselineError, ConfigError, LmgateError, naming_argument
 from pytest_lmgate.settings.entries import DatasetSpec, Defaults, ModelSpec, ProjectSpec
-from pytest_lmgate.settings.file import Project, YamlGate, load_project, read_gates
+from pytest_lmgate.settings.file import Project, YamlGate, _parse, load_project, read_gates
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt
 
 
@@ -533,3 +533,9 @@ def test_a_folder_that_cannot_be_listed_has_no_misspelt_files(tmp_path: Path) ->
     (tmp_path / "lmgate.yml").touch()
     assert misspelt(tmp_path) == [tmp_path / "lmgate.yml"]
     assert misspelt(tmp_path / "none") == []
+
+
+def test_a_key_that_is_not_there_is_placed_at_the_last_one_above_it(tmp_path: Path) -> None:
+    document = _parse("models:\n  m:\n    path: x\n", tmp_path / "f.yaml")
+    assert document.at(["models", "m", "path"]) == f"{tmp_path / 'f.yaml'}:3: models.m.path"
+    assert document.at(["models", "gone", "path"]) == f"{tmp_path / 'f.yaml'}:1: models.gone.path"

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.settings.gates import Tolerance
-from pytest_lmgate.stats.calibration import calibrate_floor, calibrate_limit, calibrate_tolerance
+from pytest_lmgate.stats.calibration import _first, _mixed, calibrate_floor, calibrate_limit, calibrate_tolerance
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale
 
 SHARE = Scale("higher", lowest=0, highest=1, of_rows=True)
@@ -125,3 +126,14 @@ def test_more_rows_make_a_limit_hold() -> None:
     assert calibrate_floor(200, -worth.holding(), 0.75).fails <= 0.01
     beyond = calibrate_floor(200, 0.8, 0.75)
     assert beyond.times(beyond.badness) is None
+
+
+def test_the_first_number_for_which_something_holds_is_infinite_where_it_never_does() -> None:
+    assert _first(lambda x: x >= 0.25, 0, 1) == pytest.approx(0.25)
+    assert _first(lambda _: False, 0, 1) == np.inf
+
+
+def test_the_values_of_mixed_runs_of_a_statistic_are_its_own() -> None:
+    mean = TextMetric("f", "higher", "f|v:1", lambda *_: [], value=lambda sums: float(sums[0] / sums[1]))
+    runs = [Sample(np.array([[one, 1.0], [0.0, 1.0]]), np.ones(2, dtype=np.int64), metric=mean) for one in (0.0, 1.0)]
+    assert set(_mixed(runs, np.random.default_rng(0)).tolist()) == {0.0, 0.5}
