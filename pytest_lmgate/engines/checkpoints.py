@@ -318,7 +318,7 @@ class Contents(NamedTuple):
     hashed: frozenset[str]  # paths of the files
     parts: Mapping[str, Path]  # the folders ``model``, ``tokenizer`` and ``adapter``
     entry: Entry  # the model's entry
-    unknown: str  # why the checkpoint's custom code has no digest; empty if it has one, or if there is none
+    unknown: str  # why it is not known what code runs; empty if it is, or if the user gave a revision
 
     def model(self, checkpoint: Checkpoint, open_: Callable[[], Runner], **own: Any) -> Model:
         """Return the described model; `own` are the fields that its files do not decide."""
@@ -358,7 +358,7 @@ def contents_of(entry: Entry, *, model: Path, tokenizer: Path, adapter: Path | N
         "trust_remote_code": str(spec.trust_remote_code),
     }
     unknown, paths = "", frozenset(map(str, files.values()))
-    if spec.trust_remote_code:
+    if spec.trust_remote_code and spec.revision is None:
         code = ", ".join(sorted(Path(path).name for path in paths if path.endswith(".py")))
         unknown = f"it runs code of its own ({code}), whose imports are not part of the cache key" if code else ""
     return Contents(ingredients, snapshot, paths, parts, entry, unknown)

@@ -211,6 +211,7 @@ def test_a_checkpoint_that_runs_code_of_its_own_is_not_kept(folder: Path) -> Non
     assert contents(folder, trust_remote_code=True).unknown == ""
     (folder / "modeling.py").write_text("import torch\n")
     assert contents(folder, trust_remote_code=True).unknown.startswith("it runs code of its own (modeling.py), ")
+    assert contents(folder, trust_remote_code=True, revision="2").unknown == ""
     assert contents(folder).unknown == ""
 
 
