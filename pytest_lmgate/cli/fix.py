@@ -96,7 +96,7 @@ def fix(
         for option, path in outputs.items()
         if path is not None
     ]
-    show({**_data(found, names, label, made), "keep": kept}, "\n".join(lines), as_json=as_json)
+    show(_data(found, names, label, kept, made), "\n".join(lines), as_json=as_json)
     if found.chosen is not None and (found.proof is None or found.proof.outcome != "pass"):
         raise typer.Exit(1)
 
@@ -233,7 +233,9 @@ def _yaml(made: dict[str, Any], keep: str | None = None) -> str:
     )
 
 
-def _data(found: Fix, names: list[str], label: str, made: dict[str, Any] | None) -> dict[str, Any]:
+def _data(
+    found: Fix, names: Sequence[str], label: str, keep: str | None, made: dict[str, Any] | None
+) -> dict[str, Any]:
     def judged(each: Judged | None) -> dict[str, Any] | None:
         if each is None:
             return None
@@ -261,4 +263,5 @@ def _data(found: Fix, names: list[str], label: str, made: dict[str, Any] | None)
         "floor": judged(found.floor),
         "proof": judged(found.proof),
         "recipe": made,
+        "keep": keep,
     }

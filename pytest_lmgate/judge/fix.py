@@ -29,7 +29,7 @@ from pytest_lmgate.measure.why import SMALLEST, characters_per_token, require_pa
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.settings.gates import Gate, LimitGate
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
-from pytest_lmgate.stats.comparison import needed
+from pytest_lmgate.stats.comparison import POWER, needed
 from pytest_lmgate.stats.means import MIN_BLOCKS, ClusteredMean, cautious_upper, score_quantile
 from pytest_lmgate.windows.protocols import beginning
 
@@ -115,8 +115,7 @@ class Limit:
             found: The model.
             floor: The model with all groups kept, by which `Judged.used` counts; None if that is of no interest.
         """
-        values, base = self.values(found), 0.0 if floor is None else float(self.values(floor).mean())
-        limit = self.size
+        values, limit = self.values(found), self.size
         if limit is None:
             limit = math.log1p(self.tolerance / math.exp(found.nll_p.mean()))
             # The limit is as uncertain as the reference's perplexity (delta method): -expm1(-limit) is its slope.
@@ -127,11 +126,13 @@ class Limit:
             return Judged("inconclusive", noise, limit, math.inf, math.inf)
         upper = max(bounds.upper, cautious_upper(*found.of_targets(values), noise, self.confidence))
         outcome: Outcome = "pass" if upper <= limit else "fail" if bounds.lower > limit else "inconclusive"
-        more, wanted = 1 + score_quantile(0.8, noise.df) / score_quantile(self.confidence, noise.df), None
+        base = 0.0 if floor is None else float(self.values(floor).mean())
+        used, wanted = (upper - base) / max(limit - base, math.ulp(0.0)), None
         if outcome == "inconclusive":
+            more = 1 + score_quantile(POWER, noise.df) / score_quantile(self.confidence, noise.df)
             side = upper if noise.mean <= limit else bounds.lower
             wanted = needed(noise.n, more * abs(side - noise.mean), abs(limit - noise.mean))
-        return Judged(outcome, noise, limit, upper, (upper - base) / max(limit - base, math.ulp(0.0)), wanted)
+        return Judged(outcome, noise, limit, upper, used, wanted)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Fix:
-    """What was found.
+    """The result of a search, with its proof.
 
     Attributes:
         limit: What the gate allows.
@@ -189,12 +190,12 @@ class Fix:
         tried: The candidate, then each set that was measured, in order.
         chosen: The set with the fewest extra bytes that passes on the search's half; None if the candidate passes.
         proof: The chosen set on the other half; None if it is beyond the budget.
-        rows: That the search read, and of the proof's half.
+        rows: Rows that the search read, and rows of the proof's half.
         unit: What is counted: ``row``, or ``window`` of a text without rows.
         linear: Paths of the modules to keep that are the reference's, and of those that both models have alike.
         second: Paths of the same modules that are not the reference's, but rounded by the second config.
-        floor: All groups kept as in a model other than the reference, on the search's half.
-        tensor_types: Of GGUF files: llama-quantize's options for the tensors to keep.
+        floor: The candidate with all groups kept, on the search's half; None if they are kept as in the reference.
+        tensor_types: llama-quantize's options for the tensors to keep, if the models are GGUF files.
     """
 
     limit: Limit
@@ -308,10 +309,9 @@ def fix(
         judged = limit.judge(measured(q, text))
         passes = judged.value.mean <= judged.limit if limit.by_value else judged.outcome == "pass"
         if passes:
-            read = count(text), 0
-            return Fix(
-                limit, hybrids.size().bytes[1], None, (), (replace(first, judged=judged),), None, None, read, unit=unit
-            )
+            size = hybrids.size().bytes[1] if bits is None else _extra_bytes(hybrids, q, k, bits, keep_bits)[1]
+            as_it_is = replace(first, judged=judged)
+            return Fix(limit, size, None, (), (as_it_is,), None, None, (count(text), 0), unit=unit)
         if first.judged.outcome == "pass":
             first = replace(first, judged=replace(judged, used=first.judged.used))
     most = limit.judge(floor)
@@ -367,7 +367,7 @@ def _engine(candidate: Model, *others: Model) -> str:
 
 
 def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Sequence[int]], Tried]) -> list[Tried]:
-    """Measure sets of groups to keep, after `first`; the last resort is all of them.
+    """Measure sets of groups to keep, after `first`; the last resort is all groups, which pass.
 
     Args:
         costs: KL of each group alone, shape ``[groups]``.
@@ -377,9 +377,10 @@ def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Seq
     """
     tried = {first.kept: first}
     costs = np.maximum(costs, 0)
-    # Of allowances: one that passed, and one that did not.
+    # An allowance whose set passed, and one whose set did not.
     passed, failed = 0.0, float(costs.sum())
-    allowance, measured, everything = _MARGIN * failed / first.judged.used, 0, tuple(range(len(costs)))
+    used, measured = first.judged.used, 0
+    allowance = _MARGIN * failed / used if used > 0 else -1.0
     for _ in range(4 * _ROUNDS):
         if not passed < allowance < failed:
             allowance = (passed + failed) / 2
@@ -398,12 +399,10 @@ def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Seq
         used = tried[kept].judged.used
         allowance = _MARGIN * left / used if is_new and used > 0 else -1.0
     if not any(each.judged.outcome == "pass" for each in tried.values()):
+        everything = tuple(range(len(costs)))
         tried[everything] = attempt(everything)
-    # Groups alone do not tell how they act together: try to leave out the largest of those that cost little.
-    passing = [each for each in tried.values() if each.judged.outcome == "pass"]
-    if not passing:
-        return list(tried.values())
-    best = min(passing, key=lambda each: each.extra)
+    # Costs of single groups do not tell how they act together: try to leave out the largest of those that cost little.
+    best = min((each for each in tried.values() if each.judged.outcome == "pass"), key=lambda each: each.extra)
     for _ in range(_DROPS):
         options = [index for index in best.kept if extra[index] > 0 and _without(best, index) not in tried]
         if not options:
@@ -454,8 +453,8 @@ def cheapest(costs: Floats, extra: Ints, allowance: float) -> tuple[int, ...]:
 def split(corpus: Corpus, *, by_document: bool, seed: int) -> tuple[Corpus, Corpus]:
     """Return two halves of a dataset that share no row; equal rows are in one half.
 
-    Rows that are documents are drawn at random. Lines of a running text depend on their neighbours, so that it is cut
-    in the middle.
+    Rows that are documents are drawn at random. Lines of a running text depend on their neighbours, so it is cut in the
+    middle: between two lines, or else at a space; a text without spaces, as a Chinese one, anywhere.
     """
     rows = corpus.rows
     if len(rows) > 1 and (by_document or corpus.says_join or looks_like_documents(corpus)):
@@ -466,10 +465,11 @@ def split(corpus: Corpus, *, by_document: bool, seed: int) -> tuple[Corpus, Corp
         halves = [tuple(row for row in rows if (row in ours) is is_ours) for is_ours in (True, False)]
     elif len(rows) > 1:
         lengths = np.cumsum([len(row) for row in rows])
-        middle = int(np.searchsorted(2 * lengths, lengths[-1]))
+        middle = max(1, int(np.searchsorted(2 * lengths, lengths[-1])))
         halves = [rows[:middle], rows[middle:]]
     else:
-        middle = max(rows[0].rfind(" ", 0, len(rows[0]) // 2), 0)
+        half = len(rows[0]) // 2
+        middle = max(rows[0].rfind(" ", 0, half), 0) or half
         halves = [(rows[0][:middle],), (rows[0][middle:],)]
     return replace(corpus, rows=halves[0], tags={}), replace(corpus, rows=halves[1], tags={})
 

@@ -16,11 +16,12 @@ _WIDE = 10.0  # values whose quotient is larger are drawn on a logarithmic axis
 
 @dataclass(frozen=True)
 class FixReport:
-    """What was found.
+    """The words, tables and picture of a result.
 
     Attributes:
+        found: The result.
         title: The models, the dataset and what to reach.
-        kept_as: The model whose layers are kept.
+        kept_as: The model whose groups are kept.
         recipe: As YAML; empty without a proof.
     """
 
@@ -129,7 +130,7 @@ class FixReport:
         width = (max(shares) - min(shares)) or 1.0
         x = Axis.between(min(shares) - 0.06 * width, min(shares) + 1.06 * width, form="+", unit="%", most=5)
         nats = [limit, *(number for each in judged for number in (each.value.mean, each.upper))]
-        y, is_logarithmic = self._axis([self.found.limit.number(each) for each in nats if math.isfinite(each)])
+        y, is_logarithmic = self._axis([found.limit.number(each) for each in nats if math.isfinite(each)])
         if x is None or y is None:
             return None
 
@@ -137,7 +138,7 @@ class FixReport:
             return x.place(100 * each.extra / found.size)
 
         def up(nats: float) -> float:
-            number = self.found.limit.number(nats)
+            number = found.limit.number(nats)
             if is_logarithmic:
                 number = math.log10(number) if number > 0 else -math.inf
             return round(100 - y.place(number), 1)

@@ -96,6 +96,10 @@ def test_a_running_text_and_lines_of_one_are_cut_in_the_middle():
     text = "one two three four five six seven eight"
     (ours, theirs) = split(Corpus("d", (text,), is_one_text=True), by_document=False, seed=0)
     assert ours.rows[0] + theirs.rows[0] == text
+    for rows, whole in ((("语言模型的困惑度" * 4,), 16), (("the first line is longer than the others", "two"), 40)):
+        (ours, theirs) = split(Corpus("d", rows), by_document=False, seed=0)
+        assert "".join(ours.rows + theirs.rows) == "".join(rows)
+        assert len(ours.rows[0]) == whole
     lines = ("= Title =", "", "a line", "another line", "the last line")
     (ours, theirs) = split(Corpus("d", lines), by_document=False, seed=0)
     assert ours.rows + theirs.rows == lines

@@ -67,7 +67,7 @@ class PartSize:
 @dataclass(frozen=True)
 class _Loaded:
     loaded: LoadedModel
-    path: str
+    path: str  # of the list of its blocks
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -203,11 +203,9 @@ class Hybrids:
     def _opened(self, parts: Sequence[Part], healed: bool) -> TransformersRunner:
         whole, other = self._models[::-1] if healed else self._models
         changed = {path: other for part in parts for path in part.paths}
-        blocks = [part.block for part in parts]
-        # The head follows all blocks; embeddings come before them.
-        is_late = len(parts) == 1 and parts[0].kind == "head"
-        level = len(whole.blocks) if is_late else blocks[0] if len(parts) == 1 else 0
-        level = (level or 0) if self.reuses[healed] else 0
+        level = 0
+        if len(parts) == 1 and self.reuses[healed]:  # the head follows all blocks; embeddings come before them
+            level = len(whole.blocks) if parts[0].kind == "head" else parts[0].block or 0
         model = self._assembled(whole, changed, level, self._memories[healed])
         runner = TransformersRunner(model, self._described[0].context)
         runner.is_tried = True  # both models were
