@@ -328,3 +328,18 @@ def test_a_gate_that_is_added_after_the_setup_fails_its_test(measured: Project) 
     outcome = measured.run("-n", "2").expect(1, failed=4, passed=1, skipped=1, error=2)
     outcome.says("test_body: a gate was added too late", "test_teardown: a gate was added too late (ppl_max)")
     measured.run("--no-lmgate").expect(0, passed=3, skipped=3)
+
+
+def test_without_the_plugins_judgement_a_test_whose_only_gate_a_fixture_adds_is_skipped(measured: Project) -> None:
+    measured.write(
+        test_gate="""
+            import pytest
+
+            @pytest.fixture
+            def gated(request):
+                request.node.add_marker(pytest.mark.ppl_max("die", "words", 60.5))
+
+            def test_late(gated): pass
+        """
+    )
+    measured.run("--no-lmgate", "-rs").expect(0, skipped=1).says("--no-lmgate: gates are not judged")

@@ -1,10 +1,12 @@
 """Which costs stand out of others: one damaged layer among ordinary ones, and none where all are ordinary."""
 
 import copy
+import os
 import random
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,14 @@ import torch
 
 from pytest_lmgate.engines.transformers.hybrids import Hybrids
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.judge.baseline import Baselines
+from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.measure.why import Why, standing_out, why
+from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.session import Options
 from tests.measure import entries
 from tests.measure.conftest import ALPHABET, CONTEXT, Workplace, make_model, make_tokenizer
 from tests.models.encoders import masked
@@ -252,3 +259,19 @@ def test_models_with_the_same_weights_are_refused_by_group(workplace: Workplace)
     reference = make_reference(layers=2)
     with pytest.raises(ModelError, match="have the same weights"):
         measured(workplace, copy.deepcopy(reference), reference, by="group")
+
+
+def test_a_failing_comparison_names_the_command_with_the_file_where_it_is_not_found_by_itself(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    entries.entry(workplace, "twin", section="models", path="models/float")
+    evaluator, gate = workplace.session().evaluator, parse_marker("kl_max", ("twin", "float", "text", 1), {})
+    assert isinstance(gate, LimitGate)
+    judge = Judge(evaluator, Options(cache=tmp_path / "cache"), Baselines(tmp_path / "lmgate-baseline.json"))
+    monkeypatch.chdir(workplace.folder)
+    assert judge._layers(gate) == "lmgate why twin text --against float"
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "lmgate.yaml").touch()
+    monkeypatch.chdir(elsewhere)
+    file = os.path.relpath(workplace.folder / "lmgate.yaml")
+    assert judge._layers(gate) == f"lmgate why twin text --against float --config {file}"
