@@ -170,10 +170,10 @@ def _limit(project: Project, names: list[str], gate: str | None, kl: float | Non
     return found[0]
 
 
-def recipe(found: Fix, gguf_type: str, keep: str | None = None) -> dict[str, Any]:
-    """Return what to tell each quantizer, so that it leaves the chosen layers, and those that it had left, alone.
+def recipe(found: Fix, gguf_type: str, keep: str | None) -> dict[str, Any]:
+    """Return options for each quantizer by which it skips the chosen layers, and those that it had skipped before.
 
-    Layers that are kept as in a model of `keep` get its config, by tools that have several.
+    Layers that are kept as in the model `keep` get that model's config, from the tools that take several.
     """
     from pytest_lmgate.engines.llamacpp.hybrids import KINDS
 
@@ -218,7 +218,7 @@ _HINTS = {
 }
 
 
-def _yaml(made: dict[str, Any], keep: str | None = None) -> str:
+def _yaml(made: dict[str, Any], keep: str | None) -> str:
     import yaml
 
     text = "".join(

@@ -369,11 +369,13 @@ def test_the_recipe_of_ggufs_has_their_tensors_and_that_of_checkpoints_the_embed
         None,
         (2, 2),
     )
-    assert recipe(found, "f16")["llama.cpp"] == {
+    assert recipe(found, "f16", keep=None)["llama.cpp"] == {
         "llama-quantize": "--output-tensor-type f16 --token-embedding-type f16"
     }
     of_ggufs = replace(found, tensor_types=("--tensor-type a=f16", "--tensor-type b=f16"))
-    assert recipe(of_ggufs, "f16") == {"llama.cpp": {"llama-quantize": "--tensor-type a=f16 --tensor-type b=f16"}}
+    assert recipe(of_ggufs, "f16", keep=None) == {
+        "llama.cpp": {"llama-quantize": "--tensor-type a=f16 --tensor-type b=f16"}
+    }
 
 
 def test_a_gate_is_not_asked_for_without_a_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,16 @@ def test_a_set_that_passes_is_found_where_groups_are_worse_together():
     attempt = composed(costs, extra, 0.1 * float(costs.sum()), 1.0, joint=3.0)
     tried = search_sets(costs, extra, attempt(()), attempt)
     assert any(each.judged.outcome == "pass" and each.extra < 400 for each in tried)
+
+
+def test_all_groups_are_kept_if_no_group_alone_costs_anything():
+    costs, extra = np.zeros(3), np.full(3, 10)
+    attempt = composed(costs, extra, 1.0, 1.0)
+    first = attempt(())
+    first = replace(first, judged=replace(first.judged, outcome="inconclusive"))
+    tried = search_sets(costs, extra, first, attempt)
+    assert tried[1].kept == (0, 1, 2)
+    assert min(len(each.kept) for each in tried if each.judged.outcome == "pass") == 1
 
 
 def test_the_halves_share_no_row_and_equal_rows_are_in_one_of_them():
