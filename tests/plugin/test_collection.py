@@ -190,6 +190,9 @@ def test_testpaths_get_a_file_of_gates_only_where_there_is_one(
     config = configured(ini="testpaths = tests")
     add_to_testpaths(config)
     assert config.args == ["tests"]
+    (pytester.path / "lmgate.yaml").write_text("models: {}\n")
+    add_to_testpaths(config)
+    assert config.args == ["tests"]
     (pytester.path / "lmgate.yaml").write_text("gates:\n  - ppl_max: {model: m, dataset: d, limit: 3}\n")
     add_to_testpaths(config)
     assert config.args == ["tests", str(pytester.path / "lmgate.yaml")]

@@ -278,9 +278,3 @@ def test_hidden_states_beyond_the_room_are_not_remembered(monkeypatch: pytest.Mo
     assert memory.read(1, 0) is None
     memory.write(1, torch.zeros(3))
     assert torch.equal(memory.read(1, 0), torch.zeros(3))
-
-
-def test_models_of_different_dtypes_are_refused() -> None:
-    reference, candidate = pair("llama")
-    with pytest.raises(ModelError, match=r"bfloat16.*float32"):
-        hybrids(reference, candidate.to(torch.bfloat16))
