@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.judge import histogram as module
+from pytest_lmgate.judge import judge
 from pytest_lmgate.judge.histogram import BINS, ChangeHistogram, change_histogram
+from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.stats.sample import ByRow, Sample, Scale
 
@@ -135,3 +138,13 @@ def test_every_change_is_in_a_bin_on_its_own_side_of_zero(changes: list[float]) 
     if found.bins:
         at = round(-found.begin / found.width)
         assert (sum(found.bins[:at]), sum(found.bins[at:])) == (found.better, found.worse)
+
+
+def test_a_metric_that_refuses_a_row_alone_has_no_spread() -> None:
+    def refuses(sums: Any) -> float:
+        if len(np.shape(sums)) == 1 and sums[1] < 6:
+            raise MetricInputError("expected several rows")
+        return float(sums[0] / sums[1])
+
+    both = of_texts([[1, 2], [3, 4]], refuses), of_texts([[2, 2], [3, 4]], refuses)
+    assert judge._histogram(Score(4 / 6, metric="f", unit="row", n=2, signature="f|v:1"), *both) is None
