@@ -97,11 +97,11 @@ KILLED = watched(
     RUNNER,
     and_then="""
     def killed(self, requests):
-        module.VllmRunner.score = score
+        module.VllmRunner.begin = begin
         self._process._process.kill()
-        return score(self, requests)
+        return begin(self, requests)
 
-    module.VllmRunner.score = killed
+    module.VllmRunner.begin = killed
     """,
 )
 
