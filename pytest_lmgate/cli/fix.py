@@ -103,7 +103,7 @@ def fix(
 
 def _path_of(project: Project, name: str) -> Path:
     entry = {**project.spec.models, **project.spec.datasets}.get(name)
-    return project.folder / (getattr(entry, "path", None) or name)
+    return project.path(getattr(entry, "path", None) or name)
 
 
 def _require_writable(paths: Mapping[str, Path], inputs: Sequence[Path]) -> None:

@@ -277,13 +277,14 @@ def fix(
         return len(planned_windows(half, windowing, tokenizer, p.name)[1].targets)
 
     least, words = (LEAST_ROWS, "rows") if unit == "row" else (MIN_BLOCKS, "windows of a text without rows")
-    if (fewest := min(count(search), count(proof))) < least:
+    left = count(proof)
+    if (fewest := min(count(search), left)) < least:
         raise DataError(
             f"dataset {text.name!r}: expected at least {2 * least} {words} to search on one half and prove on the "
             f"other, got {fewest} in one half"
         )
     search = shortened(search, int(tokens * characters_per_token(search, tokenizer)))
-    rows = count(search), count(proof)
+    rows = count(search), left
     hybrids: Hybrids | GgufHybrids
     k, pair, original = (better[0], (runners[2], runners[1]), (p, runners[0])) if better else (p, runners, None)
     if engine == "transformers":
