@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import linecache
+import operator
 import os
 import re
 import site
@@ -80,9 +81,40 @@ def find_patched_libraries() -> tuple[str, ...]:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file and home_of_file(file) != name:  # its version does not tell of its code
             return (f"{name}, by importing it from {file}, which is not an installed package",)
-    modules = [(name, each) for name, each in sorted(sys.modules.items()) if _RUNNING.match(name)]
-    found = (each for name, module in modules for each in _foreign(name, module, module))
-    return tuple(dict.fromkeys(f"{path} is {code.__module__}.{code.__qualname__}" for path, code in found))
+    modules = sorted((name, each) for name, each in sys.modules.items() if _RUNNING.match(name))
+    patches = dict.fromkeys(patch for name, module in modules for patch in _patches_in(name, module))
+    return tuple(patches)
+
+
+class _Look:
+    """What a module without a patch held when it was looked through: by identity, as code is patched by replacing."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Mapping[Any, Any], list[Any]]] = []
+        self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
+
+    def is_current(self, module: types.ModuleType) -> bool:
+        return (
+            self.held[0][0] is vars(module)
+            and all(
+                len(held) == len(members) and all(map(operator.is_, list(held.values()), members))
+                for held, members in self.held
+            )
+            and all(function.__code__ is code for function, code in self.codes)
+        )
+
+
+_last: dict[str, _Look] = {}
+
+
+def _patches_in(name: str, module: types.ModuleType) -> Iterator[str]:
+    """Yield the patches in a module; one that has not changed since it had none is not looked through again."""
+    if name in _last and _last[name].is_current(module):
+        return
+    look = _last[name] = _Look()
+    for path, code in _foreign(name, module, module, look):
+        _last.pop(name, None)
+        yield f"{path} is {code.__module__}.{code.__qualname__}"
 
 
 def summarize(reasons: Sequence[str]) -> str:
@@ -91,13 +123,16 @@ def summarize(reasons: Sequence[str]) -> str:
     return ", ".join(reasons[:2]) + more
 
 
-def _foreign(path: str, value: Any, module: types.ModuleType, depth: int = 4) -> Iterator[tuple[str, Any]]:
-    """Yield the functions and classes in a module, its classes and its tables that are not a library's."""
+def _foreign(path: str, value: Any, module: types.ModuleType, look: _Look, depth: int = 4) -> Iterator[tuple[str, Any]]:
+    """Yield the functions and classes in a module, its classes and its tables that are not a library's.
+
+    What is looked at is noted in `look`.
+    """
     value = getattr(value, _INNER[type(value)]) if type(value) in _INNER else value
     code = value if isinstance(value, types.FunctionType | type) else type(value)
     if not _is_librarys(code, module):
         yield path, code
-    held: Mapping[Any, Any] = {}
+    held: Mapping[Any, Any] | None = None
     if type(value) in (dict, OrderedDict):  # hooks on all modules are in an OrderedDict
         held = value
     elif type(value) is tuple:
@@ -106,9 +141,13 @@ def _foreign(path: str, value: Any, module: types.ModuleType, depth: int = 4) ->
         held = vars(value)
     elif issubclass(type(value), MutableMapping):  # its items() would import what a lazy table names
         held = getattr(value, "__dict__", {})
-    for key, member in list(held.items()) if depth else ():
+    if isinstance(code, types.FunctionType):
+        look.codes.append((code, code.__code__))
+    if held is not None and type(value) is not tuple:  # a tuple cannot change
+        look.held.append((held, list(held.values())))
+    for key, member in list(held.items()) if held and depth else ():
         if not _is_dull(type(member)) and key != "__builtins__":  # type: ignore[arg-type]  # mypy doubts that types hash
-            yield from _foreign(f"{path}.{key}", member, module, depth - 1)
+            yield from _foreign(f"{path}.{key}", member, module, look, depth - 1)
 
 
 @functools.cache

@@ -23,6 +23,12 @@ from tests.models.zoo import build, word_tokenizer
 from tests.warm import warm_python
 
 
+@pytest.fixture(autouse=True)
+def looked() -> None:
+    """Look before each test: a patch must be found where the last look found none."""
+    assert find_patched_libraries() == ()
+
+
 @pytest.fixture
 def ours() -> Iterator[type[Any]]:
     """A config class of the session's own, registered; taken back after the test."""

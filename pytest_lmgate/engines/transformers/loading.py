@@ -15,6 +15,7 @@ import transformers
 from pytest_lmgate.engines.base import Kind
 from pytest_lmgate.engines.checkpoints import Checkpoint
 from pytest_lmgate.errors import ModelError
+from pytest_lmgate.identity.code import is_library
 from pytest_lmgate.windows.tokens import Placed, TokenizerFacts, require_variables
 
 _LOADERS: dict[Kind, Any] = {
@@ -122,11 +123,14 @@ def wrap_pair(pair: Sequence[Any], *, name: str) -> LoadedModel:
 
 def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
     """Return what the planning needs to know of a tokenizer."""
+    # The library's own tokenizers have an argument that silences them; others may not. `quiet` empties the caches of
+    # all loggers, which takes longer than to encode a short text.
+    silently, how = (_without_warnings, {"verbose": False}) if is_library(type(tokenizer).__module__) else (quiet, {})
 
     def encode(text: str, special: bool) -> Sequence[int]:
         try:
-            with quiet():
-                ids: Sequence[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
+            with silently():
+                ids: Sequence[int] = tokenizer(text, add_special_tokens=special, **how)["input_ids"]
         except Exception as error:
             raise _failed(
                 error, "is called as tokenizer(text, add_special_tokens=...) and returns a mapping with input_ids"
@@ -135,7 +139,7 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
 
     def decode(token: int) -> str:
         try:
-            with quiet():
+            with silently():
                 return str(tokenizer.decode(token))
         except Exception as error:
             raise _failed(error, "returns a token's text by tokenizer.decode(id)") from error
@@ -149,14 +153,14 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
     def placed(text: str, special: bool) -> Placed | None:
         if not getattr(tokenizer, "is_fast", False):
             return None
-        with quiet():
-            found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+        with silently():
+            found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, **how)
         ids, starts = found["input_ids"], [begin for begin, _ in found["offset_mapping"]]
         return Placed(ids, starts) if len(ids) == len(starts) else None
 
     def target(text: str) -> Sequence[int]:
-        with quiet():
-            ids: Sequence[int] = tokenizer(text_target=text)["input_ids"]
+        with silently():
+            ids: Sequence[int] = tokenizer(text_target=text, **how)["input_ids"]
         return ids
 
     def chat(messages: Sequence[Mapping[str, str]], **variables: Any) -> str:
@@ -197,13 +201,19 @@ def quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _without_warnings():
             yield
     finally:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def load_tokenizer(name: str, folder: Path, *, trust_remote_code: bool = False) -> Any:
