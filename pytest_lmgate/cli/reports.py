@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pytest_lmgate.cli.console import AsJson, root, show
-from pytest_lmgate.errors import DataError, RecordError, nearest
+from pytest_lmgate.errors import RecordError, nearest
 from pytest_lmgate.report.formats import STDOUT, write_reports
 
 if TYPE_CHECKING:
@@ -150,12 +150,12 @@ def report(
     try:
         results = read_results(file.read_bytes(), str(file))
     except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+        raise RecordError(f"{file}: cannot be read: {error.strerror}") from error
     printed: list[str] = []
     problems: list[str] = []
     write_reports(results, wanted, Path.cwd(), printed, problems)
     if problems:
-        raise DataError("; ".join(problem.removeprefix("--lmgate-report ") for problem in problems))
+        raise RecordError("; ".join(problem.removeprefix("--lmgate-report ") for problem in problems))
     written = [f"{kind}: {destination}" for kind, destination in wanted if destination != STDOUT]
     if as_json:
         show({"report": str(file), "written": dict(wanted)}, "", as_json=True)

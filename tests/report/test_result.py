@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from pytest_lmgate.cli.app import app
-from pytest_lmgate.errors import DataError, RecordError
+from pytest_lmgate.errors import RecordError
 from pytest_lmgate.judge.result import (
     Bounded,
     Environment,
@@ -218,10 +218,10 @@ def test_the_command_writes_the_reports_that_it_is_told_to(
     printed = CliRunner().invoke(app, ["report", "report.json", "--github"])
     assert printed.stdout == FORMATS["github"].render(results)
     assert CliRunner().invoke(app, ["report", "report.json"]).exit_code == 2
-    assert isinstance(CliRunner().invoke(app, ["report", "x.json", "--github"]).exception, DataError)
+    assert isinstance(CliRunner().invoke(app, ["report", "x.json", "--github"]).exception, RecordError)
     Path("file").write_text("")
     failed = CliRunner().invoke(app, ["report", "report.json", "--html", "file/page.html", "--openmetrics", "n.txt"])
-    assert isinstance(failed.exception, DataError)
+    assert isinstance(failed.exception, RecordError)
     assert str(failed.exception).startswith("html:file/page.html: ")
     assert Path("n.txt").exists()
 

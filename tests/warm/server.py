@@ -83,7 +83,8 @@ def warm_up(imported: str) -> None:
 
     with contextlib.redirect_stdout(io.StringIO()):
         left_out = [f"-pno:{name}" for name in ("hypothesispytest", "pytest-testmon", "rerunfailures", "pytest-retry")]
-        assert pytest.main(["--markers", *left_out]) == 0
+        # Without the conftest.py of the folder in which the first test asked for this server.
+        assert pytest.main(["--markers", "--noconftest", *left_out]) == 0
     for name in LIBRARIES[imported]:
         with contextlib.suppress(ModuleNotFoundError):  # xdist is not everywhere, nor all of this in other torches
             importlib.import_module(name)
