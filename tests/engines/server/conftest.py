@@ -55,7 +55,7 @@ def running(command: list[str], log: Path, port: int, **env: str) -> Iterator[st
             yield url
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(300)
 
 
 def free_port() -> int:
