@@ -107,11 +107,7 @@ def _path_of(project: Project, name: str) -> Path:
 
 
 def _require_writable(paths: Mapping[str, Path], inputs: Sequence[Path]) -> None:
-    """Refuse files that cannot be written, or that are read, before anything is measured.
-
-    Raises:
-        ConfigError: A file is one of the inputs, cannot be written, or is given twice.
-    """
+    """Refuse files that cannot be written, are inputs or are given twice, before anything is measured."""
     for option, path in paths.items():
         if path.exists() and any(each.exists() and path.samefile(each) for each in inputs):
             raise ConfigError(f"{option} {path}: expected another file than those of the models and the dataset")

@@ -47,31 +47,18 @@ _MARGIN = 0.97  # of the allowance that the last measurement suggests
 
 @dataclass(frozen=True)
 class Limit:
-    """What a gate allows, in nats per token: KL, or the logarithm of a perplexity or of a ratio of perplexities.
+    """What a gate allows, in nats per token: KL, or the logarithm of a perplexity or of a ratio of perplexities."""
 
-    Attributes:
-        metric: ``kl``, ``ppl`` or ``ppl ratio``.
-        size: In nats; None if it depends on the reference's perplexity, as `tolerance` does.
-        tolerance: In the perplexity's own unit.
-        confidence: One-sided level of each bound.
-        by_value: Whether the gate judges the value alone.
-        protocol: The windows.
-    """
-
-    metric: str
-    size: float | None
-    confidence: float
+    metric: str  # ``kl``, ``ppl`` or ``ppl ratio``
+    size: float | None  # in nats; None if it depends on the reference's perplexity, as `tolerance` does
+    confidence: float  # one-sided level of each bound
     protocol: Protocol
-    by_value: bool = False
-    tolerance: float = 0.0
+    by_value: bool = False  # whether the gate judges the value alone
+    tolerance: float = 0.0  # in the perplexity's own unit
 
     @classmethod
     def of(cls, gate: Gate, candidate: Any, dataset: Any, reference: Any) -> Limit:
-        """Return what a gate allows.
-
-        Raises:
-            ConfigError: It is not a gate on the KL or the perplexity of these models on this dataset.
-        """
+        """Return what a gate allows; refuse one that is not on the KL or the perplexity of these models."""
         what, how, against = gate.evaluation, gate.evaluation.how, getattr(gate, "against", None)
         if (what.model, what.dataset) != (candidate, dataset) or (what.reference or against) not in (None, reference):
             raise ConfigError(f"{gate.label}: expected a gate on {candidate!r}, {dataset!r} and {reference!r}")
@@ -111,9 +98,7 @@ class Limit:
     def judge(self, found: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Judged:
         """Judge a model by the gate's rule; to pass, its bound must also hold if few rows lose much.
 
-        Args:
-            found: The model.
-            floor: The model with all groups kept, by which `Judged.used` counts; None if that is of no interest.
+        The `floor` is the model with all groups kept, by which `Judged.used` counts.
         """
         values, limit = self.values(found), self.size
         if limit is None:
@@ -137,35 +122,23 @@ class Limit:
 
 @dataclass(frozen=True)
 class Judged:
-    """A model on some rows.
+    """A model on some rows."""
 
-    Attributes:
-        outcome: By the bounds.
-        value: In nats, with its noise; `limit` and `upper`, its upper bound, are too.
-        used: How much of what the gate allows above the floor the bound takes: at most 1 passes.
-        needed: If inconclusive, targets that would decide with a power of 80%.
-    """
-
-    outcome: Outcome
-    value: ClusteredMean
+    outcome: Outcome  # by the bounds
+    value: ClusteredMean  # in nats, with its noise; `limit` and `upper`, its upper bound, are too
     limit: float
     upper: float
-    used: float
-    needed: int | None = None
+    used: float  # how much of what the gate allows above the floor the bound takes: at most 1 passes
+    needed: int | None = None  # if inconclusive, targets that would decide with a power of 80%
 
 
 @dataclass(frozen=True)
 class Group:
-    """A part of the candidate.
-
-    Attributes:
-        cost: What the candidate's part adds to the mean ``KL(reference || model to keep)``, nats per token.
-        extra: Bytes that it takes more as in the model to keep.
-    """
+    """A part of the candidate."""
 
     part: Part
-    cost: float
-    extra: int
+    cost: float  # what the candidate's part adds to the mean ``KL(reference || model to keep)``, nats per token
+    extra: int  # bytes that it takes more as in the model to keep
 
 
 @dataclass(frozen=True)
@@ -180,37 +153,21 @@ class Tried:
 
 @dataclass(frozen=True)
 class Fix:
-    """The result of a search, with its proof.
-
-    Attributes:
-        limit: What the gate allows.
-        size: Bytes of the candidate.
-        budget: Extra bytes that are allowed, as a share of the candidate's; None for any.
-        groups: All that differ between the two models.
-        tried: The candidate, then each set that was measured, in order.
-        chosen: The set with the fewest extra bytes that passes on the search's half; None if the candidate passes.
-        proof: The chosen set on the other half; None if it is beyond the budget.
-        rows: Rows that the search read, and rows of the proof's half.
-        unit: What is counted: ``row``, or ``window`` of a text without rows.
-        linear: Paths of the modules to keep that are the reference's, and of those that both models have alike.
-        second: Paths of the same modules that are not the reference's, but rounded by the second config.
-        floor: The candidate with all groups kept, on the search's half; None if they are kept as in the reference.
-        tensor_types: llama-quantize's options for the tensors to keep, if the models are GGUF files.
-    """
+    """The result of a search, with its proof."""
 
     limit: Limit
-    size: int
-    budget: float | None
-    groups: tuple[Group, ...]
-    tried: tuple[Tried, ...]
-    chosen: Tried | None
-    proof: Judged | None
-    rows: tuple[int, int]
-    linear: tuple[str, ...] = ()
-    second: tuple[str, ...] = ()
-    floor: Judged | None = None
-    tensor_types: tuple[str, ...] = ()
-    unit: str = "row"
+    size: int  # bytes of the candidate
+    budget: float | None  # extra bytes that are allowed, as a share of the candidate's; None for any
+    groups: tuple[Group, ...]  # all that differ between the two models
+    tried: tuple[Tried, ...]  # the candidate, then each set that was measured, in order
+    chosen: Tried | None  # the set with the fewest extra bytes that passes on the search's half, if not the candidate
+    proof: Judged | None  # the chosen set on the other half; None if it is beyond the budget
+    rows: tuple[int, int]  # rows that the search read, and rows of the proof's half
+    linear: tuple[str, ...] = ()  # paths of the modules to keep, the reference's, and of those that both have alike
+    second: tuple[str, ...] = ()  # paths of the same modules that are rounded by the second config instead
+    floor: Judged | None = None  # the candidate with all groups kept, on the search's half, if not as in the reference
+    tensor_types: tuple[str, ...] = ()  # llama-quantize's options for the tensors to keep, if the models are GGUF files
+    unit: str = "row"  # what is counted: ``row``, or ``window`` of a text without rows
 
     @property
     def is_within_budget(self) -> bool:
@@ -247,10 +204,6 @@ def fix(
         keep_bits: Those of the model to keep.
         seed: Of the split of the rows.
         write_gguf: Of two GGUF files: where to write the candidate with the chosen tensors.
-
-    Raises:
-        DataError: There are too few rows to search on one half and to prove on the other.
-        ModelError: The models cannot be mixed or have the same weights, or not even the model to keep passes.
     """
     from pytest_lmgate.engines.llamacpp.hybrids import GgufHybrids
     from pytest_lmgate.engines.transformers.hybrids import Hybrids
@@ -368,13 +321,9 @@ def _engine(candidate: Model, *others: Model) -> str:
 
 
 def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Sequence[int]], Tried]) -> list[Tried]:
-    """Measure sets of groups to keep, after `first`; the last resort is all groups, which pass.
+    """Measure sets of groups to keep, after the candidate as it is; the last resort is all groups, which pass.
 
-    Args:
-        costs: KL of each group alone, shape ``[groups]``.
-        extra: Bytes that each takes more, shape ``[groups]``.
-        first: The candidate as it is.
-        attempt: Composes and judges a model.
+    A group costs the KL of it alone, and takes some bytes more, shapes ``[groups]``.
     """
     tried = {first.kept: first}
     costs = np.maximum(costs, 0)
@@ -423,12 +372,7 @@ def cheapest(costs: Floats, extra: Ints, allowance: float) -> tuple[int, ...]:
     """Return the groups to keep with the fewest extra bytes, so that the costs of the others are within an allowance.
 
     A knapsack by dynamic programming, with costs rounded up to 10,000ths of the allowance. Of equally many bytes the
-    smaller costs are left.
-
-    Args:
-        costs: Shape ``[groups]``, not negative.
-        extra: Bytes of each group, shape ``[groups]``; a group that takes none is kept if it costs anything.
-        allowance: The most that the others may cost together.
+    smaller costs are left. Costs are not negative; a group that takes no bytes is kept if it costs anything.
     """
     costly = costs > 0
     optional = np.flatnonzero(costly & (extra > 0))

@@ -41,10 +41,16 @@ from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.requests import ChoiceRequest, MaskedRequest, Protocol, Signature, SignatureField, Windowing
 from pytest_lmgate.windows.choices import plan_choices
-from pytest_lmgate.windows.masked import Piece, cut_pieces, masked_requests
-from pytest_lmgate.windows.pairs import Pair, encode_pairs, pair_requests
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
-from pytest_lmgate.windows.requests import window_requests
+from pytest_lmgate.windows.requests import (
+    Pair,
+    Piece,
+    cut_pieces,
+    encode_pairs,
+    masked_requests,
+    pair_requests,
+    window_requests,
+)
 from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, with_variables
 
 T = TypeVar("T")

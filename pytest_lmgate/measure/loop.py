@@ -93,24 +93,15 @@ class Items(Protocol):
     """The requests or prompts to run, by number; see `windows.requests.Requests`."""
 
     @property
-    def lengths(self) -> Ints:
-        """Tokens of each."""
-
+    def lengths(self) -> Ints: ...  # tokens of each
     @property
-    def order(self) -> Ints:
-        """Those to run, the longest first."""
-
+    def order(self) -> Ints: ...  # those to run, the longest first
     @property
-    def reads(self) -> Ints:
-        """Equal numbers for items with the same input, which are adjacent in `order`."""
-
+    def reads(self) -> Ints: ...  # equal numbers for items with the same input, which are adjacent in `order`
     @property
-    def may_pad(self) -> bool:
-        """Whether items of different lengths may share a batch."""
-
+    def may_pad(self) -> bool: ...  # whether items of different lengths may share a batch
     @property
-    def describe(self) -> Callable[[Sequence[int]], str]:
-        """Says in words what some items are."""
+    def describe(self) -> Callable[[Sequence[int]], str]: ...  # says in words what some items are
 
 
 class Batches:
@@ -238,23 +229,14 @@ class ResultSink(Protocol):
     tokens: int
 
     @property
-    def done(self) -> int:
-        """Targets or texts so far."""
-
+    def done(self) -> int: ...  # targets or texts so far
     @property
-    def total(self) -> float:
-        """The sum so far, for `Job.stop_when`."""
-
+    def total(self) -> float: ...  # the sum so far, for `Job.stop_when`
     @property
-    def so_far(self) -> str:
-        """The result so far, in words."""
-
+    def so_far(self) -> str: ...  # the result so far, in words
     @property
-    def entry(self) -> Entry:
-        """Partial results to keep."""
-
-    def is_done(self, item: int) -> bool:
-        """Return whether an item need not be run."""
+    def entry(self) -> Entry: ...  # partial results to keep
+    def is_done(self, item: int) -> bool: ...  # whether an item need not be run
 
     def put(self, items: Sequence[int], results: Sequence[Any]) -> None:
         """Take the results of some items; raise NonFiniteError for NaN or infinity."""

@@ -7,23 +7,59 @@ attribute of the reports; the controller alone renders them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.plugin.fixtures import FIXTURES, describe_fixtures
-from pytest_lmgate.plugin.hooks import GateHooks
+from pytest_lmgate.plugin.hooks import GateHooks, PlanHooks
 from pytest_lmgate.plugin.options import add_options, project_file, reports, update
-from pytest_lmgate.settings.metrics import MARKER_NAMES
+from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES
 
 if TYPE_CHECKING:
     from pytest_lmgate.engines.base import Backend
+    from pytest_lmgate.metrics.divergence import Divergence
+    from pytest_lmgate.metrics.score import Score
     from pytest_lmgate.metrics.texts import TextMetric
 
 __all__: list[str] = []
 
-globals().update(FIXTURES)  # where pytest looks for the fixtures of a plugin
+
+class Measure:
+    """The value of ``ppl_of`` and so on, which measures inside a test and returns a `Score`.
+
+    Its repr is its name, for failed assertions.
+    """
+
+    def __init__(self, hooks: GateHooks, name: str) -> None:
+        self._hooks, self._session, self._name = hooks, hooks.session(), name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Score | Divergence:
+        __tracebackhide__ = True
+        return self._session.score(self._hooks.running, self._name, args, kwargs)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+_FUNCTIONS: dict[str, Callable[[pytest.Config], Measure]] = {}
+
+
+def _fixture(name: str) -> Any:
+    def measure(pytestconfig: pytest.Config) -> Measure:
+        if pytestconfig.getoption("no_lmgate"):
+            pytest.skip("--no-lmgate: nothing is measured")
+        try:
+            return Measure(GateHooks.of(pytestconfig), name)
+        except pytest.UsageError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+    _FUNCTIONS[name] = measure
+    named: Callable[[Any], Any] = pytest.fixture(scope="session", name=name)
+    return named(measure)
+
+
+globals().update({name: _fixture(name) for name in FIXTURES})  # where pytest looks for the fixtures of a plugin
 
 
 class HookSpecs:
@@ -63,15 +99,13 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in _markers(config):
         config.addinivalue_line("markers", line)
     if config.getoption("showfixtures") or config.getoption("show_fixtures_per_test"):
-        describe_fixtures()
+        _describe_fixtures()
     hooks = GateHooks(config)
     # Registered without names, so that -p no:NAME cannot disable one of them alone.
     config.pluginmanager.register(hooks)
     if hooks.controller is not None:
         config.pluginmanager.register(hooks.controller)
     if config.getoption("lmgate_plan"):
-        from pytest_lmgate.plugin.planning import PlanHooks
-
         config.pluginmanager.register(PlanHooks(config, hooks))
 
 
@@ -82,3 +116,11 @@ def _markers(config: pytest.Config) -> Iterable[str]:
     from pytest_lmgate.settings.help import markers_help
 
     return markers_help().values()
+
+
+def _describe_fixtures() -> None:
+    """Give the fixtures their help for ``pytest --fixtures``."""
+    from pytest_lmgate.settings.help import fixtures_help
+
+    for name, words in fixtures_help().items():
+        _FUNCTIONS[name].__doc__ = words

@@ -16,19 +16,12 @@ _WIDE = 10.0  # values whose quotient is larger are drawn on a logarithmic axis
 
 @dataclass(frozen=True)
 class FixReport:
-    """The words, tables and picture of a result.
-
-    Attributes:
-        found: The result.
-        title: The models, the dataset and what to reach.
-        kept_as: The model whose groups are kept.
-        recipe: As YAML; empty without a proof.
-    """
+    """The words, tables and picture of a result."""
 
     found: Fix
-    title: str
-    kept_as: str
-    recipe: str = ""
+    title: str  # the models, the dataset and what to reach
+    kept_as: str  # the model whose groups are kept
+    recipe: str = ""  # as YAML; empty without a proof
 
     @property
     def searched(self) -> str:

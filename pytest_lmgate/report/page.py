@@ -189,25 +189,16 @@ class Axis:
 
 @dataclass(frozen=True)
 class Plot:
-    """A number with its noise against its limit, and against zero change if there is a reference.
+    """A number with its noise against its limit, and against zero change if there is a reference; places in percent."""
 
-    Attributes:
-        title: What the axis shows.
-        value: The number that was judged.
-        low: Left end of its noise, in percent, as `high` is the right end; equal if there is none.
-        limit: The limit or the tolerance.
-        reference: Place of the reference, in percent, if any.
-        fails_from: Left end of the part of the axis that fails, in percent, as `fails_to` is its right end.
-    """
-
-    title: str
+    title: str  # what the axis shows
     axis: Axis
-    value: Mark
-    low: float
+    value: Mark  # the number that was judged
+    low: float  # left end of its noise, and its right end; equal if there is none
     high: float
-    limit: Mark
-    reference: float | None
-    fails_from: float
+    limit: Mark  # or tolerance
+    reference: float | None  # place of the reference, if any
+    fails_from: float  # where the part of the axis that fails begins, and where it ends
     fails_to: float
 
 

@@ -46,28 +46,19 @@ class Statistic(Protocol):
     """A number computed from summed statistics, such as a metric of texts."""
 
     @property
-    def name(self) -> str:
-        """As messages call it."""
-
+    def name(self) -> str: ...
     @property
-    def direction(self) -> Direction:
-        """``lower`` if smaller values are better."""
-
+    def direction(self) -> Direction: ...
     @property
-    def lowest(self) -> float:
-        """The lowest value there can be."""
-
+    def lowest(self) -> float: ...
     @property
-    def highest(self) -> float:
-        """The highest value there can be."""
-
+    def highest(self) -> float: ...
+    # From statistics summed over rows, shape ``[k]``, to the number.
     @property
-    def value(self) -> Callable[[Floats], float]:
-        """From statistics summed over rows, shape ``[k]``, to the number."""
-
+    def value(self) -> Callable[[Floats], float]: ...
+    # From the statistics of one row to that row's own number; `value` if None.
     @property
-    def row_value(self) -> Callable[[Floats], float] | None:
-        """From the statistics of one row to that row's own number; `value` if None."""
+    def row_value(self) -> Callable[[Floats], float] | None: ...
 
 
 def cluster_sums(statistics: Floats, clusters: Ints) -> Floats:

@@ -23,11 +23,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Scale:
-    """How a metric's value is computed from the mean over targets.
-
-    Raises:
-        ValueError: `factor` is not above 0, or larger values of an exponential scale are better.
-    """
+    """How a metric's value is computed from the mean over targets."""
 
     direction: Direction  # ``lower`` if smaller values are better
     exponential: bool = False  # whether the value is ``exp(factor * mean)``, as perplexity's, or ``factor * mean``
@@ -75,30 +71,19 @@ class ByRow:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Additive statistics of each cluster, and how their sum becomes a value.
+    """Additive statistics of each cluster, and how their sum becomes a value."""
 
-    Attributes:
-        sums: Shape ``[clusters, k]``; k is 1 with a scale.
-        counts: Targets or rows of each cluster, shape ``[clusters]``.
-        scale: For a metric that is a mean over targets or rows, or the exponential of one; None for others.
-        metric: For the others: computes a value from summed statistics.
-        identity: What was measured, part by part (``data``, ``targets``, ``protocol``, ``reference``): samples are
-            comparable if every part is the same.
-        outcomes: For right-or-wrong metrics, which rows are right.
-        rows: Whether the clusters are rows or groups of rows; else blocks of a text.
-        by_row: The same statistics row by row, if known.
-        weights: For a mean over groups, of which the sums are those of `Groups.stand_ins`: the weight of each cluster.
-    """
-
-    sums: Floats
-    counts: Ints
-    scale: Scale | None = None
-    metric: Statistic | None = None
+    sums: Floats  # shape ``[clusters, k]``; k is 1 with a scale
+    counts: Ints  # targets or rows of each cluster, shape ``[clusters]``
+    scale: Scale | None = None  # of a metric that is a mean over targets or rows, or the exponential of one
+    metric: Statistic | None = None  # of the others: computes a value from summed statistics
+    # What was measured, part by part (``data``, ``targets``, ``protocol``, ``reference``): samples are comparable if
+    # every part is the same.
     identity: Mapping[str, str] = field(default_factory=dict)
-    outcomes: Outcomes | None = None
-    rows: bool = True
-    by_row: ByRow | None = None
-    weights: Floats | None = None
+    outcomes: Outcomes | None = None  # of right-or-wrong metrics, which rows are right
+    rows: bool = True  # whether the clusters are rows or groups of rows; else blocks of a text
+    by_row: ByRow | None = None  # the same statistics row by row, if known
+    weights: Floats | None = None  # of a mean over groups, whose sums are `Groups.stand_ins`: of each cluster
 
     @property
     def clusters(self) -> int:

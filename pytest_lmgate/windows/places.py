@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpus import Corpus
 from pytest_lmgate.settings.requests import Windowing
-from pytest_lmgate.windows.masked import Piece
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, plan_windows
+from pytest_lmgate.windows.requests import Piece
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
+from pytest_lmgate.data.prompts import Prompt
+from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.windows.protocols import WindowPlan
-from pytest_lmgate.windows.tokens import Streams
+from pytest_lmgate.windows.tokens import Framing, PromptEncoder, Streams, TokenizerFacts
 
 
 @dataclass(frozen=True)
@@ -191,3 +193,124 @@ def row_targets(plan: WindowPlan, rows: Ints | None) -> Ints | None:
     before = whole[window] + np.clip(begins - plan.first[window], 0, plan.targets[window])
     counts: Ints = np.trim_zeros(np.diff(before), "b")
     return counts
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a masked model reads at once: each token is scored given all others of its piece, one mask at a time.
+
+    Source: Salazar et al. 2020, arXiv 1910.14659. Special tokens are neither masked nor scored nor counted.
+    """
+
+    document: int  # index of the text that it is of
+    ids: Ints  # token ids with the special tokens around them, shape ``[tokens]``
+    targets: Ints  # positions of the tokens that are not special, shape ``[targets]``
+    begin: int = 0  # which token of the text stands at position 0, if none stood before it: below 0 for a special token
+
+
+def cut_pieces(
+    texts: Sequence[str], tokenizer: TokenizerFacts, max_length: int | None, *, model: str, dataset: str
+) -> list[Piece]:
+    """Tokenize texts, and cut those that are longer than the model can read, with special tokens around each piece."""
+    if tokenizer.mask is None:
+        raise ModelError(f"model {model!r}: pppl masks one token at a time, but its tokenizer has no mask token")
+    framing = Framing.of(tokenizer.encode)
+    room = None if max_length is None else max_length - len(framing.around([]))
+    if room is not None and room < 1:
+        raise ModelError(f"model {model!r}: max_length={max_length} leaves no room for text besides its special tokens")
+    pieces = []
+    for document, text in enumerate(texts):
+        own = list(tokenizer.encode(text, False))
+        for begin in range(0, len(own), room or max(1, len(own))):
+            part = own[begin : begin + (room or len(own))]
+            targets = [len(framing.prefix) + at for at, token in enumerate(part) if token not in tokenizer.special]
+            if targets:
+                ids = np.array(framing.around(part), dtype=np.int64)
+                pieces.append(Piece(document, ids, np.array(targets, dtype=np.int64), begin - len(framing.prefix)))
+    if not pieces:
+        raise DataError(f"dataset {dataset!r}: expected text, got none that has a token")
+    return pieces
+
+
+def masked_requests(pieces: Sequence[Piece], tokenizer: TokenizerFacts, dataset: str) -> Requests:
+    """Return one request for each target: its piece with the target masked."""
+    assert tokenizer.mask is not None
+    mask = tokenizer.mask
+    counts = np.array([len(piece.targets) for piece in pieces])
+    of = np.repeat(np.arange(len(pieces)), counts)
+    at = np.concatenate([piece.targets for piece in pieces])
+    lengths = np.array([len(piece.ids) for piece in pieces])[of]
+    first = {each: one for one, equal in repeats(piece.ids.tobytes() for piece in pieces).items() for each in equal}
+
+    def make(copy: int) -> Request:
+        ids = pieces[of[copy]].ids.copy()
+        target = ids[at[copy]]
+        ids[at[copy]] = mask
+        return Request(ids, at[copy : copy + 1], np.array([target]))
+
+    return Requests(
+        lengths=lengths,
+        counts=np.ones(len(of), dtype=np.int64),
+        highest=max(mask, *(int(piece.ids.max()) for piece in pieces)),
+        make=make,
+        key=lambda copy: ((first[int(of[copy])], int(at[copy])), None),
+        describe=lambda some: (
+            f"{len(some)} masked cop{'y' if len(some) == 1 else 'ies'} of {lengths[some[0]]:,} tokens"
+        ),
+        where=lambda copy, _: f"token {at[copy]:,} in document {pieces[of[copy]].document} of {dataset!r}",
+        may_pad=False,  # padding would need an attention mask, and copies of one piece have one length anyway
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row for an encoder-decoder model, each text with the special tokens that the tokenizer gives it."""
+
+    source: Ints  # token ids that the encoder reads, shape ``[source tokens]``
+    target: Ints  # those that are scored, shape ``[target tokens]``
+
+
+def encode_pairs(
+    tokenizer: TokenizerFacts,
+    sources: Sequence[Prompt],
+    targets: Sequence[str],
+    *,
+    model: str,
+    dataset: str,
+    context: int | None,
+) -> list[Pair]:
+    """Tokenize one source and one target for each row; `context` limits the tokens of each."""
+    encoder = PromptEncoder(
+        tokenizer, model, dataset, context, f"context {context}", "; shorten it", encodes_whole=True
+    )
+    pairs = []
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        labels = list(tokenizer.encode_target(target))
+        if not labels:
+            raise DataError(f"dataset {dataset!r}: row {row}: expected a target, got one without a token")
+        if context is not None and len(labels) > context:
+            raise DataError(
+                f"dataset {dataset!r}: row {row}: the target has {len(labels):,} tokens, but the model "
+                f"{model!r} can write {context:,}; shorten it"
+            )
+        pairs.append(Pair(np.array(encoder.encode(source, row)), np.array(labels)))
+    return pairs
+
+
+def pair_requests(pairs: Sequence[Pair], dataset: str) -> Requests:
+    counts = np.array([len(pair.target) for pair in pairs])
+    lengths = counts + np.array([len(pair.source) for pair in pairs])
+
+    def describe(some: Sequence[int]) -> str:
+        more = f", and {len(some) - 1} more" if len(some) > 1 else ""
+        return f"row {some[0]}, {lengths[some[0]]:,} tokens{more}"
+
+    return Requests(
+        lengths=lengths,
+        counts=counts,
+        highest=max(int(max(pair.source.max(), pair.target.max())) for pair in pairs),
+        make=lambda row: Request(pairs[row].target, np.arange(counts[row]), pairs[row].target, pairs[row].source),
+        key=lambda row: ((pairs[row].source.tobytes(), pairs[row].target.tobytes()), None),
+        describe=describe,
+        where=lambda row, target: f"target token {target:,} in row {row} of {dataset!r}",
+    )

@@ -12,8 +12,8 @@ from pytest_lmgate.data.corpus import Corpus, TextSizes, read_corpus
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
-from pytest_lmgate.windows.pairs import Pair, pair_requests
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
+from pytest_lmgate.windows.requests import Pair, pair_requests
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts, continued
 
 BOS, EOS = 1001, 1002

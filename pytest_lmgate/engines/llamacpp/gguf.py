@@ -41,17 +41,13 @@ _SHOWN = 40
 
 
 class LlamaCppRunner(Runner):
-    """Reads requests and writes texts, one after the other.
-
-    Attributes:
-        file: The GGUF, of several files the first.
-        reopened: Opens another file of the same kind with the same options.
-    """
+    """Reads requests and writes texts, one after the other."""
 
     def __init__(
         self, weights: Weights, tokens: Tokens, options: LoadOptions, *, file: Path, reopened: Callable[[Path], Runner]
     ) -> None:
-        self.file, self.reopened = file, reopened
+        self.file = file  # of several files the first
+        self.reopened = reopened  # opens another file of the same kind with the same options
         self._weights, self._tokens, self._options = weights, tokens, options
         self._pool = ThreadPoolExecutor(options.batch_threads)
         self._context: Context | None = None

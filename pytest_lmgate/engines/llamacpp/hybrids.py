@@ -55,11 +55,7 @@ class _Tensor:
 
 
 class GgufFile:
-    """The tensors of a GGUF file by name, and its metadata as bytes.
-
-    Raises:
-        ModelError: It is in several files, or no GGUF of version 2 or 3.
-    """
+    """The tensors of a GGUF file by name, and its metadata as bytes."""
 
     def __init__(self, model: str, path: Path) -> None:
         self.model, self.path = model, path
@@ -124,9 +120,6 @@ class GgufHybrids:
     """Hybrids of a reference and a candidate that are GGUF files of one model.
 
     One is open at a time. Its file is deleted as soon as llama.cpp has mapped it into memory.
-
-    Attributes:
-        parts: In the order of the model: the groups of tensors that differ between the two files.
     """
 
     def __init__(self, reference: Model, candidate: Model, runners: Sequence[Runner]) -> None:
@@ -140,7 +133,7 @@ class GgufHybrids:
         )
         _require_alike(ours, theirs)
         differing = [name for name in ours.tensors if not _is_equal(ours, theirs, name)]
-        self.parts = _parts(differing, is_tied=_HEAD not in ours.tensors)
+        self.parts = _parts(differing, is_tied=_HEAD not in ours.tensors)  # in the order of the model
         if self.parts and not any(ours.tensors[name].bytes > theirs.tensors[name].bytes for name in differing):
             raise ModelError(
                 f"model {candidate.name!r}: no tensor of {reference.name!r} takes more bytes: expected a file with "
@@ -165,11 +158,7 @@ class GgufHybrids:
         return PartSize((ours, theirs), (0, 0))
 
     def tensor_types(self, parts: Sequence[Part]) -> list[str]:
-        """Return the options by which llama-quantize gives the tensors of parts the reference's types.
-
-        Raises:
-            ModelError: A tensor has a type that llama-quantize does not write.
-        """
+        """Return the options by which llama-quantize gives the tensors of parts the reference's types."""
         options, tensors = [], self._files[0].tensors
         for part in parts:
             by_type: dict[str, list[str]] = {}

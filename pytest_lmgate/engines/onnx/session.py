@@ -51,13 +51,7 @@ class State:
 
 
 class Session:
-    """An ONNX model that is loaded.
-
-    Attributes:
-        has_past: Whether keys and values can be kept from one token to the next.
-        dtype: Of the logits.
-        vocabulary_size: Logits per token.
-    """
+    """An ONNX model that is loaded."""
 
     def __init__(self, name: str, file: Path, options: LoadOptions) -> None:
         self._name, self._file = name, file
@@ -77,7 +71,7 @@ class Session:
         outputs = {each.name: each for each in self._session.get_outputs()}
         self._present = {past: past.replace(_PAST, _PRESENT, 1) for past in self._inputs if past.startswith(_PAST)}
         self._require_known(outputs)
-        self.has_past = bool(self._present)
+        self.has_past = bool(self._present)  # whether keys and values can be kept from one token to the next
         self.dtype = np.dtype(_TYPES[outputs["logits"].type])
         size = outputs["logits"].shape[-1]
         self.vocabulary_size = size if isinstance(size, int) else self.read(np.zeros((1, 1), np.int64))[0].shape[-1]

@@ -49,14 +49,9 @@ class Watched(Protocol):
     """A server that this session started."""
 
     @property
-    def has_ended(self) -> bool:
-        """Whether it has ended."""
-
-    def why(self) -> str:
-        """Say how it ended or that it runs, with the end of its log."""
-
-    def hidden(self, text: str) -> str:
-        """Remove secrets from a text."""
+    def has_ended(self) -> bool: ...
+    def why(self) -> str: ...  # says how it ended or that it runs, with the end of its log
+    def hidden(self, text: str) -> str: ...  # removes secrets from a text
 
 
 def hide(text: str, secrets: Iterable[str | None]) -> str:

@@ -82,14 +82,10 @@ class _Loaded:
 def described_hybrid(
     models: tuple[Model, Model], parts: Sequence[Part], exchanged: str, open_: Callable[[], Runner], *, healed: bool
 ) -> Model:
-    """Return the model that a hybrid is.
+    """Return the model that a hybrid of a reference and a candidate is.
 
-    Args:
-        models: The reference and the candidate.
-        parts: What is exchanged.
-        exchanged: The parts in words, for the hybrid's address in the cache.
-        open_: Opens it.
-        healed: Whether it is the candidate with the reference's parts, rather than the other way round.
+    `exchanged` are the parts in words, for its address in the cache. If `healed`, it is the candidate with the
+    reference's parts, rather than the other way round.
     """
     reference, candidate = models
     whole, other = (candidate, reference) if healed else (reference, candidate)
@@ -111,14 +107,7 @@ def described_hybrid(
 class Hybrids:
     """Hybrids of a reference and a candidate of the same architecture and shape, both loaded by transformers.
 
-    Args:
-        original: What hybrids are compared with, if it is not the reference: the reference's own, and its runner.
-
-    Attributes:
-        parts: In the order of the model: each block, or each group of its linear layers that differs between the two
-            models, and those outside of the blocks.
-        reference: The original, which computes its blocks once for each batch.
-        reuses: Whether hidden states of the reference, and of the candidate, can be reused.
+    They are compared with the `original` and its runner, if it is not the reference.
     """
 
     def __init__(
@@ -154,8 +143,11 @@ class Hybrids:
             )
         self._all = list(_parts(*self._models, by=by))
         self._known = {path for part in self._all for path in part.paths}
+        # In the order of the model: each block, or each group of its linear layers that differs between the two models,
+        # and those outside of the blocks.
         self.parts = [part for part in self._all if by == "block" or self._differs(part, theirs)]
         with runners[0].measuring(), runners[1].measuring():
+            # Whether hidden states of the reference, and of the candidate, can be reused.
             self.reuses = tuple(map(_can_reuse, self._models))
         self._memories = _Memory(), _Memory()
         first, own = original or (reference, runners[0])
@@ -166,6 +158,7 @@ class Hybrids:
                 reuses = _can_reuse(self._original)
         last = len(self._original.blocks) if reuses else 0
         runner = TransformersRunner(self._assembled(self._original, {}, last, _Memory()), first.context)
+        # The original, which computes its blocks once for each batch.
         self.reference = replace(first, open=lambda: runner, in_memory=True)
 
     def model(self, *parts: Part, healed: bool) -> Model:

@@ -23,10 +23,8 @@ from pytest_lmgate.measure.loop import Job, Log
 from pytest_lmgate.measure.scoring import ScoringResult, score, try_out
 from pytest_lmgate.measure.texts import generate
 from pytest_lmgate.settings.requests import GenerationSettings
-from pytest_lmgate.windows.masked import Piece, masked_requests
-from pytest_lmgate.windows.pairs import Pair, pair_requests
 from pytest_lmgate.windows.protocols import WindowPlan
-from pytest_lmgate.windows.requests import Requests, window_requests
+from pytest_lmgate.windows.requests import Pair, Piece, Requests, masked_requests, pair_requests, window_requests
 from pytest_lmgate.windows.tokens import Streams
 from tests.models.zoo import documents
 from tests.models.zoo import loaded as loaded_model

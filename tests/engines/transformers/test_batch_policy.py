@@ -14,9 +14,8 @@ from pytest_lmgate.engines.transformers.forward import follows_length
 from pytest_lmgate.engines.transformers.loading import quiet, tokenizer_facts
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure.loop import Progress
-from pytest_lmgate.windows.masked import cut_pieces
-from pytest_lmgate.windows.pairs import Pair
 from pytest_lmgate.windows.protocols import WindowPlan
+from pytest_lmgate.windows.requests import Pair, cut_pieces
 from pytest_lmgate.windows.tokens import Streams
 from tests.engines.transformers import writing
 from tests.engines.transformers.measuring import (

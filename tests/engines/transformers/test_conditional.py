@@ -9,7 +9,7 @@ import torch
 from pytest_lmgate.engines.transformers import runner
 from pytest_lmgate.engines.transformers.loading import quiet, tokenizer_facts
 from pytest_lmgate.errors import DataError, ModelError, NonFiniteError
-from pytest_lmgate.windows.pairs import Pair, encode_pairs
+from pytest_lmgate.windows.requests import Pair, encode_pairs
 from tests.engines.transformers.measuring import measure_conditional_nll
 from tests.engines.transformers.writing import PROMPTS, prompts
 from tests.models.encoders import ENCODER_DECODERS, encoder_decoder, framed_tokenizer

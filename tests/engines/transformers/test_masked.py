@@ -9,7 +9,7 @@ import torch
 from pytest_lmgate.engines.checkpoints import Architecture
 from pytest_lmgate.engines.transformers.loading import quiet, tokenizer_facts
 from pytest_lmgate.errors import DataError, ModelError, NonFiniteError
-from pytest_lmgate.windows.masked import Piece, cut_pieces
+from pytest_lmgate.windows.requests import Piece, cut_pieces
 from tests.engines.transformers.measuring import measure_pseudo_nll
 from tests.engines.transformers.writing import prompts
 from tests.models.encoders import MASK, MASKED, framed_tokenizer, masked
