@@ -31,17 +31,13 @@ def filters(**first: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def load(tmp_path: Path) -> Loaded:
-    """Write a task, with code of its own for its documents' scores if it is given, and load it by the harness."""
+    """Write a task and load it by the harness."""
     import datasets
 
     datasets.disable_progress_bars()
 
     def load(rows: Sequence[dict[str, Any]] = ROWS, code: str = "", **config: Any) -> Any:
-        write_task(tmp_path, "quiz", rows, **config)
-        if code:
-            (tmp_path / "utils.py").write_text(code)
-            with (tmp_path / "quiz.yaml").open("a") as file:
-                file.write("process_results: !function utils.score\n")
+        write_task(tmp_path, "quiz", rows, code, **config)
         task = harness.find("quiz", tmp_path).tasks["quiz"]
         harness.prepare(task, shots=None, seed=1234, split=None)
         return task
