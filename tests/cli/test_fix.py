@@ -13,13 +13,16 @@ import html5lib
 import pytest
 import yaml
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
+from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.fix import _limit, recipe
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.judge.fix import Fix, Group, Limit, Tried, split
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.settings.file import Project, load_project
+from pytest_lmgate.settings.decoding import parse_fixture_call
+from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from tests.end_to_end.projects import environment
@@ -28,9 +31,9 @@ from tests.measure.test_why import make_reference, quantize, text
 from tests.report.test_fix import judged
 from tests.warm import warm_python
 
-LAYERS = 5
-PLANTED = ["model.layers.1 o", "model.layers.3 down"]
-MODULES = ["model.layers.1.self_attn.o_proj", "model.layers.3.mlp.down_proj"]
+LAYERS = 3
+PLANTED = ["model.layers.0 o", "model.layers.1 down"]
+MODULES = ["model.layers.0.self_attn.o_proj", "model.layers.1.mlp.down_proj"]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in MODULES:
         rough.get_submodule(path).weight.data.neg_()
     rough.save_pretrained(folder / "rough")
-    make_reference(layers=3).save_pretrained(folder / "short")
+    make_reference(layers=2).save_pretrained(folder / "short")
     for name in ("float", "int8", "damaged", "rough", "short"):
         make_tokenizer().save_pretrained(folder / name)
     rows = [{"text": text(12, seed)} for seed in range(160)]
@@ -117,21 +120,18 @@ def test_a_gate_on_the_perplexity_is_judged_by_the_ratio_of_both_perplexities(fo
     gate = "no_regression:ppl[damaged-rows-vs-float-protocol:document]"
     done = run(folder, "damaged", "rows", "--against", "float", "--gate", gate, "--bits", "8")
     assert "the limit is perplexity +1%" in done.stdout
-    # Of a text at random, a model with random weights does not get worse by damage.
-    assert "It passes already: perplexity -" in done.stdout
+    assert "Keep 1 group as in float" in done.stdout
+    assert "PASS on 80 other rows: perplexity " in done.stdout
 
 
-def test_the_recipe_is_written_and_the_page_says_what_was_kept(folder: Path, tmp_path: Path) -> None:
-    done = run(folder, *KL, "--write", str(tmp_path / "recipe.yaml"))
-    for group in PLANTED:
-        assert any(line.startswith(group) for line in done.stdout.splitlines())
-    assert f"written to {tmp_path / 'recipe.yaml'}" in done.stdout
+def test_the_recipe_is_written(folder: Path, tmp_path: Path) -> None:
+    run(folder, *KL, "--write", str(tmp_path / "recipe.yaml"))
     recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
     assert recipe["llm-compressor"]["ignore"] == MODULES
     assert recipe["torchao"]["fqn_to_config"] == dict.fromkeys(MODULES)
     assert recipe["modelopt"]["quant_cfg"][0] == {"quantizer_name": f"{MODULES[0]}.*", "enable": False}
     assert recipe["llama.cpp"]["llama-quantize"] == (
-        r"--tensor-type 'blk\.1\.attn_output\.=f32' --tensor-type 'blk\.3\.ffn_down(_shexp)?\.=f32'"
+        r"--tensor-type 'blk\.0\.attn_output\.=f32' --tensor-type 'blk\.1\.ffn_down(_shexp)?\.=f32'"
     )
 
 
@@ -139,8 +139,8 @@ def test_the_recipe_is_written_and_the_page_says_what_was_kept(folder: Path, tmp
     ("arguments", "rc", "says"),
     [
         (KL, 0, "PASS on"),
-        ((*KL, "--budget", "+2%"), 1, "No set within +2% passes."),
-        (("int8", "rows", "--against", "float"), 0, "It passes already: KL "),
+        ((*KL, "--budget", "+2%", "--write", "keep.yaml"), 1, "No set within +2% passes. The smallest that does "),
+        (("int8", "rows", "--against", "float"), 0, "It passes already: KL "),  # its only gate
     ],
 )
 def test_the_html_page_says_what_the_terminal_says(
@@ -151,12 +151,13 @@ def test_the_html_page_says_what_the_terminal_says(
     assert said.endswith(f"written to {file}\n")
     page = "".join(html5lib.parse(file.read_text(), namespaceHTMLElements=False).itertext())
     assert says in said
-    for line in said.splitlines()[:-1]:
+    for line in (line for line in said.splitlines() if "written" not in line):
         assert re.sub(r"[\s█<]", "", line) in re.sub(r"\s", "", page)
     before = file.read_text()
     facts = found(folder, *arguments, "--html", str(file), rc=rc)
     assert file.read_text() == before
     assert before.count("<title>+") == len(facts["sets"])  # a dot for each
+    assert not (folder / "keep.yaml").exists()
 
 
 @pytest.fixture(scope="module")
@@ -177,22 +178,21 @@ def test_damaged_groups_of_3_bits_are_kept_in_8_where_a_model_in_8_bits_is_given
         assert own == pytest.approx(of_float, rel=0.2), name
 
 
+def kl(evaluator: Evaluator, model: Any, rows: Any) -> float:
+    """The mean divergence of a model from `float`, measured by itself."""
+    p, q = evaluator.resolver.model("float"), evaluator.resolver.model(model)
+    request = DivergenceRequest("float", Protocol("document"))
+    return float(evaluator.measurements.again(Divergences("compare", q, rows, request, p)).kl.mean())
+
+
 def test_a_group_costs_what_it_adds_to_the_kl_of_the_model_that_has_the_others(folder: Path, kept: Any) -> None:
-    models = {name: AutoModelForCausalLM.from_pretrained(folder / name) for name in ("float", "int8", "rough")}
-    tokenizer = make_tokenizer()
-    evaluator = Evaluator(Project(folder), Options(folder / "own_cache"))
-    (search, _) = split(evaluator.resolver.corpus(str(folder / "rows.jsonl")), by_document=True, seed=0)
-    p = evaluator.resolver.model((models["float"], tokenizer))
-
-    def kl(model: Any) -> float:
-        q = evaluator.resolver.model((model, tokenizer))
-        request = DivergenceRequest((models["float"], tokenizer), Protocol("document"))
-        return float(evaluator.measurements.again(Divergences("compare", q, search, request, p)).kl.mean())
-
-    floor = kl(models["int8"])
-    models["int8"].get_submodule(MODULES[0]).load_state_dict(models["rough"].get_submodule(MODULES[0]).state_dict())
+    evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
+    (search, _) = split(evaluator.resolver.corpus("rows"), by_document=True, seed=0)
+    int8, rough = (AutoModelForCausalLM.from_pretrained(folder / name) for name in ("int8", "rough"))
+    floor = kl(evaluator, (int8, make_tokenizer()), search)
+    int8.get_submodule(MODULES[0]).load_state_dict(rough.get_submodule(MODULES[0]).state_dict())
     (cost,) = (each["kl"] for each in kept["groups"] if each["group"] == PLANTED[0])
-    assert cost == pytest.approx(kl(models["int8"]) - floor, rel=1e-3)
+    assert cost == pytest.approx(kl(evaluator, (int8, make_tokenizer()), search) - floor, rel=1e-3)
     assert kept["floor"]["nats"]["mean"] == pytest.approx(floor, rel=1e-3)
 
 
@@ -208,56 +208,37 @@ def test_the_recipe_gives_the_kept_layers_the_config_of_the_other_model(folder: 
     assert "# bitsandbytes has one config for all layers" in done.stdout
 
 
-def test_measurements_with_one_model_to_keep_are_cached_and_never_those_with_another(
-    folder: Path, tmp_path: Path, kept: Any
-) -> None:
+def test_measurements_with_one_model_to_keep_are_cached_and_never_those_with_another(folder: Path, kept: Any) -> None:
     def entries() -> set[Path]:
-        return set((tmp_path / "cache").rglob("*.lmgate"))
+        return set((folder / ".lmgate_cache").rglob("*.lmgate"))
 
-    cache = ("--cache", str(tmp_path / "cache"))
-    assert found(folder, *KEEP, *cache) == kept
     before = entries()
-    assert found(folder, *KEEP, *cache) == kept
+    assert found(folder, *KEEP) == kept
     assert entries() == before
-    other = found(folder, *KEEP, "--keep", "damaged", *cache)
+    other = found(folder, *KEEP, "--keep", "damaged")
     assert other["groups"] != kept["groups"]
     assert len(entries()) >= len(before) + len(other["groups"])
 
 
-def test_no_set_within_the_budget_is_an_answer_with_the_smallest_that_passes(folder: Path) -> None:
-    done = run(folder, *KL, "--budget", "+2%", "--write", "keep.yaml", rc=1)
-    assert done.stdout.endswith("keep.yaml was not written\n")
-    assert not (folder / "keep.yaml").exists()
-    assert "No set within +2% passes. The smallest that does costs +" in done.stdout
-    assert "PASS on" not in done.stdout
-
-
-def test_a_gate_that_passes_already_needs_no_fix(folder: Path) -> None:
-    done = run(folder, "int8", "rows", "--against", "float")  # its only gate
-    assert "It passes already: KL " in done.stdout
-    assert len(done.stdout.splitlines()) == 4
-
-
 def test_a_gate_that_half_of_the_rows_pass_and_all_of_them_do_not_is_fixed(folder: Path) -> None:
-    measure = [*command()[:-1], "measure", "kl", "damaged", "rows", "--reference", "float", "--protocol", "document"]
-    measured = subprocess.run([*measure, "--json"], cwd=folder, env=environment(), capture_output=True, text=True)
-    whole = json.loads(measured.stdout)["measurements"][0]["value"]
-    halves = {seed: found(folder, *KL, "--seed", str(seed))["sets"][0]["kl"] for seed in range(4)}
-    seed = min(halves, key=halves.__getitem__)
+    evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
+    rows = evaluator.resolver.corpus("rows")
+    halves = {seed: kl(evaluator, "damaged", split(rows, by_document=True, seed=seed)[0]) for seed in range(4)}
+    seed, whole = min(halves, key=halves.__getitem__), kl(evaluator, "damaged", rows)
     assert halves[seed] < whole
+    settings = yaml.safe_load((folder / "lmgate.yaml").read_text())
     gate = {"model": "damaged", "dataset": "rows", "reference": "float", "protocol": "document"}
-    gate["limit"] = (halves[seed] + whole) / 2
-    settings = {**yaml.safe_load((folder / "lmgate.yaml").read_text()), "gates": [{"kl_max": gate}]}
-    (folder / "between.yaml").write_text(yaml.safe_dump(settings))
-    arguments = ("damaged", "rows", "--against", "float", "--bits", "8", "--seed", str(seed))
-    facts = found(folder, *arguments, "--config", "between.yaml")
-    assert not facts["passes_already"]
-    assert len(facts["chosen"]["kept"]) > 0
-    gate["limit"] = whole * 1.0001
-    (folder / "between.yaml").write_text(yaml.safe_dump(settings))
-    facts = found(folder, *arguments, "--config", "between.yaml")
-    assert facts["passes_already"]
-    assert facts["rows"] == {"search": 160, "proof": 0, "unit": "row"}
+    facts = {}
+    for limit in ((halves[seed] + whole) / 2, whole * 1.0001):
+        gates = [{"kl_max": {**gate, "limit": limit}}]
+        (folder / "between.yaml").write_text(yaml.safe_dump({**settings, "gates": gates}))
+        arguments = ("damaged", "rows", "--against", "float", "--bits", "8", "--seed", str(seed))
+        facts[limit] = found(folder, *arguments, "--config", "between.yaml")
+    between, above = facts.values()
+    assert not between["passes_already"]
+    assert len(between["chosen"]["kept"]) > 0
+    assert above["passes_already"]
+    assert above["rows"] == {"search": 160, "proof": 0, "unit": "row"}
 
 
 def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Path) -> None:
@@ -269,14 +250,20 @@ def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Pa
 
 
 def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, tmp_path: Path) -> None:
-    measure = [*command()[:-1], "measure", "ppl", "float", "rows", "--protocol", "document", "--json"]
-    measured = subprocess.run(measure, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
-    gate = {"model": "int8", "dataset": "rows", "protocol": "document", "confidence": 0.95}
-    gate["limit"] = 1.001 * json.loads(measured.stdout)["measurements"][0]["value"]
+    evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
+    value = evaluator.evaluate(parse_fixture_call("ppl_of", ("float", "rows"), {"protocol": "document"}))
+    gate = {"model": "int8", "dataset": "rows", "protocol": "document", "confidence": 0.95, "limit": 1.001 * value}
     settings = {**yaml.safe_load((folder / "lmgate.yaml").read_text()), "gates": [{"ppl_max": gate}]}
     (folder / "near.yaml").write_text(yaml.safe_dump(settings))
     done = run(folder, "int8", "rows", "--against", "float", "--bits", "8", "--config", "near.yaml", rc=3)
     assert "even 'float' does not pass: perplexity " in " ".join(done.stderr.split())
+
+
+WRONG = """
+models: {float: {path: float}, damaged: {path: damaged}}
+datasets: {rows: {path: rows.jsonl}}
+gates: [{kl_max: {model: damaged, reference: float, dataset: rows, limit: 1, sigma: 2}}]
+"""
 
 
 @pytest.mark.parametrize(
@@ -285,10 +272,10 @@ def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, 
         ((*KL[:-2],), 3, "take as many bytes as those of 'float'"),
         (("damaged", "rows", "--against", "float"), 3, "expected one gate of lmgate.yaml"),
         (("damaged", "few", "--against", "float"), 3, "expected at least 40 rows to search"),
-        (("damaged", "rows", "--against", "short"), 3, "have different blocks: 5 in model.layers and 3"),
+        (("damaged", "rows", "--against", "short"), 3, "have different blocks: 3 in model.layers and 2"),
         ((*KL, "--budget", "0%"), 2, "expected a percentage above 0 such as +5%, got '0%'"),
         ((*KL, "--budget", "none"), 2, "expected a percentage above 0 such as +5%, got 'none'"),
-        ((*KL, "--tokens", "2"), 3, "dataset 'rows': --tokens 2 reads too few rows for a bound: expected more tokens"),
+        ((*KL, "--tokens", "2"), 3, "--tokens 2 reads too few rows"),
         ((*KL, "--gate", "kl_max[x]"), 3, "no gate is called 'kl_max[x]'"),
         (("damaged", "rows", "--against", "float", "--kl", "nan"), 2, "--kl: expected a finite number above 0"),
         (("float", "rows", "--against", "float", "--kl", "0.1"), 3, "have the same weights"),
@@ -298,35 +285,26 @@ def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, 
         ((*KEEP, "--keep", "float16"), 3, "'float16'"),
         ((*KEEP, "--keep", "short"), 3, "models 'rough' and 'short' have different blocks"),
         ((*KEEP, "--keep", "rough"), 3, "'rough' and 'rough' have the same weights"),
-        (
-            ("rough", "rows", "--against", "float", "--kl", "1e-4", "--keep", "int8"),
-            3,
-            "even 'int8' does not pass: KL 0.",
-        ),
+        (("rough", "rows", "--against", "float", "--kl", "1e-5", "--keep", "int8"), 3, "even 'int8' does not pass: "),
         (("rough", "rows", "--against", "float", "--kl", "0.3", "--keep", "int8"), 3, "many bytes as those of 'int8'"),
-        ((*KL, "--write", "nowhere/keep.yaml"), 3, "--write nowhere/keep.yaml: cannot be written: No such file or dir"),
+        ((*KL, "--write", "nowhere/keep.yaml"), 3, "--write nowhere/keep.yaml: cannot be written: "),
         ((*KL, "--html", "."), 3, "--html .: cannot be written: Is a directory"),
-        (
-            (*KL, "--html", "./rows.jsonl"),
-            3,
-            "--html rows.jsonl: expected another file than those of the models and the",
-        ),
+        ((*KL, "--html", "./rows.jsonl"), 3, "--html rows.jsonl: expected another file than those of the models"),
         ((*KL, "--gate", "test_a.py::test_x"), 3, "write the gate into "),
         ((*KL, "--write-gguf", "/proc/mixed.gguf"), 3, "--write-gguf /proc/mixed.gguf: cannot be written: "),
         ((*KL, "--write", "same", "--html", "./same"), 3, "expected a file for each of --write and --html"),
+        (("damaged", "rows", "--against", "float", "--config", "wrong.yaml"), 3, "kl_max.sigma: unknown argument"),
     ],
 )
-def test_what_cannot_be_fixed_is_said(folder: Path, arguments: tuple[str, ...], rc: int, says: str) -> None:
-    done = run(folder, *arguments, rc=rc)
-    assert says in " ".join(done.stderr.replace("│", " ").split())
-
-
-def test_a_wrong_gate_is_said_and_not_passed_over(folder: Path) -> None:
-    gates = "gates: [{kl_max: {model: damaged, reference: float, dataset: rows, limit: 1, sigma: 2}}]\n"
-    settings = yaml.safe_load((folder / "lmgate.yaml").read_text())
-    (folder / "wrong.yaml").write_text(yaml.safe_dump({**settings, "gates": []}).replace("gates: []\n", gates))
-    done = run(folder, "damaged", "rows", "--against", "float", "--config", "wrong.yaml", rc=3)
-    assert "kl_max.sigma: unknown argument" in done.stderr
+def test_what_cannot_be_fixed_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], rc: int, says: str
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "300")
+    (folder / "wrong.yaml").write_text(WRONG)
+    done = CliRunner().invoke(app, ["fix", *arguments])
+    assert (3 if isinstance(done.exception, LmgateError) else done.exit_code) == rc
+    assert says in (done.stderr if rc == 2 else str(done.exception))
 
 
 def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
