@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.end_to_end.projects import Project
+from tests.end_to_end.writers import write_rows
 
 # A model is a file that says what it writes, by the question: the prompt's last line.
 CONFTEST = """
@@ -67,18 +68,21 @@ DATASET = {
 }  # fmt: skip
 
 
-NO_TEXTS = {"prompt": None, "references": None}
-
-
 class AnswersProject(Project):
     entry: ClassVar[Mapping[str, Any]] = {}
 
     def gates(self, *gates: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ROWS, **dataset: Any) -> None:
         """Write gates on the dataset ``math``, with these keys, of the models there are."""
+        write_rows(self, "rows", rows)
+        self.write_gates(*gates, datasets={"math": DATASET | dataset})
+
+    def write_gates(self, *gates: Mapping[str, Any], datasets: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write gates of the models there are; None takes a key of a dataset away."""
         models = {file.stem: {"path": file.name, **self.entry} for file in self.folder.glob("*.writer")}
-        entry = {key: value for key, value in (DATASET | dataset).items() if value is not None}
-        (self.folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        lmgate = {"models": models, "datasets": {"math": entry}, "gates": list(gates)}
+        entries = {
+            name: {key: value for key, value in entry.items() if value is not None} for name, entry in datasets.items()
+        }
+        lmgate = {"models": models, "datasets": entries} | ({"gates": gates} if gates else {})
         (self.folder / "lmgate.yaml").write_text(json.dumps(lmgate, indent=1))
 
     def model(self, name: str, texts: Mapping[str, str], **facts: Any) -> None:
@@ -100,7 +104,7 @@ def project(tmp_path: Path) -> AnswersProject:
 
 
 def gate(marker: str, **arguments: Any) -> dict[str, Any]:
-    return {marker: {"model": "m", "dataset": "math", **arguments}}
+    return {marker: {"model": "m", "dataset": "math"} | arguments}
 
 
 def test_one_generation_serves_all_variants_and_a_gate_that_repeats_the_datasets_settings(
@@ -208,9 +212,6 @@ def test_a_fixture_gives_the_share_without_an_answer_and_refuses_a_variant_of_gi
     project: AnswersProject,
 ) -> None:
     project.gates()
-    (project.folder / "lmgate.yaml").write_text(
-        (project.folder / "lmgate.yaml").read_text().replace(',\n "gates": []', "")
-    )
     project.write(
         test_x="""
         import pytest
@@ -224,43 +225,21 @@ def test_a_fixture_gives_the_share_without_an_answer_and_refuses_a_variant_of_gi
                 exact_of(predictions=["a"], references=[["a"]], variant="flexible")
         """
     )
-    ran = project.run("-v")
-    assert ran.code == 0, ran.text
-    assert "3 of 8 rows without an answer (37.5%)" in ran.text
+    project.run("-v").expect(0, passed=1).says("3 of 8 rows without an answer (37.5%)")
 
 
-@pytest.mark.parametrize(
-    ("dataset", "arguments", "said"),
-    [
-        ({"extract": [{"regex": {"pattern": "("}}]}, {}, "math.extract: step 1: regex: pattern: expected a regular"),
-        ({"extract": {"one": ["strip"]}}, {}, "datasets.math.extract.one: step 1: unknown step 'strip'"),
-        ({"extract": "boxed"}, {"variant": "strict"}, "variant: expected an extraction of the dataset, got 'strict'"),
-        ({}, {"variant": "strickt"}, "got 'strickt' (did you mean 'strict'?); it has strict, flexible"),
-        ({"temperature": 0.5}, {}, "datasets.math.temperature: sampling needs a seed"),
-        ({"max_new_tokens": 0}, {}, "datasets.math.max_new_tokens: expected a whole number from 1, got 0"),
-        ({"stop": ""}, {}, "datasets.math.stop: expected a non-empty string, or a list of them, got ['']"),
-        ({}, {"seed": 3}, "seed: only sampling needs one"),
-        ({}, {"ignore": ["("]}, "ignore: expected a regular expression of Python, got '('"),
-        (NO_TEXTS | {"stop": None, "max_new_tokens": None}, {}, "datasets.math.extract: only generated texts use it"),
-        (NO_TEXTS | {"extract": None}, {}, "datasets.math.max_new_tokens: only generated texts use it"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_told_when_lmgate_yaml_is_read(
-    project: AnswersProject, dataset: dict[str, Any], arguments: dict[str, Any], said: str
-) -> None:
-    project.gates(gate("exact_min", limit=0.5, **arguments), **dataset)
-    ran = project.run("--collect-only")
-    assert ran.code != 0
-    assert said in " ".join(ran.text.split())
-
-
-def test_the_share_without_an_answer_needs_steps_that_find_one(project: AnswersProject) -> None:
-    project.gates(gate("invalid_max", limit=0.5), extract=None)
-    ran = project.run()
-    assert ran.code != 0
-    assert "dataset 'math': invalid needs extract:, the steps that find an answer in a text" in " ".join(
-        ran.text.split()
-    )
+def test_what_cannot_be_asked_of_answers_is_told_when_the_gates_are_collected(project: AnswersProject) -> None:
+    wrong = {
+        "variant: expected an extraction of the dataset, got 'strict'": ("exact_min", "boxed", {"variant": "strict"}),
+        "got 'strickt' (did you mean 'strict'?); it has strict,": ("exact_min", "math", {"variant": "strickt"}),
+        "seed: only sampling needs one": ("exact_min", "math", {"seed": 3}),
+        "ignore: expected a regular expression of Python, got '('": ("exact_min", "math", {"ignore": ["("]}),
+        "dataset 'raw': invalid needs extract:": ("invalid_max", "raw", {}),
+    }
+    gates = [gate(marker, limit=0.5, dataset=data, **given) for marker, data, given in wrong.values()]
+    datasets = {"math": DATASET, "boxed": DATASET | {"extract": "boxed"}, "raw": DATASET | {"extract": None}}
+    project.write_gates(*gates, datasets=datasets)
+    project.run("--collect-only").expect(4).says(*wrong)
 
 
 # Datasets of whole chats, which the model's own template makes into text.
@@ -310,30 +289,20 @@ def test_choices_may_follow_messages(project: AnswersProject, turns: list[dict[s
     assert "chat|delimiter:''" in found["signature"]
 
 
-@pytest.mark.parametrize(
-    ("turns", "dataset", "said"),
-    [
-        ([], {}, "dataset 'math': row 0: messages: column 'turns': expected a list of turns, got []"),
-        ("hi", {}, "expected a list of turns, got 'hi'"),
-        ([{"role": "user"}], {}, "expected turns of role and content, both texts, got {'role': 'user'}"),
-        ([{"role": "user", "content": 3}], {}, "expected turns of role and content, both texts, got"),
-        (CHAT, {"messages": "turn"}, "no column 'turn' (did you mean 'turns'?)"),
-        (CHAT, {"chat": True}, "datasets.math.chat: messages: is the whole chat; remove one of them"),
-        (CHAT, {"source": "a"}, "datasets.math.source: messages: is the whole chat; remove one of them"),
-        (CHAT, {"references": None, "extract": None}, "math.messages: a multiple-choice dataset needs choices:"),
-        (CHAT, {"prompt": "{a}", "messages": None, "chat_template_kwargs": {"x": 1}},
-         "datasets.math.chat_template_kwargs: only a chat uses it"),
-    ],
-)  # fmt: skip
-def test_messages_that_cannot_be_are_refused(
-    project: AnswersProject, turns: Any, dataset: dict[str, Any], said: str
-) -> None:
-    if dataset.get("references", "a") is None:
-        dataset = dataset | {"max_new_tokens": None, "stop": None}
-    project.gates(gate("exact_min", limit=0.5), rows=[{"turns": turns, "a": "0"}], **MESSAGES | dataset)
-    ran = project.run()
-    assert ran.code != 0
-    assert said in " ".join(ran.text.split())
+def test_messages_that_cannot_be_are_refused(project: AnswersProject) -> None:
+    wrong: dict[str, tuple[Any, str]] = {
+        "row 0: messages: column 'turns': expected a list of turns, got []": ([], "turns"),
+        "expected a list of turns, got 'hi'": ("hi", "turns"),
+        "expected turns of role and content, both texts, got {'role': 'user'}": ([{"role": "user"}], "turns"),
+        "both texts, got {'role': 'user', 'content': 3}": ([{"role": "user", "content": 3}], "turns"),
+        "no column 'turn' (did you mean 'turns'?)": (CHAT, "turn"),
+    }
+    datasets = {}
+    for number, (turns, column) in enumerate(wrong.values()):
+        write_rows(project, f"d{number}", [{"turns": turns, "a": "0"}])
+        datasets[f"d{number}"] = DATASET | MESSAGES | {"path": f"d{number}.jsonl", "messages": column}
+    project.write_gates(*(gate("exact_min", limit=0.5, dataset=name) for name in datasets), datasets=datasets)
+    project.run().expect(1, error=len(wrong)).says(*wrong)
 
 
 def test_more_rows_without_an_answer_are_a_regression_and_fewer_are_none(project: AnswersProject) -> None:

@@ -4,10 +4,11 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, finished
+from tests.end_to_end.projects import BROKEN_GATE, COUNT_MEASUREMENTS, Project, finished
 
 AGAINST_BASELINE = """
     import pytest
@@ -207,14 +208,6 @@ def test_a_gate_without_a_baseline_fails_with_the_command_that_makes_one(measure
     measured.run().expect(0, passed=1).says("PASS", "+0% [+0, +0]")
 
 
-BY_A_LIMIT = """
-    import pytest
-
-    @pytest.mark.ppl_max("die", "words", 59)
-    def test_gate(): pass
-"""
-
-
 def test_commands_that_are_shown_name_what_the_session_was_told(measured: Project) -> None:
     (measured.folder / "lmgate.yaml").rename(measured.folder / "ci gates.yaml")
     told = ("--lmgate-config", "ci gates.yaml", "--lmgate-baseline", "main.json", "--lmgate-device", "cpu")
@@ -224,9 +217,48 @@ def test_commands_that_are_shown_name_what_the_session_was_told(measured: Projec
     command = re.search(r"pytest (test_gate.+)", done.text)
     assert command is not None
     measured.run(*shlex.split(command.group(1))).expect(0, passed=1).says("baseline main.json: 1 new")
-    measured.write(test_gate=BY_A_LIMIT).run(*told).expect(1).says(
+    measured.write(test_gate=BROKEN_GATE).run(*told).expect(1).says(
         f"reproduce  pytest test_gate.py::test_gate {shown}\n"
     )
+
+
+RED, GREEN = "\x1b[31m", "\x1b[32m"
+THREE = """
+    import pytest
+
+    @pytest.mark.no_regression("ppl", "die", "words", "1%")
+    def test_worse(): pass
+
+    @pytest.mark.no_regression("ppl", "sure", "words", "1%")
+    def test_better(): pass
+
+    @pytest.mark.no_regression("bpb", "hopeless", "words", "1%")
+    def test_unchanged(): pass
+"""
+
+
+def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Project) -> None:
+    with_baseline(measured, THREE)
+    path = measured.folder / "lmgate.yaml"
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace("/die}", "/SURE}").replace("/sure}", "/die}").replace("/SURE}", "/sure}"))
+    measured.write(test_other=AGAINST_BASELINE)
+    done = measured.run("--lmgate-update", "--color=yes", "--lmgate-report", "json:report.json", "-n", "2").expect(0)
+    own = [line for line in done.out.splitlines() if "baseline of test_" in line]
+    lines = {line.rpartition("::")[0].rpartition("::")[2]: line for line in own}
+    assert set(lines) == {"test_worse", "test_better", "test_unchanged", "test_gate"}
+    assert lines["test_worse"].startswith(RED)
+    assert ": 60 -> " in lines["test_worse"]
+    assert "% WORSE: by the old baseline FAIL " in lines["test_worse"]
+    assert lines["test_better"].startswith(GREEN)
+    assert "% better: by the old baseline PASS " in lines["test_better"]
+    assert lines["test_unchanged"].endswith(", unchanged")
+    assert ": new, " in lines["test_gate"]
+    previous = {gate["test"].rpartition("::")[2]: gate["previous"] for gate in measured.report()["gates"]}
+    assert previous["test_worse"]["value"] == pytest.approx(60)
+    assert previous["test_worse"]["comparison"]["decision"] == "fail"
+    assert previous["test_worse"]["comparison"]["degradation"] > 0.01
+    assert previous["test_gate"] == {}
 
 
 def test_what_was_written_is_judged_by_and_a_worse_model_fails(measured: Project) -> None:
@@ -238,33 +270,27 @@ def test_what_was_written_is_judged_by_and_a_worse_model_fails(measured: Project
     other_model(measured, "sure")
     done = measured.with_torch.run("-n", "2").expect(1, failed=2)
     done.says("worse than 60 of the baseline of", "FAIL at a tolerance of 1%")
-    # A look at it as a new baseline: what was, and what is.
-    done = measured.run("--lmgate-update").expect(0, passed=2)
-    done.says("baseline lmgate-baseline.json: 2 changed; commit it", f"{ID}: 60 -> ")
+    measured.run("--lmgate-update").expect(0, passed=2).says("baseline lmgate-baseline.json: 2 changed; commit it")
     measured.run().expect(0, passed=2)
 
 
-def test_only_gates_that_ran_are_written(measured: Project) -> None:
+def test_only_gates_that_ran_or_are_new_are_written(measured: Project) -> None:
+    def entries() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
+        return found
+
     with_baseline(measured, TWO_GATES)
-    before = json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
+    before = entries()
     other_model(measured, "sure")
     measured.run("--lmgate-update", "-k", "test_other").expect(0, passed=1).says("1 changed")
-    after = json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
-    assert after[ID] == before[ID]
-    assert after.keys() == before.keys()
+    after = entries()
+    assert (after[ID], after.keys()) == (before[ID], before.keys())
     assert after != before
-
-
-def test_new_only_writes_what_is_new_and_judges_the_rest(measured: Project) -> None:
-    with_baseline(measured)
-    other_model(measured, "sure")
-    before = json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
-    measured.write(test_gate=TWO_GATES)
-    done = measured.with_torch.run("--lmgate-update-new-only").expect(1, passed=1, failed=1)
+    measured.write(test_new=AGAINST_BASELINE)
+    done = measured.with_torch.run("--lmgate-update-new-only").expect(1, passed=2, failed=1)
     done.says("baseline lmgate-baseline.json: 1 new")
-    after = json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]
-    assert after[ID] == before[ID]
-    assert len(after) == 2
+    assert after.items() <= entries().items()
+    assert len(entries()) == 3
 
 
 def test_an_update_is_refused_in_ci_unless_forced_and_writes_no_date_where_nothing_changed(measured: Project) -> None:
@@ -283,7 +309,6 @@ def test_an_update_is_refused_in_ci_unless_forced_and_writes_no_date_where_nothi
 def test_neither_the_ini_file_nor_the_environment_can_turn_an_update_on(measured: Project) -> None:
     measured.write(test_gate=AGAINST_BASELINE)
     measured.run(env={"LMGATE_UPDATE": "1"}).expect(4).says("LMGATE_UPDATE")
-    measured.run(env={"PYTEST_ADDOPTS": "--lmgate-prune"}).expect(4).says("--lmgate-prune: ", "PYTEST_ADDOPTS")
     measured.write(pytest_ini="[pytest]\naddopts = --lmgate-update\n")
     measured.run().expect(4).says("--lmgate-update: ", "addopts").is_silent_on("Traceback")
     measured.write(pytest_ini="[pytest]\n")
@@ -337,33 +362,31 @@ def test_a_file_behind_a_link_or_of_an_editor_on_windows_is_the_same_file(measur
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("file", "old", "new", "says"),
     [
-        ("context", "protocol:sliding|max_length:16|stride:8|"),
-        ("tokenizer", "the tokens differ"),
+        (
+            "config.json",
+            '"max_position_embeddings": 32',
+            '"max_position_embeddings": 16',
+            "sliding|max_length:16|stride:8|",
+        ),
+        ("tokenizer.json", '"w1"', '"W1"', "the tokens differ"),
     ],
 )
-def test_a_baseline_of_something_else_is_an_error_that_says_what(measured: Project, change: str, says: str) -> None:
+def test_a_baseline_of_something_else_is_an_error_that_says_what(
+    measured: Project, models: Path, file: str, old: str, new: str, says: str
+) -> None:
     with_baseline(measured)
+    folder = measured.model("another", models / "die")
+    text = (folder / file).read_text(encoding="utf-8")
+    assert old in text
+    (folder / file).write_text(text.replace(old, new), encoding="utf-8")
     path = measured.folder / "lmgate.yaml"
-    written = path.read_text(encoding="utf-8")
-    models = re.search(r"path: (\S+)/die\}", written)
-    assert models is not None
-    if change == "context":
-        folder = measured.model("short", Path(models[1], "die"))
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}), encoding="utf-8")
-        path.write_text(written.replace(f"{models[1]}/die}}", f"{folder}}}"), encoding="utf-8")
-    else:
-        folder = measured.model("renumbered", Path(models[1], "die"))
-        state = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        swapped = state.replace('"w1"', '"w_"').replace('"w2"', '"w1"').replace('"w_"', '"w2"')
-        (folder / "tokenizer.json").write_text(swapped, encoding="utf-8")
-        path.write_text(written.replace(f"{models[1]}/die}}", f"{folder}}}"), encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(f"{models}/die}}", "another}"), encoding="utf-8")
     measured.write(conftest=COUNT_MEASUREMENTS)
     measured.with_torch.run().expect(1, error=1).says(says, "--lmgate-update")
     # What is known of data and protocol before a model runs is compared before.
-    assert measured.measured == (["die"] if change == "tokenizer" else [])
+    assert measured.measured == (["die"] if file == "tokenizer.json" else [])
 
 
 def test_a_gate_whose_arguments_changed_has_no_baseline_and_is_not_measured_to_find_out(measured: Project) -> None:

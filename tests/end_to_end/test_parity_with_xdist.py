@@ -142,6 +142,7 @@ WRONG = {
     "a metric": ({"test_gate.py": GATE, "conftest.py": WRONG_METRIC}, "conftest.py:2: pytest_lmgate_metrics:", 1),
     "gates without Python": ({"lmgate.yaml": WRONG_GATES}, "lmgate.yaml:", 2),
     "a list of gates": ({"lmgate.yaml": "gates:\n"}, "gates: expected a list of gates", 1),
+    "a mistyped list": ({"lmgate.yaml": "Gates: []\n"}, "lmgate.yaml:8: Gates: ", 1),
     "the name of the project file": ({"lmgate.yml": WRONG_GATES}, "only a file named lmgate.yaml is", 1),
     "a baseline": ({"test_gate.py": BY_BASELINE, "lmgate-baseline.json": "{"}, "lmgate-baseline.json", 1),
 }

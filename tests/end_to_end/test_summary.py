@@ -1,4 +1,6 @@
-"""The summary in a narrow terminal, without colours, and where the stream takes ASCII only."""
+"""The summary in a narrow terminal, without colours, and where the stream takes ASCII only; remarks are told once."""
+
+from pathlib import Path
 
 from tests.end_to_end.projects import Project
 
@@ -25,7 +27,6 @@ def test_the_summary_fits_80_columns_in_ascii_without_colours(measured: Project)
     measured.write(test_gates=GATES)
     measured.write(narrow="import sys\nsys.stdout = open(1, 'w', encoding='ascii', closefd=False)")
     outcome = measured.with_torch.run("-p", "narrow", "--color=no", env={"COLUMNS": "80"}).expect(1, passed=1, failed=1)
-    outcome.says(" lmgate: 4 gates, 2 measurements (2 cached) ", "4 gates: 3 pass, 1 fail")
     assert "\x1b" not in outcome.text
     assert outcome.out.isascii()
     own = outcome.out[outcome.out.index(" lmgate: ") :].splitlines()
@@ -34,3 +35,54 @@ def test_the_summary_fits_80_columns_in_ascii_without_colours(measured: Project)
     # An escape is written by pytest, when the table is made.
     assert max(len(line.replace("\\xf6", "o")) for line in tables) <= 80, tables
     assert "w\\xf6rter" in "".join(tables)
+
+
+JOINED = """
+    import pytest
+
+    @pytest.mark.ppl_max("die", "rows", 1e6)
+    def test_joined(): pass
+
+    @pytest.mark.bpb_max("die", "rows", 1e6)
+    def test_joined_again(): pass
+
+    @pytest.mark.ppl_max("die", "rows", 1e6, protocol="document")
+    def test_by_document(): pass
+
+    @pytest.mark.ppl_max("die", "rows", 1e6, stride=8)
+    def test_running_text(): pass
+
+    @pytest.mark.ppl_max("die", "words", 1e6)
+    def test_text_file(): pass
+"""
+NOTE = "rows were read as one text"
+
+
+def test_rows_that_are_read_as_one_text_by_default_are_told_once(project: Project) -> None:
+    path = project.folder / "lmgate.yaml"
+    path.write_text(path.read_text() + "  rows: {path: rows.jsonl}\n")
+    project.write(test_it=JOINED, rows_jsonl="".join(f'{{"text": "w1 w2 w{number}"}}\n' for number in range(12)))
+    outcome = project.run("-n", "2").expect(0, passed=5)
+    assert outcome.text.count(f"rows: 12 {NOTE}") == 1, outcome.text
+    project.run("-k", "document or running or file", torch_free=True).expect(0, passed=3).is_silent_on(NOTE)
+    path.write_text(path.read_text().replace("rows.jsonl}", r'rows.jsonl, join: "\n\n"}'))
+    outcome = project.run("--lmgate-report=json:report.json", torch_free=True).expect(0, passed=5).is_silent_on(NOTE)
+    assert all(gate["cached"] for gate in project.report()["gates"])
+
+
+HINTED = """
+    TEXTS = {"predictions": ["今天天气很好。"], "references": [["今天天气很好。"]]}
+
+    def test_by_default(bleu_of, chrf_of): assert bleu_of(**TEXTS) == bleu_of(**TEXTS) and chrf_of(**TEXTS)
+
+    def test_again(bleu_of): bleu_of(**TEXTS)
+
+    def test_zh(bleu_of): assert bleu_of(**TEXTS, tokenize="zh") > 99
+"""
+
+
+def test_which_tokenizer_bleu_needs_for_texts_without_spaces_is_told_once(tmp_path: Path) -> None:
+    project = Project(tmp_path, "pytest").write(test_it=HINTED, pytest_ini="[pytest]\n")
+    outcome = project.run("-n", "2").expect(0, passed=3)
+    assert outcome.text.count("BLEU's tokenizer 13a splits at spaces") == 1, outcome.text
+    project.run("-k", "zh").expect(0, passed=1).is_silent_on("splits at spaces")

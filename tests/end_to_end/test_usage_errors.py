@@ -23,19 +23,7 @@ WRONG_MARKS = """
     def test_dataset(): pass
 
     @pytest.mark.ppl_max("die", "words", threshold=60)
-    def test_unknown_argument(): pass
-
-    @pytest.mark.ppl_max
-    def test_missing_everything(): pass
-
-    @pytest.mark.ppl_max("die", "words", float("nan"))
-    def test_nan(): pass
-
-    @pytest.mark.ppl_max("die", "words", "10,5")
-    def test_comma(): pass
-
-    @pytest.mark.ppl_max("die", "words", 60, protocol="slidng")
-    def test_protocol(): pass
+    def test_argument(): pass
 
     @pytest.mark.ppl_max(lmgate.fixture("no_such_fixture"), "words", 60)
     def test_fixture(): pass
@@ -62,11 +50,7 @@ FACTS = {
     "test_swapped": ("model 'words' is a dataset",),
     "test_model_for_dataset": ("dataset 'sure' is a model",),
     "test_dataset": ("dataset 'wards'", "'words'"),
-    "test_unknown_argument": ("threshold: ", "'limit'"),
-    "test_missing_everything": ("'model'",),
-    "test_nan": ("limit: ", "nan"),
-    "test_comma": ("limit: ", "10.5"),
-    "test_protocol": ("'slidng'", "'sliding'"),
+    "test_argument": ("threshold: ", "'limit'"),
     "test_fixture": ("'no_such_fixture'",),
     "test_name_of_a_fixture": ("lmgate.fixture('pair')",),
     "test_name_of_a_fixture_as_reference": ("model 'pair'", "lmgate.fixture('pair')"),
@@ -101,18 +85,11 @@ def test_a_wrong_lmgate_yaml_is_one_error_under_xdist_and_in_a_fixture_too(unmea
 
 
 @pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        (("--lmgate-report", "xml:report.xml"), "TYPE:DEST"),
-        (("--lmgate-config", "no_such.yaml"), "no_such.yaml: "),
-        (("-o", "lmgate_refresh=perhaps"), "lmgate_refresh: "),
-        (("--lmgate-device", "gpu"), "'cuda'"),
-        (("--lmgate-verify", "some"), "--lmgate-verify: "),
-    ],
+    ("option", "said"), [("--lmgate-device=gpu", "'cuda'"), ("--lmgate-verify=some", "--lmgate-verify: ")]
 )
-def test_a_wrong_option_is_a_usage_error(unmeasured: Project, options: tuple[str, ...], key: str) -> None:
+def test_a_wrong_option_is_a_usage_error(unmeasured: Project, option: str, said: str) -> None:
     unmeasured.write(test_gate=GATE)
-    unmeasured.run(*options).expect(4).says(key).is_silent_on("Traceback", "INTERNALERROR")
+    unmeasured.run(option).expect(4).says(said).is_silent_on("Traceback", "INTERNALERROR")
 
 
 MISTYPED = """
@@ -121,25 +98,17 @@ MISTYPED = """
     @pytest.mark.ppl_mx("sure", "words", 60.5)
     def test_letters(): pass
 
-    @pytest.mark.ppl_min("sure", "words", 60.5)
-    def test_wrong_end(): pass
-
     @pytest.mark.slow_max(3)
     def test_no_gate(): pass
-
-    @pytest.mark.ter_min
-    def test_no_arguments(): pass
 """
 
 
 def test_a_mistyped_marker_is_refused_unless_the_project_registers_it(unmeasured: Project) -> None:
     unmeasured.write(test_gate=MISTYPED, test_right=GATE)
-    outcome = unmeasured.run("-n", "2").expect(4).is_silent_on("Traceback", "INTERNALERROR", "slow_max: ", "ter_min: ")
-    outcome.is_silent_on("never arrived")
-    outcome.says("test_gate.py::test_letters: @pytest.mark.ppl_mx: ", "@pytest.mark.ppl_min: ")
-    unmeasured.run("-k", "no_gate").expect(0, passed=1)
-    unmeasured.write(pytest_ini="[pytest]\nmarkers =\n    ppl_mx(all): mine\n    ppl_min\n")
-    unmeasured.run("--no-lmgate").expect(0, passed=4, skipped=1)
+    outcome = unmeasured.run("-n", "2").expect(4).says("test_gate.py::test_letters: @pytest.mark.ppl_mx: ")
+    outcome.is_silent_on("Traceback", "INTERNALERROR", "slow_max: ", "never arrived")
+    unmeasured.write(pytest_ini="[pytest]\nmarkers =\n    ppl_mx(all): mine\n")
+    unmeasured.run("--no-lmgate").expect(0, passed=2, skipped=1)
 
 
 def test_a_fixture_with_params_is_refused_unless_the_test_asks_for_it(measured: Project) -> None:
@@ -176,7 +145,7 @@ def test_a_fixture_with_params_is_refused_unless_the_test_asks_for_it(measured: 
     measured.run().expect(1, passed=3, failed=3)
 
 
-@pytest.mark.parametrize("body", ["raise ZeroDivisionError('mine')", "return [lmgate.TextMetric(nam='x')]", "return 3"])
+@pytest.mark.parametrize("body", ["return [lmgate.TextMetric(nam='x')]", "return 3"])
 def test_a_metric_that_cannot_be_made_is_named_with_the_line_that_makes_it(unmeasured: Project, body: str) -> None:
     conftest = f"import pytest_lmgate as lmgate\n\ndef pytest_lmgate_metrics(config):\n    {body}\n"
     unmeasured.write(conftest=conftest, test_gate=GATE)

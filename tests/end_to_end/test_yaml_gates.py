@@ -52,12 +52,9 @@ def test_every_gate_is_a_test_whose_id_is_the_gates(measured: Project, options: 
     outcome.expect(1, passed=2, failed=1).is_silent_on("Traceback", "yaml_items.py", "Warning")
     assert ran(outcome) == {DIE: "PASSED", SURE: "PASSED", BROKEN: "FAILED"}
     outcome.says(
-        "ppl_max: perplexity 60 [60, 60] of 'die' on 'words' is above the limit 59.5",
         f"reproduce  pytest '{BROKEN}'\n",
         "accept     set another limit in lmgate.yaml:",
         "FAILED lmgate.yaml::ppl_max[die-words#2] - GateFailed: ppl_max: ",
-        "\nPASS     ppl_max[die-words]  ",
-        "\nFAIL     ppl_max[die-words#2]  ",
         "3 gates: 2 pass, 1 fail",
     )
     gates = {gate["id"]: gate for gate in measured.report()["gates"]}
@@ -111,34 +108,18 @@ def test_a_conftest_may_add_a_marker_to_a_gate(measured: Project) -> None:
 WRONG = """
     gates:
       - ppl_max: {model: dye, dataset: words, limit: 60}
-      - ppl_mx: {model: die, dataset: words, limit: 60}
       - bpb_max:
           model: die
           dataset: wards
           limit: 60
-      - metric_min: {metric: tact, model: die, dataset: words, limit: 1}
 """
 
 
-@pytest.mark.parametrize("options", [(), ("--no-lmgate", "-p", "no:terminal")])
-def test_every_wrong_gate_is_named_by_line_and_key(unmeasured: Project, options: tuple[str, ...]) -> None:
-    add_gates(unmeasured, WRONG).write(test_wrong=GATE.replace("die", "dei"))
-    outcome = unmeasured.run(*options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
-    begin = line_of(unmeasured, "gates:")
-    for line, found in {
-        begin + 1: "gates[0].ppl_max.model: model 'dye'",
-        begin + 2: "gates[1].ppl_mx: ",
-        begin + 5: "gates[2].bpb_max.dataset: dataset 'wards'",
-        begin + 7: "gates[3].metric_min.metric: ",
-    }.items():
-        outcome.says(f"{unmeasured.folder}/lmgate.yaml:{line}: {found}")
-    outcome.says("test_wrong.py::test_gate: @pytest.mark.ppl_max: model 'dei'")
+def test_a_wrong_gate_is_named_by_line_and_key_also_where_no_gate_is_judged(unmeasured: Project) -> None:
+    outcome = add_gates(unmeasured, WRONG).run("--no-lmgate", "-p", "no:terminal").expect(4)
+    begin, file = line_of(unmeasured, "gates:"), f"{unmeasured.folder}/lmgate.yaml"
+    outcome.says(f"{file}:{begin + 1}: gates[0].ppl_max.model: ", f"{file}:{begin + 4}: gates[1].bpb_max.dataset: ")
     assert not unmeasured.cache.exists()
-
-
-def test_a_mistyped_list_is_refused_and_does_not_silently_run_nothing(unmeasured: Project) -> None:
-    add_gates(unmeasured, GATES.replace("gates", "Gates")).write(test_plain="def test_plain(): pass")
-    unmeasured.run().expect(4).says("lmgate.yaml:8: Gates: ")
 
 
 TESTPATHS = "[pytest]\ntestpaths = tests\n"
@@ -200,31 +181,23 @@ def test_a_file_where_pytest_does_not_walk_is_given_as_an_argument(unmeasured: P
     unmeasured.run(*options).expect(0, passed=1, skipped=3)
 
 
-@pytest.mark.parametrize("name", ["lmgate.yml", "Lmgate.yaml"])
-def test_a_file_with_a_misspelt_name_is_refused(unmeasured: Project, name: str) -> None:
+def test_a_file_with_a_misspelt_name_is_refused_unless_it_is_left_out_or_named(unmeasured: Project) -> None:
     with_tests(unmeasured)
-    (unmeasured.folder / "lmgate.yaml").rename(unmeasured.folder / name)
+    (unmeasured.folder / "lmgate.yaml").rename(unmeasured.folder / "Lmgate.yaml")
     outcome = unmeasured.run("tests/test_plain.py").expect(4).is_silent_on("Traceback", "INTERNALERROR")
-    outcome.says(f"{unmeasured.folder}/{name} is not read")
-    unmeasured.run("tests", "--ignore", name).expect(0, passed=1)
-    unmeasured.run("--no-lmgate", "--lmgate-config", name).expect(0, passed=1, skipped=3)
+    outcome.says(f"{unmeasured.folder}/Lmgate.yaml is not read")
+    unmeasured.run("tests", "--ignore", "Lmgate.yaml").expect(0, passed=1)
+    unmeasured.run("--no-lmgate", "--lmgate-config", "Lmgate.yaml").expect(0, passed=1, skipped=3)
 
 
 def test_a_project_file_whose_gates_would_silently_not_run_is_refused(unmeasured: Project) -> None:
     with_tests(unmeasured, "[pytest]\n")
     unmeasured.write(lmgate_yaml="models:\n  die: {path: x}\n  gates:\n    - ppl_max: {model: die}\n")
     sentence = "lmgate.yaml:3: models.gates: "
-    for options in (("tests", "--lmgate-require-all"), ("--co",)):
-        outcome = unmeasured.run(*options).expect(4).is_silent_on("Traceback", "INTERNALERROR")
-        assert outcome.text.count(sentence) == 1, outcome.text
-    unmeasured.write(pytest_ini=TESTPATHS).run().expect(4).says(sentence)
+    outcome = unmeasured.run("tests").expect(4).is_silent_on("Traceback", "INTERNALERROR")
+    assert outcome.text.count(sentence) == 1, outcome.text
+    unmeasured.write(pytest_ini=TESTPATHS).run("--co").expect(4).says(sentence)
     unmeasured.run("tests", "--ignore", "lmgate.yaml").expect(0, passed=1)
     (unmeasured.folder / "below").mkdir()
     (unmeasured.folder / "lmgate.yaml").rename(unmeasured.folder / "below" / "lmgate.yaml")
     unmeasured.write(pytest_ini="[pytest]\n").run().expect(4).says(sentence, f"{unmeasured.folder}/below/lmgate.yaml")
-
-
-def test_gates_in_another_encoding_are_refused(unmeasured: Project) -> None:
-    text = (add_gates(unmeasured).folder / "lmgate.yaml").read_text(encoding="utf-8")
-    (unmeasured.folder / "lmgate.yaml").write_text(text, encoding="utf-16")
-    unmeasured.run().expect(4).says(f"{unmeasured.folder}/lmgate.yaml: ").is_silent_on("Traceback")

@@ -157,6 +157,9 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
     assert project.path("~/a") == tmp_path / "home" / "a"
 
 
+TEXTS = "datasets: {a: {path: x.csv, prompt: '{q}', references: r"
+
+
 @pytest.mark.parametrize(
     ("text", "key", "facts"),
     [
@@ -228,6 +231,17 @@ def test_paths_are_relative_to_the_file_and_may_be_absolute_or_at_home(
         ("datasets: {a: {path: x.csv, system: s}}", "datasets.a.system", "only texts"),
         ("datasets: {a: {path: x.csv, examples: e.csv}}", "datasets.a.examples", "only texts"),
         ("datasets: {a: {path: x.csv, cluster: c}}", "datasets.a.cluster", "only texts"),
+        (f"{TEXTS}, extract: [{{regex: {{pattern: (}}}}]}}}}", "datasets.a.extract", "step 1: regex: pattern: "),
+        (f"{TEXTS}, extract: {{one: [strip]}}}}}}", "datasets.a.extract.one", "unknown step 'strip'"),
+        (f"{TEXTS}, temperature: 0.5}}}}", "datasets.a.temperature", "sampling needs a seed"),
+        (f"{TEXTS}, max_new_tokens: 0}}}}", "datasets.a.max_new_tokens", "got 0"),
+        (f"{TEXTS}, stop: ''}}}}", "datasets.a.stop", "got ['']"),
+        (f"{TEXTS}, chat_template_kwargs: {{x: 1}}}}}}", "datasets.a.chat_template_kwargs", "only a chat uses it"),
+        ("datasets: {a: {path: x.csv, extract: boxed}}", "datasets.a.extract", "only generated texts"),
+        ("datasets: {a: {path: x.csv, max_new_tokens: 9}}", "datasets.a.max_new_tokens", "only generated texts"),
+        ("datasets: {a: {path: x.csv, messages: m, references: r, chat: true}}", "datasets.a.chat", "the whole chat"),
+        ("datasets: {a: {path: x.csv, messages: m, references: r, source: s}}", "datasets.a.source", "the whole chat"),
+        ("datasets: {a: {path: x.csv, messages: m}}", "datasets.a.messages", "needs choices:"),
         ("datasets: {a: {path: x, prompt: {begin}}}", "datasets.a.prompt", "quotes: prompt: '{begin}'"),
         ("datasets: {a: {path: x, question: {q}}}", "datasets.a.question", "quotes: question: '{q}'"),
         ("defaults: {dtype: flaot32}", "defaults.dtype", "'float32'"),
