@@ -13,7 +13,7 @@ with contextlib.suppress(ImportError):  # `make test-bare` is without
     from hypothesis import settings
 
     # A busy machine is no fault of an example.
-    settings.register_profile("lmgate", deadline=None)
+    settings.register_profile("lmgate", deadline=None, max_examples=60)
     settings.load_profile("lmgate")
 
 # Begun last, one of these would run alone at the end, for 10 s and more.

@@ -208,13 +208,6 @@ def test_a_sample_is_what_sha256sum_puts_first_in_the_order_of_the_file() -> Non
     assert _drawn(4, seed=1) == [1, 3, 5, 6]
 
 
-def test_each_row_is_drawn_as_often_as_any_other() -> None:
-    drawn_rows = [row for seed in range(2000) for row in _drawn(3, seed=seed)]
-    counts = [drawn_rows.count(row) for row in range(10)]
-    # 600 expected of each; the variance of a count is 2000 * 0.3 * 0.7. Chi-squared with 9 degrees: 27.9 at 0.1%.
-    assert sum((count - 600) ** 2 / (2000 * 0.3 * 0.7) * 0.9 for count in counts) < 27.9
-
-
 @pytest.mark.parametrize(
     ("sizes", "rows", "shares"),
     [

@@ -24,7 +24,7 @@ from pytest_lmgate.stats.sample import Scale
 DOCUMENT = Protocol("document")
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_the_knapsack_has_the_fewest_bytes_of_all_sets_within_a_slightly_smaller_allowance(seed: int) -> None:
     random = np.random.default_rng(seed)
     costs, extra = random.lognormal(0, 2, 9), random.integers(1, 50, 9)
@@ -166,16 +166,13 @@ def test_what_a_model_uses_of_the_limit_counts_from_the_floor_of_all_groups_kept
             assert judged.outcome == outcome
 
 
-@pytest.mark.parametrize(("sigma", "tau"), [(0.5, 0.5), (1.0, 1.0)])
-def test_a_proof_at_the_limit_passes_by_chance_in_5_percent_at_most_though_rows_are_uneven_and_skewed(
-    sigma: float, tau: float
-) -> None:
-    # 2,000 halves of 40 documents, sizes and divergences of which are log-normal, at a mean of exactly the limit.
-    random, limit = np.random.default_rng(5), Limit("kl", math.exp(tau**2 / 2), 0.95, DOCUMENT)
+def test_a_proof_at_the_limit_passes_by_chance_in_5_percent_at_most_though_rows_are_uneven_and_skewed() -> None:
+    # 500 halves of 40 documents, sizes and divergences of which are log-normal, at a mean of exactly the limit.
+    random, limit = np.random.default_rng(5), Limit("kl", math.exp(1 / 2), 0.95, DOCUMENT)
     outcomes = []
-    for _ in range(2000):
-        sizes = np.maximum(1, 20 * random.lognormal(0, sigma, 40)).astype(np.int64)
-        outcomes.append(limit.judge(statistics(sizes, np.repeat(random.lognormal(0, tau, 40), sizes))).outcome)
+    for _ in range(500):
+        sizes = np.maximum(1, 20 * random.lognormal(0, 1, 40)).astype(np.int64)
+        outcomes.append(limit.judge(statistics(sizes, np.repeat(random.lognormal(0, 1, 40), sizes))).outcome)
     assert outcomes.count("pass") <= 0.05 * len(outcomes)
 
 
@@ -185,7 +182,7 @@ def test_a_tolerance_in_units_of_the_perplexity_passes_by_chance_in_5_percent_at
     p = random.normal(2, 0.5, 100_000)
     q = p + 0.5 * (p - 1) + random.normal(0, 0.05, len(p))
     limit = Limit("ppl ratio", None, 0.95, DOCUMENT, tolerance=math.exp(q.mean()) - math.exp(p.mean()))
-    for _ in range(2000):
+    for _ in range(500):
         rows = random.integers(0, len(p), 40)
         sizes = random.integers(20, 60, 40)
         zero = np.zeros(int(sizes.sum()))

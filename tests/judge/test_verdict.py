@@ -24,18 +24,12 @@ def _score(value: float, direction: Literal["lower", "higher"] = "lower") -> Sco
 @pytest.mark.parametrize(
     ("direction", "value", "limit", "outcome"),
     [
-        ("lower", 16.4, 16.5, "pass"),
         ("lower", 16.5, 16.5, "pass"),
-        ("lower", 16.6, 16.5, "fail"),
-        ("lower", 99.9999999, 100.0, "pass"),
-        ("lower", 100.0000001, 100.0, "fail"),
         ("lower", math.nextafter(100.0, 200.0), 100.0, "fail"),
         ("lower", math.nextafter(100.0, 0.0), 100.0, "pass"),
         ("higher", 0.9451, 0.95, "fail"),
-        ("higher", 99.9999999, 100.0, "fail"),
         ("higher", math.nextafter(0.95, 0.0), 0.95, "fail"),
         ("higher", 0.95, 0.95, "pass"),
-        ("higher", 0.96, 0.95, "pass"),
         ("lower", 0.0, 1e-300, "pass"),
         ("lower", 1e308, 1e307, "fail"),
     ],

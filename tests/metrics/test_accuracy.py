@@ -1,13 +1,10 @@
 """Accuracy by hand: which choice is taken under each variant, ties, noise over rows and clusters."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, accuracy, correct
@@ -96,15 +93,6 @@ def test_rows_of_one_cluster_count_as_one() -> None:
 def test_one_row_has_no_noise_to_tell() -> None:
     score = accuracy(_rows([True]), signature="s")
     assert (float(score), score.stderr, score.interval) == (1.0, None, None)
-
-
-@given(st.lists(st.lists(st.integers(-50, 0), min_size=2, max_size=5), min_size=1, max_size=8), st.randoms())
-def test_the_order_of_rows_does_not_matter(rows: list[list[int]], random: Any) -> None:
-    made = [([(float(value), "x" * (at + 1)) for at, value in enumerate(row)], 0) for row in rows]
-    shuffled = random.sample(made, len(made))
-    for variant in ("acc", "acc_norm", "acc_bytes"):
-        one, other = (accuracy(statistics(*each), signature="s", variant=variant) for each in (made, shuffled))
-        assert float(one) == pytest.approx(float(other))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, _iid_error, perplexity
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.stats.means import noisy_mean, t_quantile
+from pytest_lmgate.stats.means import noisy_mean
 
 NLL = np.array([1.0, 2.0, 3.0, 0.5, 1.5, 4.0])
 
@@ -55,14 +55,6 @@ def test_the_window_average_weighs_windows_equally() -> None:
     assert score(average="window") == pytest.approx(math.exp((3 / 2 + 3 / 1 + 6 / 3) / 3), rel=1e-12)
 
 
-def bounds_by_hand(sums: list[float], counts: list[int], *, rows: bool = True) -> tuple[float, float]:
-    """Two-sided 95% interval of a mean: on each side the wider of Student's and Hall's, H as docs/noise.md has it."""
-    noise = noisy_mean(np.array(sums), np.array(counts), rows=rows)
-    t, k = t_quantile(0.975, noise.df), noise.skewness
-    below, above = (t, t) if k == 0 else (sign * 3 / k * (np.cbrt(1 + k * (sign * t - k / 6)) - 1) for sign in (1, -1))
-    return noise.mean - max(t, below) * noise.stderr, noise.mean + max(t, above) * noise.stderr
-
-
 @pytest.mark.parametrize(
     ("text", "rows", "sums", "counts"),
     [
@@ -85,7 +77,7 @@ def test_the_noise_is_that_of_the_clusters_carried_to_the_unit(
     text: LikelihoodStatistics, rows: bool, sums: list[float], counts: list[int]
 ) -> None:
     noise = noisy_mean(np.array(sums), np.array(counts), rows=rows)
-    low, high = bounds_by_hand(sums, counts, rows=rows)
+    low, high, *_ = noise.bounds(0.975)
     per_byte = sum(counts) / 24
 
     token, byte, bits = (perplexity(text, signature="s", unit=unit) for unit in ("token", "byte", "bits_per_byte"))
@@ -115,7 +107,7 @@ def test_bytes_of_a_single_document_are_judged_between_its_blocks_as_its_tokens_
 def test_averaged_windows_are_clustered_by_the_rows_that_they_begin_in() -> None:
     # The windows' means are 3/2, 3 and 2; the first two begin in the first row.
     found = perplexity(statistics(row_targets=np.array([3, 3])), signature="s", average="window")
-    low, high = bounds_by_hand([4.5, 2.0], [2, 1])
+    low, high, *_ = noisy_mean(np.array([4.5, 2.0]), np.array([2, 1]), rows=True).bounds(0.975)
 
     assert found.interval == pytest.approx((max(1, math.exp(low)), math.exp(high)))
     assert found.details["clusters"] == 2

@@ -17,11 +17,8 @@ from pytest_lmgate.metrics.porter import nltk_stem, program_stem
 from pytest_lmgate.metrics.rouge import (
     TOKENIZERS,
     rouge,
-    shared_in_union,
-    shared_ngrams,
     shared_skip_bigrams,
     total_skip_bigrams,
-    union_of_subsequences,
     weighted_table,
 )
 from tests.metrics.rouge_rows import rouge_rows
@@ -103,11 +100,6 @@ def test_own_tokenizer_and_stemmer_are_used_and_short_words_left_alone():
     rows = rouge_rows(["Cats cats"], [["CATX catx"]], variant="rouge1", tokenizer=str.split, stemmer=lambda w: w[:3])
     assert rows.match[0] == 1  # "Cat" and "CAT" differ: the tokenizer keeps case
     assert rouge_rows(["abc"], [["abd"]], variant="rouge1", stemmer=lambda w: "").match[0] == 0
-
-
-def test_stemming_joins_inflections():
-    assert rouge_rows(["running dogs"], [["run dog"]], variant="rouge1").match[0] == 0
-    assert rouge_rows(["running dogs"], [["run dog"]], variant="rouge1", stemmer=True).match[0] == 2
 
 
 def test_a_tokenizer_that_returns_a_string_is_an_error():
@@ -192,11 +184,6 @@ def test_skip_bigrams_with_a_limited_gap():
     assert (rows.match[0], rows.candidate[0], rows.reference[0]) == (8, 9, 9)
 
 
-def test_repeated_words_count_no_more_often_than_in_the_reference():
-    rows = rouge_rows(["the the the the the the the"], [["the cat is on the mat"]], variant="rouge1")
-    assert (rows.precision[0], rows.recall[0]) == (pytest.approx(2 / 7), pytest.approx(2 / 6))
-
-
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",
     "류현진이 공을 던졌다.",
@@ -223,10 +210,6 @@ def test_korean_word_order_pair_is_zero_in_pairs_and_above_zero_with_unigrams():
     assert f1(candidate, reference, variant="rouge1") == 1
 
 
-def test_rouge_score_tokens_make_identical_korean_texts_score_zero():
-    assert f1("류현진이 공을 던졌다.", "류현진이 공을 던졌다.", variant="rouge1", tokenizer="rouge-score") == 0
-
-
 def test_program_leaves_out_the_last_unigram_and_weighs_the_reference_twice():
     rows = rouge_rows(["cat sat"], [["cat sat"]], variant="rougeSU", convention="rouge-1.5.5")
     assert (rows.match[0], rows.candidate[0], rows.reference[0]) == (2, 2, 2)  # the pair, and one unigram of two
@@ -236,61 +219,10 @@ def test_program_leaves_out_the_last_unigram_and_weighs_the_reference_twice():
     assert rows.recall[0] == round((2**1.2 / (2**1.2) ** 1.2) ** (1 / 1.2), 5)
 
 
-# What is counted, against counting in the plainest way.
+# What is counted, against counting in the plainest way; rouge-score is the oracle of n-grams and unions.
 
 
 TOKENS = st.lists(st.sampled_from("abcdef"), max_size=14)
-SENTENCES = st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12), max_size=6)
-
-
-def subsequence_table(candidate: list[str], reference: list[str]) -> list[list[int]]:
-    table = [[0] * (len(candidate) + 1) for _ in range(len(reference) + 1)]
-    for i, word in enumerate(reference, start=1):
-        for j, other in enumerate(candidate, start=1):
-            table[i][j] = table[i - 1][j - 1] + 1 if word == other else max(table[i - 1][j], table[i][j - 1])
-    return table
-
-
-def plain_path(candidate: list[str], reference: list[str]) -> set[int]:
-    """Positions in the reference that both programs take: a match first, then back in the reference if that is free."""
-    table = subsequence_table(candidate, reference)
-    i, j, path = len(reference), len(candidate), set()
-    while i and j:
-        if reference[i - 1] == candidate[j - 1]:
-            i, j = i - 1, j - 1
-            path.add(i)
-        elif table[i][j - 1] > table[i - 1][j]:
-            j -= 1
-        else:
-            i -= 1
-    return path
-
-
-def plain_union(candidate: list[list[str]], reference: list[list[str]]) -> list[str]:
-    words = []
-    for sentence in reference:
-        union = set().union(*(plain_path(other, sentence) for other in candidate))
-        words += [sentence[position] for position in sorted(union)]
-    return words
-
-
-@settings(deadline=None, max_examples=1000)
-@given(SENTENCES, SENTENCES)
-def test_union_holds_exactly_the_words_of_the_plain_walk(candidate, reference):
-    for sentence in reference:
-        union = set().union(*(plain_path(other, sentence) for other in candidate))
-        assert union_of_subsequences(candidate, sentence, 1.0) == union
-
-
-@settings(deadline=None)
-@given(st.lists(TOKENS, max_size=4), st.lists(TOKENS, max_size=4))
-def test_union_is_clipped_by_the_candidates_counts(candidate, reference):
-    left = Counter(word for sentence in candidate for word in sentence)
-    hits = 0
-    for word in plain_union(candidate, reference):
-        hits += left[word] > 0
-        left[word] -= 1
-    assert shared_in_union(candidate, reference) == hits
 
 
 @given(TOKENS, TOKENS, st.booleans())
@@ -322,16 +254,6 @@ def test_skip_bigrams_are_the_pairs_within_the_gap(candidate, reference, gap):
 
     assert shared_skip_bigrams(candidate, reference, gap) == (pairs(candidate) & pairs(reference)).total()
     assert total_skip_bigrams(len(candidate), gap) == pairs(candidate).total()
-
-
-@given(TOKENS, TOKENS, st.integers(1, 5))
-def test_ngrams_are_the_runs_of_words(candidate, reference, order):
-    def runs(tokens: list[str]) -> Counter:
-        return Counter(tuple(tokens[i : i + order]) for i in range(len(tokens) - order + 1))
-
-    assert shared_ngrams(candidate, reference, order) == (runs(candidate) & runs(reference)).total()
-    rows = rouge_rows([" ".join(candidate)], [[" ".join(reference)]], variant=f"rouge{order}")
-    assert (rows.candidate[0], rows.reference[0]) == (runs(candidate).total(), runs(reference).total())
 
 
 # Tokens of every script.
@@ -407,7 +329,7 @@ WORDS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=3000)
+@settings(max_examples=300)
 @given(WORDS)
 def test_random_words_stem_as_in_nltk(word):
     assert nltk_stem(word) == NLTK.stem(word)

@@ -91,7 +91,6 @@ def test_korean_pairs_equal_the_programs_unicode_variant(shared_data):
 def test_pairs_with_stemming_differ_only_where_an_irregular_form_stands(shared_data):
     pairs = pairs_of(shared_data, "rouge155_clean.json")
     differing = [pair for pair in pairs if differences(pair, "stem", stemmer=True)]
-    print(f"{len(differing)} of {len(pairs)} pairs differ for want of the program's WordNet table")
     assert len(differing) == 13
     for pair in differing:
         texts = [pair["candidate"], *pair["references"]]
@@ -104,15 +103,15 @@ def test_every_pair_with_stemming_equals_the_program_given_the_irregular_forms(s
     assert [line for pair in pairs for line in differences(pair, "stem", stemmer=with_irregular_forms)] == []
 
 
-@pytest.mark.parametrize(("stemming", "stemmer"), [("nostem", False), ("stem", with_irregular_forms)])
-def test_googles_250_pairs_equal_the_program(shared_data, stemming, stemmer):
+def test_googles_250_pairs_equal_the_program(shared_data):
     oracle = json.loads((shared_data / "oracles/rouge/rouge155_google250.json").read_text(encoding="utf-8"))
     predictions = ["\n".join(pair["candidate"]) for pair in oracle["pairs"]]
     references = [["\n".join(pair["reference"])] for pair in oracle["pairs"]]
-    scores = oracle["scores"][stemming]
+    scores = oracle["scores"]["stem"]
     assert len(scores["eval"]) == 7
+    how = {"stemmer": with_irregular_forms, "convention": "rouge-1.5.5"}
     for metric, printed in scores["eval"].items():
-        rows = rouge_rows(predictions, references, variant=NAMES[metric], stemmer=stemmer, convention="rouge-1.5.5")
+        rows = rouge_rows(predictions, references, variant=NAMES[metric], **how)
         assert list(map(list, zip(rows.recall, rows.precision, rows.fmeasure, strict=True))) == printed, metric
         # The program prints bootstrap means, random: the plain means lie well inside its intervals.
         for key, mean in zip("PRF", rows.mean(), strict=True):
@@ -149,7 +148,7 @@ def assert_equal(predictions: list[str], references: list[list[str]], *, stemmer
             assert values == pytest.approx(want, abs=1e-9), (variant, name)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=100)
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3), st.booleans())
 def test_random_texts_score_as_in_rouge_score(prediction, references, stemmer):
     assert_equal([prediction], [references], stemmer=stemmer)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from sacrebleu import BLEU, CHRF, TER
 
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.rouge import rouge
@@ -111,7 +110,6 @@ def test_identical_texts_of_any_script_are_perfect(text: str) -> None:
         chrf(),
         chrf(word_order=2),
         exact(),
-        *(rouge(variant) for variant in ("rouge1", "rouge2", "rougeL", "rougeLsum", "rougeW", "rougeS", "rougeSU4")),
     ):
         assert text_score(metric, [text], [[text]]) == pytest.approx(metric.highest), metric.signature
     assert text_score(ter(), [text], [[text]]) == 0
@@ -290,7 +288,6 @@ def test_texts_are_read_once() -> None:
 # Standard errors and intervals by hand; clusters; the paired test's parts.
 
 
-Z_975 = 1.959963984540054
 T_975_DF_1 = 12.706204736432095
 
 
@@ -305,17 +302,6 @@ def test_the_interval_of_a_mean_over_rows_stays_within_the_metrics_range() -> No
     low, high = nearly.interval
     assert 0 <= low < nearly < high == 1
     assert text_score(rouge("rouge1"), ["x", "x", "a"], [["a b"]] * 3).interval[0] == 0
-
-
-def test_the_noise_of_a_mean_over_rows_is_the_textbook_one() -> None:
-    # 3 of 4 match: s^2 / n = (3/4 * 1/4 * 4/3) / 4 = 1/16.
-    score = text_score(exact(), ["a", "b", "c", "x"], [["a"], ["b"], ["c"], ["d"]])
-    assert score == 0.75
-    assert score.stderr == pytest.approx(0.25)
-    # Wilson's interval of 3 right of 4 with z^2 = 3.8415: (3 + z^2/2 -+ z sqrt(3/4 + z^2/4)) / (4 + z^2).
-    assert score.interval == pytest.approx(_wilson(3, 4, Z_975))
-    assert score.details["clusters"] == 4
-    assert score.details["df"] == pytest.approx(3)
 
 
 def test_clusters_of_rows_are_what_the_noise_is_judged_between() -> None:
@@ -407,78 +393,24 @@ def test_the_paired_test_resamples_clusters() -> None:
     assert set(np.round(result.differences * 3)) == {0, 1, 2, 3}
 
 
-# What holds for any texts: sums of rows, order, constancy.
+# What holds for any texts.
 
 
 METRICS = [bleu(), bleu(tokenize="char", smooth_method="add-k"), chrf(word_order=2), ter(), exact(), rouge("rouge2")]
-IDS = [metric.signature for metric in METRICS]
 
 texts = st.lists(st.sampled_from(["a", "b", "the", "cat.", "1,5", "공을", "好", "Cat", "&amp;", ""]), max_size=8).map(
     " ".join
 )
 rows = st.lists(st.tuples(texts, st.lists(texts, min_size=1, max_size=3)), min_size=1, max_size=6)
-few = settings(max_examples=40, deadline=None)
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=IDS)
-@few
+@pytest.mark.parametrize("metric", METRICS, ids=[metric.signature for metric in METRICS])
 @given(rows=rows)
 def test_statistics_of_a_corpus_are_those_of_its_rows(metric, rows) -> None:
     outputs, references = zip(*rows, strict=True)
     together = metric.statistics(outputs, references, [])
     apart = [metric.statistics([output], [of_row], [])[0] for output, of_row in rows]
     np.testing.assert_array_equal(together, apart)
-
-
-@pytest.mark.parametrize(
-    ("metric", "oracle"), [(bleu(), BLEU()), (chrf(), CHRF()), (ter(), TER())], ids=["bleu", "chrf", "ter"]
-)
-@few
-@given(rows=rows)
-def test_the_value_of_the_sum_is_the_corpus_score(metric, oracle, rows) -> None:
-    outputs, references = zip(*rows, strict=True)
-    streams = [[of_row[i] if i < len(of_row) else None for of_row in references] for i in range(3)]
-    streams[0] = [of_row[0] for of_row in references]
-    theirs = oracle.corpus_score([output.rstrip() for output in outputs], streams).score
-    total = metric.statistics(outputs, references, []).sum(axis=0)
-    assert metric.value(total) == pytest.approx(theirs, rel=1e-12)
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=IDS)
-@few
-@given(rows=rows, shuffle=st.randoms(use_true_random=False))
-def test_the_order_of_rows_does_not_matter(metric, rows, shuffle) -> None:
-    shuffled = list(rows)
-    shuffle.shuffle(shuffled)
-    scores = [text_score(metric, *zip(*order, strict=True)) for order in (rows, shuffled)]
-    assert float(scores[0]) == pytest.approx(float(scores[1]), rel=1e-12)
-    assert scores[0].signature == scores[1].signature
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=IDS)
-@few
-@given(output=texts, references=st.lists(texts, min_size=1, max_size=3), count=st.integers(2, 9))
-def test_rows_that_are_all_alike_have_no_noise(metric, output, references, count) -> None:
-    score = text_score(metric, [output] * count, [references] * count)
-    assert score.stderr == pytest.approx(0, abs=1e-9)
-    low, high = score.interval
-    if metric.right_or_wrong:  # of so few rows, others may well be otherwise: Wilson's interval
-        unseen = 1.959963984540054**2 / (count + 1.959963984540054**2)
-        expected = (1 - unseen, 1) if score == 1 else (0, unseen)
-        assert (low, high) == pytest.approx(expected, abs=1e-9)
-        return
-    assert low == pytest.approx(float(score), abs=1e-9)
-    assert high - low == pytest.approx(0, abs=1e-9)
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=IDS)
-@few
-@given(rows=rows.filter(lambda rows: len(rows) > 1))
-def test_a_system_does_not_differ_from_itself(metric, rows) -> None:
-    statistics = metric.statistics(*zip(*rows, strict=True), [])
-    result = paired_bootstrap(metric, statistics, statistics)
-    assert not result.differences.any()
-    assert result.p_value == 1 / 1001  # none beyond, as the program has it: identical systems do not differ by chance
 
 
 # What importing the package costs, and its public names.
@@ -581,8 +513,3 @@ def test_groups_of_rows_count_alike_in_a_mean_and_have_none_of_bleu() -> None:
     assert text_score(exact(), texts, references) == pytest.approx(3 / 6)
     with pytest.raises(MetricInputError, match="average_by: bleu is no mean over rows"):
         text_score(bleu(), texts, references, groups=groups)
-
-
-def test_the_extraction_of_a_metric_is_named_by_a_text() -> None:
-    with pytest.raises(ConfigError, match="text metric 'f': expected extraction to be the name of one, got 3"):
-        TextMetric("f", "higher", "f|v:1", lambda *_: [], extraction=3)  # type: ignore[arg-type]

@@ -37,7 +37,6 @@ def test_a_bound_is_the_widest_of_three(clusters: int, skew: float, level: float
     assert (bounds.lower_rule, bounds.upper_rule) == (min(lowers, key=lowers.get), max(uppers, key=uppers.get))
 
 
-@settings(max_examples=60)
 @given(
     clusters=st.integers(2, 300),
     skew=st.floats(-2, 2),

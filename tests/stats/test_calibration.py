@@ -73,8 +73,8 @@ ENGINES = {
 def test_a_tolerance_fails_an_unchanged_model_as_often_as_simulated(name: str, runs: int) -> None:
     engine, generator = ENGINES[name], np.random.default_rng(11)
     sign = 1 if isinstance(engine, Documents) else -1
-    values = np.array([engine.value(engine.run(generator)) for _ in range(16_000)])
-    changes = sign * (values[:8000] - values[8000:])
+    values = np.array([engine.value(engine.run(generator)) for _ in range(8_000)])
+    changes = sign * (values[:4000] - values[4000:])
     tolerance = float(np.quantile(changes, 0.95)) + 1e-6
     fails = float((changes > tolerance).mean())
     found = [
@@ -84,9 +84,6 @@ def test_a_tolerance_fails_an_unchanged_model_as_often_as_simulated(name: str, r
     assert np.mean([each.fails for each in found]) == pytest.approx(fails, abs=0.02)
     assert np.mean([each.between_runs for each in found]) == pytest.approx(values.std(), rel=0.15)
     assert sum(each.as_a_whole for each in found) <= 4
-    print(
-        np.mean([(changes > each.holding()).mean() for each in found]), np.mean([each.fails for each in found]), fails
-    )
     assert np.mean([(changes > each.holding()).mean() for each in found]) <= 0.025
 
 

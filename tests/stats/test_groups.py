@@ -87,8 +87,8 @@ def test_groups_without_noise_are_refused(groups: list[int], clusters: list[int]
 
 @pytest.mark.parametrize("losing", ["all", "smallest", "largest"])
 def test_a_model_that_is_worse_by_the_tolerance_seldom_passes(losing: str) -> None:
-    """5% are promised; 100 simulations of 630 rows in uneven groups."""
-    rng, tolerance, gain, runs = np.random.default_rng(7), 0.03, 0.02, 100
+    """5% are promised; 50 simulations of 630 rows in uneven groups."""
+    rng, tolerance, gain, runs = np.random.default_rng(7), 0.03, 0.02, 50
     groups = np.repeat(np.arange(6), UNEVEN)
     of = {"all": slice(None), "smallest": slice(0, 2), "largest": slice(4, 6)}[losing]
     rate = np.zeros(6)

@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.sides import compare_means
@@ -66,7 +66,6 @@ def test_what_is_no_p_value_is_refused(p: float) -> None:
         holm([0.5, p])
 
 
-@settings(max_examples=60)
 @given(st.lists(st.floats(-0.2, 0.4), min_size=1, max_size=8))
 def test_a_correction_only_turns_verdicts_into_inconclusive(changes: list[float]) -> None:
     family = [compared(change) for change in changes]
@@ -91,12 +90,6 @@ def test_a_failure_that_twenty_gates_make_likely_is_no_verdict() -> None:
     assert beyond.decision == "fail"
     assert beyond.p_fail > 0.05 / 20
     assert {one.decision for one in correct_family(family)} == {"inconclusive"}
-
-
-def test_a_clear_failure_stands_among_twenty() -> None:
-    family = [compared(0.5), *[compared(0.1) for _ in range(19)]]
-
-    assert [one.decision for one in correct_family(family)] == ["fail", *["inconclusive"] * 19]
 
 
 def test_clear_passes_do_not_dilute_each_other() -> None:
@@ -135,7 +128,7 @@ def test_the_highest_confidence_of_the_members_is_the_familys() -> None:
 def test_the_family_is_wrong_no_more_often_than_promised(correlated: bool) -> None:
     """Ten gates, each with its true degradation on the tolerance: the hardest case of both kinds."""
     generator = np.random.default_rng(7)
-    trials, gates, clusters = 200, 10, 15
+    trials, gates, clusters = 100, 10, 15
     counts = np.full(clusters, 10)
     wrong, wrong_without = Counter[str](), Counter[str]()
     for _ in range(trials):

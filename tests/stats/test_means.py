@@ -64,18 +64,6 @@ def test_the_degrees_of_freedom_are_bell_and_mccaffreys(counts: list[int]) -> No
     assert noise.df <= len(counts) - 1 + 1e-9
 
 
-def test_three_clusters_by_hand_which_are_symmetric_and_so_have_students_bounds() -> None:
-    noise = clustered_mean(np.array([2.0, 6.0, 4.0]), np.array([1, 2, 1]))
-
-    # m = 12/4 = 3; e = -1, 0, 1; h = 1/4, 1/2, 1/4: se^2 = (4/3 + 0 + 4/3) / 16.
-    assert noise.mean == 3
-    assert noise.stderr == pytest.approx(math.sqrt(1 / 6))
-    assert noise.skewness == pytest.approx(0, abs=1e-12)
-    margin = scipy.stats.t.ppf(0.975, noise.df) * noise.stderr
-    assert noise.bounds(0.975)[:2] == pytest.approx((3 - margin, 3 + margin))
-    assert noise.bounds(0.975)[2:] == ("student", "student")
-
-
 @given(counts=counts_of_clusters, seed=st.integers(0, 100), factor=st.floats(0.1, 10), shift=st.floats(-5, 5))
 def test_noise_scales_with_the_values_and_ignores_the_order_and_empty_clusters(
     counts: list[int], seed: int, factor: float, shift: float
@@ -111,11 +99,11 @@ def test_no_target_at_all_is_an_error(counts: list[int]) -> None:
         clustered_mean(np.zeros(len(counts)), np.array(counts, dtype=np.int64))
 
 
-@pytest.mark.parametrize(("count", "spread"), [(10, 0.0), (10, 1.5), (30, 1.0), (100, 1.5)])
+@pytest.mark.parametrize(("count", "spread"), [(10, 0.0), (10, 1.5)])
 def test_the_interval_covers_the_truth_as_often_as_it_says(count: int, spread: float) -> None:
     """Documents of even and of very uneven length; each has an effect of its own on top of its tokens' noise."""
     generator = np.random.default_rng(5)
-    trials = 1500
+    trials = 1000
     covered = 0
     for _ in range(trials):
         n = np.maximum(1, 200 * generator.lognormal(0, spread, count)).astype(int)
@@ -252,7 +240,6 @@ def test_a_text_without_rows_is_cut_into_64_blocks_of_even_targets(rows: list[in
     assert sums.tolist() == [sum(range(begin, begin + 20)) for begin in range(0, 1280, 20)]
 
 
-@settings(max_examples=200)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=400))
 def test_blocks_are_whole_windows_in_order_as_even_as_windows_allow(targets: list[int]) -> None:
     blocks = window_blocks(np.array(targets))
@@ -268,11 +255,6 @@ def test_blocks_are_whole_windows_in_order_as_even_as_windows_allow(targets: lis
         assert held.min() >= sum(targets) / BLOCKS - max(targets)
 
 
-@pytest.mark.parametrize("windows", range(1, 65))
-def test_up_to_64_even_windows_are_a_block_each(windows: int) -> None:
-    assert window_blocks(np.full(windows, 7)).tolist() == list(range(windows))
-
-
 def of_windows(targets: TargetLayout, means: Floats) -> tuple[Floats, Ints]:
     """Return sums and counts by cluster of each window's mean."""
     found = targets.sample(np.repeat(means, targets.window_targets), Scale("lower"), by_window=True)
@@ -285,13 +267,6 @@ def test_averaged_windows_belong_to_the_row_that_their_first_target_belongs_to()
 
     assert sums.tolist() == [3, 4, 8]
     assert counts.tolist() == [2, 1, 1]
-
-
-def test_averaged_windows_of_a_text_without_rows_are_cut_into_64_blocks() -> None:
-    sums, counts = of_windows(layout([9] * 128, None), np.arange(128.0))
-
-    assert counts.tolist() == [2] * 64
-    assert sums.tolist() == [4 * block + 1 for block in range(64)]
 
 
 def test_averaged_windows_that_all_begin_in_one_row_are_blocks() -> None:
@@ -435,11 +410,6 @@ def test_the_chance_is_scipys(t: float, df: float) -> None:
 @given(p=st.floats(1e-12, 1 - 1e-12), df=degrees)
 def test_the_quantile_is_scipys(p: float, df: float) -> None:
     assert t_quantile(p, df) == pytest.approx(float(scipy.stats.t.ppf(p, df)), rel=1e-9, abs=1e-9)
-
-
-@given(p=st.floats(1e-50, 0.5), df=degrees)
-def test_the_chance_of_at_most_a_quantile_is_its_own(p: float, df: float) -> None:
-    assert t_cdf(t_quantile(p, df), df) == pytest.approx(p, rel=1e-10)
 
 
 @given(t=st.floats(-1e100, 1e100))

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.sides import compare_means, compare_outcomes
@@ -105,11 +105,11 @@ def ratio(sums: np.ndarray) -> float:
     return float(sums[0] / sums[1])
 
 
-@pytest.mark.parametrize("rows", [2, 4, 15])
+@pytest.mark.parametrize("rows", [2, 4])
 def test_few_rows_keep_their_level(rows: int) -> None:
     """At a change equal to the tolerance, of rows that are drawn from a normal: PASS and FAIL at most 5% each."""
     metric = texts.TextMetric("share", "higher", "share", lambda *_: [], value=ratio)
-    random, runs, decisions = np.random.default_rng(rows), 400, []
+    random, runs, decisions = np.random.default_rng(rows), 200, []
     weights = np.ones(rows)
     reference = Sample(np.stack([50 * weights, weights], axis=1), np.ones(rows, dtype=np.int64), metric=metric)
     for _ in range(runs):
@@ -125,38 +125,10 @@ def test_few_rows_keep_their_level(rows: int) -> None:
     assert decisions.count("fail") / runs <= most
 
 
-@pytest.mark.parametrize("confidence", [0.95, 0.999, 0.9999, 0.999999])
-def test_a_higher_confidence_has_wider_bounds_however_few_resamples_there_are(confidence: float) -> None:
-    candidate, reference = bleu_sample(12, 0.25), bleu_sample(12, 0.2)
-    less = compare(candidate, reference, tolerance=PERCENT, confidence=1 - 2 * (1 - confidence))
-    more = compare(candidate, reference, tolerance=PERCENT, confidence=confidence)
-    assert less.lower is not None
-    assert more.lower is not None
-    assert more.lower < less.lower
-    assert more.upper is not None
-    edge = compare(candidate, reference, tolerance=Tolerance(more.upper, relative=True), confidence=confidence)
-    assert edge.decision == "pass"
-    assert edge.p_pass == pytest.approx(1 - confidence, rel=1e-6) or edge.p_pass < 1 - confidence
-
-
 def test_a_family_of_hundreds_can_still_pass() -> None:
     good, bad = bleu_sample(60, 0.1), bleu_sample(60, 0.4)
     family = [compare(good, bad, tolerance=PERCENT)] * 500
     assert {each.decision for each in correct_family(family)} == {"pass"}
-
-
-@pytest.mark.parametrize("rows", [3, 20])
-def test_the_correction_for_a_family_of_one_never_decides_what_was_open(rows: int) -> None:
-    candidate, reference = bleu_sample(rows, 0.3), bleu_sample(rows, 0.25)
-    bounds = compare(candidate, reference, tolerance=Tolerance(0.0, relative=False))
-    assert bounds.upper is not None
-    decisions = set()
-    for tolerance in np.linspace(0, bounds.upper + 0.1, 25):
-        found = compare(candidate, reference, tolerance=Tolerance(float(tolerance), relative=False))
-        (corrected,) = correct_family([found])
-        assert corrected.decision in (found.decision, "inconclusive")
-        decisions.add(found.decision)
-    assert {"pass", "inconclusive"} <= decisions
 
 
 def test_an_inconclusive_comparison_says_how_many_rows_it_would_take() -> None:
@@ -196,14 +168,10 @@ def test_samples_of_something_else_are_refused_with_what_differs(part: str, says
     assert ("bits per byte" in str(caught.value)) == (part == "targets")
 
 
-def test_of_other_data_nothing_is_said_of_its_tokens() -> None:
-    assert differences({"data": "d", "targets": "t"}, {"data": "e", "targets": "u"}) == [
-        "the data differs: other rows, prompts, references or clusters"
-    ]
-
-
-def test_a_part_that_only_one_side_has_is_a_difference() -> None:
-    assert differences({"data": "d"}, {}) == ["the data differs: other rows, prompts, references or clusters"]
+def test_of_other_data_nothing_is_said_of_its_tokens_and_a_part_of_one_side_alone_differs() -> None:
+    (said,) = differences({"data": "d", "targets": "t"}, {"data": "e", "targets": "u"})
+    assert said.startswith("the data differs")
+    assert differences({"data": "d"}, {}) == [said]
     assert differences({}, {}) == []
 
 
@@ -372,27 +340,20 @@ def test_the_noise_of_each_kind_of_change_is_that_of_the_jackknife(scale: Scale,
 
 
 @pytest.mark.parametrize(
-    ("change", "noise", "decision", "build_fails"),
+    ("change", "noise", "decision"),
     [
-        (0.0, 0.01, "pass", False),
-        (-0.05, 0.01, "pass", False),
-        (0.03, 0.01, "fail", True),
-        (0.008, 0.02, "inconclusive", False),
-        (0.012, 0.02, "inconclusive", True),
-        (0.0, 0.2, "inconclusive", False),
+        (0.0, 0.01, "pass"),
+        (-0.05, 0.01, "pass"),
+        (0.03, 0.01, "fail"),
+        (0.008, 0.02, "inconclusive"),
+        (0.012, 0.02, "inconclusive"),
+        (0.0, 0.2, "inconclusive"),
     ],
 )
-def test_bounds_within_beyond_and_around_the_tolerance(
-    change: float, noise: float, decision: str, build_fails: bool
-) -> None:
-    found = perplexity(change, noise)
-
-    assert found.decision == decision
-    assert found.fails_build() is build_fails
-    assert found.fails_build(strict=True) is (decision != "pass")
+def test_bounds_within_beyond_and_around_the_tolerance(change: float, noise: float, decision: str) -> None:
+    assert perplexity(change, noise).decision == decision
 
 
-@settings(max_examples=200)
 @given(
     change=st.floats(-0.3, 0.3),
     noise=st.floats(0, 0.5),
@@ -421,7 +382,6 @@ def test_the_verdict_is_what_its_bounds_and_its_p_values_say(
     assert (found.needed is None) or found.decision == "inconclusive"
 
 
-@settings(max_examples=50)
 @given(st.floats(-0.2, 0.2), st.floats(0.001, 0.3), st.booleans())
 def test_direction_belongs_to_the_metric(change: float, noise: float, relative: bool) -> None:
     """What makes a loss worse makes an accuracy better: the bounds change places."""
@@ -435,14 +395,6 @@ def test_direction_belongs_to_the_metric(change: float, noise: float, relative: 
     assert not (loss.decision == accuracy.decision == "pass" and abs(change) > 0.1)
 
 
-def test_a_one_percent_tolerance_passes_neither_a_worse_perplexity_nor_a_worse_accuracy() -> None:
-    worse_perplexity = perplexity(0.1, 0.001)
-    worse_accuracy = compare_means(*pairs(-0.3, 0.001), scale=ACCURACY, tolerance=ONE_PERCENT)
-    better_accuracy = compare_means(*pairs(0.3, 0.001), scale=ACCURACY, tolerance=ONE_PERCENT)
-
-    assert (worse_perplexity.decision, worse_accuracy.decision, better_accuracy.decision) == ("fail", "fail", "pass")
-
-
 def test_an_upper_bound_on_the_tolerance_itself_passes_and_a_lower_one_does_not_fail() -> None:
     bound = perplexity(0.002, 0.01)
     sums = pairs(0.002, 0.01)
@@ -451,22 +403,6 @@ def test_an_upper_bound_on_the_tolerance_itself_passes_and_a_lower_one_does_not_
     below_it = compare_means(*sums, scale=PERPLEXITY, tolerance=Tolerance(bound.upper * (1 - 1e-12), relative=True))
 
     assert (at_the_upper.decision, below_it.decision) == ("pass", "inconclusive")
-
-
-@pytest.mark.parametrize("tolerance", [Tolerance(0.0, relative=True), Tolerance(0.0, relative=False), ONE_PERCENT])
-@pytest.mark.parametrize("scale", [PERPLEXITY, ACCURACY, LOSS])
-@pytest.mark.parametrize("clusters", [2, 40])
-def test_equal_sums_of_tokens_pass_with_a_change_of_exactly_0(
-    tolerance: Tolerance, scale: Scale, clusters: int
-) -> None:
-    _, reference, counts = pairs(0, 0.1, clusters=clusters)
-
-    found = compare_means(reference.copy(), reference, counts, scale=scale, tolerance=tolerance)
-
-    assert found.decision == "pass"
-    assert repr((found.change, found.degradation)) == "(0.0, 0.0)"
-    assert not found.fails_build(strict=True)
-    assert (found.lower, found.upper) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(("change", "build_fails"), [(0.005, False), (0.5, True), (-0.5, False)])
@@ -520,7 +456,7 @@ def test_an_inconclusive_build_fails_by_its_point_estimate() -> None:
 
 def test_an_unchanged_model_passes_four_times_in_five_where_the_tolerance_is_the_detectable_change() -> None:
     generator = np.random.default_rng(1)
-    clusters, noise, trials = 50, 0.02, 1000
+    clusters, noise, trials = 50, 0.02, 400
     counts = np.full(clusters, 100)
     t = scipy.stats.t(clusters - 1)
     se = noise / math.sqrt(clusters)
@@ -680,7 +616,6 @@ shares = st.integers(2, 300).flatmap(
 )
 
 
-@settings(max_examples=200)
 @given(counts=shares, tolerance=st.floats(0, 0.5), relative=st.booleans(), size=st.integers(1, 5))
 def test_the_verdict_on_rows_is_what_its_bounds_and_its_p_values_say(
     counts: tuple[int, int, int, int], tolerance: float, relative: bool, size: int
@@ -771,15 +706,6 @@ def test_two_models_with_the_same_score_in_every_row_are_judged_as_rows_without_
     assert found.upper == pytest.approx(Z**2 / (rows + Z**2))
     assert found.lower == pytest.approx(-found.upper)
     assert found.needed == (None if decision == "pass" else 52)
-
-
-def test_the_range_of_the_metric_is_what_an_unseen_change_may_cost() -> None:
-    values = np.random.default_rng(0).uniform(20, 30, 60).tolist()
-    found = compare(
-        rouge_like(values, highest=100), rouge_like(values, highest=100), tolerance=Tolerance(0.2, relative=True)
-    )
-
-    assert found.upper == pytest.approx(100 * Z**2 / (60 + Z**2) / np.mean(values))
 
 
 def test_tokens_and_scores_without_an_end_have_no_such_bound() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_lmgate.stats.proportions import Changes, Outcomes, rows_without_change, tango_bounds, tango_z, wilson_bounds
@@ -17,7 +17,6 @@ def outcomes(right: int, n: int, clusters: list[int] | None = None) -> Outcomes:
     return Outcomes(np.arange(n) < right, made)
 
 
-@settings(max_examples=300)
 @given(
     counts=st.integers(2, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
     level=st.sampled_from([0.6, 0.9, 0.95, 0.975, 0.999]),
@@ -95,7 +94,6 @@ counts = st.integers(1, 400).flatmap(
 )
 
 
-@settings(max_examples=300)
 @given(counts=counts, loss=st.floats(0.001, 0.9))
 def test_the_score_is_that_of_restricted_maximum_likelihood(counts: tuple[int, int, int], loss: float) -> None:
     n, lost, gained = counts
@@ -126,7 +124,6 @@ def test_published_intervals_are_reproduced(
     assert bounds == pytest.approx(interval, abs=10.0 ** -len(str(abs(interval[0])).partition(".")[2]))
 
 
-@settings(max_examples=100)
 @given(counts=counts, level=st.sampled_from([0.6, 0.9, 0.95, 0.999]))
 def test_a_bound_is_the_loss_at_which_the_score_is_the_quantile(counts: tuple[int, int, int], level: float) -> None:
     n, lost, gained = counts

@@ -56,43 +56,30 @@ def of(text: str) -> list[int]:
     return list(map(ord, text))
 
 
-def test_a_choice_is_what_follows_the_questions_own_tokens() -> None:
-    assert planned("q?", "x", "yz") == [(of("q?"), of(" x")), (of("q?"), of(" yz"))]
-
-
-def test_question_and_choice_are_encoded_together_but_split_where_the_question_alone_ends() -> None:
-    # "ab" is one token: behind the one token of the question alone nothing is left but "c".
-    assert planned("a", "bc", delimiter="") == [(of("a"), of("c"))]
-
-
-def test_the_delimiter_belongs_to_the_choice() -> None:
-    assert planned("q", "x", delimiter="\n--") == [(of("q"), of("\n--x"))]
-
-
-@pytest.mark.parametrize("space", [" ", "  ", "\n", " \t\n"])
-def test_white_space_at_the_end_of_a_question_belongs_to_the_choice(space: str) -> None:
-    assert planned(f"q?{space}", "x") == [(of("q?"), of(f"{space} x"))]
-
-
-def test_the_special_tokens_before_a_text_are_read() -> None:
-    assert planned("q", "x", tokenizer=words((BOS, 7))) == [([BOS, 7, *of("q")], of(" x"))]
-
-
-@pytest.mark.parametrize("prefix", [(), (BOS,)])
-def test_an_end_behind_every_text_is_neither_read_nor_scored(prefix: tuple[int, ...]) -> None:
-    tokenizer = words(prefix, (EOS,))
-    assert planned("q", "xy", tokenizer=tokenizer) == [([*prefix, *of("q")], of(" xy"))]
-
-
-def test_a_question_that_begins_with_bos_has_it_once() -> None:
-    assert planned("<s>q", "x", tokenizer=words((BOS,))) == [([BOS, *of("q")], of(" x"))]
-    assert planned("<s>q", "x") == [([BOS, *of("q")], of(" x"))]
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n"])
-@pytest.mark.parametrize("prefix", [(), (BOS,)])
-def test_an_empty_question_is_the_bos_token(text: str, prefix: tuple[int, ...]) -> None:
-    assert planned(text, "x", tokenizer=words(prefix)) == [([BOS], of(f"{text} x"))]
+@pytest.mark.parametrize(
+    ("question", "choice", "how", "read", "scored"),
+    [
+        ("q?", "yz", {}, of("q?"), of(" yz")),
+        # "ab" is one token: behind the one token of the question alone nothing is left but "c".
+        ("a", "bc", {"delimiter": ""}, of("a"), of("c")),
+        ("q", "x", {"delimiter": "\n--"}, of("q"), of("\n--x")),
+        *[(f"q?{space}", "x", {}, of("q?"), of(f"{space} x")) for space in (" ", "  ", "\n", " \t\n")],
+        # Special tokens before a text are read, and an end behind every text is neither read nor scored.
+        ("q", "x", {"tokenizer": words((BOS, 7))}, [BOS, 7, *of("q")], of(" x")),
+        ("q", "xy", {"tokenizer": words((), (EOS,))}, of("q"), of(" xy")),
+        ("q", "xy", {"tokenizer": words((BOS,), (EOS,))}, [BOS, *of("q")], of(" xy")),
+        # A question that begins with BOS has it once, an empty one is BOS, unless the choice begins with it.
+        ("<s>q", "x", {"tokenizer": words((BOS,))}, [BOS, *of("q")], of(" x")),
+        ("<s>q", "x", {}, [BOS, *of("q")], of(" x")),
+        *[(text, "x", {}, [BOS], of(f"{text} x")) for text in ("", " ", "\n")],
+        *[(text, "x", {"tokenizer": words((BOS,))}, [BOS], of(f"{text} x")) for text in ("", " ", "\n")],
+        ("", "<s>x", {"delimiter": ""}, [BOS], of("x")),
+    ],
+)
+def test_a_choice_is_what_follows_the_questions_own_tokens(
+    question: str, choice: str, how: dict[str, Any], read: list[int], scored: list[int]
+) -> None:
+    assert planned(question, choice, **how) == [(read, scored)]
 
 
 def test_without_a_bos_token_an_empty_question_is_the_eos_token() -> None:
@@ -101,10 +88,6 @@ def test_without_a_bos_token_an_empty_question_is_the_eos_token() -> None:
         ModelError, match="a question is empty, and the tokenizer of 'm' has no BOS or EOS to begin with"
     ):
         planned("", "x", tokenizer=words(bos=None, eos=None))
-
-
-def test_a_choice_that_begins_with_bos_needs_no_other_before_it() -> None:
-    assert planned("", "<s>x", delimiter="") == [([BOS], of("x"))]
 
 
 @pytest.mark.parametrize(("length", "read"), [(99, "abcdefgh"), (10, "abcdefgh"), (9, "bcdefgh"), (3, "h"), (2, "")])

@@ -42,18 +42,19 @@ def ids_of(text: str) -> list[int]:
     return [7, *map(ord, text)]
 
 
-@pytest.mark.parametrize("protocol", ["sliding", "disjoint", "llama.cpp"])
-def test_rows_are_joined_and_tokenized_in_one_call_without_special_tokens(protocol: str) -> None:
-    streams = tokenize(Corpus("t", ROWS, join="|"), windowing(protocol), characters(adds_bos=True), model="m")
+@pytest.mark.parametrize(
+    ("protocol", "text"),
+    [
+        *dict.fromkeys(["sliding", "disjoint", "llama.cpp"], "ab\nc||  |défg hi").items(),
+        ("gptq", "ab\nc\n\n\n\n  \n\ndéfg hi"),  # two newlines, whatever the dataset says
+    ],
+)
+def test_rows_are_joined_and_tokenized_in_one_call_without_special_tokens(protocol: str, text: str) -> None:
+    tokenizer = characters(adds_bos=protocol != "gptq")
+    streams = tokenize(Corpus("t", ROWS, join="|"), windowing(protocol), tokenizer, model="m")
 
-    assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc||  |défg hi")]
-    assert streams.lengths == [17]
-
-
-def test_gptq_joins_by_two_newlines_whatever_the_dataset_says() -> None:
-    streams = tokenize(Corpus("t", ROWS, join="|"), windowing("gptq"), characters(), model="m")
-
-    assert [ids.tolist() for ids in streams.ids] == [ids_of("ab\nc\n\n\n\n  \n\ndéfg hi")]
+    assert [ids.tolist() for ids in streams.ids] == [ids_of(text)]
+    assert streams.lengths == [len(text) + 1]
 
 
 @pytest.mark.parametrize(
@@ -85,12 +86,6 @@ def test_bos_chunks_tokenizes_row_by_row_each_with_a_newline() -> None:
         ids_of("ab\nc\n") + ids_of("\n") + ids_of("  \n") + ids_of("défg hi\n")
     ]
     assert streams.prefix == BOS
-
-
-def test_bos_chunks_takes_the_lines_of_a_running_text_for_rows() -> None:
-    streams = tokenize(RUNNING, windowing("bos-chunks"), characters(), model="m")
-
-    assert streams.ids[0].tolist() == ids_of("one\n") + ids_of("two\n") + ids_of("\n") + ids_of("four\n")
 
 
 @pytest.mark.parametrize("text", ["one\ntwo", "one\ntwo\n", "one\n\n", "\n\none"])

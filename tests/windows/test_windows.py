@@ -1,6 +1,8 @@
 """Windows of every protocol: properties that hold for any length, and naive loops written from docs/protocols.md."""
 
+import functools
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -92,23 +94,20 @@ def test_sliding_equals_the_published_loop(total: int, window: tuple[int, int]) 
     assert as_naive(plan) == naive_sliding(total, *window)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "naive"),
+    [
+        ("disjoint", lambda total, length: naive_sliding(total, length, length)),
+        ("bos-chunks", functools.partial(naive_chunks, bos=True)),
+        ("gptq", functools.partial(naive_chunks, bos=False)),
+        ("lm-eval", naive_lm_eval),
+    ],
+)
 @given(total=lengths, length=st.integers(2, 20))
-def test_disjoint_is_sliding_with_a_stride_as_long_as_the_window(total: int, length: int) -> None:
-    assert as_naive(plan_windows(Windowing("disjoint", length, length), [total])) == naive_sliding(
-        total, length, length
-    )
-
-
-@given(total=lengths, length=st.integers(2, 20))
-def test_bos_chunks_scores_every_token_of_every_full_chunk_after_a_bos(total: int, length: int) -> None:
-    plan = plan_windows(Windowing("bos-chunks", length, length), [total])
-
-    assert as_naive(plan) == naive_chunks(total, length, bos=True)
-
-
-@given(total=lengths, length=st.integers(2, 20))
-def test_gptq_scores_all_but_the_first_token_of_every_full_chunk(total: int, length: int) -> None:
-    assert as_naive(plan_windows(Windowing("gptq", length, length), [total])) == naive_chunks(total, length, bos=False)
+def test_windows_without_a_stride_equal_the_naive_loop(
+    protocol: str, naive: Callable[[int, int], Naive], total: int, length: int
+) -> None:
+    assert as_naive(plan_windows(Windowing(protocol, length, length), [total])) == naive(total, length)
 
 
 @given(total=lengths, length=st.integers(2, 20), adds_bos=st.booleans())
@@ -117,11 +116,6 @@ def test_llama_cpp_scores_the_later_half_of_every_full_chunk(total: int, length:
 
     assert as_naive(plan) == naive_llama_cpp(total, length, adds_bos=adds_bos)
     assert set(plan.targets) <= {length - 1 - length // 2}
-
-
-@given(total=lengths, length=st.integers(2, 20))
-def test_lm_eval_equals_the_harnesses_rolling_windows(total: int, length: int) -> None:
-    assert as_naive(plan_windows(Windowing("lm-eval", length, length), [total])) == naive_lm_eval(total, length)
 
 
 @given(totals=st.lists(lengths, max_size=6), window=windows)
@@ -133,7 +127,7 @@ def test_documents_are_planned_as_if_each_were_alone(totals: list[int], window: 
     assert plan.document.tolist() == [index for index, windows in enumerate(alone) for _ in windows]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     protocol=st.sampled_from(sorted(PROTOCOLS)),
     totals=st.lists(lengths, max_size=5),
@@ -178,13 +172,3 @@ def test_a_text_too_short_has_no_windows(protocol: str, totals: list[int]) -> No
     plan = plan_windows(Windowing(protocol, 8, 8), totals)
 
     assert len(plan) == (1 if (protocol, totals) == ("lm-eval", [1]) else 0)
-
-
-def test_the_windows_of_a_small_text_by_hand() -> None:
-    plan = plan_windows(Windowing("sliding", 4, 2), [9])
-
-    assert plan.begin.tolist() == [0, 2, 4, 6]
-    assert plan.end.tolist() == [4, 6, 8, 9]
-    assert plan.first.tolist() == [1, 4, 6, 8]
-    assert plan.targets.tolist() == [3, 2, 2, 1]
-    assert plan.reads.tolist() == [3, 3, 3, 2]
