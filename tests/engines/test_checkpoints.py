@@ -150,12 +150,8 @@ def test_a_model_whose_config_does_not_say_its_kind_is_refused_as_that(config: d
     architecture = Architecture("m", config)
     model = Model("m", Runner, kind=architecture.kind, architecture=architecture.architecture)
     require(model, "ppl", "score", "causal")
-    with pytest.raises(ModelError) as raised:
+    with pytest.raises(ModelError, match=r"undefined for 'm', assumed to be causal because .* no architectures"):
         require(model, "pppl", "score", "masked")
-    assert str(raised.value) == (
-        "pppl is undefined for 'm', assumed to be causal because its config has no architectures: expected a masked "
-        'model; if it is, add its class to config.json, as in "architectures": ["BertForMaskedLM"]'
-    )
 
 
 @pytest.mark.parametrize("beside", [None, "{", "[]", '{"auto_map": null}'])
@@ -218,18 +214,17 @@ def test_a_checkpoint_that_runs_code_of_its_own_is_not_kept(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("load", "says"),
     [
-        ({"siz": 1}, "models.m.load: e has no option 'siz' (did you mean 'size'?); it has size, kind"),
-        ({"size": 0}, "models.m.load.size: expected a whole number from 1, got 0"),
-        ({"size": True}, "models.m.load.size: expected a whole number from 1, got True"),
-        ({"kind": "tow"}, "models.m.load.kind: expected one of one, two; got 'tow' (did you mean 'two'?)"),
+        ({"siz": 1}, r"m\.load: e has no option 'siz' .*'size'"),
+        ({"size": 0}, r"m\.load\.size: expected a whole number from 1, got 0"),
+        ({"size": True}, r"m\.load\.size: expected a whole number from 1, got True"),
+        ({"kind": "tow"}, r"m\.load\.kind: expected one of one, two; got 'tow'"),
     ],
 )
 def test_an_option_that_an_engine_does_not_have_or_that_does_not_fit_is_named(load: dict[str, Any], says: str) -> None:
     known = {"size": Option(int, 1), "kind": Option(str, None, ("one", "two"))}
     assert entry(load={"size": 2, "kind": "two"}).load_options("e", known) == {"size": 2, "kind": "two"}
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=says):
         entry(load=load).load_options("e", known)
-    assert str(raised.value) == says
 
 
 def test_workers_share_the_processors_unless_the_environment_says_how_many_threads(

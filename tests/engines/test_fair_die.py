@@ -1,4 +1,4 @@
-"""An engine of a third party, registered by the hook: it gets metrics, the cache, resuming, progress and reports."""
+"""An engine of a third party, registered by the hook: it gets metrics, the cache, progress and reports."""
 
 import json
 import math
@@ -15,7 +15,7 @@ import pytest
 from pytest_lmgate.engines import base
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.settings.entries import ModelSpec
-from tests.end_to_end.projects import environment
+from tests.end_to_end.projects import Outcome, Project, environment
 from tests.engines.projects import watched
 from tests.warm import warm_python
 
@@ -35,24 +35,54 @@ WATCHED = watched(
 )
 
 
-class _Project:
-    """A project whose models are dice, run in processes of their own."""
+class _Project(Project):
+    """A project whose models are dice."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name, sides in (("six.die", 6), ("eight.json", 8), ("other.die", 6)):
-            (folder / name).write_text(json.dumps({"sides": sides}))
-        (folder / "pytest.ini").write_text("[pytest]\n")  # a setup.py above would name another rootdir
-        (folder / "text.txt").write_text("".join(random.Random(0).choices("abcd ", k=640)))
-        rows = [
-            {"article": f"number {row} of all", "summary": f"number {row} of all", "begin": f"number {row}"}
-            for row in range(40)
-        ]
-        self._rows("news", rows)
-        self._rows("quiz", [{"q": f"ask {row}", "options": ["long one", "no"], "label": 1} for row in range(40)])
-        self.write(
-            "lmgate.yaml",
-            """
+    def add(self, **entries: str) -> None:
+        """Add models by their entries."""
+        file = self.folder / "lmgate.yaml"
+        lines = "".join(f"  {name}: {entry}\n" for name, entry in entries.items())
+        file.write_text(file.read_text().replace("models:\n", f"models:\n{lines}"))
+
+    def judge(self, *gates: str, plugin: str = "fair_die") -> Outcome:
+        """Run gates; PYTHONPATH is not read while Python starts, and so needs no new interpreter."""
+        file = self.folder / "lmgate.yaml"
+        before = file.read_text().partition("gates:")[0]
+        file.write_text(before + "gates:\n" + "".join(f"  - {gate}\n" for gate in gates))
+        paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        slow = ("hypothesispytest", "anyio", "pytest-testmon")  # to import
+        options = [f"-pno:{name}" for name in slow] + ["-p", plugin, "--lmgate-report", "json:report.json"]
+        done = subprocess.run(
+            [warm_python(environment(), "pytest"), "-m", "pytest", *options],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment() | {"PYTHONPATH": paths},
+            timeout=120,
+        )
+        return Outcome(done.returncode, " ".join(done.stdout.split()), " ".join(done.stderr.split()))
+
+    @property
+    def judged(self) -> dict[str, dict[str, Any]]:
+        """The gates of the JSON report by metric."""
+        return {gate["metric"]: gate for gate in self.report()["gates"]}
+
+
+@pytest.fixture
+def dice(tmp_path: Path) -> _Project:
+    for name, sides in (("six.die", 6), ("eight.json", 8), ("other.die", 6)):
+        (tmp_path / name).write_text(json.dumps({"sides": sides}))
+    (tmp_path / "text.txt").write_text("".join(random.Random(0).choices("abcd ", k=640)))
+    all_of = [(f"number {row}", f"number {row} of all") for row in range(40)]
+    news = [{"article": whole, "summary": whole, "begin": begin} for begin, whole in all_of]
+    quiz = [{"q": f"ask {row}", "options": ["long one", "no"], "label": 1} for row in range(40)]
+    for name, rows in (("news", news), ("quiz", quiz)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    project = _Project(tmp_path)
+    project.write(
+        pytest_ini="[pytest]\n",  # a setup.py above would name another rootdir
+        lmgate_yaml="""
             models:
               six: {path: six.die, batch_size: 4}
               eight: {backend: fair-die, path: eight.json}
@@ -62,87 +92,33 @@ class _Project:
               news: {path: news.jsonl, source: article, references: [summary]}
               numbers: {path: news.jsonl, source: article, references: [begin]}
               quiz: {path: quiz.jsonl, question: q, choices: options, answer: label}
-            """,
-        )
-
-    def _rows(self, name: str, rows: list[dict[str, Any]]) -> None:
-        (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def write(self, name: str, text: str) -> None:
-        lines = text.strip("\n").splitlines()
-        indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
-        (self.folder / name).write_text("\n".join(line[indent:] for line in lines) + "\n")
-
-    def add(self, **entries: str) -> None:
-        """Add models by their entries."""
-        file = self.folder / "lmgate.yaml"
-        lines = "".join(f"  {name}: {entry}\n" for name, entry in entries.items())
-        file.write_text(file.read_text().replace("models:\n", f"models:\n{lines}"))
-
-    def gates(self, *gates: str) -> None:
-        file = self.folder / "lmgate.yaml"
-        before = file.read_text().partition("gates:")[0]
-        file.write_text(before + "gates:\n" + "".join(f"  - {gate}\n" for gate in gates))
-
-    def run(self, *arguments: str, plugin: str = "fair_die", **env: str) -> subprocess.CompletedProcess[str]:
-        slow = ("hypothesispytest", "anyio", "pytest-testmon")  # to import
-        options = [part for name in slow for part in ("-p", f"no:{name}")]
-        options += ["-p", plugin, "--lmgate-report", "json:report.json", *arguments]
-        paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-        return subprocess.run(
-            [warm_python(environment(), "pytest"), "-m", "pytest", *options],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment() | {"PYTHONPATH": paths, **env},
-            timeout=120,
-        )
-
-    @property
-    def report(self) -> dict[str, dict[str, Any]]:
-        """The gates of the JSON report by metric."""
-        found = json.loads((self.folder / "report.json").read_text())["gates"]
-        return {gate["metric"]: gate for gate in found}
-
-    @property
-    def scored(self) -> list[int]:
-        """Requests of each batch that was scored."""
-        file = self.folder / "scored.txt"
-        return [int(line) for line in file.read_text().split()] if file.exists() else []
-
-
-@pytest.fixture
-def dice(tmp_path: Path) -> _Project:
-    return _Project(tmp_path)
+        """,
+    )
+    return project
 
 
 def test_it_gets_every_metric_that_it_offers_and_the_cache(dice: _Project) -> None:
-    dice.write("conftest.py", WATCHED)
-    dice.gates(
+    dice.write(conftest=WATCHED)
+    gates = (
         "ppl_max: {model: six, dataset: text, limit: 6.01}",
         "bpb_max: {model: six, dataset: text, limit: 2.6}",
         "accuracy_min: {model: six, dataset: quiz, limit: 0.9}",
         "bleu_min: {model: six, dataset: news, limit: 99, max_new_tokens: 32}",
     )
-    first = dice.run()
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert dice.report["ppl"]["value"] == pytest.approx(6, rel=1e-6)
-    assert dice.report["bpb"]["value"] == pytest.approx(math.log2(6) * 639 / 640, rel=1e-6)
-    assert dice.report["accuracy"]["value"] == 1.0  # the shorter choice is likelier under a die
-    assert dice.report["bleu"]["value"] == pytest.approx(100)
-    assert "six on text: " in first.stdout + first.stderr
-    count = len(dice.scored)
+    dice.judge(*gates).expect(0).says("six on text: ")
+    assert dice.judged["ppl"]["value"] == pytest.approx(6, rel=1e-6)
+    assert dice.judged["bpb"]["value"] == pytest.approx(math.log2(6) * 639 / 640, rel=1e-6)
+    assert dice.judged["accuracy"]["value"] == 1.0  # the shorter choice is likelier under a die
+    assert dice.judged["bleu"]["value"] == pytest.approx(100)
+    scored = (dice.folder / "scored.txt").read_text()
 
-    again = dice.run()
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert {gate["cached"] for gate in dice.report.values()} == {True}
-    assert len(dice.scored) == count
+    dice.judge(*gates).expect(0)
+    assert {gate["cached"] for gate in dice.judged.values()} == {True}
+    assert (dice.folder / "scored.txt").read_text() == scored
 
     (dice.folder / "six.die").write_text('{"sides": 7}')
-    changed = dice.run()
-    assert changed.returncode == 1
-    assert dice.report["ppl"]["value"] == pytest.approx(7, rel=1e-6)
+    dice.judge(*gates).expect(1)
+    assert dice.judged["ppl"]["value"] == pytest.approx(7, rel=1e-6)
 
 
 TWIN = """
@@ -161,50 +137,32 @@ TWIN = """
 
 
 def test_a_worse_model_fails_no_regression_and_an_equal_one_passes(dice: _Project) -> None:
-    gate = "no_regression: {metric: ppl, model: MODEL, dataset: text, tolerance: 1%, against: six}"
-    dice.gates(gate.replace("MODEL", "eight"))
-    worse = dice.run()
-    assert worse.returncode == 1
-    assert "FAIL" in worse.stdout
+    def against_six(model: str) -> Outcome:
+        return dice.judge(f"no_regression: {{metric: ppl, model: {model}, dataset: text, tolerance: 1%, against: six}}")
 
-    dice.gates(gate.replace("MODEL", "other"))
-    equal = dice.run()
-    assert equal.returncode == 0
-    assert "'other' and 'six' are the same model: this gate can never fail" in equal.stdout
-
+    against_six("eight").expect(1).says("FAIL")
+    against_six("other").expect(0).says("'other' and 'six' are the same model: this gate can never fail")
     # Another engine on the same file computes something else.
-    dice.write("conftest.py", TWIN)
+    dice.write(conftest=TWIN)
     dice.add(twin="{backend: twin, path: six.die}")
-    dice.gates(gate.replace("MODEL", "twin"))
-    twin = dice.run()
-    assert twin.returncode == 1
-    assert "can never fail" not in twin.stdout
-
-
-def test_what_it_does_not_offer_is_one_clear_error(dice: _Project) -> None:
-    dice.gates("kl_max: {model: eight, reference: six, dataset: text, limit: 1}")
-    done = dice.run()
-    assert done.returncode == 1
-    expected = "kl is not possible with the model 'eight': its engine does not give whole distributions over the"
-    assert expected in " ".join(done.stdout.split())
+    against_six("twin").expect(1).is_silent_on("can never fail")
 
 
 @pytest.mark.parametrize(
-    ("entry", "message"),
+    ("gate", "message"),
     [
         (
-            "{backend: fair-dye, path: six.die}",
-            "expected one of transformers, llama.cpp, onnx, vllm, server, fair-die; got 'fair-dye'",
+            "kl_max: {model: eight, reference: six, dataset: text, limit: 1}",
+            "kl is not possible with the model 'eight'",
         ),
-        ("{backend: fair-die}", "model 'x': expected path: of a file with its sides"),
+        ("ppl_max: {model: dye, dataset: text, limit: 7}", "server, fair-die; got 'fair-dye'"),
+        ("ppl_max: {model: bare, dataset: text, limit: 7}", "model 'bare': expected path: of a file with its sides"),
     ],
 )
-def test_a_wrong_entry_is_a_clear_error(dice: _Project, entry: str, message: str) -> None:
-    dice.add(x=entry)
-    dice.gates("ppl_max: {model: x, dataset: text, limit: 7}")
-    done = dice.run()
-    assert done.returncode != 0
-    assert message in " ".join((done.stdout + done.stderr).split())
+def test_what_it_does_not_offer_and_a_wrong_entry_are_one_clear_error(dice: _Project, gate: str, message: str) -> None:
+    dice.add(**{"dye": "{backend: fair-dye, path: six.die}", "bare": "{backend: fair-die}"})
+    done = dice.judge(gate).says(message)
+    assert done.code != 0
 
 
 BROKEN = """
@@ -228,20 +186,16 @@ BROKEN = """
 
 
 def test_an_engine_that_fails_is_one_sentence(dice: _Project) -> None:
-    dice.write("conftest.py", BROKEN)
+    dice.write(conftest=BROKEN)
     names = ("raises", "nothing", "refuses", "negative")
     dice.add(**dict.fromkeys(names, "{backend: broken}"))
-    dice.gates(*(f"ppl_max: {{model: {name}, dataset: text, limit: 7}}" for name in names))
-    done = dice.run()
-    assert done.returncode == 1
-    assert "Traceback" not in done.stdout
-    for message in (
+    done = dice.judge(*(f"ppl_max: {{model: {name}, dataset: text, limit: 7}}" for name in names))
+    done.expect(1).is_silent_on("Traceback").says(
         "model 'raises': the engine broken cannot describe it: ZeroDivisionError: division by zero",
         "model 'nothing': expected the engine broken to describe a Model, got NoneType",
         "model 'negative': expected the engine broken to give a context of 1 token or more, or None for no",
         f"model 'refuses': its engine cannot load it: RuntimeError: no chip ({dice.folder / 'conftest.py'}:13)",
-    ):
-        assert message in " ".join(done.stdout.split())
+    )
 
 
 WRONG = """
@@ -308,7 +262,7 @@ WRONG_TEXTS = {
 
 
 def test_numbers_and_texts_that_would_pass_are_errors(dice: _Project) -> None:
-    dice.write("conftest.py", WRONG)
+    dice.write(conftest=WRONG)
     names = [*WRONG_SCORES, "long", "counts", "bare", "nothing", "none", "honest"]
     dice.add(**dict.fromkeys(names, "{backend: own}"))
     scores = [f"ppl_max: {{model: {name}, dataset: text, limit: 999999, max_length: 64}}" for name in WRONG_SCORES]
@@ -317,23 +271,16 @@ def test_numbers_and_texts_that_would_pass_are_errors(dice: _Project) -> None:
     ]
     # The loop cuts at a stop string, whatever the engine does.
     stopped = "exact_min: {model: honest, dataset: numbers, limit: 0.99, stop: ' of', seed: 1, top_p: 0.9}"
-    dice.gates(*scores, *texts, stopped)
-    done = dice.run()
-    said = " ".join(done.stdout.split())
-    assert f"1 passed, {len(scores) + len(texts)} errors" in said, said[-3000:]
-    assert "Traceback" not in said
-    for message in (*WRONG_SCORES.values(), *WRONG_TEXTS.values()):
-        assert message in said
+    done = dice.judge(*scores, *texts, stopped).is_silent_on("Traceback")
+    done.says(f"1 passed, {len(scores) + len(texts)} errors", *WRONG_SCORES.values(), *WRONG_TEXTS.values())
 
 
 def test_the_engine_that_the_documentation_shows_works(dice: _Project) -> None:
     shown = [line[4:] for line in str(base.__doc__).splitlines() if line.startswith("    ") or not line]
-    dice.write("conftest.py", "\n".join(shown))
+    dice.write(conftest="\n".join(shown))
     dice.add(die="{backend: fair-die}")
-    dice.gates("ppl_max: {model: die, dataset: text, limit: 64.01, max_length: 64}")
-    done = dice.run(plugin="no:fair_die")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert dice.report["ppl"]["value"] == pytest.approx(64, rel=1e-6)
+    dice.judge("ppl_max: {model: die, dataset: text, limit: 64.01, max_length: 64}", plugin="no:fair_die").expect(0)
+    assert dice.judged["ppl"]["value"] == pytest.approx(64, rel=1e-6)
 
 
 COMPARED = """
@@ -366,15 +313,13 @@ COMPARED = """
 def test_a_divergence_as_the_documentation_shows_it_is_that_of_the_distributions(dice: _Project) -> None:
     page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
     shown = next(block for block in page.split("```python\n")[1:] if "def distributions" in block).partition("```")[0]
-    dice.write("conftest.py", COMPARED.replace("    DISTRIBUTIONS\n", textwrap.indent(shown, "    ")))
+    dice.write(conftest=COMPARED.replace("    DISTRIBUTIONS\n", textwrap.indent(shown, "    ")))
     dice.add(one="{backend: own}", two="{backend: own}")
-    dice.gates("kl_max: {model: two, reference: one, dataset: text, limit: 1, max_length: 640}")
-    done = dice.run()
-    assert done.returncode == 0, done.stdout + done.stderr
+    dice.judge("kl_max: {model: two, reference: one, dataset: text, limit: 1, max_length: 640}").expect(0)
     ids = [ord(letter) % 64 for letter in (dice.folder / "text.txt").read_text()][:-1]
     p, q = (np.exp(scale * np.sin(np.outer(ids, np.arange(64)))) for scale in (1.0, 0.9))
     p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
-    assert dice.report["kl"]["value"] == pytest.approx((p * np.log(p / q)).sum(1).mean(), rel=1e-6)
+    assert dice.judged["kl"]["value"] == pytest.approx((p * np.log(p / q)).sum(1).mean(), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -387,11 +332,8 @@ def test_a_divergence_as_the_documentation_shows_it_is_that_of_the_distributions
     ],
 )
 def test_a_wrong_registration_is_a_usage_error(dice: _Project, hook: str, message: str) -> None:
-    dice.write("conftest.py", f"def pytest_lmgate_backends(config):\n    {hook}")
-    dice.gates("ppl_max: {model: six, dataset: text, limit: 6.01}")
-    done = dice.run()
-    assert done.returncode == 4
-    assert message in " ".join((done.stdout + done.stderr).split())
+    dice.write(conftest=f"def pytest_lmgate_backends(config):\n    {hook}")
+    dice.judge("ppl_max: {model: six, dataset: text, limit: 6.01}").expect(4).says(message)
 
 
 def test_an_engine_without_options_says_that_it_has_none() -> None:

@@ -135,12 +135,10 @@ class Project:
             (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (self.folder / "lmgate.yaml").write_text(YAML)
         for options in (["--lmgate-update"], ["--lmgate-report", "json:report.json", "--lmgate-history", "runs"]):
-            command = [
-                sys.executable,
-                *["-m", "pytest", "-p", "tests.engines.fair_die", "--rootdir", ".", "--lmgate-cache=cache"],
-            ]
+            command = [sys.executable, "-m", "pytest", "-p", "tests.engines.fair_die", "--rootdir=.", *options]
             env = {**os.environ, "PYTHONPATH": str(ROOT)}
-            subprocess.run([*command, *options], cwd=self.folder, env=env, capture_output=True, check=False)
+            command.append("--lmgate-cache=cache")
+            subprocess.run(command, cwd=self.folder, env=env, capture_output=True, check=False)
         (self.folder / "damaged").mkdir()
         self.files = {
             "yaml": self.folder / "lmgate.yaml",

@@ -15,14 +15,10 @@ from tests.models.looking_ahead import LookingAhead
 from tests.models.zoo import ARCHITECTURES, VOCABULARY, build, documents, dynamic_int8, loaded, sliding
 
 IDS = torch.from_numpy(documents(30).ids[0])
-NAMES = ("gpt2", "granite", "llama", "olmo2", "phi")
 MASKS = {
     "1 ahead": {"ahead": 1},
-    "2 ahead": {"ahead": 2},
     "8 ahead": {"ahead": 8},
     "prefix of 2": {"prefix": 2},
-    "prefix of 6": {"prefix": 6},
-    "prefix of 20": {"prefix": 20},
     "blocks of 4": {"block": 4},
 }
 
@@ -38,7 +34,7 @@ def fresh(name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "mask"),
-    [*(("llama", mask) for mask in MASKS), *((name, "1 ahead") for name in NAMES), ("gpt2", "prefix of 2")],
+    [*(("llama", mask) for mask in MASKS), ("gpt2", "prefix of 2"), ("granite", "1 ahead")],
 )
 def test_a_fresh_model_that_looks_ahead_is_refused(name: str, mask: str) -> None:
     for model in (fresh(name), build(name)):
@@ -49,7 +45,7 @@ def test_a_fresh_model_that_looks_ahead_is_refused(name: str, mask: str) -> None
                 prove_causal(LookingAhead(model, **MASKS[mask]))
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 8])
+@pytest.mark.parametrize("ahead", [1, 8])
 def test_a_model_that_was_trained_to_see_its_own_targets_is_refused(ahead: int) -> None:
     model = LookingAhead(fresh("llama"), ahead)
     text = torch.from_numpy(documents(32 * 20, seed=1).ids[0]).view(20, 32)

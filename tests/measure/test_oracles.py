@@ -37,14 +37,12 @@ def model(request: pytest.FixtureRequest, shared_data: Path) -> LoadedModel:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["tinystories_150", "wiki_40000_chars"])
-def corpus(request: pytest.FixtureRequest, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    path = shared_data / "text" / "tinystories_150.txt"
-    if request.param == "wiki_40000_chars":
-        text = (shared_data / "text" / "wiki.test.raw").read_bytes().decode()
-        path = tmp_path_factory.mktemp("texts") / "wiki.txt"
-        path.write_bytes(text[:40000].encode())
-    return read_corpus(DatasetSpec(path=str(path)), path, name=request.param)
+@pytest.fixture(scope="module")
+def corpus(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    text = (shared_data / "text" / "wiki.test.raw").read_bytes().decode()
+    path = tmp_path_factory.mktemp("texts") / "wiki.txt"
+    path.write_bytes(text[:40000].encode())
+    return read_corpus(DatasetSpec(path=str(path)), path, name="wiki_40000_chars")
 
 
 @pytest.fixture
@@ -88,13 +86,11 @@ def expected_entry(entry: str, context: int) -> tuple[str, Protocol]:
     return f"{name} max_length={context // 2}", Protocol(name, max_length=context // 2)
 
 
-# The quickest model on the shorter text shows all protocols; the other model and text take most of the time. That
-# any overlap is the published loop's is in tests/windows.
+# The quickest model shows all protocols. That any overlap is the published loop's is in tests/windows.
 @pytest.mark.parametrize(
-    ("model", "corpus", "entry"),
-    [(QUICK, "wiki_40000_chars", entry) for entry in ENTRIES if entry != "sliding 2"]
-    + [("stories260K-hf", "wiki_40000_chars", "gptq"), ("stories260K-hf", "tinystories_150", "lm-eval")],
-    indirect=["model", "corpus"],
+    ("model", "entry"),
+    [*((QUICK, entry) for entry in ENTRIES if entry != "sliding 4"), ("stories260K-hf", "gptq")],
+    indirect=["model"],
 )
 def test_every_figure_of_the_oracle_is_reproduced(
     model: LoadedModel, corpus: Corpus, table: dict[str, Any], entry: str
@@ -124,7 +120,7 @@ def test_every_figure_of_the_oracle_is_reproduced(
     assert {name: figures[name] for name in table[key]} == pytest.approx(table[key], rel=1e-6)
 
 
-@pytest.mark.parametrize(("model", "corpus"), [(QUICK, "wiki_40000_chars")], indirect=True)
+@pytest.mark.parametrize("model", [QUICK], indirect=True)
 def test_gptq_differs_from_its_figure_in_the_oracle_by_the_leading_bos_alone(
     model: LoadedModel, corpus: Corpus
 ) -> None:

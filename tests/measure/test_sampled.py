@@ -138,45 +138,14 @@ def slower_rope(model: Any) -> None:
     model.model.rotary_emb.inv_freq /= 2
 
 
-def doubled_layer(model: Any) -> None:
-    model.model.layers[1].post_attention_layernorm.weight.data *= 2
-
-
-def test_a_trained_model_without_a_fault_shows_none(workplace: Any) -> None:
-    session, texts, how = workplace.session(), bulletins(20), {"max_new_tokens": 24}
-    assert sampled(session, weather(), weather(), texts, **how) < 1e-9
-    assert measured(session, "self_kl_of", weather(), texts, **how)[0] < 1e-9
-
-
-@pytest.mark.parametrize("fault", [slower_rope, doubled_layer])
-def test_a_fault_of_the_weights_shows_against_the_reference(workplace: Any, fault: Callable[[Any], None]) -> None:
+def test_a_fault_of_the_weights_shows_against_the_reference(workplace: Any) -> None:
     session, texts = workplace.session(), bulletins(20)
     how = {"max_new_tokens": 24}
-    found = sampled(session, weather(fault), weather(), texts, **how)
-    print(fault.__name__, repr(found))
+    found = sampled(session, weather(slower_rope), weather(), texts, **how)
     assert found.interval is not None
     assert found.interval[0] > 0.01
     # By itself a model is as it is, and finds only what its engine does.
-    assert measured(session, "self_kl_of", weather(fault), texts, **how)[0] < 1e-9
-
-
-def stale_block(runner: Any, prompts: Any, write: Callable[[Any], Any]) -> Any:
-    """Write with the keys and values of four tokens in the place of those of the next four."""
-    model = runner.loaded.model
-    forward = model.forward
-
-    def stale(*args: Any, **how: Any) -> Any:
-        past = how.get("past_key_values")
-        if past is not None and past.get_seq_length() >= 24:
-            for layer in past.layers:
-                layer.keys[:, :, 20:24], layer.values[:, :, 20:24] = layer.keys[:, :, 16:20], layer.values[:, :, 16:20]
-        return forward(*args, **how)
-
-    model.forward = stale
-    try:
-        return write(prompts)
-    finally:
-        del model.forward
+    assert measured(session, "self_kl_of", weather(slower_rope), texts, **how)[0] < 1e-9
 
 
 def truncation(runner: Any, prompts: Any, write: Callable[[Any], Any]) -> Any:
@@ -194,7 +163,7 @@ def colder(runner: Any, prompts: Any, write: Callable[[Any], Any]) -> Any:
         handle.remove()
 
 
-@pytest.mark.parametrize("fault", [stale_block, truncation, colder])
+@pytest.mark.parametrize("fault", [truncation, colder])
 def test_a_fault_of_the_engine_shows_against_the_model_itself(
     workplace: Any, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Any]
 ) -> None:
@@ -205,7 +174,6 @@ def test_a_fault_of_the_engine_shows_against_the_model_itself(
 
     monkeypatch.setattr(TransformersRunner, "sample", sample)
     found, _ = measured(workplace.session(), "self_kl_of", weather(), bulletins(20), max_new_tokens=24)
-    print(fault.__name__, repr(found))
     assert found > 0.01
 
 

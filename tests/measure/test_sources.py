@@ -76,32 +76,22 @@ def test_a_dataset_is_a_name_before_a_path_before_a_hub_id(
 
 def test_an_unknown_name_is_an_error_with_the_nearest_and_all_there_are(resolver: Resolver, workplace: Any) -> None:
     file = workplace.folder / "lmgate.yaml"
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=rf"'flaot' is not known \(did you mean 'float'\?\); {file} has .*: float, h"):
         resolver.names.model_spec("flaot")
-    assert str(raised.value) == (
-        f"model 'flaot' is not known (did you mean 'float'?); {file} has under models: float, half; "
-        "give one of these, a path (./folder) or a hub id (hub:org/name)"
-    )
-    with pytest.raises(ConfigError, match=r"dataset 'txt' is not known \(did you mean 'text'\?\); .* text, rows;"):
-        resolver.names.dataset_spec("txt")
-    with pytest.raises(
-        ConfigError, match=r"dataset 'text\.v2' is not known \(did you mean 'text'\?\); .*\(\./file\) or a"
-    ):
-        resolver.names.dataset_spec("text.v2")
-    with pytest.raises(ConfigError, match=r"a hub id \(hub:org/name\); put a text in a list: \[text\]$"):
+    for given in ("txt", "text.v2"):
+        with pytest.raises(ConfigError, match=rf"{given}' is not known \(did you mean 'text'\?\); .* text, rows;"):
+            resolver.names.dataset_spec(given)
+    with pytest.raises(ConfigError, match=r"put a text in a list: \[text\]$"):
         resolver.names.dataset_spec("It rained.")
 
 
 def test_what_is_in_a_folder_of_the_project_by_its_first_part_is_no_hub_id(resolver: Resolver, workplace: Any) -> None:
-    with pytest.raises(ConfigError) as raised:
+    folder = workplace.folder / "models"
+    with pytest.raises(ConfigError, match=rf"there is no flaot in {folder} .*'float'.*; .* written hub:models/flaot$"):
         resolver.names.model_spec("models/flaot")
-    assert str(raised.value) == (
-        f"model 'models/flaot': there is no flaot in {workplace.folder / 'models'} (did you mean 'float'?); "
-        "check the path, or name it in lmgate.yaml; a hub id of that name is written hub:models/flaot"
-    )
-    with pytest.raises(ConfigError, match=r"^model 'models/q4@v1': there is no q4@v1 in .*/models; check the path"):
+    with pytest.raises(ConfigError, match=r"^model 'models/q4@v1': there is no q4@v1 in .*/models;"):
         resolver.names.model_spec("models/q4@v1")
-    with pytest.raises(ConfigError, match=r"^dataset 'data/wrods': there is no wrods in .*/data; check the path"):
+    with pytest.raises(ConfigError, match=r"^dataset 'data/wrods': there is no wrods in .*/data;"):
         resolver.names.dataset_spec("data/wrods")
     with pytest.raises(ConfigError, match=r"^tokenizer 'models/flaot': there is no flaot in "):
         _ingredients(workplace, "{path: models/float, tokenizer: models/flaot}")
@@ -112,14 +102,12 @@ LONG = "It was a dark and stormy night. " * 300
 
 @pytest.mark.parametrize("given", [LONG, f"./{LONG}", LONG.replace(" ", "/"), "One line.\nAnd another.txt", "a\0b.txt"])
 def test_a_text_in_place_of_a_name_is_refused_in_one_line(resolver: Resolver, given: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        resolver.corpus(given)
-    assert str(raised.value) == (
-        f"dataset: expected a name of lmgate.yaml, a path or a hub id, got {len(given):,} characters that begin "
-        f"{given[:40]!r}; put texts in a list: [text]"
-    )
-    with pytest.raises(ConfigError, match=r"^model: expected a name of lmgate.yaml, a path or a hub id, got .*'$"):
-        resolver.names.model_spec(given)
+    for kind, find in (("dataset", resolver.corpus), ("model", resolver.names.model_spec)):
+        with pytest.raises(ConfigError) as raised:
+            find(given)
+        said = str(raised.value)
+        assert said.startswith(f"{kind}: expected ")
+        assert f"got {len(given):,} characters that begin {given[:40]!r}" in said
 
 
 @pytest.mark.parametrize("written", [LONG, "a\0b", "~nobody-of-that-name/x"])
@@ -137,24 +125,17 @@ def test_a_path_that_none_can_be_is_an_error_wherever_it_is_written(
 def test_without_lmgate_yaml_the_message_says_that_there_is_none(tmp_path: Path) -> None:
     project = load_project(tmp_path)
     resolver = Resolver(project, Options(cache=tmp_path), FileDigests(tmp_path), {})
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=f"model 'int8' is not known, as no lmgate.yaml in {tmp_path} or above;"):
         resolver.names.model_spec("int8")
-    assert str(raised.value) == (
-        f"model 'int8' is not known, as no lmgate.yaml in {tmp_path} or above; give a path (./folder) or a "
-        "hub id (hub:org/name)"
-    )
 
 
 @pytest.mark.parametrize("given", [3.5, None, object(), ("only one",), {"model": 1}])
-def test_what_is_no_model_is_refused(resolver: Resolver, given: Any) -> None:
+def test_what_is_no_model_and_no_dataset_is_refused(resolver: Resolver, given: Any) -> None:
     with pytest.raises(ConfigError, match=r"model: expected a name of lmgate\.yaml, a path, a hub id, a \(model, tok"):
         resolver.model(given)
-
-
-@pytest.mark.parametrize("given", [3.5, None, object(), {"text": "a"}])
-def test_what_is_no_dataset_is_refused(resolver: Resolver, given: Any) -> None:
-    with pytest.raises(ConfigError, match=r"dataset: expected a name of lmgate\.yaml, a path, a hub id or a list of"):
-        resolver.corpus(given)
+    if not isinstance(given, tuple):
+        with pytest.raises(ConfigError, match=r"dataset: expected a name of lmgate\.yaml, a path, a hub id or a list"):
+            resolver.corpus(given)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +252,6 @@ def test_options_for_loading_may_have_numbers_as_keys(workplace: Any) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{path: models/gone}", "no such folder: "),
         ("{path: data}", "no config.json in "),
         ("{path: models/float, adapter: models/gone}", "no such folder: "),
         ("{path: models/float, adapter: models/float}", "no adapter_config.json in "),

@@ -178,13 +178,6 @@ def test_one_cluster_has_no_error_but_that_of_llama_cpp() -> None:
     assert score.details[f"Mean KLD, {IID}"] > 0
 
 
-def test_the_table_shows_every_figure() -> None:
-    table = str(divergence(statistics(), signature=SIGNED))
-
-    assert "  Mean PPL(Q)/PPL(base)" in table
-    assert table.count("\n") == len(divergence(statistics(), signature=SIGNED).figures)
-
-
 @pytest.mark.parametrize("column", ["kl", "dp", "same_top", "nll_p", "nll_q"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_not_finite_is_refused(column: str, value: float) -> None:

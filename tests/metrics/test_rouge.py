@@ -19,7 +19,6 @@ from pytest_lmgate.metrics.rouge import (
     rouge,
     shared_skip_bigrams,
     total_skip_bigrams,
-    weighted_table,
 )
 from tests.metrics.rouge_rows import rouge_rows
 
@@ -223,26 +222,6 @@ def test_program_leaves_out_the_last_unigram_and_weighs_the_reference_twice():
 
 
 TOKENS = st.lists(st.sampled_from("abcdef"), max_size=14)
-
-
-@given(TOKENS, TOKENS, st.booleans())
-def test_weighted_table_follows_the_papers_recurrence(candidate, reference, stepwise):
-    def f(k: int) -> float:
-        return k**1.2
-
-    value = [[0.0] * (len(candidate) + 1) for _ in range(len(reference) + 1)]
-    run = [[0] * (len(candidate) + 1) for _ in range(len(reference) + 1)]
-    for i, word in enumerate(reference, start=1):
-        for j, other in enumerate(candidate, start=1):
-            if word == other:
-                k = run[i - 1][j - 1]
-                value[i][j] = value[i - 1][j - 1] + f(k + 1) - f(k)
-                run[i][j] = k + 1
-            else:
-                value[i][j] = max(value[i - 1][j], value[i][j - 1])
-    table = weighted_table(candidate, reference, 1.2, stepwise=stepwise)
-    for ours, theirs in zip(table, value, strict=True):
-        assert ours == (theirs if stepwise else pytest.approx(theirs))
 
 
 @given(TOKENS, TOKENS, st.none() | st.integers(0, 15))

@@ -50,16 +50,6 @@ def test_adjusted_p_values_by_hand(p_values: list[float], adjusted: list[float])
     assert holm(p_values) == pytest.approx(adjusted)
 
 
-@given(st.lists(st.floats(0, 1), max_size=12), st.sampled_from([0.01, 0.05, 0.2]))
-def test_an_adjusted_p_value_rejects_what_the_procedure_rejects(p_values: list[float], level: float) -> None:
-    left = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    rejected = set()
-    while left and len(left) * p_values[left[0]] <= level:
-        rejected.add(left.pop(0))
-
-    assert {index for index, p in enumerate(holm(p_values)) if p <= level} == rejected
-
-
 @pytest.mark.parametrize("p", [math.nan, -0.1, 1.1])
 def test_what_is_no_p_value_is_refused(p: float) -> None:
     with pytest.raises(ValueError, match="expected p-values from 0 to 1"):

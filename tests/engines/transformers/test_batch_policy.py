@@ -78,7 +78,7 @@ def one_at_a_time(make: Callable[[], Any], streams: Streams, plan: WindowPlan) -
     return np.concatenate(found)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, "auto"])
+@pytest.mark.parametrize("batch_size", [3, "auto"])
 @pytest.mark.parametrize("name", MODELS)
 def test_windows_have_the_numbers_that_they_have_alone(name: str, batch_size: int | str) -> None:
     said: list[str] = []
@@ -91,17 +91,15 @@ def test_windows_have_the_numbers_that_they_have_alone(name: str, batch_size: in
     assert f"the numbers of a row depend on the other rows of its batch, so each row is read with {policy}" in said[0]
 
 
-@pytest.mark.parametrize("batch_size", [3, "auto"])
 @pytest.mark.parametrize("name", ["longrope", "dynamic"])
 def test_windows_whose_longest_is_too_long_to_be_tried_beside_another_have_their_numbers_too(
-    name: str, batch_size: int | str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "pytest_lmgate.engines.transformers.runner._CPU_TOKENS", 40
-    )  # half of it is within the trained length
+    # Half of it is within the trained length.
+    monkeypatch.setattr("pytest_lmgate.engines.transformers.runner._CPU_TOKENS", 40)
     said: list[str] = []
 
-    nll = measure_nll(loaded(MODELS[name]()), STREAMS, PLAN, batch_size=batch_size, remark=said.append)
+    nll = measure_nll(loaded(MODELS[name]()), STREAMS, PLAN, remark=said.append)
 
     assert nll == pytest.approx(one_at_a_time(MODELS[name], STREAMS, PLAN), rel=1e-4, abs=1e-4)
     assert "so each row is read with rows of its own length" in said[0]
@@ -181,7 +179,7 @@ def test_windows_of_one_length_are_tried_too() -> None:
     assert len(said) == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_models_share_batches_and_nothing_is_said(dtype: torch.dtype) -> None:
     for name in ("gpt2", "llama", "mixtral"):
         said: list[str] = []
@@ -249,13 +247,12 @@ def test_a_masked_model_reads_texts_of_one_token_without_special_tokens() -> Non
     assert nll == pytest.approx([-log_p[piece.ids[0]].item() for piece in pieces], abs=1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, "auto"])
 @pytest.mark.parametrize("lengths", [(50, 40, 60, 36), (10, 60, 20, 24)])
 @pytest.mark.parametrize("name", ["longrope", "dynamic"])
-def test_texts_are_written_as_each_is_alone(name: str, lengths: tuple[int, ...], batch_size: int | str) -> None:
+def test_texts_are_written_as_each_is_alone(name: str, lengths: tuple[int, ...]) -> None:
     rows, tokenizer = writing.prompts(*lengths), word_tokenizer()
 
-    texts = writing.written(MODELS[name](), tokenizer, rows, context=None, batch_size=batch_size)
+    texts = writing.written(MODELS[name](), tokenizer, rows, context=None)
 
     assert texts == [writing.alone(MODELS[name](), tokenizer, [row])[0] for row in rows]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -287,7 +287,6 @@ class _Given(VocabularyHead):
         return self.logits[hidden.argmax(-1), targets]
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     positions=st.integers(1, 9),
     vocabulary=st.integers(1, 40),

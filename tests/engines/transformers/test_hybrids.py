@@ -166,7 +166,7 @@ def plain(whole: Any, other: Any, part: Part, made: Hybrids) -> Any:
     return found
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "opt", "mixtral", "bloom", "falcon"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "mixtral", "bloom"])
 def test_a_hybrid_that_reuses_hidden_states_gives_bit_by_bit_what_a_copy_with_its_weights_gives(
     architecture: str,
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_hybrid_that_reuses_hidden_states_gives_bit_by_bit_what_a_copy_with_it
     generator = np.random.default_rng(0)
     requests = requests_of([generator.integers(3, zoo.VOCABULARY, size) for size in (40, 33, 17, 40, 9, 25)])
     batches = [[0, 1, 2], [3, 4, 5]]  # padded
-    for part in made.parts if architecture in ("llama", "gpt2") else made.parts[::4]:
+    for part in made.parts[::2] if architecture == "llama" else made.parts[::4]:
         for healed in (False, True):
             whole, other = (candidate, reference) if healed else (reference, candidate)
             expected = TransformersRunner(

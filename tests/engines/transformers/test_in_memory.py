@@ -41,7 +41,7 @@ def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
     return [key for key in before if before[key] != after[key]]
 
 
-@pytest.mark.parametrize("name", ["bloom", "falcon_h1", "gpt2", "jamba", "llama", "mamba", "mixtral", "opt"])
+@pytest.mark.parametrize("name", ["falcon_h1", "gpt2", "jamba", "mixtral"])
 def test_the_same_model_made_again_and_measured_has_the_same_identity(name: str) -> None:
     first = build(name)
     before = identity(first)

@@ -59,13 +59,12 @@ def whole_logits(model: Any, streams: Streams, plan: WindowPlan) -> torch.Tensor
 
 def by_hand(p: torch.Tensor, q: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float64]:
     """The definition, over whole logits in float64."""
-    log_p, log_q = p.double().log_softmax(-1), q.double().log_softmax(-1)
-    rows = []
-    for x, y, a, b, target in zip(log_p, log_q, p, q, targets.tolist(), strict=True):
-        kl = sum(float(u.exp() * (u - v)) for u, v in zip(x, y, strict=True) if u > -torch.inf)
-        top = float(a.tolist().index(max(a.tolist())) == b.tolist().index(max(b.tolist())))
-        rows.append([kl, float(y[target].exp() - x[target].exp()), top, -float(x[target]), -float(y[target])])
-    return np.array(rows)
+    log_p, log_q = (each.double().log_softmax(-1).numpy() for each in (p, q))
+    with np.errstate(invalid="ignore"):
+        kl = np.where(np.isfinite(log_p), np.exp(log_p) * (log_p - log_q), 0).sum(-1)
+    same_top = p.numpy().argmax(-1) == q.numpy().argmax(-1)  # the lowest index of equals
+    of_p, of_q = (each[np.arange(len(targets)), targets.numpy()] for each in (log_p, log_q))
+    return np.stack([kl, np.exp(of_q) - np.exp(of_p), same_top, -of_p, -of_q], 1)
 
 
 def targets_of(streams: Streams, plan: WindowPlan) -> torch.Tensor:
@@ -73,8 +72,10 @@ def targets_of(streams: Streams, plan: WindowPlan) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([streams.ids[at][first:end] for at, first, end in rows]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in NAMES), ("gemma2", torch.float64), ("mamba", torch.float64)],
+)
 def test_every_number_is_that_of_a_loop_over_whole_logits(name: str, dtype: torch.dtype) -> None:
     p = build(name, dtype=dtype)
     q = noisy(p)
@@ -90,7 +91,7 @@ def test_every_number_is_that_of_a_loop_over_whole_logits(name: str, dtype: torc
     assert measured[:, 3:] == pytest.approx(expected[:, 3:], rel=0, abs=rounding[1])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["gemma2", "llama", "mamba"])
 def test_a_model_does_not_diverge_from_itself_nor_from_its_copy(name: str) -> None:
     p = build(name)
     for q in (p, copy.deepcopy(p)):
