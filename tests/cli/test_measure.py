@@ -18,6 +18,7 @@ from tests.warm import warm_python
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("-o", "strid=8"), "strid: unknown argument (did you mean 'stride'?)"),
         (("--stride", "8,[16"), "stride: expected a value as YAML writes it, got '8,[16'"),
         (("-o", "max-length={"), "max_length: "),
         (("-o", "stride=8", "--stride", "8"), "got 'stride=8'"),
@@ -29,6 +30,22 @@ def test_a_value_that_cannot_be_read_is_named_with_its_option(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     done = CliRunner().invoke(app, ["measure", "ppl", "m", "d", *arguments])
+    assert done.exit_code != 0
+    assert says in f"{done.stderr}{done.exception}"
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("perplexity", "(did you mean 'ppl'?)"),
+        ("keyword_recall", "only pytest knows metrics that a conftest.py registers"),
+    ],
+)
+def test_a_metric_that_is_none_or_a_conftest_s_is_a_usage_error(
+    metric: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    done = CliRunner().invoke(app, ["measure", metric, "m", "d"])
     assert done.exit_code == 2
     assert says in done.stderr
 

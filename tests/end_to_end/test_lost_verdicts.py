@@ -11,22 +11,39 @@ FOUR = """
     @pytest.mark.ppl_max("die", "words", 60.5)
     def test_gate(n): pass
 """
+SCORES = """
+    import pathlib
+    import pytest
+
+    def test_plain(): pass
+
+    def test_record(ppl_of, record_property):
+        score = ppl_of("sure", "words")
+        record_property("ppl", WHAT)
+        assert score < 60.5
+"""
+A_PATH = SCORES.replace("WHAT", "pathlib.Path('x')")
+AUTOUSED = """
+    @pytest.fixture(autouse=True)
+    def where(record_property): record_property("where", __import__("pathlib").Path("x"))
+"""
+LOST = {
+    "a gate": (FOUR + AUTOUSED, "the verdict of test_it.py::test_gate[0] never arrived"),
+    "a measurement": (A_PATH, "the report of test_it.py::test_record never arrived"),
+    "both": (
+        A_PATH.replace("    def test_rec", "    @pytest.mark.ppl_max('die', 'words', 60.5)\n    def test_rec"),
+        "the report of test_it.py::test_record never arrived",
+    ),
+    "neither": (A_PATH.replace("ppl_of, ", "").replace("ppl_of('sure', 'words')", "99"), ""),
+}
 
 
-def test_a_path_in_user_properties_cannot_end_green_under_xdist(measured: Project) -> None:
+@pytest.mark.parametrize("what", LOST)
+def test_a_path_in_user_properties_cannot_end_green_under_xdist(measured: Project, what: str) -> None:
     # execnet takes builtins only: the worker dies of it, and pytest may say "no tests ran" with exit code 0.
-    measured.write(
-        test_gate=FOUR,
-        conftest="""
-            import pathlib
-
-            def pytest_runtest_setup(item):
-                item.user_properties.append(("where", pathlib.Path("x")))
-        """,
-    )
-    outcome = measured.run("-n", "2")
-    assert outcome.code != 0, outcome.text
-    outcome.says("the verdict of test_gate.py::test_gate[0] never arrived")
+    text, sentence = LOST[what]
+    outcome = measured.write(test_it=text).run("-n", "2").says(sentence)
+    assert outcome.code not in (0, 5), outcome.text
 
 
 @pytest.mark.parametrize("when", ["fixture", "collection"])
@@ -65,14 +82,14 @@ def test_a_worker_that_is_killed_fails_the_session_and_the_other_verdicts_are_ke
         outcome.says("ERROR: the xdist workers ended before they had collected the tests, so no gate ran")
 
 
-LOST, DID_NOT_FAIL = "the verdict of test_gate.py::test_gate never arrived", "test_gate.py::test_gate did not fail"
+NEVER, DID_NOT_FAIL = "the verdict of test_gate.py::test_gate never arrived", "test_gate.py::test_gate did not fail"
 FIRST, AROUND = "@pytest.hookimpl(tryfirst=True)\n", "@pytest.hookimpl(wrapper=True, tryfirst=True)\n"
 MADE = "@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport():\n    report = yield\n"
 CALL = f"{AROUND}def pytest_runtest_call():\n    try:\n        yield\n    except BaseException:\n        pytest."
 HOOKS = {
-    "not run": (LOST, f"{FIRST}def pytest_runtest_protocol(item):\n    return True"),
+    "not run": (NEVER, f"{FIRST}def pytest_runtest_protocol(item):\n    return True"),
     "verdict dropped": (
-        LOST,
+        NEVER,
         f"{AROUND}def pytest_runtest_makereport():\n    report = yield\n    vars(report).pop('lmgate', None)\n"
         "    return report",
     ),
@@ -94,7 +111,7 @@ HOOKS = {
 @pytest.mark.parametrize("name", HOOKS)
 def test_no_other_plugin_can_make_a_gate_vanish(measured: Project, name: str) -> None:
     sentence, hook = HOOKS[name]
-    measured.write(test_gate=GATE if sentence == LOST else BROKEN_GATE, conftest=f"import pytest\n\n{hook}\n")
+    measured.write(test_gate=GATE if sentence == NEVER else BROKEN_GATE, conftest=f"import pytest\n\n{hook}\n")
     measured.run("-p", "no:terminal").expect(1).says(f"ERROR: {sentence}")
 
 
@@ -117,19 +134,6 @@ def test_a_report_sent_to_a_device_or_a_link_leaves_it_what_it_is(measured: Proj
     )
     assert link.is_symlink()
     assert measured.report("target.json")["schema"] == 1
-
-
-SCORES = """
-    import pathlib
-    import pytest
-
-    def test_plain(): pass
-
-    def test_record(ppl_of, record_property):
-        score = ppl_of("sure", "words")
-        record_property("ppl", WHAT)
-        assert score < 60.5
-"""
 
 
 def test_a_score_in_a_report_travels_and_the_failed_assertion_counts(measured: Project) -> None:
@@ -157,33 +161,6 @@ def test_a_score_means_the_same_in_junit_xml_with_workers_as_without(measured: P
         text = (measured.folder / "junit.xml").read_text(encoding="utf-8")
         written.append([line for line in text.split("<") if line.startswith("property name=") and "all" not in line])
     assert written[0] == written[1] != []
-
-
-@pytest.mark.parametrize("gate", ["", "@pytest.mark.ppl_max('die', 'words', 60.5)"])
-def test_a_failed_assertion_that_is_lost_on_the_way_fails_the_session(measured: Project, gate: str) -> None:
-    scores = SCORES.replace("WHAT", "pathlib.Path('x')").replace(
-        "    def test_record", f"    {gate}\n    def test_record"
-    )
-    measured.write(test_scores=scores)
-    outcome = measured.run("-n", "2")
-    assert outcome.code != 0, outcome.text
-    outcome.says("the report of test_scores.py::test_record never arrived")
-
-
-def test_a_worker_that_breaks_never_leaves_a_green_session(unmeasured: Project) -> None:
-    unmeasured.write(
-        test_plain="""
-            import pathlib
-
-            def test_plain(): pass
-
-            def test_lost(record_property):
-                record_property("where", pathlib.Path("x"))
-                assert False
-        """
-    )
-    outcome = unmeasured.run("-n", "2")
-    assert outcome.code not in (0, 5), outcome.text
 
 
 def test_a_test_that_measures_by_a_fixture_and_never_runs_fails_the_session(measured: Project) -> None:

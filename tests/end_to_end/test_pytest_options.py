@@ -28,6 +28,7 @@ BOTH = """
     "options",
     [
         ("-n", "2", "--dist", "loadgroup"),
+        ("-n", "2", "--dist", "each"),
         ("-p", "no:xdist", "-W", "error", "--strict-markers", "--strict-config", "--assert=plain", "-q", "--no-header"),
         ("-p", "no:terminal"),
         tuple(f"-pno:{name}" for name in ("cacheprovider", "junitxml", "logging", "warnings", "capture", "skipping")),
@@ -48,13 +49,6 @@ def test_pytest_main_in_a_program_returns_the_verdict(measured: Project) -> None
     done = subprocess.run(command, cwd=measured.folder, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert "1 gate: 1 fail" in done.stdout
-
-
-def test_dist_each_judges_on_every_worker_and_reports_every_gate_once(measured: Project) -> None:
-    measured.write(test_both=BOTH)
-    outcome = measured.run("-n", "2", "--dist", "each", "--lmgate-report", "json:report.json")
-    outcome.expect(1, passed=2, failed=2).says("2 gates: 1 pass, 1 fail")
-    assert len(measured.report()["gates"]) == 2
 
 
 def test_two_workers_measure_once_and_report_every_gate_once_in_the_order_of_the_tests(dice: DiceProject) -> None:
@@ -97,7 +91,7 @@ def test_collect_only_loads_no_model_and_writes_nothing(project: Project) -> Non
 
 def test_setup_only_and_lists_of_fixtures_measure_nothing_and_miss_nothing(project: Project) -> None:
     project.write(test_gate=BROKEN_GATE, test_score="def test_score(ppl_of): assert ppl_of('die', 'words') < 60.5\n")
-    for option in ("--setup-only", "--setup-plan", "--fixtures", "--fixtures-per-test"):
+    for option in ("--setup-only", "--fixtures-per-test"):
         project.run(option, torch_free=True).expect(0).says("ppl_of").is_silent_on("never arrived")
     assert not project.cache.exists()
 

@@ -28,7 +28,11 @@ def test_all_formats_of_a_run_tell_the_same_verdicts_and_numbers(noisy: Project)
     )
     formats = ("json:r.json", "markdown:r.md", "openmetrics:r.txt", "html:r.html", "github:r.log")
     noisy.run(*(f"--lmgate-report={each}" for each in formats)).expect(1)
-    gates = {gate["id"].rpartition("::")[2]: gate for gate in noisy.report("r.json")["gates"]}
+    found = check(json.dumps(noisy.report("r.json")))
+    assert {gate["test"] for gate in found["gates"]} == {"test_gate.py::test_gate"}
+    gates = {gate["id"].rpartition("::")[2]: gate for gate in found["gates"]}
+    error = next(gate for gate in gates.values() if gate["verdict"] == "error")
+    assert error["value"] is error["stderr"] is error["interval"] is error["n"] is None
     assert {gate["verdict"] for gate in gates.values()} == {"pass", "fail", "error", "inconclusive"}
     lines, page, metrics, log = ((noisy.folder / f"r.{end}").read_text("utf-8") for end in ("md", "html", "txt", "log"))
     markdown = {cells[2].strip("` "): cells for line in lines.split("\n") if len(cells := line.split("|")) == 9}
@@ -55,9 +59,9 @@ def test_all_formats_of_a_run_tell_the_same_verdicts_and_numbers(noisy: Project)
         exact = [series[name, f"lmgate_{key}"] for key in ("value", "lower", "upper", "limit")]
         assert exact == [gate["value"], *gate["interval"], gate["limit"]]
         assert float(value) == pytest.approx(gate["value"], rel=5e-3)
-        if found := gate.get("comparison"):
-            assert series[name, "lmgate_degradation"] == found["degradation"]
-            assert float(change.rstrip("%")) == pytest.approx(100 * found["degradation"], rel=0.05)
+        if compared := gate.get("comparison"):
+            assert series[name, "lmgate_degradation"] == compared["degradation"]
+            assert float(change.rstrip("%")) == pytest.approx(100 * compared["degradation"], rel=0.05)
             assert re.fullmatch(rf" {re.escape(change)} \[.*\], tolerance {re.escape(tolerance)} ", cells[5])
 
 

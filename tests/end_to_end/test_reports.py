@@ -6,45 +6,6 @@ from tests.end_to_end.commands import lmgate
 from tests.end_to_end.projects import GATE, Project
 
 
-def test_the_json_report_has_its_schema_for_every_verdict(measured: Project) -> None:
-    measured.write(
-        test_all="""
-            import pytest
-
-            @pytest.mark.ppl_max("die", "words", 60.5)
-            def test_pass(): pass
-
-            @pytest.mark.bpb_max("sure", "words", 0.5)
-            def test_fail(): pass
-
-            @pytest.mark.ppl_max("./no_such_folder", "words", 60.5)
-            def test_error(): pass
-
-            @pytest.mark.skip
-            @pytest.mark.ppl_max("die", "words", 60.5)
-            def test_skip(): pass
-        """
-    )
-    measured.run("--lmgate-report", "json:report.json").expect(1, passed=1, failed=1, error=1, skipped=1)
-    report = measured.report()
-    assert report.keys() == {"schema", "run", "gates", "measurements", "problems", "environment"}
-    assert report["schema"] == 1
-    assert {"python", "platform", "packages"} <= report["environment"].keys()
-    passed, failed, error = report["gates"]
-    assert passed["id"] == "test_all.py::test_pass::ppl_max[die-words]"
-    assert passed["test"] == "test_all.py::test_pass"
-    assert (passed["metric"], passed["model"], passed["dataset"]) == ("ppl", "die", "words")
-    assert (passed["verdict"], passed["limit"], passed["n"], passed["unit"]) == ("pass", 60.5, 399, "token")
-    assert passed["cached"] is True
-    assert len(passed["fingerprint"]) == 64
-    assert failed["verdict"] == "fail"
-    assert failed["metric"] == "bpb"
-    assert failed["interval"][0] < failed["value"] < failed["interval"][1]
-    assert failed["stderr"] > 0
-    assert error["verdict"] == "error"
-    assert error["value"] is error["stderr"] is error["interval"] is error["n"] is None
-
-
 def test_a_report_of_a_session_without_gates_is_empty_but_valid(unmeasured: Project) -> None:
     unmeasured.write(test_plain="def test_plain(): pass\n")
     unmeasured.run("--lmgate-report", "json:out/report.json").expect(0, passed=1)

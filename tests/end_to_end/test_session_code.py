@@ -41,6 +41,11 @@ def _run(project: Project, conftest: str, *says: str) -> tuple[float, bool]:
 
 def test_patched_sessions_measure_for_themselves_and_the_plain_model_is_found_again(measured: Project) -> None:
     entries = measured.entries
+    measured.write(conftest=PATCH, test_gate=GATE_OF_SURE, test_other=GATE)
+    outcome = measured.with_torch.run("-n", "2").expect(0, passed=2)
+    (line,) = (line for line in outcome.out.splitlines() if line.startswith("not kept"))
+    assert (line.count("this session patched"), line.count(WAY_OUT)) == (2, 1)
+    (measured.folder / "test_other.py").unlink()
     why = (NOT_KEPT, "LlamaRMSNorm.forward is conftest.<lambda>", WAY_OUT, "miss, not kept: this session patched ")
     patched, cached = _run(measured, PATCH, *why)
     assert not cached
@@ -56,14 +61,6 @@ def test_patched_sessions_measure_for_themselves_and_the_plain_model_is_found_ag
     named = (measured.folder / "lmgate.yaml").read_text()
     measured.write(lmgate_yaml=named.replace("/sure}", "/sure, revision: '1'}"))
     assert [_run(measured, PATCH) for _ in range(2)] == [(patched, False), (patched, True)]
-
-
-def test_the_summary_says_in_one_line_what_is_not_kept(measured: Project) -> None:
-    measured.write(conftest=PATCH, test_gate=GATE_OF_SURE, test_other=GATE)
-    outcome = measured.with_torch.run("-n", "2").expect(0, passed=2)
-    (line,) = (line for line in outcome.out.splitlines() if line.startswith("not kept"))
-    assert line.count("this session patched") == 2
-    assert line.count(WAY_OUT) == 1
 
 
 REMOTE = """

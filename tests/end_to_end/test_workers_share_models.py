@@ -1,7 +1,5 @@
 """With ``-n`` all gates of a model run in one worker: no other loads it, no verdict changes, and no crash loses any."""
 
-import re
-
 import pytest
 
 from tests.end_to_end.dice import DiceProject
@@ -100,12 +98,3 @@ def test_a_worker_that_is_killed_and_not_replaced_leaves_a_red_session(dice: Dic
     outcome = dice.run("-n", "2", "--max-worker-restart", "0")
     assert outcome.code != 0
     outcome.says("the verdict of test_gates.py::test_2 never arrived")
-
-
-def test_progress_of_workers_reaches_the_terminal_of_the_controller(dice: DiceProject) -> None:
-    dice.models(red={"seconds": 0.01}, blue={"seconds": 0.01}).write(test_gates=gates_of("red", "blue"))
-    with (dice.folder / "conftest.py").open("a") as file:
-        file.write("\nfrom pytest_lmgate.report import text\ntext._LOG_SECONDS = 0.0\n")
-    outcome = dice.run("-n", "2").expect(0, passed=6)
-    for model in ("red", "blue"):
-        assert re.search(rf"^lmgate: {model} on one: \d+%, ppl 6 so far, [\d,]+ tokens/s", outcome.text, re.MULTILINE)
