@@ -7,6 +7,7 @@ import pytest
 
 from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.projects import Project, make_models
+from tests.end_to_end.writers import models_that_write, writing_project
 from tests.models.tiny import made_once
 
 
@@ -20,6 +21,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(tmp_path: Path, models: Path) -> Project:
     """A project that names the models and has measured nothing yet."""
     return _project(tmp_path, models)
+
+
+@pytest.fixture
+def writing(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that names the models of `writers`."""
+    return writing_project(tmp_path, tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the models of `writers`, not to be changed."""
+    return models_that_write(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture
@@ -67,10 +80,7 @@ def noisy(project: Project, models: Path) -> Project:
     weights = safetensors.torch.load_file(folder / "model.safetensors")
     weights["lm_head.weight"] *= 0.05
     safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    path = project.folder / "lmgate.yaml"
-    written = path.read_text(encoding="utf-8")
-    path.write_text(written.replace("models:\n", f"models:\n  warm: {{path: {folder}}}\n"), encoding="utf-8")
-    return project
+    return project.add("models", warm=f"path: {folder}")
 
 
 def _project(folder: Path, models: Path) -> Project:

@@ -19,7 +19,7 @@ import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_lmgate.plugin.options import CI_VARIABLES
 from tests.models.tiny import tiny_llama, word_level
@@ -32,8 +32,16 @@ WORDS = 400
 # Plugins that take longer to import than all of pytest, or run tests again; a test of one takes it back in by -p.
 _LEFT_OUT = ("hypothesispytest", "anyio", "pytest-testmon", "rerunfailures", "pytest-retry")
 
-GATE = "import pytest\n\n@pytest.mark.ppl_max('die', 'words', 60.5)\ndef test_gate(): pass\n"
-BROKEN_GATE = "import pytest\n\n@pytest.mark.ppl_max('die', 'words', 59.5)\ndef test_gate(): pass\n"
+
+def marked(**gates: str) -> str:
+    """Return a file with a test for each gate, called as the gate is: a marker as it stands behind ``pytest.mark.``."""
+    return "import pytest\n" + "".join(
+        f"\n@pytest.mark.{gate}\ndef test_{name}(): pass\n" for name, gate in gates.items()
+    )
+
+
+GATE = marked(gate="ppl_max('die', 'words', 60.5)")
+BROKEN_GATE = marked(gate="ppl_max('die', 'words', 59.5)")
 
 # For a project's conftest: one line in measured.txt whenever a model is taken to be run, in whichever process.
 COUNT_MEASUREMENTS = """
@@ -110,6 +118,28 @@ class Project:
                 f"{stem}.{suffix}" if suffix in ("ini", "yaml", "txt", "jsonl", "csv") else f"{name}.py"
             )
             path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        return self
+
+    @property
+    def settings(self) -> str:
+        """The text of lmgate.yaml."""
+        return (self.folder / "lmgate.yaml").read_text(encoding="utf-8")
+
+    def change(self, old: str, new: str) -> Project:
+        """Replace a text of lmgate.yaml."""
+        assert old in self.settings, self.settings
+        (self.folder / "lmgate.yaml").write_text(self.settings.replace(old, new), encoding="utf-8")
+        return self
+
+    def add(self, section: Literal["models", "datasets"], **entries: str) -> Project:
+        """Add entries to lmgate.yaml, each written as what stands within its braces."""
+        lines = "".join(f"  {name}: {{{entry}}}\n" for name, entry in entries.items())
+        return self.change(f"{section}:\n", f"{section}:\n{lines}")
+
+    def add_gates(self, *gates: str) -> Project:
+        """Add the list of gates to lmgate.yaml, each as ``marker: {arguments}``."""
+        lines = "".join(f"  - {gate}\n" for gate in gates)
+        (self.folder / "lmgate.yaml").write_text(f"{self.settings}gates:\n{lines}", encoding="utf-8")
         return self
 
     def start(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
-from tests.end_to_end.writers import CONTEXT, models_that_write, write_rows, writing_project
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
+from tests.end_to_end.writers import CONTEXT, write_rows
 
 # `counter` takes the word that is next: right three times of four. The last row's question is empty.
 QUIZ = [
@@ -19,13 +19,8 @@ TIES = [{"q": "one", "options": ["two", "thirteen", "류현진이"], "label": la
 
 
 @pytest.fixture
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models_that_write(tmp_path_factory.getbasetemp())
-
-
-@pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
+def project(writing: Project) -> Project:
+    made = writing
     write_rows(made, "quiz", QUIZ)
     write_rows(made, "ties", TIES)
     write_rows(made, "targets", [{"q": "one", "t": "two three"}, {"q": "six", "t": "five"}])
@@ -35,7 +30,6 @@ def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project
     # Right three times of four in one topic, and once of two in the other: 0.625.
     write_rows(made, "topics", [*({**row, "topic": "x"} for row in QUIZ), *({**QUIZ[0], "label": at} for at in (0, 1))])
     write_rows(made, "shots", [{"q": "six", "options": ["seven", "one"], "label": 0}])
-    yaml = (made.folder / "lmgate.yaml").read_text()
     entries = {
         "quiz": "path: quiz.jsonl, question: q, choices: options, answer: label",
         "grouped": "path: quiz.jsonl, question: q, choices: options, answer: label, cluster: topic",
@@ -49,10 +43,7 @@ def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project
         "averaged": "path: topics.jsonl, question: q, choices: options, answer: label, average_by: topic",
         "ties": "path: ties.jsonl, question: q, choices: options, answer: label",
     }
-    return made.write(
-        lmgate_yaml=yaml + "".join(f"  {name}: {{{entry}}}\n" for name, entry in entries.items()),
-        conftest=COUNT_MEASUREMENTS,
-    )
+    return made.add("datasets", **entries).write(conftest=COUNT_MEASUREMENTS)
 
 
 def test_accuracy_is_the_share_of_rows_whose_right_choice_is_the_most_likely(project: Project) -> None:
@@ -115,9 +106,9 @@ def test_accuracy_is_the_share_of_rows_whose_right_choice_is_the_most_likely(pro
     assert len(project.measured) == 5
 
 
-def test_examples_chat_and_system_text_are_read_before_each_question(project: Project, models: Path) -> None:
+def test_examples_chat_and_system_text_are_read_before_each_question(project: Project, writers: Path) -> None:
     # `chatty` counts on from the last word that it reads, which is the template's.
-    chatty = project.model("chatty", models / "counter")
+    chatty = project.model("chatty", writers / "counter")
     (chatty / "chat_template.jinja").write_text("{{ messages[-1].content }} one ")
     project.write(
         test_shown="""
@@ -210,5 +201,6 @@ def test_targets_several_questions_and_averages_of_groups_are_gated(project: Pro
     done = project.run().expect(1, passed=2, failed=1, error=3)
     done.says("below the limit 0.6251", "target_ppl needs a dataset with question: and target:")
     done.says("variant: 'acc_norm' chooses between choices, but the dataset 'greedy' has one target a row")
-    test = "import pytest\n\n@pytest.mark.ppl_max('counter', 'averaged', 9)\ndef test_no_average(): pass\n"
-    project.write(test_targets=test).run().expect(4).says("dataset 'averaged': average_by: ")
+    project.write(test_targets=marked(no_average="ppl_max('counter', 'averaged', 9)")).run().expect(4).says(
+        "dataset 'averaged': average_by: "
+    )

@@ -3,24 +3,14 @@
 import math
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Project, marked, wait_for
 
-GATES = """
-    import pytest
-
-    @pytest.mark.kl_max("noisy", "float", "words", 10.0)
-    def test_kl(): pass
-
-    @pytest.mark.kl_max("noisy", "float", "words", 10.0, statistic="p99")
-    @pytest.mark.top1_min("noisy", "float", "words", 0.001)
-    def test_more(): pass
-"""
+MEAN = 'kl_max("noisy", "float", "words", 10.0)'
 
 
 @pytest.fixture(scope="session")
@@ -45,10 +35,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
 @pytest.fixture
 def two(project: Project, pair: Path) -> Project:
     """A project that names both, too."""
-    yaml = project.folder / "lmgate.yaml"
-    lines = "".join(f"  {name}: {{path: {pair}/{name}}}\n" for name in ("float", "noisy"))
-    yaml.write_text(yaml.read_text().replace("models:\n", f"models:\n{lines}"))
-    return project
+    return project.add("models", **{name: f"path: {pair}/{name}" for name in ("float", "noisy")})
 
 
 def gates(project: Project) -> dict[str, dict[str, Any]]:
@@ -56,8 +43,9 @@ def gates(project: Project) -> dict[str, dict[str, Any]]:
 
 
 def test_gates_on_two_models_are_judged_and_reported(two: Project) -> None:
-    two.write(test_gates=GATES)
-    two.run("--lmgate-report=json:report.json").expect(0, passed=2).says("3 gates: 3 pass", "kl_max[noisy-float-words]")
+    more = 'top1_min("noisy", "float", "words", 0.001)'
+    two.write(test_gates=marked(kl=MEAN, p99=f'{MEAN[:-1]}, statistic="p99")', top1=more))
+    two.run("--lmgate-report=json:report.json").expect(0, passed=3).says("3 gates: 3 pass", "kl_max[noisy-float-words]")
     found = gates(two)
 
     mean, p99 = found["kl_max[noisy-float-words]"], found["kl_max:p99[noisy-float-words]"]
@@ -96,7 +84,7 @@ def test_gates_on_two_models_are_judged_and_reported(two: Project) -> None:
     two.run(torch_free=True).expect(0, passed=1)
 
 
-def test_the_figures_are_those_of_whole_logits(two: Project, pair: Path) -> None:
+def test_the_figures_are_those_of_whole_logits(two: Project, pair: Path, models: Path) -> None:
     two.write(
         test_figures=f"""
             import torch
@@ -130,19 +118,14 @@ def test_the_figures_are_those_of_whole_logits(two: Project, pair: Path) -> None
                 assert "Mean PPL(Q)-PPL(base)" in str(whole)
         """
     )
-    shutil.copy(_text(two), two.folder / "words.txt")
+    shutil.copy(models / "words.txt", two.folder / "words.txt")
     two.run().expect(0, passed=1)
 
 
 def test_workers_measure_a_pair_once_also_for_gates_of_the_yaml_file(two: Project) -> None:
-    yaml = two.folder / "lmgate.yaml"
-    gates = """gates:
-  - kl_max: {model: noisy, reference: float, dataset: words, limit: 10, statistic: p95}
-  - top1_min: {model: noisy, reference: float, dataset: words, limit: 1}
-"""
-    yaml.write_text(yaml.read_text() + gates)
-    gate = '@pytest.mark.kl_max("noisy", "float", "words", 10.0)\ndef test_{}(): pass\n'
-    (two.folder / "test_gates.py").write_text("import pytest\n" + "\n".join(gate.format(each) for each in range(4)))
+    pair = "model: noisy, reference: float, dataset: words"
+    two.add_gates(f"kl_max: {{{pair}, limit: 10, statistic: p95}}", f"top1_min: {{{pair}, limit: 1}}")
+    two.write(test_gates=marked(a=MEAN, b=MEAN, c=MEAN, d=MEAN))
     outcome = two.run("-n", "2", "--lmgate-report=json:report.json").expect(1, passed=5, failed=1)
     outcome.says("6 gates: 5 pass, 1 fail", "top1_min[noisy-float-words]")
     assert sum(not gate["cached"] for gate in two.report()["gates"]) == 1
@@ -181,29 +164,20 @@ def test_models_in_memory_and_fixtures_serve_as_either(two: Project, pair: Path)
 
 
 def test_another_reference_of_the_baseline_is_another_measure(two: Project) -> None:
-    gate = '@pytest.mark.no_regression("kl", "noisy", "words", "10%", reference="float")\ndef test_kl(): pass\n'
-    two.write(test_gates=f"import pytest\n\n{gate}").run("--lmgate-update").expect(0, passed=1).says("1 new")
-    yaml = two.folder / "lmgate.yaml"
-    yaml.write_text(yaml.read_text().replace("/float", "/noisy"))
-    two.run().expect(1, error=1).says("the reference of the divergence differs")
+    two.write(test_gates=marked(kl='no_regression("kl", "noisy", "words", "10%", reference="float")'))
+    two.run("--lmgate-update").expect(0, passed=1).says("1 new")
+    two.change("/float", "/noisy").run().expect(1, error=1).says("the reference of the divergence differs")
 
 
 def test_a_damaged_model_on_either_side_and_tokenizers_that_differ_are_errors(two: Project, pair: Path) -> None:
     file = two.model("renamed", pair / "noisy") / "tokenizer.json"
     file.write_text(file.read_text().replace('"w5"', '"W5"'))
     two.write(
-        test_gates="""
-            import pytest
-
-            @pytest.mark.kl_max("nan", "float", "words", 1e9)
-            def test_candidate(): pass
-
-            @pytest.mark.top1_min("float", "nan", "words", 0.001)
-            def test_reference(): pass
-
-            @pytest.mark.kl_max("./renamed", "float", "words", 1)
-            def test_tokenizers(): pass
-        """
+        test_gates=marked(
+            candidate='kl_max("nan", "float", "words", 1e9)',
+            reference='top1_min("float", "nan", "words", 0.001)',
+            tokenizers='kl_max("./renamed", "float", "words", 1)',
+        )
     )
     two.run().expect(1, error=3).says("model 'nan': NaN", "token 8 is 'W5' in one and 'w5' in the other", "bpb_max")
 
@@ -234,21 +208,12 @@ def test_no_file_is_left_where_the_models_take_turns_also_when_killed(two: Proje
 
             divergence._compare = compare
         """,
-        test_gates="""
-            import pytest
-
-            @pytest.mark.kl_max("noisy", "float", "words", 10.0)
-            def test_gate(): pass
-        """,
+        test_gates=marked(gate=MEAN),
     )
     env = {"TMPDIR": str(temporary)}
     process = two.start(env={**env, "WAIT": "1"}, fresh=False)
-    deadline = time.monotonic() + 60
     spooled = two.folder / "spooled.txt"
-    while not (spooled.exists() and spooled.read_text()):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_for(lambda: spooled.exists() and spooled.read_text(), "the candidate waits for the reference's states")
     before = _bytes_in(two.folder)
     os.killpg(process.pid, 9)
     process.communicate()
@@ -264,27 +229,18 @@ def test_no_file_is_left_where_the_models_take_turns_also_when_killed(two: Proje
 
 
 def test_a_sampled_divergence_is_judged_kept_and_compared(two: Project) -> None:
+    sampled = 'estimator="sampled", max_new_tokens=8)'
     two.write(
-        test_gates="""
-            import pytest
-
-            @pytest.mark.kl_max("noisy", "float", "words", 10.0, estimator="sampled", max_new_tokens=8)
-            @pytest.mark.self_kl_max("noisy", "words", 1e-6, max_new_tokens=8)
-            def test_pass(): pass
-
-            @pytest.mark.kl_max("noisy", "float", "words", 0, estimator="sampled", max_new_tokens=8)
-            def test_fail(): pass
-
-            @pytest.mark.no_regression("kl", "noisy", "words", "10%", reference="float", estimator="sampled",
-                                       max_new_tokens=8)
-            def test_baseline(): pass
-
-            @pytest.mark.kl_max("noisy", "float", "words", 10.0, max_new_tokens=8)
-            def test_exact(): pass
-        """
+        test_gates=marked(
+            kl=f'kl_max("noisy", "float", "words", 10.0, {sampled}',
+            self_kl='self_kl_max("noisy", "words", 1e-6, max_new_tokens=8)',
+            fail=f'kl_max("noisy", "float", "words", 0, {sampled}',
+            baseline=f'no_regression("kl", "noisy", "words", "10%", reference="float", {sampled}',
+            exact='kl_max("noisy", "float", "words", 10.0, max_new_tokens=8)',
+        )
     )
     arguments = ("-k", "not exact", "--lmgate-update", "--lmgate-report=json:report.json", "-n", "2")
-    two.run(*arguments).expect(1, passed=2, failed=1).says("estimator:sampled", "is above the limit 0", "1 new")
+    two.run(*arguments).expect(1, passed=3, failed=1).says("estimator:sampled", "is above the limit 0", "1 new")
     found = gates(two)
     limit = found["kl_max[noisy-float-words-estimator:sampled-max_new_tokens:8]"]
     assert limit["interval"][0] < limit["value"] < limit["interval"][1]
@@ -294,7 +250,7 @@ def test_a_sampled_divergence_is_judged_kept_and_compared(two: Project) -> None:
     assert abs(own["value"]) < 1e-9
 
     # A second run needs no torch.
-    two.run("-k", "not exact", torch_free=True).expect(1, passed=2, failed=1).says("+0% [+0, +0]")
+    two.run("-k", "not exact", torch_free=True).expect(1, passed=3, failed=1).says("+0% [+0, +0]")
     file = two.folder / "test_gates.py"
     file.write_text(file.read_text().replace("max_new_tokens=8)\n", "max_new_tokens=9)\n"))
     two.run("-k", "baseline").expect(1, error=1)
@@ -304,8 +260,3 @@ def test_a_sampled_divergence_is_judged_kept_and_compared(two: Project) -> None:
 def _bytes_in(folder: Path) -> int:
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".py", ".yaml", ".ini"))
     return max((path.stat().st_size for path in files), default=0)
-
-
-def _text(project: Project) -> Path:
-    line = next(line for line in (project.folder / "lmgate.yaml").read_text().splitlines() if "words:" in line)
-    return Path(line.partition("path: ")[2].rstrip("}"))

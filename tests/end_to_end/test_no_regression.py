@@ -8,21 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.projects import BROKEN_GATE, COUNT_MEASUREMENTS, Project, finished
+from tests.end_to_end.projects import BROKEN_GATE, COUNT_MEASUREMENTS, Project, finished, marked
 
-AGAINST_BASELINE = """
-    import pytest
-
-    @pytest.mark.no_regression("ppl", "die", "words", "1%")
-    def test_gate(): pass
-"""
-TWO_GATES = (
-    AGAINST_BASELINE
-    + """
-    @pytest.mark.no_regression("bpb", "die", "words", "1%")
-    def test_other(): pass
-"""
-)
+BASELINE = "no_regression('ppl', 'die', 'words', '1%')"
+AGAINST_BASELINE = marked(gate=BASELINE)
+TWO_GATES = marked(gate=BASELINE, other=BASELINE.replace("ppl", "bpb"))
 ID = "test_gate.py::test_gate::no_regression:ppl[die-words]"
 
 
@@ -38,25 +28,16 @@ def with_baseline(project: Project, test: str = AGAINST_BASELINE) -> Project:
 
 def other_model(project: Project, model: str) -> None:
     """Let the name `die` stand for another model, as a new checkpoint in the same place would."""
-    path = project.folder / "lmgate.yaml"
-    written = path.read_text(encoding="utf-8")
-    path.write_text(re.sub(r"die: \{path: (\S+)/die\}", rf"die: {{path: \1/{model}}}", written), encoding="utf-8")
+    project.change("/die}", f"/{model}}}")
 
 
 # Against another model.
 
 
 def test_a_model_against_itself_passes_with_a_change_of_exactly_zero(measured: Project) -> None:
-    measured.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.no_regression("ppl", "die", "words", 0, against="die")
-            @pytest.mark.no_regression("ppl", "sure", "words", "0%", against="sure", unit="word")
-            def test_gate(): pass
-        """
-    )
-    done = measured.run("--lmgate-report", "json:report.json", "--lmgate-strict").expect(0, passed=1)
+    word = "no_regression('ppl', 'sure', 'words', '0%', against='sure', unit='word')"
+    measured.write(test_gate=marked(token="no_regression('ppl', 'die', 'words', 0, against='die')", word=word))
+    done = measured.run("--lmgate-report", "json:report.json", "--lmgate-strict").expect(0, passed=2)
     assert done.text.count("'die' is compared with itself: this gate can never fail") == 1
     for gate in measured.report()["gates"]:
         assert gate["verdict"] == "pass"
@@ -88,10 +69,8 @@ def test_a_worse_model_fails_with_all_that_is_needed_to_believe_it(measured: Pro
 def test_a_number_as_tolerance_is_shown_with_its_unit_and_share_and_refused_above_the_reference(
     measured: Project,
 ) -> None:
-    gates = [f"@pytest.mark.no_regression('ppl', 'sure', 'words', {size}, against='die')" for size in (6, 60, 61)]
-    gates += ["@pytest.mark.no_regression('ppl', 'die', 'words', 61)"]
-    tests = [f"{gate}\ndef test_{number}(): pass" for number, gate in enumerate(gates)]
-    measured.write(test_gate="\n\n".join(["import pytest", *tests]))
+    gates = {f"_{size}": f"no_regression('ppl', 'sure', 'words', {size}, against='die')" for size in (6, 60, 61)}
+    measured.write(test_gate=marked(**gates, baseline="no_regression('ppl', 'die', 'words', 61)"))
     done = measured.with_torch.run("--lmgate-update").expect(1, failed=2, error=2)
     done.says("FAIL at a tolerance of 6 ppl (10%)", "FAIL at a tolerance of 60 ppl (100%)")
     done.says("100% of the model 'die', 60, got 61", "100% of the baseline, 60, got 61")
@@ -223,25 +202,14 @@ def test_commands_that_are_shown_name_what_the_session_was_told(measured: Projec
 
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"
-THREE = """
-    import pytest
-
-    @pytest.mark.no_regression("ppl", "die", "words", "1%")
-    def test_worse(): pass
-
-    @pytest.mark.no_regression("ppl", "sure", "words", "1%")
-    def test_better(): pass
-
-    @pytest.mark.no_regression("bpb", "hopeless", "words", "1%")
-    def test_unchanged(): pass
-"""
+THREE = marked(
+    worse=BASELINE, better=BASELINE.replace("die", "sure"), unchanged="no_regression('bpb', 'hopeless', 'words', '1%')"
+)
 
 
 def test_an_update_says_what_the_old_baseline_would_have_decided(measured: Project) -> None:
     with_baseline(measured, THREE)
-    path = measured.folder / "lmgate.yaml"
-    before = path.read_text(encoding="utf-8")
-    path.write_text(before.replace("/die}", "/SURE}").replace("/sure}", "/die}").replace("/SURE}", "/sure}"))
+    measured.change("/die}", "/SURE}").change("/sure}", "/die}").change("/SURE}", "/sure}")
     measured.write(test_other=AGAINST_BASELINE)
     done = measured.run("--lmgate-update", "--color=yes", "--lmgate-report", "json:report.json", "-n", "2").expect(0)
     own = [line for line in done.out.splitlines() if "baseline of test_" in line]
@@ -321,7 +289,7 @@ def test_neither_the_ini_file_nor_the_environment_can_turn_an_update_on(measured
 def test_entries_of_a_file_that_was_not_collected_stay(measured: Project, broken: str) -> None:
     measured.write(test_other=AGAINST_BASELINE)
     with_baseline(measured)
-    measured.write(test_other=AGAINST_BASELINE.replace("import pytest\n", f"import pytest\n    {broken}\n"))
+    measured.write(test_other=AGAINST_BASELINE.replace("import pytest\n", f"import pytest\n{broken}\n"))
     goes_on = "--continue-on-collection-errors"
     measured.run("--lmgate-update", goes_on).says("1 unchanged").is_silent_on("removed", "no gate uses")
     assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2
@@ -381,9 +349,7 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(
     text = (folder / file).read_text(encoding="utf-8")
     assert old in text
     (folder / file).write_text(text.replace(old, new), encoding="utf-8")
-    path = measured.folder / "lmgate.yaml"
-    path.write_text(path.read_text(encoding="utf-8").replace(f"{models}/die}}", "another}"), encoding="utf-8")
-    measured.write(conftest=COUNT_MEASUREMENTS)
+    measured.change(f"{models}/die}}", "another}").write(conftest=COUNT_MEASUREMENTS)
     measured.with_torch.run().expect(1, error=1).says(says, "--lmgate-update")
     # What is known of data and protocol before a model runs is compared before.
     assert measured.measured == (["die"] if file == "tokenizer.json" else [])
@@ -391,7 +357,7 @@ def test_a_baseline_of_something_else_is_an_error_that_says_what(
 
 def test_a_gate_whose_arguments_changed_has_no_baseline_and_is_not_measured_to_find_out(measured: Project) -> None:
     with_baseline(measured)
-    measured.write(test_gate=AGAINST_BASELINE.replace('"1%"', '"1%", stride=8'), conftest=COUNT_MEASUREMENTS)
+    measured.write(test_gate=marked(gate=f"{BASELINE[:-1]}, stride=8)"), conftest=COUNT_MEASUREMENTS)
     measured.run().expect(1, error=1).says("no baseline: ", "the entry of test_gate.py::test_gate::no_regression:ppl[")
     assert measured.measured == []
 
@@ -476,12 +442,6 @@ def test_two_sessions_that_update_at_once_both_end_up_in_the_file(measured: Proj
 
 
 def test_a_session_that_is_interrupted_keeps_what_was_measured(measured: Project) -> None:
-    measured.write(
-        test_gate=TWO_GATES
-        + """
-    def test_stop():
-        raise KeyboardInterrupt
-    """
-    )
+    measured.write(test_gate=f"{TWO_GATES}\ndef test_stop(): raise KeyboardInterrupt\n")
     measured.run("--lmgate-update").expect(2)
     assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2

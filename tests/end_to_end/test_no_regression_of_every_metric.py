@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pytest_lmgate.settings.metrics import METRICS
-from tests.end_to_end.projects import Project
-from tests.end_to_end.writers import models_that_write, write_rows, writing_project
+from tests.end_to_end.projects import Project, marked
+from tests.end_to_end.writers import write_rows
 
 QUIZ = [{"q": q, "options": list(o), "answer": 0, "then": o[0]} for q, o in [
     ("one", ["two", "six"]), ("two", ["three", "one"]), ("three", ["four", "two"]), ("four", ["five", "three"]),
@@ -46,27 +46,21 @@ USERS_METRICS = """
             TextMetric("median", "higher", "median", words, value=share),
         ]
 """
-TEST = "import pytest\n\n" + "".join(
-    f"@pytest.mark.no_regression({arguments})\ndef test_{name}(): pass\n\n" for name, arguments in GATES.items()
-)
+TEST = marked(**{name: f"no_regression({arguments})" for name, arguments in GATES.items()})
 
 
 @pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    base = tmp_path_factory.getbasetemp()
-    made, models = writing_project(tmp_path, base), models_that_write(base)
-    text = (made.folder / "lmgate.yaml").read_text()
-    text = (
-        text.replace("models:\n", f"models:\n  truth: {{path: {models}/counter, batch_size: 2}}\n")
-        + """\
-  quiz: {path: quiz.jsonl, question: q, choices: options, answer: answer}
-  targets: {path: quiz.jsonl, question: q, target: then}
-  answers: {path: chains.jsonl, prompt: "{start}", references: rest, extract: [{regex: {pattern: '(\\S+)'}}]}
-  text: {path: text.txt, lines: true}
-"""
+def project(writing: Project, writers: Path) -> Project:
+    write_rows(writing, "quiz", QUIZ)
+    writing.add(
+        "datasets",
+        quiz="path: quiz.jsonl, question: q, choices: options, answer: answer",
+        targets="path: quiz.jsonl, question: q, target: then",
+        answers=r"path: chains.jsonl, prompt: '{start}', references: rest, extract: [{regex: {pattern: '(\S+)'}}]",
+        text="path: text.txt, lines: true",
     )
-    write_rows(made, "quiz", QUIZ)
-    return made.write(lmgate_yaml=text, conftest=USERS_METRICS, text_txt="one two three\nfour five\nsix seven\n")
+    writing.add("models", truth=f"path: {writers}/counter, batch_size: 2")
+    return writing.write(conftest=USERS_METRICS, text_txt="one two three\nfour five\nsix seven\n")
 
 
 def test_every_metric_is_tried() -> None:
@@ -101,9 +95,7 @@ def test_every_metric_goes_by_the_baseline(project: Project) -> None:
     judged.says(f"{len(GATES)} gates: {len(GATES)} pass")
     entries = json.loads((project.folder / "lmgate-baseline.json").read_text(encoding="utf-8"))["gates"]
     assert {entry["n"] for entry in entries.values()} == {9, 4, 6, 35}  # rows, tokens and bytes
-    text = (project.folder / "lmgate.yaml").read_text()
-    (project.folder / "lmgate.yaml").write_text(text.replace("/counter}", "/backward}"), encoding="utf-8")
-    project.run().expect(1, failed=len(GATES)).says("of the baseline of")
+    project.change("/counter}", "/backward}").run().expect(1, failed=len(GATES)).says("of the baseline of")
 
 
 def test_a_function_and_a_masked_model_go_by_the_baseline(project: Project) -> None:
@@ -136,24 +128,13 @@ def test_a_function_and_a_masked_model_go_by_the_baseline(project: Project) -> N
 def test_a_reference_that_no_model_could_be_worse_than_is_refused(project: Project, against: str) -> None:
     more, silent = (against.replace("backward", name) for name in ("counter", "silent"))
     project.write(
-        test_gate=f"""
-            import pytest
-
-            @pytest.mark.no_regression("exact", "backward", "chains", "10%"{against})
-            def test_nothing_right_in_percent(): pass
-
-            @pytest.mark.no_regression("exact", "backward", "chains", 0.1{against})
-            def test_nothing_right(): pass
-
-            @pytest.mark.no_regression("chrf", "backward", "chains", 99{against})
-            def test_all_may_be_lost(): pass
-
-            @pytest.mark.no_regression("ter", "counter", "chains", 10{more})
-            def test_no_errors_yet(): pass
-
-            @pytest.mark.no_regression("length", "silent", "chains", "10%"{silent})
-            def test_a_share_of_nothing(): pass
-        """,
+        test_gate=marked(
+            nothing_right_in_percent=f'no_regression("exact", "backward", "chains", "10%"{against})',
+            nothing_right=f'no_regression("exact", "backward", "chains", 0.1{against})',
+            all_may_be_lost=f'no_regression("chrf", "backward", "chains", 99{against})',
+            no_errors_yet=f'no_regression("ter", "counter", "chains", 10{more})',
+            a_share_of_nothing=f'no_regression("length", "silent", "chains", "10%"{silent})',
+        )
     )
     done = project.run("--lmgate-update").expect(1, passed=1, error=4)
     done.says("exact match of 'backward' on", "could never fail", "less than 100%", "above 0, got 0")
@@ -171,15 +152,10 @@ def test_another_version_of_a_users_metric_and_another_tokenizer_of_the_same_nam
         def pytest_lmgate_metrics(config):
             return [TextMetric("length", "higher", "length|version:FACTOR", words)]
     """
-    test = """
-        import pytest
-
-        @pytest.mark.no_regression("length", "counter", "chains", 0.1)
-        def test_metric(): pass
-
-        @pytest.mark.no_regression("rouge", "counter", "chains", "1%", tokenizer=lambda text: text.split())
-        def test_tokenizer(): pass
-    """
+    test = marked(
+        metric='no_regression("length", "counter", "chains", 0.1)',
+        tokenizer='no_regression("rouge", "counter", "chains", "1%", tokenizer=lambda text: text.split())',
+    )
     project.write(test_gate=test, conftest=metric.replace("FACTOR", "1")).run("--lmgate-update").expect(0)
     project.write(test_gate=test.replace("text.split()", "list(text)"), conftest=metric.replace("FACTOR", "2"))
     done = project.run(torch_free=True).expect(1, error=2)
@@ -188,13 +164,9 @@ def test_another_version_of_a_users_metric_and_another_tokenizer_of_the_same_nam
 
 def test_other_clusters_and_other_columns_for_a_users_metric_are_other_data(project: Project) -> None:
     rows = [json.loads(line) for line in (project.folder / "chains.jsonl").read_text(encoding="utf-8").splitlines()]
-    written = (project.folder / "lmgate.yaml").read_text(encoding="utf-8")
-    project.write(
-        test_gate=TEST.replace("MODEL", '"counter"'),
-        lmgate_yaml=written.replace("references: rest", "references: rest, cluster: group").replace(
-            "answer: answer", "answer: answer, cluster: group"
-        ),
-    )
+    project.change("references: rest", "references: rest, cluster: group")
+    project.change("answer: answer", "answer: answer, cluster: group")
+    project.write(test_gate=TEST.replace("MODEL", '"counter"'))
     write_rows(project, "quiz", [{**row, "group": index // 2} for index, row in enumerate(QUIZ)])
     chosen = ("-k", "rouge or accuracy or length")
     project.run("--lmgate-update", *chosen).expect(0, passed=3)

@@ -7,22 +7,16 @@ from pytest_lmgate.cache.files import write_sealed
 from pytest_lmgate.cache.fingerprint import _key
 from pytest_lmgate.settings.session import CacheKey
 from tests.end_to_end.forging import forge, times
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project, marked
 
 SECRET = "correct horse battery staple"
 KEY = {"LMGATE_CACHE_KEY": SECRET}
 UNSIGNED = "cache entries without a signature were not used, but measured again"
 
 # `sure` is far worse than the limit: only an untrue entry lets it pass.
-GATES = """
-    import pytest
-
-    @pytest.mark.ppl_max("sure", "words", 60.5)
-    def test_broken_model(): pass
-
-    @pytest.mark.ppl_max("hopeless", "words", 60.5)
-    def test_perplexity_beyond_any_number(): pass
-"""
+GATES = marked(
+    broken_model='ppl_max("sure", "words", 60.5)', perplexity_beyond_any_number='ppl_max("hopeless", "words", 60.5)'
+)
 
 
 def test_a_forged_entry_passes_by_its_checksum_alone_and_is_measured_again_under_a_key(measured: Project) -> None:
@@ -89,18 +83,11 @@ def test_a_forged_or_swapped_digest_memory_passes_a_broken_model_without_a_key_o
 
 def test_the_key_is_in_no_output_and_no_file(project: Project) -> None:
     project.write(
-        test_gate="""
-            import pytest
-
-            @pytest.mark.ppl_max("die", "words", 59.5)
-            def test_fails(): pass
-
-            @pytest.mark.no_regression("ppl", "die", "words", "1%")
-            def test_baseline(): pass
-
-            @pytest.mark.ppl_max("sure", "words", 60.5)
-            def test_breaks(): pass
-        """,
+        test_gate=marked(
+            fails='ppl_max("die", "words", 59.5)',
+            baseline='no_regression("ppl", "die", "words", "1%")',
+            breaks='ppl_max("sure", "words", 60.5)',
+        ),
         conftest="""
             import pytest
 

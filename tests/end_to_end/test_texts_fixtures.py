@@ -43,18 +43,9 @@ def test_texts_are_scored_without_a_model_and_without_importing_what_runs_one(pr
 
 
 def test_a_system_that_is_only_a_function_is_gated_by_a_fixture(project: Project) -> None:
-    write_rows(
-        project,
-        "news",
-        [
-            {"q": "오늘 날씨?", "a": ["오늘은 맑다", "맑음"]},
-            {"q": "今天天气?", "a": ["今天天气很好"]},
-            {"q": "today?", "a": "fine"},
-        ],
-    )
-    yaml = (project.folder / "lmgate.yaml").read_text()
-    project.write(
-        lmgate_yaml=yaml + "  news: {path: news.jsonl, source: q, references: a}\n",
+    korean, chinese = {"q": "오늘 날씨?", "a": ["오늘은 맑다", "맑음"]}, {"q": "今天天气?", "a": ["今天天气很好"]}
+    write_rows(project, "news", [korean, chinese, {"q": "today?", "a": "fine"}])
+    project.add("datasets", news="path: news.jsonl, source: q, references: a").write(
         conftest="""
             import pathlib
             import pytest

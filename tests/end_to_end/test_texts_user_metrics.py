@@ -1,11 +1,8 @@
 """The hook `pytest_lmgate_metrics`: a user's metric is gated, cached, shown and reported like any other."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
-from tests.end_to_end.writers import writing_project
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
 
 # Of the rows of `chains`, `counter` writes 4 + 3 + ... words; the reference has as many.
 METRICS = """
@@ -26,17 +23,12 @@ METRICS = """
 """
 
 
-@pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return writing_project(tmp_path, tmp_path_factory.getbasetemp())
-
-
 def conftest(*parts: str) -> str:
     return "\n".join(part.replace("\n    ", "\n") for part in parts)
 
 
-def test_a_users_metric_is_gated_like_any_other_and_shares_the_generation(project: Project) -> None:
-    project.write(
+def test_a_users_metric_is_gated_like_any_other_and_shares_the_generation(writing: Project) -> None:
+    writing.write(
         conftest=conftest(METRICS, COUNT_MEASUREMENTS),
         test_own="""
             import pytest
@@ -60,33 +52,24 @@ def test_a_users_metric_is_gated_like_any_other_and_shares_the_generation(projec
     )
     for options in ((), ("-n", "2")):
         cached = bool(options)
-        outcome = project.run("-W", "error", "--lmgate-report", "json:report.json", *options, torch_free=cached)
+        outcome = writing.run("-W", "error", "--lmgate-report", "json:report.json", *options, torch_free=cached)
         outcome.expect(1, passed=2, failed=1)
         # 6, 5, 4 of the numbers; 3, 2, 1 of each other chain; two words each are written.
         outcome.says("metric_max: absent 11 [", "metric_min:length_ratio[counter-chains]", "0         4  one")
-        assert project.measured == ["counter", "counter"]
-        values = {gate["metric"]: gate["value"] for gate in project.report()["gates"] if "whole" in gate["test"]}
+        assert writing.measured == ["counter", "counter"]
+        values = {gate["metric"]: gate["value"] for gate in writing.report()["gates"] if "whole" in gate["test"]}
         assert values == {"bleu": pytest.approx(100), "length_ratio": 1, "absent": 0}
 
 
-def test_what_is_asked_wrongly_of_a_users_metric_is_named_at_collection(project: Project) -> None:
-    project.write(
+def test_what_is_asked_wrongly_of_a_users_metric_is_named_at_collection(writing: Project) -> None:
+    writing.write(
         conftest=conftest(METRICS),
-        test_wrong="""
-            import pytest
-
-            @pytest.mark.metric_max("length_ratio", "counter", "chains", 1)
-            def test_direction(): pass
-
-            @pytest.mark.metric_min("lenght_ratio", "counter", "chains", 1)
-            def test_name(): pass
-
-            @pytest.mark.metric_min("accuracy", "counter", "chains", 1)
-            def test_built_in(): pass
-
-            @pytest.mark.metric_min("length_ratio", "counter", "chains", 1, tokenize="zh")
-            def test_option(): pass
-        """,
+        test_wrong=marked(
+            direction='metric_max("length_ratio", "counter", "chains", 1)',
+            name='metric_min("lenght_ratio", "counter", "chains", 1)',
+            built_in='metric_min("accuracy", "counter", "chains", 1)',
+            option='metric_min("length_ratio", "counter", "chains", 1, tokenize="zh")',
+        ),
     )
-    outcome = project.run(torch_free=True).expect(4).is_silent_on("Traceback", "INTERNALERROR")
+    outcome = writing.run(torch_free=True).expect(4).is_silent_on("Traceback", "INTERNALERROR")
     outcome.says("use metric_min", "'lenght_ratio'", "metric: 'accuracy'", "tokenize: ")

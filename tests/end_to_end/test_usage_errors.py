@@ -1,62 +1,35 @@
 """Wrong arguments of markers, options and lmgate.yaml: said at collection, with exit code 4, before any measurement."""
 
-import re
-
 import pytest
 
-from tests.end_to_end.projects import GATE, Outcome, Project
+from tests.end_to_end.projects import GATE, Outcome, Project, marked
 
-WRONG_MARKS = """
-    import pytest
-    import pytest_lmgate as lmgate
-
-    @pytest.mark.ppl_max("dye", "words", 60)
-    def test_model(): pass
-
-    @pytest.mark.ppl_max("words", "die", 60)
-    def test_swapped(): pass
-
-    @pytest.mark.ppl_max("die", "sure", 60)
-    def test_model_for_dataset(): pass
-
-    @pytest.mark.ppl_max("die", "wards", 60)
-    def test_dataset(): pass
-
-    @pytest.mark.ppl_max("die", "words", threshold=60)
-    def test_argument(): pass
-
-    @pytest.mark.ppl_max(lmgate.fixture("no_such_fixture"), "words", 60)
-    def test_fixture(): pass
-
-    @pytest.fixture
-    def pair(): return "die"
-
-    @pytest.mark.ppl_max("pair", "words", 60)
-    def test_name_of_a_fixture(): pass
-
-    @pytest.mark.no_regression("ppl", "die", "words", "1%", against="pair")
-    def test_name_of_a_fixture_as_reference(): pass
-
-    @pytest.mark.no_regression("rouge2", "die", "words", "1%")
-    def test_variant_as_metric(): pass
-
-    @pytest.mark.parametrize("model", ["die"])
-    @pytest.mark.ppl_max(lmgate.fixture("model"), "words", 60.5)
-    def test_parametrize(model): pass
-"""
-# By test: what is wrong, and what is right. tests/settings has all wrong arguments.
-FACTS = {
-    "test_model": ("model 'dye'", "'die'"),
-    "test_swapped": ("model 'words' is a dataset",),
-    "test_model_for_dataset": ("dataset 'sure' is a model",),
-    "test_dataset": ("dataset 'wards'", "'words'"),
-    "test_argument": ("threshold: ", "'limit'"),
-    "test_fixture": ("'no_such_fixture'",),
-    "test_name_of_a_fixture": ("lmgate.fixture('pair')",),
-    "test_name_of_a_fixture_as_reference": ("model 'pair'", "lmgate.fixture('pair')"),
-    "test_variant_as_metric": ("metric: rouge, variant: rouge2",),
-    "test_parametrize": ("indirect=['model']",),
+# By test: the marker, what is wrong, and what is right. tests/settings has all wrong arguments.
+WRONG = {
+    "model": ('ppl_max("dye", "words", 60)', "model 'dye'", "'die'"),
+    "swapped": ('ppl_max("words", "die", 60)', "model 'words' is a dataset"),
+    "model_for_dataset": ('ppl_max("die", "sure", 60)', "dataset 'sure' is a model"),
+    "dataset": ('ppl_max("die", "wards", 60)', "dataset 'wards'", "'words'"),
+    "argument": ('ppl_max("die", "words", threshold=60)', "threshold: ", "'limit'"),
+    "variant": ('no_regression("rouge2", "die", "words", "1%")', "metric: rouge, variant: rouge2"),
+    "no_fixture": ('ppl_max(lmgate.fixture("no_such"), "words", 60)', "'no_such'"),
+    "name_of_a_fixture": ('ppl_max("pair", "words", 60)', "lmgate.fixture('pair')"),
+    "reference": (
+        'no_regression("ppl", "die", "words", "1%", against="pair")',
+        "model 'pair'",
+        "lmgate.fixture('pair')",
+    ),
 }
+WRONG_MARKS = f"""
+import pytest_lmgate as lmgate
+{marked(**{test: gate for test, (gate, *_) in WRONG.items()})}
+@pytest.fixture
+def pair(): return "die"
+
+@pytest.mark.parametrize("model", ["die"])
+@pytest.mark.ppl_max(lmgate.fixture("model"), "words", 60.5)
+def test_parametrize(model): pass
+"""
 
 
 @pytest.mark.parametrize("options", [("--collect-only", "-p", "no:terminal"), ("--no-lmgate",)])
@@ -65,9 +38,10 @@ def test_every_wrong_argument_is_named_at_collection_with_the_nearest_right_one(
 ) -> None:
     unmeasured.write(test_wrong=WRONG_MARKS, test_right=GATE)
     outcome = unmeasured.run(*options).expect(4)
-    for test, facts in FACTS.items():
-        line = next((line for line in outcome.err.splitlines() if re.search(rf"::{test}(\[die\])?: @", line)), "")
+    for test, (_, *facts) in WRONG.items():
+        line = next((line for line in outcome.err.splitlines() if f"::test_{test}: @" in line), "")
         assert all(fact in line for fact in facts), f"{test}: expected {facts} in {line!r}\n{outcome.text}"
+    outcome.says("::test_parametrize[die]: @pytest.mark.ppl_max: ", "indirect=['model']")
     outcome.is_silent_on("Traceback", "INTERNALERROR", "test_right.py::test_gate: ")
     assert not unmeasured.cache.exists()
 
@@ -92,15 +66,7 @@ def test_a_wrong_option_is_a_usage_error(unmeasured: Project, option: str, said:
     unmeasured.run(option).expect(4).says(said).is_silent_on("Traceback", "INTERNALERROR")
 
 
-MISTYPED = """
-    import pytest
-
-    @pytest.mark.ppl_mx("sure", "words", 60.5)
-    def test_letters(): pass
-
-    @pytest.mark.slow_max(3)
-    def test_no_gate(): pass
-"""
+MISTYPED = marked(letters='ppl_mx("sure", "words", 60.5)', no_gate="slow_max(3)")
 
 
 def test_a_mistyped_marker_is_refused_unless_the_project_registers_it(unmeasured: Project) -> None:
@@ -160,13 +126,12 @@ def test_a_cluster_and_workers_of_xdist_are_not_asked_for_together(unmeasured: P
 
 
 def test_a_key_of_a_dataset_that_no_gate_uses_is_an_error(project: Project) -> None:
-    plain = (project.folder / "lmgate.yaml").read_text()
+    plain = project.settings
     project.write(rows_jsonl='{"text": "w1 w2 w3", "own": "w2", "kind": "a"}\n' * 2)
 
     def ending(dataset: str) -> Outcome:
-        project.write(test_gate=GATE.replace("'words'", "'rows'"))
-        (project.folder / "lmgate.yaml").write_text(f"{plain}  rows: {{path: rows.jsonl, {dataset}}}\n")
-        return project.run().is_silent_on("Traceback", "INTERNALERROR")
+        project.write(test_gate=GATE.replace("'words'", "'rows'"), lmgate_yaml=plain)
+        return project.add("datasets", rows=f"path: rows.jsonl, {dataset}").run().is_silent_on("Traceback")
 
     ending("text: text").expect(0, passed=1)
     for key in ("chat: true", "cluster: kind"):

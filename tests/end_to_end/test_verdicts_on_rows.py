@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from tests.end_to_end.projects import Project
-from tests.end_to_end.writers import models_that_write, write_rows, writing_project
+from tests.end_to_end.projects import Project, marked
+from tests.end_to_end.writers import write_rows
 
 # `counter` knows which word is next, and `even` takes the first of equals: both are right, or both are wrong.
 RIGHT = {"q": "one", "options": ["two", "six"], "answer": 0}
@@ -16,26 +16,16 @@ WRONG = {"q": "one", "options": ["two", "six"], "answer": 1}
 
 
 @pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
-    text = (made.folder / "lmgate.yaml").read_text()
-    entries = "".join(
-        f"  {name}: {{path: {name}.jsonl, question: q, choices: options, answer: answer}}\n"
-        for name in ("right", "wrong", "many")
-    )
+def project(writing: Project) -> Project:
+    entry = "question: q, choices: options, answer: answer"
     for name, rows in {"right": [RIGHT] * 20, "wrong": [WRONG] * 20, "many": [RIGHT] * 52}.items():
-        write_rows(made, name, rows)
-    return made.write(lmgate_yaml=text + entries)
+        write_rows(writing, name, rows)
+        writing.add("datasets", **{name: f"path: {name}.jsonl, {entry}"})
+    return writing
 
 
-def regression(dataset: str, against: str, *, model: str = "counter", metric: str = "accuracy") -> str:
-    against = f', against="{against}"' if against else ""
-    return f"""
-        import pytest
-
-        @pytest.mark.no_regression("{metric}", "{model}", "{dataset}", 0.05{against})
-        def test_gate(): pass
-    """
+def regression(dataset: str, against: str) -> str:
+    return marked(gate=f'no_regression("accuracy", "counter", "{dataset}", 0.05, against="{against or "baseline"}")')
 
 
 def only_comparison(project: Project) -> tuple[str, dict]:
@@ -62,13 +52,10 @@ def test_two_models_with_equal_answers_on_20_rows_are_inconclusive_and_52_rows_s
 
 
 def test_the_same_checkpoint_twice_passes_with_any_rows_also_from_another_folder(
-    project: Project, tmp_path_factory: pytest.TempPathFactory
+    project: Project, writers: Path
 ) -> None:
-    models = models_that_write(tmp_path_factory.getbasetemp())
-    project.model("copy", models / "counter")
-    path = project.folder / "lmgate.yaml"
-    written = path.read_text(encoding="utf-8")
-    path.write_text(written.replace("models:\n", "models:\n  copy: {path: copy}\n", 1), encoding="utf-8")
+    project.model("copy", writers / "counter")
+    project.add("models", copy="path: copy")
     for against in ("counter", "copy"):
         project.write(test_gate=regression("right", against))
         done = project.run("--lmgate-strict", "--lmgate-report", "json:report.json").expect(0, passed=1)
@@ -83,35 +70,28 @@ def test_the_same_checkpoint_twice_passes_with_any_rows_also_from_another_folder
     assert entry["outcomes"] == "fffff0"
     project.run("--lmgate-strict").expect(0, passed=1).says("1 gate: 1 pass")
     shutil.rmtree(project.cache)
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace(f"counter: {{path: {models}/counter}}", "counter: {path: copy}"), encoding="utf-8")
+    project.change(f"counter: {{path: {writers}/counter}}", "counter: {path: copy}")
     project.run("--lmgate-strict").expect(0, passed=1).says("1 gate: 1 pass")
-    path.write_text(text.replace(f"{models}/counter}}", f"{models}/even}}"), encoding="utf-8")
+    project.change("counter: {path: copy}", f"counter: {{path: {writers}/even}}")
     done = project.run().expect(0, passed=1)
     done.says("1 gate: 1 inconclusive", "it needs 52 rows without a change to show less than 0.05")
 
 
 # Limit gates with a confidence.
 
-LIMITS = """
-    import pytest
-
-    @pytest.mark.accuracy_min("counter", "right", 0.88, confidence=0.95)
-    def test_pass(): pass
-
-    @pytest.mark.accuracy_min("counter", "right", 0.9, confidence=0.95)
-    def test_open_within(): pass
-
-    @pytest.mark.accuracy_min("counter", "wrong", 0.1, confidence=0.95)
-    def test_open_beyond(): pass
-
-    @pytest.mark.accuracy_min("counter", "wrong", 0.12, confidence=0.95)
-    def test_fail(): pass
-"""
+LIMITS = {
+    "pass": ("right", 0.88),
+    "open_within": ("right", 0.9),
+    "open_beyond": ("wrong", 0.1),
+    "fail": ("wrong", 0.12),
+}
 
 
 def test_an_accuracy_passes_by_its_lower_bound_and_fails_by_its_upper_one(project: Project) -> None:
-    project.write(test_gate=LIMITS)
+    gates = {
+        name: f"accuracy_min('counter', {data!r}, {limit}, confidence=0.95)" for name, (data, limit) in LIMITS.items()
+    }
+    project.write(test_gate=marked(**gates))
     done = project.run("--lmgate-report", "json:report.json").expect(1, passed=2, failed=2)
     done.says(
         "4 gates: 1 pass, 1 fail, 2 inconclusive",
