@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
-
-import jinja2
 
 from pytest_lmgate.errors import escape_controls
 from pytest_lmgate.judge.history import Finding, find_changes
 from pytest_lmgate.judge.result import PastRun, Results, Verdict
+from pytest_lmgate.report.page import rendered
 from pytest_lmgate.report.text import counted, excerpt, table
-from pytest_lmgate.report.wording import degradation, interval, number, tolerance
+from pytest_lmgate.report.wording import degradation, interval, number, tolerance, when
 
 _NOISE = {False: "95% interval", True: "degraded [one-sided]"}
 """Title of the column with the noise: of values, and of gates that are compared with a reference of their own."""
@@ -66,12 +64,7 @@ def history_json(shown: Sequence[Track]) -> dict[str, Any]:
 
 def history_svg(shown: Sequence[Track]) -> str:
     """Return a picture with a panel for each gate: values with intervals, limits and changes."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = files("pytest_lmgate.report").joinpath("templates/history.svg").read_text(encoding="utf-8")
-    text: str = environment.from_string(template).render(panels=[_panel(track) for track in shown])
-    return text
+    return rendered("history.svg", panels=[_panel(track) for track in shown])
 
 
 def _table(track: Track, last: int) -> str:
@@ -159,11 +152,6 @@ def _finding(finding: Finding) -> dict[str, Any]:
         return facts
     # The kind says whether it is worse, where it is beyond noise.
     return facts | {key: getattr(finding.change, key) for key in ("before", "after", "errors", "p_value")}
-
-
-def when(date: str) -> str:
-    """Return a record's date for people: ``2026-01-31 18:00``."""
-    return date[:16].replace("T", " ")
 
 
 def _interval(gate: Verdict) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
@@ -22,9 +21,8 @@ from pytest_lmgate.errors import escape_controls
 from pytest_lmgate.judge.histogram import ChangeHistogram
 from pytest_lmgate.judge.result import PastRun, Results, Verdict, worst_first
 from pytest_lmgate.report.explanation import attribution_lines, explain
-from pytest_lmgate.report.history import when
 from pytest_lmgate.report.text import excerpt, shortened
-from pytest_lmgate.report.wording import Row, counts, names, rounded, run_facts
+from pytest_lmgate.report.wording import Row, counts, names, rounded, run_facts, when
 
 _NAME, _LINE, _UNIT, _WIDTH = 300, 2000, 100, 140  # characters
 _HEIGHT = 60
@@ -47,24 +45,15 @@ def html_report(results: Results) -> str:
     )
 
 
-def rendered(page: str, **shown: Any) -> str:
-    folder = files("pytest_lmgate.report").joinpath("templates")
-    parts = {
-        name: folder.joinpath(name).read_text(encoding="utf-8")
-        for name in (page, "base.html", "plots.html", "page.css", "page.js")
-    }
+def rendered(template: str, **shown: Any) -> str:
+    loader = jinja2.PackageLoader("pytest_lmgate.report")
     environment = jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        loader=jinja2.DictLoader(parts),
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, loader=loader
     )
-    css, js = parts["page.css"], parts["page.js"]
-    text: str = environment.get_template(page).render(
+    css, js = (loader.get_source(environment, name)[0] for name in ("page.css", "page.js"))
+    return environment.get_template(template).render(
         shown, css=css, js=js, css_digest=_digest(css), js_digest=_digest(js)
     )
-    return text
 
 
 def _gate(results: Results, verdict: Verdict, name: str) -> dict[str, Any]:

@@ -141,6 +141,11 @@ class Row:
         )
 
 
+def when(date: str) -> str:
+    """Return a record's date for people: ``2026-01-31 18:00``."""
+    return date[:16].replace("T", " ")
+
+
 def run_facts(results: Results) -> dict[str, str]:
     """Return the known facts that identify the run, by key."""
     run, environment = results.run, results.environment
@@ -150,7 +155,7 @@ def run_facts(results: Results) -> dict[str, str]:
     facts = {
         "project": run.project,
         "commit": " on ".join(filter(None, [run.commit, run.branch])),
-        "date": f"{run.date[:16].replace('T', ' ')} UTC",
+        "date": f"{when(run.date)} UTC",
         "device": f"{run.device} ({run.hardware})" if run.device and run.hardware else run.device or run.hardware,
         "versions": ", ".join(f"{name} {version}" for name, version in packages.items() if version != "absent"),
         "command": run.command,
