@@ -210,15 +210,9 @@ def _readable(error: msgspec.ValidationError, top: str) -> str:
 class Baselines:
     """The entries of the file, and which of them this session writes again.
 
-    Args:
-        path: The file.
-        update: ``all``, ``new`` for gates without an entry, ``prune``, or empty.
-        arguments: Command-line arguments that a session also needs to make an entry.
-        prefix: Prefix of its gates' ids, which the file leaves out.
-        ambiguous: Why it is unclear which file has the baseline, if so: reading it is an error.
-
-    Attributes:
-        gates: Ids of the gates of this session that are judged by the file.
+    An `update` is of ``all`` gates, of the ``new`` ones without an entry, a ``prune`` or none; to make an entry a
+    session also needs the `arguments`. The file leaves out the `prefix` of its gates' ids. It cannot be read if it is
+    `ambiguous` which file has the baseline.
     """
 
     def __init__(
@@ -227,7 +221,7 @@ class Baselines:
         self.path, self._update, self._arguments, self._prefix = path, update, arguments, prefix
         self._ambiguous = ambiguous
         self._entries: dict[str, BaselineEntry] | None = None
-        self.gates: Collection[str] = ()
+        self.gates: Collection[str] = ()  # ids of those of this session that are judged by the file
 
     def read(self) -> Mapping[str, BaselineEntry]:
         """Return the entries by gate; the file is read once."""

@@ -74,13 +74,8 @@ def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
 class TargetSink:
     """The numbers of each target as they come in, NaN before; a request is done completely or not at all.
 
-    Args:
-        requests: The requests.
-        job: The measurement, which may begin with the results of an interrupted run.
-        check: Raises if the results of a request (given by number) are not finite.
-        columns: Numbers of each target.
-        passes: How often each token is read.
-        show: Says in words what the mean of the first column is.
+    `check` raises if the results of a request, given by number, are not finite. Each token is read in so many `passes`.
+    The mean of the first of the `columns` is said in words by `show`.
     """
 
     def __init__(

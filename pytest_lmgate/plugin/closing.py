@@ -8,20 +8,30 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from pytest_lmgate.cache.remote import Address, is_from_fork
+from pytest_lmgate.errors import RecordError, escape_controls
+from pytest_lmgate.judge.baseline import write_baseline
+from pytest_lmgate.judge.history import append_to_history, read_history
+from pytest_lmgate.judge.provenance import branch, project, provenance
+from pytest_lmgate.judge.result import FixtureCall, Results, Run, Verdict
+from pytest_lmgate.judge.verdict import corrected
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import asks_for_all, passed, was_stopped
 from pytest_lmgate.plugin.ledger import Ledger
 from pytest_lmgate.plugin.options import update
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytest_lmgate.cache.remote import Address
-    from pytest_lmgate.judge.result import FixtureCall, Results, Run, Verdict
+from pytest_lmgate.report.terminal import (
+    measured_line,
+    not_kept_note,
+    replaced_lines,
+    summary_lines,
+    title,
+    verified_note,
+)
 
 _COLOURS = {
     "pass": {"green": True},
@@ -48,11 +58,34 @@ class Closing:
         return any([self.verdicts, self.shown, self.notes, self.problems])
 
     def results(self, run: Run) -> Results:
-        from pytest_lmgate.judge.result import Results
-
         return Results(
             run=run, verdicts=tuple(self.verdicts), measured=tuple(self.measured), problems=tuple(self.problems)
         )
+
+    def show(self, terminal: pytest.TerminalReporter) -> None:
+        heading, lines = "lmgate", list[tuple[str, str]]()
+        if self.verdicts or self.measured:
+            heading = title(self.verdicts, self.measured)
+            lines += summary_lines(self.verdicts) if self.verdicts else []
+            lines += [("", f"cache {verdict.id}: {verdict.cache}") for verdict in self.verdicts if verdict.cache]
+            lines += [("", measured_line(found)) for found in self.shown]
+            lines += replaced_lines(self.verdicts)
+        terminal.write_sep("=", heading)  # unlike section(), it ends the line of dots first
+        for outcome, line in lines:
+            terminal.write_line(escape_controls(line), **_COLOURS.get(outcome, {}))
+        for note in self.notes:
+            terminal.write_line(escape_controls(note))
+        for problem in self.problems:
+            terminal.write_line(escape_controls(f"ERROR: {problem}"), red=True)
+
+    def print_reports(self, config: pytest.Config) -> None:
+        terminal = config.pluginmanager.get_plugin("terminalreporter")
+        for text in self.printed:
+            if terminal is None:
+                sys.stdout.write(text)
+            else:
+                terminal.ensure_newline()
+                terminal.write(text, flush=True)
 
 
 def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> Closing:
@@ -65,26 +98,18 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
     if (passed(session) or not was_stopped(session)) and not config.getoption("setuponly", False):
         closing.problems += [f"{discrepancy}: the session fails" for discrepancy in ledger.discrepancies()]
     if received := ledger.verdicts():
-        from msgspec.structs import replace
-
         expected = ledger.expected_to_fail
         closing.verdicts = [replace(verdict, xfail=verdict.id in expected) for verdict in received]
     _keep_baseline(closing, ledger, session)
     if closing.verdicts and options.flag(config, "holm"):
-        from pytest_lmgate.judge.verdict import corrected
-
         closing.verdicts, notes, blocked = corrected(closing.verdicts, strict=options.flag(config, "strict"))
         closing.notes += notes
         closing.problems += blocked
     closing.notes += ledger.remarks
     if ledger.verified:
-        from pytest_lmgate.report.terminal import verified_note
-
         closing.notes.append(verified_note(ledger.verified))
     closing.notes += ledger.left_out
     if ledger.not_kept:
-        from pytest_lmgate.report.terminal import not_kept_note
-
         closing.notes.append(not_kept_note(ledger.not_kept))
     closing.measured = [each for found in ledger.measured.values() for each in found]
     shown = [test for test in ledger.measured if config.getoption("verbose", 0) > 0 or ledger.did_fail(test)]
@@ -103,41 +128,7 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
     return closing
 
 
-def show_summary(terminal: pytest.TerminalReporter, closing: Closing) -> None:
-    from pytest_lmgate.errors import escape_controls
-
-    heading, lines = "lmgate", list[tuple[str, str]]()
-    if closing.verdicts or closing.measured:
-        from pytest_lmgate.report.terminal import measured_line, replaced_lines, summary_lines, title
-
-        heading = title(closing.verdicts, closing.measured)
-        lines += summary_lines(closing.verdicts) if closing.verdicts else []
-        lines += [("", f"cache {verdict.id}: {verdict.cache}") for verdict in closing.verdicts if verdict.cache]
-        lines += [("", measured_line(found)) for found in closing.shown]
-        lines += replaced_lines(closing.verdicts)
-    terminal.write_sep("=", heading)  # unlike section(), it ends the line of dots first
-    for outcome, line in lines:
-        terminal.write_line(escape_controls(line), **_COLOURS.get(outcome, {}))
-    for note in closing.notes:
-        terminal.write_line(escape_controls(note))
-    for problem in closing.problems:
-        terminal.write_line(escape_controls(f"ERROR: {problem}"), red=True)
-
-
-def print_reports(config: pytest.Config, closing: Closing) -> None:
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    for text in closing.printed:
-        if terminal is None:
-            sys.stdout.write(text)
-        else:
-            terminal.ensure_newline()
-            terminal.write(text, flush=True)
-
-
 def _this_run(session: pytest.Session, verdicts: Sequence[Verdict], run: str) -> Run:
-    from pytest_lmgate.judge.provenance import branch, project, provenance
-    from pytest_lmgate.judge.result import Run
-
     config = session.config
     # An accelerator comes first: its name says more than the processor's.
     devices = sorted({verdict.device for verdict in verdicts} - {""}, key=lambda device: (device == "cpu", device))
@@ -157,8 +148,6 @@ def _this_run(session: pytest.Session, verdicts: Sequence[Verdict], run: str) ->
 
 def _command(arguments: Iterable[str]) -> str:
     """Return the command without secrets: user, password and query of an address, the value of ``--token``."""
-    from pytest_lmgate.errors import escape_controls
-
     given = ["pytest", *arguments]
     given = [re.sub(r"(\w://[^\s?]*)\?\S*", r"\1?***", escape_controls(str(each), line=True)) for each in given]
     secret = r"(?i)(\0--?[\w-]*(?:token|key|secret|password)(?:=|\0(?!-)))[^\0]*"
@@ -166,12 +155,6 @@ def _command(arguments: Iterable[str]) -> str:
 
 
 def _keep_history(history: Path | Address, closing: Closing, run: Run, *, is_shown: bool) -> None:
-    from msgspec.structs import replace
-
-    from pytest_lmgate.cache.remote import Address, is_from_fork
-    from pytest_lmgate.errors import RecordError
-    from pytest_lmgate.judge.history import append_to_history, read_history
-
     if isinstance(history, Address) and is_from_fork(os.environ):
         closing.notes.append(
             f"--lmgate-history {history}: this run is not recorded, because its code comes from a fork"
@@ -219,8 +202,6 @@ def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) ->
         }
         is_looked_at = full and to_look_at[mode]
         if entries or mode == "prune" or is_looked_at:
-            from pytest_lmgate.judge.baseline import write_baseline
-
             notes, problems = write_baseline(
                 path,
                 mode,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates, nearest_files, placed
+from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES, metric_called
 from pytest_lmgate.settings.options import find_project_file
 
@@ -130,7 +131,6 @@ def hidden(config: pytest.Config) -> list[str]:
 def _left_out(config: pytest.Config, file: Path) -> str:
     if _is_meant(config, file) or not mentions_gates(file):
         return ""
-    from pytest_lmgate.report.text import counted
     from pytest_lmgate.settings.file import read_gates
 
     gates, problems = read_gates(file)
@@ -205,10 +205,10 @@ def keep_files(config: pytest.Config, words: Iterable[str]) -> None:
     plugin.deselected_files = [file for file in plugin.deselected_files if not measures(file)]
 
 
-def keep_tests(config: pytest.Config, items: Iterable[pytest.Item], measures: Callable[[pytest.Item], bool]) -> None:
+def keep_tests(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
     if (plugin := _testmon(config)) is None:
         return
-    kept = {item.nodeid for item in items if measures(item)}
+    kept = {item.nodeid for item in items if is_gated(item) or is_measuring(item)}
     plugin.deselected_tests = [test for test in plugin.deselected_tests if test not in kept]
 
 

@@ -11,27 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.errors import ConfigError
-from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.collection import (
-    are_all_in,
-    gates_of,
-    hidden,
-    is_gated,
-    is_measuring,
-    keep_files,
-    keep_tests,
-    left_out,
-    mistyped,
-    mixed_up,
-    only_lists,
-    passed,
-    refuse_late_gates,
-    was_stopped,
-)
+from pytest_lmgate.errors import ConfigError, escape_controls
+from pytest_lmgate.plugin import collection, options
 from pytest_lmgate.plugin.ledger import EXTRAS, VERIFIED, Ledger
 from pytest_lmgate.plugin.options import update
 from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, placed, wrong_files
+from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES
 from pytest_lmgate.settings.options import FILE_NAME
 
@@ -84,7 +69,7 @@ class GateHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        keep_files(self._config, [*MARKER_NAMES, *FIXTURES])
+        collection.keep_files(self._config, [*MARKER_NAMES, *FIXTURES])
         if self._config.args_source is pytest.Config.ArgsSource.TESTPATHS:
             add_to_testpaths(self._config)
 
@@ -108,21 +93,21 @@ class GateHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        keep_tests(self._config, items, lambda item: is_gated(item) or is_measuring(item))
+        collection.keep_tests(self._config, items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Read the markers of the tests that will run: plugins have deselected theirs by now."""
         ledger, items = self._ledger, session.items
         found, self._found = self._found, []
-        ledger.deselected |= not are_all_in(found, items)
-        gated, measuring = list(filter(is_gated, items)), list(filter(is_measuring, items))
-        problems = [*self._unread, *mistyped(items, MARKER_NAMES), *mixed_up(gated, measuring)]
+        ledger.deselected |= not collection.are_all_in(found, items)
+        gated, measuring = list(filter(collection.is_gated, items)), list(filter(collection.is_measuring, items))
+        problems = [*self._unread, *collection.mistyped(items, MARKER_NAMES), *collection.mixed_up(gated, measuring)]
         try:
-            ledger.left_out = left_out(self._config, self._gate_files)
+            ledger.left_out = collection.left_out(self._config, self._gate_files)
         except ConfigError as error:
             problems.append(str(error))
-        missing = [*ledger.left_out, *hidden(self._config)]
+        missing = [*ledger.left_out, *collection.hidden(self._config)]
         if missing and options.flag(self._config, "require-all"):
             problems += [f"--lmgate-require-all: {sentence}" for sentence in missing]
         if gated or measuring or ledger.left_out:
@@ -151,7 +136,7 @@ class GateHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        if len(gates_of(item)) > self._expected(item):
+        if len(collection.gates_of(item)) > self._expected(item):
             self._collect_late(item)
         if self._session is not None:
             self._session.begin(item)
@@ -170,16 +155,16 @@ class GateHooks:
         try:
             result = yield
         except pytest.skip.Exception:
-            refuse_late_gates(item, self._expected(item))
+            collection.refuse_late_gates(item, self._expected(item))
             raise
-        refuse_late_gates(item, self._expected(item))
+        collection.refuse_late_gates(item, self._expected(item))
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        before = max(len(gates_of(item)), self._expected(item))
+        before = max(len(collection.gates_of(item)), self._expected(item))
         result = yield
-        refuse_late_gates(item, before)
+        collection.refuse_late_gates(item, before)
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -225,11 +210,11 @@ class GateHooks:
         """Write reports, and fail a session that lost a verdict; only in the controller."""
         if not hasattr(session, "exitstatus"):  # pytester's getitems() ends a session that never ran
             session.exitstatus = exitstatus
-        if self._session is not None and options.verify(self._config) and not was_stopped(session):
+        if self._session is not None and options.verify(self._config) and not collection.was_stopped(session):
             self._ledger.verified.append(self._session.verify())
         if self._worker is not None:
             self._config.workeroutput[VERIFIED] = self._ledger.verified  # type: ignore[attr-defined]
-        if self._worker is not None or only_lists(self._config):
+        if self._worker is not None or collection.only_lists(self._config):
             return
         if self.controller is not None and not self.controller.end():
             self._broke = "the xdist workers ended before they had collected the tests, so no gate ran"
@@ -237,7 +222,7 @@ class GateHooks:
             return
         from pytest_lmgate.plugin.closing import close
 
-        ended, would_pass = session.exitstatus, passed(session)
+        ended, would_pass = session.exitstatus, collection.passed(session)
         self._closing = close(self._ledger, session, run=self._run, broke=self._broke)
         problems = self._closing.problems
         # Too late to change testsfailed, but pytest returns this status.
@@ -249,17 +234,13 @@ class GateHooks:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._closing is not None and self._closing.is_shown:
-            from pytest_lmgate.plugin.closing import show_summary
-
-            show_summary(terminalreporter, self._closing)
+            self._closing.show(terminalreporter)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """Print reports last: CI services read commands only at the start of a line."""
         if self._closing is not None:
-            from pytest_lmgate.plugin.closing import print_reports
-
-            print_reports(self._config, self._closing)
+            self._closing.print_reports(self._config)
 
     def _read(self, gated: Sequence[pytest.Item], measuring: Sequence[pytest.Item]) -> dict[str, int]:
         """Return the number of gates of each test by node id; a usage error names all wrong gates."""
@@ -307,16 +288,15 @@ class PlanHooks:
             return None
         from pytest_lmgate.measure.plan import Plan
         from pytest_lmgate.report.terminal import plan_lines
-        from pytest_lmgate.report.text import counted
 
         plan, gates = Plan(options.cache_folder(session.config)), self._hooks.session()
-        for item in filter(is_gated, session.items):
+        for item in filter(collection.is_gated, session.items):
             if item.get_closest_marker("skip") is None:
                 evaluator, evaluations = gates.evaluations(item)
                 for what in evaluations:
                     plan.add(evaluator, what)
         self._lines = plan_lines(plan.measurements, [*plan.problems, *gates.cache_warnings, *self._hooks.left_out])
-        if measuring := sum(map(is_measuring, session.items)):
+        if measuring := sum(map(collection.is_measuring, session.items)):
             tests = counted(measuring, "test")
             self._lines.append(f"{tests} may measure by a fixture such as ppl_of, which is known only when they run")
         return True
@@ -324,8 +304,6 @@ class PlanHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._lines:
             return
-        from pytest_lmgate.errors import escape_controls
-
         terminalreporter.write_sep("=", "lmgate: the plan; nothing was measured")
         for line in self._lines:
             terminalreporter.write_line(escape_controls(line))

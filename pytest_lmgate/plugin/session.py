@@ -178,7 +178,9 @@ class GateSession:
             raise naming_fixture(item, gate, error) from None
         if gate.uses_baseline:
             judge.baselines.read()
-        ask_for_fixtures(item, gate)
+        for given in _given(gate):
+            if isinstance(given, FixtureReference):
+                _ask_for(given.name, item)
         return gate
 
     def measure(self, item: pytest.Item) -> None:
@@ -189,7 +191,7 @@ class GateSession:
         judge, places = self._projects.of(item.path), item.stash[_PLACES]
 
         def resolve(given: Any) -> Any:
-            return value_of(given, item)
+            return getattr(item, "funcargs", {})[given.name] if isinstance(given, FixtureReference) else given
 
         with judge.evaluator.sharing():
             for identity, gate in item.stash[_GATES].items():
@@ -369,12 +371,6 @@ def _refuse_misnamed(folder: Path, found: Path) -> None:
 # ``lmgate.fixture("name")`` in a marker: pytest sets the fixture up with the test's own, and its value is taken.
 
 
-def ask_for_fixtures(item: pytest.Item, gate: Gate) -> None:
-    for given in _given(gate):
-        if isinstance(given, FixtureReference):
-            _ask_for(given.name, item)
-
-
 def _given(gate: Gate) -> list[Any]:
     return [*gate.evaluation.given, *([gate.against] if isinstance(gate, NoRegression) else [])]
 
@@ -387,10 +383,6 @@ def naming_fixture(item: pytest.Item, gate: Gate, error: ConfigError) -> ConfigE
             hint = f"; {name!r} is a fixture: lmgate.fixture({name!r}) stands for its value"
             return ConfigError(f"{error}{hint}")
     return error
-
-
-def value_of(given: Any, item: pytest.Item) -> Any:
-    return getattr(item, "funcargs", {})[given.name] if isinstance(given, FixtureReference) else given
 
 
 def _ask_for(name: str, item: pytest.Item) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.plugin import options
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt, read_project_file
 
@@ -36,7 +36,6 @@ class GateFile(pytest.File):
 
     def collect(self) -> Iterator[GateItem]:
         """Yield the gates model by model, so that each model is loaded once."""
-        from pytest_lmgate.errors import LmgateError
         from pytest_lmgate.settings.file import read_gates
         from pytest_lmgate.settings.gates import untaken
 

@@ -28,6 +28,7 @@ _NAME, _LINE, _UNIT, _WIDTH = 300, 2000, 100, 140  # characters
 _HEIGHT = 60
 _ROOM = 0.08  # of an axis, beyond the outermost number on each side
 _OUTCOMES = ("fail", "error", "inconclusive", "xfail", "pass")
+_PERCENTILES = ("% KLD", "Maximum KLD", "Median KLD", "Minimum KLD")
 _MANY, _RUNS, _RUNS_OF_MANY = 300, 31, 7
 """With so many gates and more, those that pass show fewer runs and one plot less, so that the page stays small."""
 
@@ -248,8 +249,11 @@ class Bars:
 
 def percentiles(details: Mapping[str, object]) -> Bars | None:
     """Return the percentiles of the tokens' KL divergence on a logarithmic axis; None with fewer than two."""
-    found = {name: float(value) for name, value in details.items() if isinstance(value, int | float)}
-    found = {name: value for name, value in found.items() if _is_percentile(name) and math.isfinite(value)}
+    found = {
+        name: float(value)
+        for name, value in details.items()
+        if name.endswith(_PERCENTILES) and isinstance(value, int | float) and math.isfinite(value)
+    }
     logarithms = [math.log10(value) for value in found.values() if value > 0]
     if len(found) < 2 or not logarithms:
         return None
@@ -262,10 +266,6 @@ def percentiles(details: Mapping[str, object]) -> Bars | None:
         bars.append(Bar(name.removesuffix(" KLD"), f"{value:.3g}", end))
     title = "KL divergence of single tokens in nats, on a logarithmic axis"
     return Bars(title, bars, ticks[:: 1 + len(ticks) // 6])
-
-
-def _is_percentile(name: str) -> bool:
-    return name.endswith("% KLD") or name in ("Maximum KLD", "Median KLD", "Minimum KLD")
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,10 @@ _FAMILIES: Mapping[str, tuple[str, Reads]] = {
     "degradation": ("How much worse than the reference, as a fraction or in the unit.", _compared("degradation")),
     "degradation_lower": ("One-sided lower bound of the degradation.", _compared("lower")),
     "degradation_upper": ("One-sided upper bound of the degradation.", _compared("upper")),
-    "tolerance": ("Largest degradation that passes.", lambda verdict: _tolerance(verdict)),
+    "tolerance": (
+        "Largest degradation that passes.",
+        lambda verdict: None if verdict.comparison is None else verdict.comparison.tolerance.size,
+    ),
     "scored": ("Targets or rows that were scored.", lambda verdict: verdict.n),
 }
 
@@ -223,7 +226,3 @@ def _number(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return repr(value) if math.isfinite(value) else f"{'+' if value > 0 else '-'}Inf"
-
-
-def _tolerance(verdict: Verdict) -> float | None:
-    return None if verdict.comparison is None else verdict.comparison.tolerance.size

@@ -36,14 +36,7 @@ _MOST_KEPT = 2**30
 
 
 class Beginnings:
-    """Reads requests of one model.
-
-    Args:
-        scorer: With a head.
-        model: In evaluation mode.
-        device: Where it runs.
-        tokens: Tokens that a batch may read.
-    """
+    """Reads requests of one model, in evaluation mode, by a scorer with a head; a batch may read so many tokens."""
 
     def __init__(self, scorer: Scorer, model: Any, device: torch.device, tokens: int) -> None:
         self._scorer, self._model, self._device, self._tokens = scorer, model, device, tokens
