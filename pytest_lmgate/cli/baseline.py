@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from pytest_lmgate.cli.console import AsJson, BaselineOption, root, show
 from pytest_lmgate.errors import BaselineError, nearest
 from pytest_lmgate.report.text import counted, table
+from pytest_lmgate.settings.metrics import METRICS
 
 if TYPE_CHECKING:
     from pytest_lmgate.judge.baseline import BaselineEntry
@@ -156,15 +158,11 @@ def _committed(path: Path, revision: str) -> dict[str, BaselineEntry]:
 
 
 def _facts(entry: BaselineEntry) -> dict[str, Any]:
-    import msgspec
-
     facts: dict[str, Any] = msgspec.to_builtins(entry)
     return {key: value for key, value in facts.items() if key not in ("clusters", "outcomes")}
 
 
 def _change(gate: str, old: BaselineEntry | None, new: BaselineEntry | None) -> dict[str, Any]:
-    from pytest_lmgate.settings.metrics import METRICS
-
     change = None
     if old is None or new is None:
         word = "new" if old is None else "removed"

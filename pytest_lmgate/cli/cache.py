@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,10 +11,9 @@ import typer
 from pytest_lmgate.cli.console import AsJson, CacheOption, age, bytes_of, root, show
 from pytest_lmgate.errors import CacheError, escape_controls
 from pytest_lmgate.report.text import byte_size, counted, table
+from pytest_lmgate.settings.session import CacheKey
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_lmgate.cache.inventory import EntryInfo
 
 cache = typer.Typer(no_args_is_help=True, help="List, check and shrink the cache of measurements.")
@@ -86,7 +86,6 @@ def verify(folder: CacheOption = None, as_json: AsJson = False) -> None:
     not checked.
     """
     from pytest_lmgate.cache.inventory import check
-    from pytest_lmgate.settings.session import CacheKey
 
     place, entries = _entries(folder)
     key = CacheKey.from_environment()

@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
+from msgspec import structs
 
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
+from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, MetricInputError, nearest
+from pytest_lmgate.report.text import counted, table
+from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.settings.file import YamlGate, read_gates
+from pytest_lmgate.settings.gates import EvaluationSpec, Gate, LimitGate, Tolerance, untaken
 
 if TYPE_CHECKING:
     from pytest_lmgate.cache.store import Entry
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.metrics.score import Score
-    from pytest_lmgate.settings.file import YamlGate
-    from pytest_lmgate.settings.gates import EvaluationSpec, Gate
     from pytest_lmgate.stats.calibration import Calibration
 
 _BATCH_SIZES = (8, 32, 3, 16)
@@ -94,8 +98,6 @@ def calibrate(
         return
     if (limit, rows, share) != (None, None, None):
         raise typer.BadParameter("--limit, --rows and --share ask about a floor without measuring: leave out the GATE")
-    from pytest_lmgate.cli.measure import measuring
-
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         if session.project.file is None:
             raise ConfigError(f"{session.project.origin}; lmgate calibrate needs a gate of an lmgate.yaml")
@@ -110,9 +112,6 @@ def calibrate(
 
 def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
     """Return a gate of an lmgate.yaml by its id or label, and its label."""
-    from pytest_lmgate.settings.file import read_gates
-    from pytest_lmgate.settings.gates import untaken
-
     gates, problems = read_gates(file)
     if problems:
         raise ConfigError(problems[0])
@@ -134,7 +133,6 @@ def find_gate(file: Path, name: str) -> tuple[YamlGate, str]:
 def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
     """Measure the models of a gate `runs` times, or twice if they are deterministic."""
     from pytest_lmgate.measure.lookup import difference
-    from pytest_lmgate.settings.gates import LimitGate
     from pytest_lmgate.stats.calibration import calibrate_limit, calibrate_tolerance
     from pytest_lmgate.stats.paired import compare
 
@@ -184,8 +182,6 @@ def _drawing(measurement: Any) -> Any:
 
 def _run(evaluator: Evaluator, what: EvaluationSpec, number: int) -> Run:
     """Measure once, past the cache, with a model that is opened anew."""
-    from msgspec import structs
-
     measurement, _ = evaluator.cached_statistics(what)
     settings = _drawing(measurement)
     seed = settings.seed + number if settings is not None else None
@@ -218,7 +214,6 @@ def _require_noise(score: Score, gate: Gate) -> None:
 
 def _floor(limit: float, rows: int, share: float | None) -> tuple[dict[str, Any], str]:
     """Say how often models fail a floor, by their true share of right rows."""
-    from pytest_lmgate.report.text import counted, table
     from pytest_lmgate.stats.calibration import calibrate_floor
 
     shares = sorted({round(limit + step * math.sqrt(limit * (1 - limit) / rows), 4) for step in range(-3, 4)})
@@ -242,7 +237,6 @@ def _floor(limit: float, rows: int, share: float | None) -> tuple[dict[str, Any]
 
 
 def _report(found: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
-    from pytest_lmgate.report.text import counted, table
     from pytest_lmgate.report.wording import number
 
     gate, worth, first = found.gate, found.worth, found.runs[0].score
@@ -341,8 +335,6 @@ def _judged(found: Calibrated, threshold: float) -> str:
 
 
 def _argument(found: Calibrated, threshold: float) -> tuple[str, Any]:
-    from pytest_lmgate.settings.gates import LimitGate, Tolerance
-
     if isinstance(found.gate, LimitGate):
         sign = 1 if found.runs[0].score.direction == "lower" else -1
         return "limit", float(f"{sign * threshold:.12g}")
@@ -363,8 +355,6 @@ def _percent(share: float) -> str:
 
 def _write(entry: YamlGate, found: Calibrated) -> str:
     """Write what holds into a gate of lmgate.yaml, and the reason above it; return a sentence about that."""
-    from pytest_lmgate.settings.decoding import parse_marker
-
     worth = found.worth
     threshold = worth.threshold if found.holds else _holding(found)
     key, value = _argument(found, threshold)

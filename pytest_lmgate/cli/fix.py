@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
+from pytest_lmgate.cli.calibrate import find_gate
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
+from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
+from pytest_lmgate.report.formats import write_file
+from pytest_lmgate.settings.file import Project, read_gates
+from pytest_lmgate.settings.requests import Protocol
 
 if TYPE_CHECKING:
     from pytest_lmgate.judge.fix import Fix, Judged, Limit
-    from pytest_lmgate.settings.file import Project
 
 _GGUF_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -64,10 +69,8 @@ def fix(
     if keep is not None and bits is not None and keep_bits is None:
         raise typer.BadParameter("--bits: expected --keep-bits too, the bits of a number of the model of --keep")
     outputs = {"--write": write, "--html": html, "--write-gguf": write_gguf}
-    from pytest_lmgate.cli.measure import measuring
     from pytest_lmgate.judge.fix import fix as found_by
     from pytest_lmgate.report.fix import FixReport
-    from pytest_lmgate.report.formats import write_file
 
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         names = [session.named(each) for each in (candidate, against, dataset)]
@@ -133,10 +136,7 @@ def _share(budget: str | None) -> float | None:
 
 def _limit(project: Project, names: list[str], gate: str | None, kl: float | None) -> tuple[Limit, str]:
     """Return what to reach, and its name: the gate that is asked for, the only one that fits, or a KL."""
-    from pytest_lmgate.cli.calibrate import find_gate
     from pytest_lmgate.judge.fix import CONFIDENCE, Limit
-    from pytest_lmgate.settings.file import read_gates
-    from pytest_lmgate.settings.requests import Protocol
 
     candidate, reference, dataset = names
     if kl is not None:
@@ -215,8 +215,6 @@ _HINTS = {
 
 
 def _yaml(made: dict[str, Any], keep: str | None) -> str:
-    import yaml
-
     text = "".join(
         f"# {_HINTS[tool]}\n{yaml.safe_dump({tool: what}, sort_keys=False, width=10**6)}" for tool, what in made.items()
     )

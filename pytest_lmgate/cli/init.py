@@ -17,6 +17,7 @@ from pytest_lmgate.cli.console import AsJson, DeviceOption, flow, note, root, sh
 from pytest_lmgate.cli.measure import Measuring, measuring
 from pytest_lmgate.cli.tasks import gate_line, insert
 from pytest_lmgate.errors import ComparisonError, ConfigError, EngineError, LmgateError
+from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.entries import TEXT_SUFFIXES, ProjectSpec
 from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.gates import Tolerance
@@ -215,7 +216,6 @@ def _relative(path: Path, folder: Path) -> str:
 def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: list[Proposal]) -> None:
     from pytest_lmgate.judge.baseline import entry_of, rewrite
     from pytest_lmgate.judge.provenance import provenance
-    from pytest_lmgate.settings.decoding import parse_marker
 
     project, baseline, *ini = files
     lines = {

@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
+import yaml
 
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, root, show
 from pytest_lmgate.errors import EngineError, nearest
 from pytest_lmgate.report.text import ProgressLine, bar, table
+from pytest_lmgate.settings.decoding import parse_fixture_call
+from pytest_lmgate.settings.file import Project, load_project
 from pytest_lmgate.settings.metrics import METRICS, metric_called
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.session import CacheKey, Options
 
 if TYPE_CHECKING:
     from pytest_lmgate.judge.result import FixtureCall
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_lmgate.measure.why import Why
     from pytest_lmgate.metrics.divergence import Divergence
     from pytest_lmgate.metrics.score import Score
-    from pytest_lmgate.settings.file import Project
 
 
 _PLOT = 24  # characters
@@ -40,8 +44,6 @@ class Measuring:
 
     def measure(self, metric: str, **arguments: Any) -> Score | Divergence:
         """Measure as the metric's fixture does, with the same arguments."""
-        from pytest_lmgate.settings.decoding import parse_fixture_call
-
         for name in ("model", "reference", "dataset"):
             if isinstance(given := arguments.get(name), str):
                 arguments[name] = self.named(given)
@@ -72,8 +74,6 @@ def measuring(
     """Make an evaluator from a command's options; progress and notes go to stderr."""
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.measure.loop import Log
-    from pytest_lmgate.settings.file import load_project
-    from pytest_lmgate.settings.session import CacheKey, Options
 
     here = root()
     if project is None:
@@ -156,8 +156,6 @@ def measure(
 
 def _values(key: str, text: str) -> list[Any]:
     """Return the values of an option as YAML reads them: one, or several with commas between."""
-    import yaml
-
     try:
         whole = yaml.safe_load(text)
         several = isinstance(whole, str | int) and "," in text and text[0] not in "'\"[{"
@@ -239,7 +237,6 @@ def why(
     if by not in ("block", "group"):
         raise typer.BadParameter(f"--by: expected block or group, got {by!r}")
     from pytest_lmgate.measure.why import why as measured
-    from pytest_lmgate.settings.requests import Protocol
 
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         found = measured(

@@ -10,17 +10,22 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
+from pytest_lmgate import __version__
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, root, show
+from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, LmgateError, nearest
+from pytest_lmgate.identity.code import QUANTIZERS, versions
 from pytest_lmgate.report.text import byte_size, counted
+from pytest_lmgate.settings.file import Project, load_project, read_gates
+from pytest_lmgate.settings.help import arguments_help, fixtures_help, json_schema, markers_help
+from pytest_lmgate.settings.metrics import METRICS, metric_hint
+from pytest_lmgate.settings.options import find_project_file
 from pytest_lmgate.settings.rootdir import Root
-
-if TYPE_CHECKING:
-    from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.session import CacheKey
 
 _NEEDED = ("torch", "transformers", "tokenizers", "datasets")
 _PLUGINS = ("pytest", "pytest-xdist", "pytest-testmon", "peft")
@@ -100,8 +105,6 @@ def markers(
     as_json: AsJson = False,
 ) -> None:
     """List markers and fixtures with their arguments."""
-    from pytest_lmgate.settings.help import arguments_help, fixtures_help, markers_help
-
     known, width = {**markers_help(), **fixtures_help()}, shutil.get_terminal_size().columns
     if name and name not in known:
         raise typer.BadParameter(f"no marker or fixture is called {name!r}{nearest(name, known)}")
@@ -120,16 +123,11 @@ def markers(
 
 def schema(as_json: AsJson = False) -> None:
     """Print the JSON Schema of lmgate.yaml, for editors."""
-    from pytest_lmgate.settings.help import json_schema
-
     del as_json  # it is JSON either way
     show(json_schema(), "", as_json=True)
 
 
 def _nearest() -> Path:
-    from pytest_lmgate.settings.file import Project
-    from pytest_lmgate.settings.options import find_project_file
-
     here = root()
     file = here.project_file(None) or find_project_file(here.start)
     if file is None:
@@ -139,10 +137,6 @@ def _nearest() -> Path:
 
 def _read(file: Path) -> tuple[Project, int, list[str], list[str]]:
     """Return a file's project, the number of its gates, errors and warnings."""
-    from pytest_lmgate.cli.measure import measuring
-    from pytest_lmgate.settings.file import load_project, read_gates
-    from pytest_lmgate.settings.metrics import METRICS, metric_hint
-
     project = load_project(file.parent, file)
     gates, problems = read_gates(file)
     warnings = []
@@ -166,9 +160,6 @@ def _counts(project: Project, gates: int) -> str:
 
 
 def _versions() -> Iterator[Finding]:
-    from pytest_lmgate import __version__
-    from pytest_lmgate.identity.code import QUANTIZERS, versions
-
     yield Finding("package", f"pytest-lmgate {__version__}, Python {platform.python_version()}, {platform.platform()}")
     if not any(each.value.startswith("pytest_lmgate") for each in entry_points(group="pytest11")):
         yield Finding("plugin", "not known to pytest", "Install the package with pip, so that pytest loads it.", True)
@@ -191,7 +182,6 @@ def _device() -> Iterator[Finding]:
 
 def _cache(here: Root, given: str | None) -> Iterator[Finding]:
     from pytest_lmgate.cache.inventory import check, find_entries
-    from pytest_lmgate.settings.session import CacheKey
 
     folder, key = here.cache(given), CacheKey.from_environment()
     entries = find_entries(folder)
@@ -206,7 +196,6 @@ def _cache(here: Root, given: str | None) -> Iterator[Finding]:
 
 def _project(here: Root, given: str | None) -> Iterator[Finding]:
     from pytest_lmgate.engines.registry import BACKENDS, backend_of
-    from pytest_lmgate.settings.file import load_project
 
     yield Finding("rootdir", f"{here.folder}{f', by {here.ini.name}' if here.ini else ''}")
     project = load_project(here.start, here.project_file(given))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pytest_lmgate.cache.remote import place_of
 from pytest_lmgate.cli.console import AsJson, root, show
 from pytest_lmgate.errors import RecordError, nearest
 from pytest_lmgate.report.formats import STDOUT, write_reports
@@ -60,7 +61,6 @@ def _reported(path: Path) -> Mapping[str, Verdict]:
 
 def _recorded(folder: str, commit: str) -> Mapping[str, Verdict]:
     """Return the newest record of each gate of a commit."""
-    from pytest_lmgate.cache.remote import place_of
     from pytest_lmgate.judge.history import read_history
 
     place = place_of(folder, Path(), "--history", offline=root().is_on("offline"))
@@ -105,7 +105,6 @@ def history(
 ) -> None:
     """Print each gate's runs with their noise, and say where a gate first changed beyond noise."""
     from pytest_lmgate.cache.files import write_durably
-    from pytest_lmgate.cache.remote import place_of
     from pytest_lmgate.judge.history import read_history
     from pytest_lmgate.report.history import history_json, history_svg, history_text, tracks
 

@@ -17,8 +17,10 @@ import typer
 import yaml
 
 from pytest_lmgate.cli.console import AsJson, ConfigOption, flow, root, show
+from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, DataError, LmgateError
 from pytest_lmgate.report.text import counted
+from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.entries import ProjectSpec
 from pytest_lmgate.settings.file import parse_project
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, read_project_file
@@ -330,9 +332,6 @@ def _write(data: Path, content: bytes, project: Path, text: str, name: str, gate
 
 def _read_back(project: Path, text: str, name: str, gates: Sequence[tuple[str, Any]]) -> None:
     """Read a dataset and gates as pytest would of this text of lmgate.yaml, or raise the error that it would show."""
-    from pytest_lmgate.cli.measure import measuring
-    from pytest_lmgate.settings.decoding import parse_marker
-
     with measuring(project=parse_project(text, project)) as session:
         for marker, arguments in gates:
             session.evaluator.check(parse_marker(marker, (), arguments))

@@ -18,7 +18,7 @@ import numpy as np
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import ComparisonError, LmgateError, MetricInputError, escape_controls
 from pytest_lmgate.metrics.targets import TargetLayout
-from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.settings.gates import EvaluationSpec, Tolerance
 from pytest_lmgate.stats.comparison import Comparison
 from pytest_lmgate.stats.means import merged_rows, window_blocks
 from pytest_lmgate.stats.paired import compare
@@ -27,7 +27,6 @@ from pytest_lmgate.stats.sample import ByRow, Sample
 if TYPE_CHECKING:
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.measure.targets import PlacesCache, Targets
-    from pytest_lmgate.settings.gates import EvaluationSpec
     from pytest_lmgate.windows.places import Spelling, TargetPlaces
 
 _DOCUMENTS, _TOKENS = 5, 5
