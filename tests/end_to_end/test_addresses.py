@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project, marked
 
 # Test by test: the gate, and the ingredient in which it differs from what has been measured.
 CHANGES = {
@@ -27,10 +27,7 @@ def test_whatever_can_change_the_number_is_measured_again_and_named(measured: Pr
     _make_variants(measured, models)
     measured.write(
         conftest=COUNT_MEASUREMENTS,
-        test_changed="import pytest\n\n"
-        + "\n\n".join(
-            f"@pytest.mark.ppl_max({gate}, limit=1e9)\ndef test_{name}(): pass" for name, (gate, _) in CHANGES.items()
-        ),
+        test_changed=marked(**{name: f"ppl_max({gate}, limit=1e9)" for name, (gate, _) in CHANGES.items()}),
         test_same=GATE,
     )
     outcome = measured.with_torch.run("--lmgate-explain-cache", "--lmgate-report", "json:report.json")
@@ -62,21 +59,12 @@ def test_what_cannot_change_the_number_runs_no_model(measured: Project, models: 
             datasets:
               renamed: {path: copied.txt}
         """,
-        test_same="""
-            import pytest
-
-            @pytest.mark.ppl_max("renamed", "renamed", 60.5)
-            def test_limit(): pass
-
-            @pytest.mark.ppl_max("renamed", "renamed", 61, unit="word", stride=16, max_length=32)
-            def test_unit(): pass
-
-            @pytest.mark.ppl_max("./moved", "./copied.txt", 62, average="window", allow_beyond_context=True)
-            def test_average(): pass
-
-            @pytest.mark.bpb_max("renamed", "./copied.txt", 9)
-            def test_bits(): pass
-        """,
+        test_same=marked(
+            limit='ppl_max("renamed", "renamed", 60.5)',
+            unit='ppl_max("renamed", "renamed", 61, unit="word", stride=16, max_length=32)',
+            average='ppl_max("./moved", "./copied.txt", 62, average="window", allow_beyond_context=True)',
+            bits='bpb_max("renamed", "./copied.txt", 9)',
+        ),
         conftest=COUNT_MEASUREMENTS,
     )
     measured.run("--lmgate-report", "json:report.json").expect(0, passed=4)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tests.end_to_end.projects import GATE, Project
+from tests.end_to_end.projects import GATE, Project, marked
 
 # Test by test: the gate, and what its error must say.
 CASES = {
@@ -52,22 +52,10 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1318\
 def test_every_bad_input_is_one_clear_error_and_fails_the_build(project: Project, models: Path) -> None:
     _break_models(project, models)
     _break_datasets(project.folder)
-    named = (project.folder / "lmgate.yaml").read_text()
-    project.write(
-        lmgate_yaml=named.replace(
-            "models:",
-            "models:\n  foreign_code: {path: foreign_code, trust_remote_code: true}\n"
-            f"  pointer_adapter: {{path: {models}/die, adapter: pointer_adapter}}",
-        ),
-        test_bad="\n\n".join(
-            ["import pytest"]
-            + [
-                f"@pytest.mark.ppl_max({gate}, limit=60.5)\ndef test_{name}(): pass"
-                for name, (gate, _) in CASES.items()
-            ]
-            + ["@pytest.mark.ppl_max('./other_format', 'words', 60.5)\ndef test_passes(): pass"]
-        ),
-    )
+    foreign = "path: foreign_code, trust_remote_code: true"
+    project.add("models", foreign_code=foreign, pointer_adapter=f"path: {models}/die, adapter: pointer_adapter")
+    gates = {name: f"ppl_max({gate}, limit=60.5)" for name, (gate, _) in CASES.items()}
+    project.write(test_bad=marked(**gates, passes="ppl_max('./other_format', 'words', 60.5)"))
     options = ("--lmgate-report", "json:report.json", "-W", "error")
     outcome = project.run(*options, env={"CI": "true"}).expect(
         1, error=len(CASES), passed=1

@@ -4,17 +4,10 @@ import json
 
 import pytest
 
-from tests.end_to_end.projects import GATE, Project
+from tests.end_to_end.projects import GATE, Project, marked
 
-GATES = """
-    import pytest
-
-    @pytest.mark.no_regression("ppl", "die", "words", "1%")
-    def test_gate(): pass
-
-    @pytest.mark.no_regression("bpb", "die", "words", "1%")
-    def test_other(): pass
-"""
+BY_PPL, BY_BPB = (f"no_regression({metric!r}, 'die', 'words', '1%')" for metric in ("ppl", "bpb"))
+GATES = marked(gate=BY_PPL, other=BY_BPB)
 OTHER = "test_gate.py::test_other::no_regression:bpb[die-words]"
 
 
@@ -84,8 +77,7 @@ GATE_ID, NEW_ID = (f"test_gate.py::test_{name}::no_regression:ppl[die-words]" fo
 
 def test_prune_removes_what_no_gate_uses_and_measures_nothing_anew(kept: Project) -> None:
     before = text(kept)
-    kept.write(test_gate=GATES.partition('@pytest.mark.no_regression("bpb"')[0].rstrip() + "\n")
-    other_model(kept)
+    kept.write(test_gate=marked(gate=BY_PPL)).change("/die}", "/sure}")
     outcome = kept.with_torch.run("--lmgate-prune").expect(1, failed=1).says("1 removed", f"{OTHER}: removed")
     assert entries(kept) == [GATE_ID]
     assert json.loads(text(kept))["gates"][GATE_ID] == json.loads(before)["gates"][GATE_ID]
@@ -139,9 +131,3 @@ def test_prune_of_a_part_changes_nothing_and_says_so(kept: Project) -> None:
     kept.write(test_gate=GATES.replace("test_other", "test_else"))
     kept.run("--lmgate-prune", "-k", "test_gate").says("--lmgate-prune changed nothing: not all tests were collected")
     assert text(kept) == before
-
-
-def other_model(project: Project) -> None:
-    """Let the gates' model be one that is worse."""
-    path = project.folder / "lmgate.yaml"
-    path.write_text(path.read_text(encoding="utf-8").replace("/die}", "/sure}", 1), encoding="utf-8")

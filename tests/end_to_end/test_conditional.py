@@ -1,30 +1,21 @@
 """Conditional perplexity of an encoder-decoder: a value by hand, what shares its measurement, what it refuses."""
 
 import math
-from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
-from tests.end_to_end.writers import CHAINS, OTHERS, write_rows, writing_project
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
+from tests.end_to_end.writers import CHAINS, OTHERS, write_rows
 
 WORDS = 3 + len(OTHERS) + sum(map(len, CHAINS))
 
 
 @pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
-    write_rows(
-        made,
-        "counting",
-        [
-            {"said": "今天 天气", "counted": ["one two three four five six seven", "not scored"]},
-            {"said": "seven", "counted": "one two three"},
-        ],
-    )
-    yaml = (made.folder / "lmgate.yaml").read_text()
-    entries = "  counting: {path: counting.jsonl, source: said, references: counted}\n"
-    return made.write(lmgate_yaml=yaml + entries, conftest=COUNT_MEASUREMENTS)
+def project(writing: Project) -> Project:
+    first = {"said": "今天 天气", "counted": ["one two three four five six seven", "not scored"]}
+    write_rows(writing, "counting", [first, {"said": "seven", "counted": "one two three"}])
+    writing.add("datasets", counting="path: counting.jsonl, source: said, references: counted")
+    return writing.write(conftest=COUNT_MEASUREMENTS)
 
 
 def by_hand() -> float:
@@ -75,18 +66,7 @@ def test_it_is_that_of_the_first_reference_given_the_source(project: Project) ->
 
 def test_what_has_no_meaning_is_one_clear_error(project: Project) -> None:
     write_rows(project, "plain", [{"text": "one two three"}])
-    yaml = (project.folder / "lmgate.yaml").read_text()
-    project.write(
-        lmgate_yaml=yaml + "  plain: {path: plain.jsonl}\n",
-        test_wrong="""
-            import pytest
-
-            @pytest.mark.ppl_max("translator", "counting", 100, stride=4)
-            def test_windows(): pass
-
-            @pytest.mark.ppl_max("translator", "plain", 100)
-            def test_no_reference(): pass
-        """,
-    )
+    windows, plain = 'ppl_max("translator", "counting", 100, stride=4)', 'ppl_max("translator", "plain", 100)'
+    project.add("datasets", plain="path: plain.jsonl").write(test_wrong=marked(windows=windows, no_reference=plain))
     outcome = project.run("-W", "error").expect(1, error=2).is_silent_on("Traceback", "INTERNALERROR")
     outcome.says("stride: the encoder-decoder model 'translator'", "dataset 'plain': ")

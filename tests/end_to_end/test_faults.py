@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, FACES, GATE, Project, finished, wait_for
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, FACES, GATE, Project, finished, marked, wait_for
 
 # 25 windows, 4 at a time; what each batch gave is kept at once, and a file says how many targets were known before.
 IN_SMALL_BATCHES = """
@@ -160,15 +160,7 @@ def test_fail_fast_stops_early_and_what_it_leaves_is_never_taken_for_whole(
 ) -> None:
     _batches_of_four(project, models).write(
         conftest=IN_SMALL_BATCHES,
-        test_gate="""
-            import pytest
-
-            @pytest.mark.bpb_max("sure", "words", 0.01)
-            def test_hopeless(): pass
-
-            @pytest.mark.ppl_max("die", "words", 60.5)
-            def test_within(): pass
-        """,
+        test_gate=marked(hopeless='bpb_max("sure", "words", 0.01)', within='ppl_max("die", "words", 60.5)'),
     )
     options = ("--lmgate-fail-fast", "--lmgate-report", "json:report.json")
     outcome = project.run(*options).expect(1, passed=1, failed=1)
@@ -201,18 +193,11 @@ def test_offline_says_what_is_missing_and_asks_no_network(project: Project) -> N
 
             socket.socket.connect = socket.create_connection = socket.getaddrinfo = noted
         """,
-        test_hub="""
-            import pytest
-
-            @pytest.mark.ppl_max("hub:no-such-org/no-such-model@v1", "words", 60)
-            def test_model(): pass
-
-            @pytest.mark.ppl_max("die", "hub:no-such-org/no-such-data", 60)
-            def test_dataset(): pass
-
-            @pytest.mark.ppl_max("die", "words", 60.5)
-            def test_local(): pass
-        """,
+        test_hub=marked(
+            model='ppl_max("hub:no-such-org/no-such-model@v1", "words", 60)',
+            dataset='ppl_max("die", "hub:no-such-org/no-such-data", 60)',
+            local='ppl_max("die", "words", 60.5)',
+        ),
     )
     empty = {"HF_HOME": str(project.folder / "hub")}
     outcome = project.run("--lmgate-offline", env=empty).expect(1, error=2, passed=1)

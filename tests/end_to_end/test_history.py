@@ -7,17 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.end_to_end.commands import lmgate, lmgate_json
-from tests.end_to_end.projects import GATE, Project
+from tests.end_to_end.projects import GATE, Project, marked
 
-TWO_GATES = """
-    import pytest
-
-    @pytest.mark.ppl_max("die", "words", 60.5)
-    def test_one(): pass
-
-    @pytest.mark.bpb_max("sure", "words", 0.5)
-    def test_two(): pass
-"""
+TWO_GATES = marked(one='ppl_max("die", "words", 60.5)', two='bpb_max("sure", "words", 0.5)')
 
 
 def records(project: Project, folder: str = "runs") -> list[dict[str, Any]]:
@@ -98,7 +90,7 @@ def test_a_lost_verdict_is_recorded_as_a_problem(measured: Project) -> None:
 
 
 def test_a_run_that_measured_nothing_leaves_no_record(measured: Project) -> None:
-    measured.write(test_gate="import pytest\n@pytest.mark.ppl_max('./gone', 'words', 1)\ndef test_gate(): pass\n")
+    measured.write(test_gate=marked(gate="ppl_max('./gone', 'words', 1)"))
     measured.run("--lmgate-history=runs").expect(1, error=1)
     measured.write(test_gate=GATE)
     measured.run("--lmgate-history=runs", "--no-lmgate").expect(0, skipped=1)
@@ -127,8 +119,7 @@ def test_a_pull_request_from_a_fork_records_nothing_at_a_uri(measured: Project, 
 def test_reports_have_the_runs_of_each_gate_with_this_one_last(measured: Project) -> None:
     measured.write(test_gate=GATE, pytest_ini="[pytest]\nlmgate_history = runs\n")
     measured.run().expect(0)
-    yaml = measured.folder / "lmgate.yaml"
-    yaml.write_text(yaml.read_text().replace("/die}", "/sure}"))
+    measured.change("/die}", "/sure}")
     measured.run("-n", "2", "--lmgate-report=json:report.json", "--lmgate-report=html:report.html").expect(1)
     (gate,) = measured.report()["gates"]
     assert [(run["verdict"], run["kind"]) for run in gate["history"]] == [("pass", "first"), ("fail", "worse")]

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Project, marked
 
 RED, RIGHT_TO_LEFT = "\x1b[31m", "\u202e"
 
@@ -20,10 +20,8 @@ def test_names_of_a_config_and_of_lmgate_yaml_are_shown_as_escapes(measured: Pro
     config["architectures"] = [f"X\n::error::from the config{RED}{RIGHT_TO_LEFT}ForMaskedLM"]
     (folder / "config.json").write_text(json.dumps(config))
     evil = f"a\n::error::from the yaml{RED}{RIGHT_TO_LEFT}"
-    file = measured.folder / "lmgate.yaml"
-    text = file.read_text().replace("models:\n", f"models:\n  {json.dumps(evil)}: {{path: {models}/die}}\n", 1)
-    gate = json.dumps({"ppl_max": {"model": evil, "dataset": "words", "limit": 1}})
-    file.write_text(f"{text}gates:\n  - {gate}\n")
+    measured.add("models", **{json.dumps(evil): f"path: {models}/die"})
+    measured.add_gates(json.dumps({"ppl_max": {"model": evil, "dataset": "words", "limit": 1}}))
     measured.write(
         test_gate=f"""
             import pytest
@@ -44,7 +42,7 @@ def test_names_of_a_config_and_of_lmgate_yaml_are_shown_as_escapes(measured: Pro
     outcome = measured.run("-v", "--lmgate-explain-cache", "--color=no").expect(1)
     outcome.says("from the config", "from the yaml", r"\x1b[31m\u202e", "3 gates: 1 pass, 1 fail, 1 error")
     _says_nothing_that_is_obeyed(outcome.text)
-    measured.write(test_gate=f"import pytest\n@pytest.mark.ppl_max({evil + '.'!r}, 'words', 60)\ndef test_x(): pass")
+    measured.write(test_gate=marked(x=f"ppl_max({evil + '.'!r}, 'words', 60)"))
     outcome = measured.run().expect(4).says(r"\x1b[31m\u202e")
     _says_nothing_that_is_obeyed(outcome.text)
 
@@ -71,12 +69,9 @@ def test_what_a_model_wrote_is_no_command_in_a_log(measured: Project) -> None:
 
 
 def test_a_password_in_a_url_is_masked_wherever_it_would_be_shown(measured: Project) -> None:
-    file = measured.folder / "lmgate.yaml"
     url = "https://user:secret@example.org/org/model"
-    file.write_text(
-        file.read_text().replace("models:\n", f"models:\n  far: {{path: '{url}'}}\n", 1)
-        + f"gates:\n  - ppl_max: {{model: '{url}', dataset: words, limit: 60}}\n"
-    )
+    measured.add("models", far=f"path: '{url}'")
+    measured.add_gates(f"ppl_max: {{model: '{url}', dataset: words, limit: 60}}")
     measured.write(
         test_gate=f"""
             import pytest

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Project, marked
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -29,14 +29,7 @@ def hub(project: Project, models: Path) -> dict[str, str]:
 
 
 def test_a_pinned_model_in_the_hub_cache_needs_no_network(project: Project, hub: dict[str, str]) -> None:
-    project.write(
-        test_hub=f"""
-            import pytest
-
-            @pytest.mark.ppl_max("hub:org/die@{COMMIT}", "words", 60.5)
-            def test_pinned(): pass
-        """
-    )
+    project.write(test_hub=marked(pinned=f"ppl_max('hub:org/die@{COMMIT}', 'words', 60.5)"))
     project.run(env=hub).expect(0, passed=1)
     # It was measured, and is found again.
     project.run(env=hub, torch_free=True).expect(0, passed=1).says("cached")
@@ -64,9 +57,6 @@ def test_a_tokenizer_may_come_from_the_hub_as_a_model_does(project: Project, mod
     tokenizer = f"hub:org/die@{COMMIT}"
     for file in project.model("bare", models / "die").glob("tokenizer*"):
         file.unlink()
-    named = (project.folder / "lmgate.yaml").read_text()
-    project.write(
-        lmgate_yaml=named.replace("models:", f"models:\n  bare: {{path: bare, tokenizer: '{tokenizer}'}}"),
-        test_hub="def test_bare(ppl_of):\n    assert ppl_of('bare', 'words') < 60.5",
-    )
+    project.add("models", bare=f"path: bare, tokenizer: '{tokenizer}'")
+    project.write(test_hub="def test_bare(ppl_of):\n    assert ppl_of('bare', 'words') < 60.5")
     project.run("--lmgate-offline", env=hub).expect(0, passed=1)

@@ -6,11 +6,6 @@ import pytest
 
 from tests.end_to_end.projects import Project
 
-GATES = """\
-gates:
-  - ppl_max: {model: die, dataset: words, limit: 60.5}
-  - ppl_max: {model: die, dataset: words, limit: 59.5}
-"""
 PATHS = "2 gates of lmgate.yaml were not collected"
 
 
@@ -19,9 +14,8 @@ def gated(measured: Project) -> Project:
     """A project with two gates in lmgate.yaml, and a test without a gate in a folder."""
     (measured.folder / "tests").mkdir()
     (measured.folder / "tests" / "test_plain.py").write_text("def test_plain(): pass\n")
-    with (measured.folder / "lmgate.yaml").open("a") as file:
-        file.write(GATES)
-    return measured
+    gate = "ppl_max: {{model: die, dataset: words, limit: {}}}"
+    return measured.add_gates(gate.format(60.5), gate.format(59.5))
 
 
 @pytest.mark.parametrize("options", [("tests/test_plain.py",), ("tests", "-n", "2", "-m", "not slow")])
@@ -82,9 +76,7 @@ def test_a_variable_that_hides_the_gates_of_the_project_is_named_where_all_are_r
 
 
 def test_a_broken_gate_counts_and_a_file_that_cannot_be_read_is_an_error(gated: Project) -> None:
-    text = (gated.folder / "lmgate.yaml").read_text()
-    (gated.folder / "lmgate.yaml").write_text(text.replace("ppl_max", "ppl_mx", 1))
-    gated.run("tests").expect(0, passed=1).says(PATHS)
+    gated.change("60.5", "60.5, strid: 8").run("tests").expect(0, passed=1).says(PATHS)
     (gated.folder / "lmgate.yaml").write_text("gates: [\n")
     gated.run("tests").expect(4).says("lmgate.yaml:2: ")
 

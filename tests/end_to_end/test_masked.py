@@ -1,20 +1,15 @@
 """Pseudo-perplexity of a masked model, and the refusal to take one kind of model for another."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
-from tests.end_to_end.writers import MASKED_WORDS, write_rows, writing_project
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
+from tests.end_to_end.writers import MASKED_WORDS, write_rows
 
 
 @pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
-    yaml = (made.folder / "lmgate.yaml").read_text()
-    write_rows(made, "sentences", [{"text": "w1 w2 w3"}, {"text": " "}, {"text": "w4 w5 w6 w7 nobody"}])
-    entries = "  sentences: {path: sentences.jsonl}\n"
-    return made.write(lmgate_yaml=yaml + entries, conftest=COUNT_MEASUREMENTS)
+def project(writing: Project) -> Project:
+    write_rows(writing, "sentences", [{"text": "w1 w2 w3"}, {"text": " "}, {"text": "w4 w5 w6 w7 nobody"}])
+    return writing.add("datasets", sentences="path: sentences.jsonl").write(conftest=COUNT_MEASUREMENTS)
 
 
 def test_a_model_to_which_all_words_are_equally_likely_has_the_size_of_its_vocabulary(project: Project) -> None:
@@ -48,19 +43,11 @@ def test_a_model_to_which_all_words_are_equally_likely_has_the_size_of_its_vocab
 
 
 def test_one_kind_of_perplexity_is_never_taken_for_another(project: Project) -> None:
-    project.write(
-        test_kinds="""
-            import pytest
-
-            @pytest.mark.ppl_max("masked", "sentences", 100)
-            def test_masked(): pass
-
-            @pytest.mark.pppl_max("counter", "sentences", 100)
-            def test_causal(): pass
-
-            @pytest.mark.pppl_max("translator", "sentences", 100)
-            def test_encoder_decoder(): pass
-        """
-    )
+    gates = {
+        "masked": 'ppl_max("masked", "sentences", 100)',
+        "causal": 'pppl_max("counter", "sentences", 100)',
+        "encoder_decoder": 'pppl_max("translator", "sentences", 100)',
+    }
+    project.write(test_kinds=marked(**gates))
     outcome = project.run("-W", "error").expect(1, error=3).is_silent_on("Traceback", "/pytest_lmgate/")
     outcome.says("masked model 'masked'", "causal model 'counter'", "encoder-decoder model 'translator'")

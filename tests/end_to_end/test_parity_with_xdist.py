@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.projects import GATE, Outcome, Project
+from tests.end_to_end.projects import GATE, Outcome, Project, marked
 
 EVERY_OUTCOME = """
     import pytest
@@ -59,11 +59,6 @@ EVERY_OUTCOME = """
     @pytest.mark.parametrize("limit", [59.5, 60.5])
     def test_parametrized(limit, request, ppl_of): assert ppl_of("die", "words") < limit
 """
-GATES = """
-gates:
-  - ppl_max: {model: die, dataset: words, limit: 60.5}
-  - ppl_max: {model: die, dataset: words, limit: 59.5}
-"""
 COUNTS = {"failed": 6, "passed": 4, "skipped": 1, "xfailed": 1, "xpassed": 1, "error": 3}
 VARIES = ("cached", "seconds")  # by which gate is measured first
 
@@ -98,8 +93,8 @@ def summary(outcome: Outcome) -> list[str]:
 
 
 def test_every_outcome_is_the_same_with_workers(noisy: Project) -> None:
-    with (noisy.folder / "lmgate.yaml").open("a") as file:
-        file.write(GATES)
+    gate = "ppl_max: {{model: die, dataset: words, limit: {}}}"
+    noisy.add_gates(gate.format(60.5), gate.format(59.5))
     noisy.write(test_all=EVERY_OUTCOME.replace("TOLERANCE", "15%"))
     run(noisy)  # measures: from now on every number is cached, and only the workers differ
     alone = run(noisy).expect(1, **COUNTS)
@@ -120,22 +115,11 @@ def test_every_outcome_is_the_same_with_workers(noisy: Project) -> None:
         assert found[0] == found[1]
 
 
-WRONG_MARKS = """
-    import pytest
-
-    @pytest.mark.ppl_max("dye", "words", 60.5)
-    def test_unknown(): pass
-
-    @pytest.mark.ppl_max("die", "words")
-    def test_missing(): pass
-
-    @pytest.mark.ppl_mx("die", "words", 60.5)
-    def test_mistyped(): pass
-
-    def test_plain(): pass
-"""
+WRONG_MARKS = marked(
+    unknown='ppl_max("dye", "words", 60.5)', missing='ppl_max("die", "words")', mistyped='ppl_mx("die", "words", 60.5)'
+)
 WRONG_METRIC = "def pytest_lmgate_metrics(config):\n    raise ZeroDivisionError('mine')\n"
-BY_BASELINE = "import pytest\n\n@pytest.mark.no_regression('ppl', 'die', 'words', '1%')\ndef test_gate(): pass\n"
+BY_BASELINE = marked(gate="no_regression('ppl', 'die', 'words', '1%')")
 WRONG_GATES = "gates:\n  - ppl_max: {model: dye, dataset: words, limit: 1}\n  - ppl_mx: {}\n"
 WRONG = {
     "markers": ({"test_wrong.py": WRONG_MARKS}, "test_wrong.py::", 3),

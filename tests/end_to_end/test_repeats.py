@@ -1,25 +1,17 @@
 """Rows of which several texts are drawn, through pytest."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
-from tests.end_to_end.writers import CHAINS, write_rows, writing_project
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
+from tests.end_to_end.writers import CHAINS, write_rows
 
 WORDS = [word for chain in CHAINS for word in chain]
 
 
 @pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
-    text = (made.folder / "lmgate.yaml").read_text()
-    draws = "repeats: 4, temperature: 1, seed: 3, max_new_tokens: 1"
-    made.write(
-        lmgate_yaml=f'{text}  drawn: {{path: drawn.jsonl, prompt: "{{start}}", references: half, {draws}}}\n'
-        '  plain: {path: drawn.jsonl, prompt: "{start}", references: half}\n',
-        conftest=COUNT_MEASUREMENTS,
-    )
+def project(writing: Project) -> Project:
+    rows, draws = 'path: drawn.jsonl, prompt: "{start}", references: half', "temperature: 1, seed: 3, max_new_tokens: 1"
+    made = writing.add("datasets", drawn=f"{rows}, repeats: 4, {draws}", plain=rows).write(conftest=COUNT_MEASUREMENTS)
     write_rows(made, "drawn", [{"start": word, "half": WORDS[::2]} for word in WORDS])
     return made
 
@@ -52,21 +44,13 @@ def test_rows_are_written_several_times_and_one_generation_serves_all_variants(p
 
 def test_a_comparison_of_repeats_is_reported_row_by_row(project: Project) -> None:
     project.write(
-        test_repeats="""
-            import pytest
-
-            @pytest.mark.no_regression("exact", "silent", "drawn", 0.1, against="even")
-            def test_mean(): pass
-
-            @pytest.mark.no_regression("exact", "silent", "drawn", 0.1, against="even", variant="majority")
-            def test_majority(): pass
-
-            @pytest.mark.no_regression("bleu", "silent", "drawn", 0.1, against="even")
-            def test_bleu(): pass
-        """
+        test_repeats=marked(
+            mean='no_regression("exact", "silent", "drawn", 0.1, against="even")',
+            majority='no_regression("exact", "silent", "drawn", 0.1, against="even", variant="majority")',
+            bleu='no_regression("bleu", "silent", "drawn", 0.1, against="even")',
+        )
     )
-    text = (project.folder / "lmgate.yaml").read_text()
-    project.write(lmgate_yaml=text.replace("references: half, ", "references: half, tags: kind, "))
+    project.change("references: half, ", "references: half, tags: kind, ")
     rows = [{"start": word, "half": WORDS[::2], "kind": len(word) > 3} for word in WORDS]
     write_rows(project, "drawn", rows)
     reports = [f"--lmgate-report={kind}:report.{kind}" for kind in ("json", "html", "markdown")]
@@ -81,14 +65,10 @@ def test_a_comparison_of_repeats_is_reported_row_by_row(project: Project) -> Non
 
 
 def test_a_baseline_of_other_settings_in_the_datasets_entry_is_not_compared(project: Project) -> None:
-    gate = "@pytest.mark.no_regression('exact', 'even', 'drawn', 0.1)\ndef test_gate(): pass\n"
-    project.write(test_gate=f"import pytest\n\n{gate}")
+    project.write(test_gate=marked(gate="no_regression('exact', 'even', 'drawn', 0.1)"))
     project.run("--lmgate-update").expect(0, passed=1)
-    text = (project.folder / "lmgate.yaml").read_text()
-    project.write(lmgate_yaml=text.replace("repeats: 4", "repeats: 2"))
-    assert (
-        project.run(torch_free=True).says("the dataset's entry has other settings of generation", "repeats=4").code == 1
-    )
+    again = project.change("repeats: 4", "repeats: 2").run(torch_free=True).expect(1, error=1)
+    again.says("the dataset's entry has other settings of generation", "repeats=4")
 
 
 WRONG = {
@@ -101,7 +81,6 @@ WRONG = {
 
 
 def test_repeats_that_mean_nothing_are_an_error(project: Project) -> None:
-    gates = [f"@pytest.mark.exact_min('even', {each})\ndef test_{at}(): pass\n" for at, each in enumerate(WRONG)]
-    project.write(test_bad="\n".join(["import pytest\n", *gates]))
+    project.write(test_bad=marked(**{f"_{at}": f"exact_min('even', {each})" for at, each in enumerate(WRONG)}))
     project.run(torch_free=True).expect(4).says(*WRONG.values())
     assert not project.measured

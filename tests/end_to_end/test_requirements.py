@@ -9,10 +9,8 @@ def test_a_gate_and_a_fixture_of_a_model_whose_program_is_missing_are_skipped_un
     unmeasured: Project, models: Path
 ) -> None:
     server = "{command: 'no-such-program {port}', requires: {command: no-such-program}}"
-    served = f"{{server: {server}, model: m, tokenizer: {models / 'die'}, load: {{context: 16}}}}"
-    settings = (unmeasured.folder / "lmgate.yaml").read_text(encoding="utf-8")
-    unmeasured.write(
-        lmgate_yaml=settings.replace("models:\n", f"models:\n  served: {served}\n", 1),
+    served = f"server: {server}, model: m, tokenizer: {models / 'die'}, load: {{context: 16}}"
+    unmeasured.add("models", served=served).write(
         test_it="""
             import pytest
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.writers import CHAINS, writing_project
+from tests.end_to_end.projects import Project
+from tests.end_to_end.writers import CHAINS
 
 
 @pytest.fixture
@@ -19,11 +20,8 @@ def dice(tmp_path: Path) -> DiceProject:
 
 def _gates(project: DiceProject, **datasets: str) -> DiceProject:
     """Add datasets, and a gate on each."""
-    entries = "\n".join(f"  {name}: {{{entry}}}" for name, entry in datasets.items())
-    with (project.folder / "lmgate.yaml").open("a") as file:
-        file.write(f"{entries}\ngates:\n")
-        for name in datasets:
-            file.write(f"  - ppl_max: {{model: die, dataset: {name}, limit: 6.01, protocol: document}}\n")
+    gate = "ppl_max: {{model: die, dataset: {}, limit: 6.01, protocol: document}}"
+    project.add("datasets", **datasets).add_gates(*map(gate.format, datasets))
     return project
 
 
@@ -47,18 +45,14 @@ def test_gates_measure_the_rows_that_were_drawn_and_the_beginning_of_a_text(dice
 
 def test_a_measure_per_byte_refuses_a_text_cut_by_tokens(dice: DiceProject) -> None:
     _gates(dice, few="path: one.txt, tokens: 100")
-    gates = (dice.folder / "lmgate.yaml").read_text().replace("ppl_max", "bpb_max")
-    (dice.folder / "lmgate.yaml").write_text(gates)
-    dice.run().expect(1, error=1).says("dataset 'few': tokens: ", "these would read different texts")
+    dice.change("ppl_max", "bpb_max").run().expect(1, error=1).says(
+        "dataset 'few': tokens: ", "these would read different texts"
+    )
 
 
-def test_masked_models_and_the_places_of_a_failure_read_the_beginning_only(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    project = writing_project(tmp_path, tmp_path_factory.getbasetemp())
-    text = (project.folder / "lmgate.yaml").read_text()
+def test_masked_models_and_the_places_of_a_failure_read_the_beginning_only(writing: Project) -> None:
+    project = writing.add("datasets", long="path: long.txt, tokens: 700", masky="path: masky.txt, tokens: 12")
     project.write(
-        lmgate_yaml=f"{text}  long: {{path: long.txt, tokens: 700}}\n  masky: {{path: masky.txt, tokens: 12}}\n",
         test_texts="""
             import pytest
 

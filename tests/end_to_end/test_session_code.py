@@ -58,8 +58,7 @@ def test_patched_sessions_measure_for_themselves_and_the_plain_model_is_found_ag
     assert cached, "importing is no change"
     assert len({plain, patched, registered}) == 3
     # A revision keeps them.
-    named = (measured.folder / "lmgate.yaml").read_text()
-    measured.write(lmgate_yaml=named.replace("/sure}", "/sure, revision: '1'}"))
+    measured.change("/sure}", "/sure, revision: '1'}")
     assert [_run(measured, PATCH) for _ in range(2)] == [(patched, False), (patched, True)]
 
 
@@ -85,9 +84,7 @@ def test_a_model_with_code_of_its_own_is_kept_only_with_a_revision(project: Proj
     package = project.folder / "ourlib"
     package.mkdir()
     (package / "__init__.py").touch()
-    yaml = (project.folder / "lmgate.yaml").read_text()
-    remote_entry = "models:\n  remote: {path: remote, trust_remote_code: true}\n"
-    project.write(lmgate_yaml=yaml.replace("models:\n", remote_entry))
+    project.add("models", remote="path: remote, trust_remote_code: true")
     project.write(test_gate=GATE_OF_SURE.replace("'sure'", "'remote'"))
     (package / "ops.py").write_text("def scale(logits):\n    return logits * 0.5\n")
     env = {"HF_HOME": str(project.folder / "home"), "HF_HUB_OFFLINE": "1"}
@@ -98,8 +95,7 @@ def test_a_model_with_code_of_its_own_is_kept_only_with_a_revision(project: Proj
     )
     project.run(env=env).expect(0, passed=1).says(*says)
     assert project.entries == []
-    named = (project.folder / "lmgate.yaml").read_text()
-    project.write(lmgate_yaml=named.replace("trust_remote_code: true}", "trust_remote_code: true, revision: '1'}"))
+    project.change("trust_remote_code: true}", "trust_remote_code: true, revision: '1'}")
     project.run(env=env).expect(0, passed=1)
     project.run(env=env).expect(0, passed=1).says("cached")
     (remote / "modeling_scaled.py").write_text(REMOTE.replace("scale(output.logits)", "output.logits"))

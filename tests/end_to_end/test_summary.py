@@ -1,8 +1,9 @@
 """The summary in a narrow terminal, without colours, and where the stream takes ASCII only; remarks are told once."""
 
+import re
 from pathlib import Path
 
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Project, marked
 
 GATES = """
     import pytest
@@ -18,12 +19,8 @@ GATES = """
 
 
 def test_the_summary_fits_80_columns_in_ascii_without_colours(measured: Project) -> None:
-    path = measured.folder / "lmgate.yaml"
-    text = path.read_text(encoding="utf-8")
-    die = next(line for line in text.splitlines() if line.strip().startswith("die:"))
-    words = next(line for line in text.splitlines() if line.strip().startswith("words:"))
-    text = text.replace(die, f"{die}\n{die.replace('die:', 'a-model-whose-name-is-rather-long:')}")
-    path.write_text(text.replace(words, f"{words}\n" + words.replace("words:", "w\xf6rter:")), encoding="utf-8")
+    die, words = re.findall(r"(?:die|words): {(path: .*)}", measured.settings)
+    measured.add("models", **{"a-model-whose-name-is-rather-long": die}).add("datasets", **{"w\xf6rter": words})
     measured.write(test_gates=GATES)
     measured.write(narrow="import sys\nsys.stdout = open(1, 'w', encoding='ascii', closefd=False)")
     outcome = measured.with_torch.run("-p", "narrow", "--color=no", env={"COLUMNS": "80"}).expect(1, passed=1, failed=1)
@@ -37,35 +34,23 @@ def test_the_summary_fits_80_columns_in_ascii_without_colours(measured: Project)
     assert "w\\xf6rter" in "".join(tables)
 
 
-JOINED = """
-    import pytest
-
-    @pytest.mark.ppl_max("die", "rows", 1e6)
-    def test_joined(): pass
-
-    @pytest.mark.bpb_max("die", "rows", 1e6)
-    def test_joined_again(): pass
-
-    @pytest.mark.ppl_max("die", "rows", 1e6, protocol="document")
-    def test_by_document(): pass
-
-    @pytest.mark.ppl_max("die", "rows", 1e6, stride=8)
-    def test_running_text(): pass
-
-    @pytest.mark.ppl_max("die", "words", 1e6)
-    def test_text_file(): pass
-"""
+JOINED = marked(
+    joined='ppl_max("die", "rows", 1e6)',
+    joined_again='bpb_max("die", "rows", 1e6)',
+    by_document='ppl_max("die", "rows", 1e6, protocol="document")',
+    running_text='ppl_max("die", "rows", 1e6, stride=8)',
+    text_file='ppl_max("die", "words", 1e6)',
+)
 NOTE = "rows were read as one text"
 
 
 def test_rows_that_are_read_as_one_text_by_default_are_told_once(project: Project) -> None:
-    path = project.folder / "lmgate.yaml"
-    path.write_text(path.read_text() + "  rows: {path: rows.jsonl}\n")
+    project.add("datasets", rows="path: rows.jsonl")
     project.write(test_it=JOINED, rows_jsonl="".join(f'{{"text": "w1 w2 w{number}"}}\n' for number in range(12)))
     outcome = project.run("-n", "2").expect(0, passed=5)
     assert outcome.text.count(f"rows: 12 {NOTE}") == 1, outcome.text
     project.run("-k", "document or running or file", torch_free=True).expect(0, passed=3).is_silent_on(NOTE)
-    path.write_text(path.read_text().replace("rows.jsonl}", r'rows.jsonl, join: "\n\n"}'))
+    project.change("rows.jsonl}", r'rows.jsonl, join: "\n\n"}')
     outcome = project.run("--lmgate-report=json:report.json", torch_free=True).expect(0, passed=5).is_silent_on(NOTE)
     assert all(gate["cached"] for gate in project.report()["gates"])
 

@@ -17,20 +17,18 @@ MIXED = """
 
 
 def test_gates_run_although_no_code_changed(measured: Project) -> None:
-    named = (measured.folder / "lmgate.yaml").read_text(encoding="utf-8")
-    gates = "gates:\n  - ppl_max: {model: die, dataset: words, limit: 60.75}\n"
-    measured.write(
+    measured.add_gates("ppl_max: {model: die, dataset: words, limit: 60.75}").write(
         test_mixed=MIXED,
         test_fixture="def test_score(ppl_of):\n    assert ppl_of('die', 'words') < 60.5\n",
         test_plain="def test_plain(): assert True\n",
     )
-    (measured.folder / "lmgate.yaml").write_text(named + gates, encoding="utf-8")
     measured.run("-p", "pytest-testmon", "--testmon").expect(0, passed=5)
     measured.run("-p", "pytest-testmon", "--testmon").expect(0, passed=3).says("2 gates: 2 pass")
     measured.run("-p", "pytest-testmon", "--testmon", "-n", "2").expect(0, passed=3).says("2 gates: 2 pass")
     # The model got worse; no Python file changed.
-    (measured.folder / "lmgate.yaml").write_text(named.replace("/die}", "/sure}") + gates, encoding="utf-8")
-    measured.run("-p", "pytest-testmon", "--testmon").expect(1, failed=3).says("2 gates: 2 fail")
+    measured.change("/die}", "/sure}").run("-p", "pytest-testmon", "--testmon").expect(1, failed=3).says(
+        "2 gates: 2 fail"
+    )
 
 
 def test_tests_without_gates_are_testmons_business(unmeasured: Project) -> None:

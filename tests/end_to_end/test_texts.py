@@ -12,8 +12,8 @@ import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 
 import pytest_lmgate
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
-from tests.end_to_end.writers import ROWS, write_rows, writing_project, written
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
+from tests.end_to_end.writers import ROWS, write_rows, written
 
 SEVERAL = [
     {"start": "one", "texts": ["two three four six seven", "two four five"], "more": "one two three"},
@@ -47,17 +47,11 @@ EVERY_MARKER = {
 
 
 @pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = writing_project(tmp_path, tmp_path_factory.getbasetemp())
-    text = (made.folder / "lmgate.yaml").read_text()
-    made.write(
-        lmgate_yaml=text
-        + '  several: {path: several.jsonl, prompt: "{start}", references: [texts, more]}\n'
-        + "  grouped: {path: chains.jsonl, source: start, references: rest, cluster: group}\n",
-        conftest=COUNT_MEASUREMENTS,
-    )
-    write_rows(made, "several", SEVERAL)
-    return made
+def project(writing: Project) -> Project:
+    several = 'path: several.jsonl, prompt: "{start}", references: [texts, more]'
+    grouped = "path: chains.jsonl, source: start, references: rest, cluster: group"
+    write_rows(writing, "several", SEVERAL)
+    return writing.add("datasets", several=several, grouped=grouped).write(conftest=COUNT_MEASUREMENTS)
 
 
 def test_every_marker_judges_by_the_value_that_another_program_gives(project: Project) -> None:
@@ -91,13 +85,13 @@ def test_every_marker_judges_by_the_value_that_another_program_gives(project: Pr
     assert timeless[0] == timeless[1]
 
 
-def test_what_is_generated_goes_by_prompts_and_settings_and_the_models_content(project: Project) -> None:
-    models = {name: Path(path) for name, path in re.findall(r"^  (\w+): {path: (/\S+)}", _yaml(project), re.MULTILINE)}
-    project.model("changing", models["counter"])
+def test_what_is_generated_goes_by_prompts_and_settings_and_the_models_content(project: Project, writers: Path) -> None:
+    project.model("changing", writers / "counter")
     write_rows(project, "moved", [{"begin": row["start"], "end": "another"} for row in ROWS])
-    moved = "  moved: {path: moved.jsonl, source: begin, references: end}\n"
+    project.add("models", changing="path: changing").add(
+        "datasets", moved="path: moved.jsonl, source: begin, references: end"
+    )
     project.write(
-        lmgate_yaml=_yaml(project).replace("models:\n", "models:\n  changing: {path: changing}\n") + moved,
         test_addresses=f"""
             import shutil
 
@@ -122,15 +116,11 @@ def test_what_is_generated_goes_by_prompts_and_settings_and_the_models_content(p
                 for settings in ({{"num_beams": 3}}, {{"truncate": "left"}}, {{"seed": 1, "top_k": 2}}):
                     assert fresh("chains", **settings) == 1
                 assert texts(fresh("chains", "translator")) == ["one two three four five six seven"] * 5
-                shutil.copy({str(models["backward"] / "model.safetensors")!r}, "changing")
+                shutil.copy({str(writers / "backward" / "model.safetensors")!r}, "changing")
                 assert fresh("chains", "changing") == 0
         """,
     )
     project.run().expect(0, passed=1)
-
-
-def _yaml(project: Project) -> str:
-    return (project.folder / "lmgate.yaml").read_text()
 
 
 def _values() -> dict[str, float]:
@@ -169,11 +159,7 @@ def _rouge(variant: str, **options: Any) -> float:
 
 
 def _gates(limits: dict[str, float]) -> str:
-    tests = [
-        f"@pytest.mark.{EVERY_MARKER[name].format(limit=repr(limit))}\ndef test_{name}(): pass"
-        for name, limit in limits.items()
-    ]
-    return "\n\n".join(["import pytest", *tests])
+    return marked(**{name: EVERY_MARKER[name].format(limit=repr(limit)) for name, limit in limits.items()})
 
 
 def _worse(name: str, value: float) -> float:

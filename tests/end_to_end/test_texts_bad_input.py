@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
-from tests.end_to_end.projects import Project
-from tests.end_to_end.writers import CONTEXT, ROWS, models_that_write, write_rows, writing_project
+from tests.end_to_end.projects import Project, marked
+from tests.end_to_end.writers import CONTEXT, ROWS, write_rows
 
 PATH = "path: chains.jsonl"
 BOTH = 'prompt: "{start}", references: rest'
@@ -25,15 +23,8 @@ CASES = {
 }
 
 
-@pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return writing_project(tmp_path, tmp_path_factory.getbasetemp())
-
-
-def test_every_bad_input_is_one_clear_error_and_fails_the_build(
-    project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    counter = models_that_write(tmp_path_factory.getbasetemp()) / "counter"
+def test_every_bad_input_is_one_clear_error_and_fails_the_build(writing: Project, writers: Path) -> None:
+    project, counter = writing, writers / "counter"
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system message, please') }}{% endif %}"
     (project.model("refusing", counter) / "chat_template.jinja").write_text(template)
     _damage(project.model("damaged", counter) / "model.safetensors")
@@ -45,16 +36,9 @@ def test_every_bad_input_is_one_clear_error_and_fails_the_build(
         "long": [first, {**first, "start": "one " * 32}, {**first, "start": "one " * CONTEXT}],
     }.items():
         write_rows(project, name, rows)
-    yaml = (project.folder / "lmgate.yaml").read_text()
-    gates = [
-        f"@pytest.mark.exact_min({model!r}, {name!r}, 0.1, {more})\ndef test_{name}(): pass"
-        for name, (model, _, more, _) in CASES.items()
-    ]
-    cut = '@pytest.mark.exact_min("counter", "long", 1, truncate="left")\ndef test_cut(): pass'
-    project.write(
-        lmgate_yaml=yaml + "".join(f"  {name}: {{{entry}}}\n" for name, (_, entry, _, _) in CASES.items()),
-        test_bad="\n\n".join(["import pytest", *gates, cut]),
-    )
+    gates = {name: f"exact_min({model!r}, {name!r}, 0.1, {more})" for name, (model, _, more, _) in CASES.items()}
+    project.add("datasets", **{name: entry for name, (_, entry, _, _) in CASES.items()})
+    project.write(test_bad=marked(**gates, cut='exact_min("counter", "long", 1, truncate="left")'))
     outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=len(CASES), passed=1)
     outcome.is_silent_on("Traceback", "INTERNALERROR", "/pytest_lmgate/")
     sections = dict(part.split(" ", 1) for part in outcome.out.split("ERROR at setup of test_")[1:])

@@ -6,8 +6,8 @@ import pytest
 
 from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.forging import forge, times
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project
-from tests.end_to_end.writers import ROWS, writing_project
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project, marked
+from tests.end_to_end.writers import ROWS
 
 # A marker, a fixture, and a gate of lmgate.yaml; one measurement each.
 TESTS = """
@@ -21,14 +21,12 @@ TESTS = """
         assert ppl_of("sure", "words") > 1
         assert ppl_of("sure", "words").cached
 """
-YAML_GATE = "gates:\n  - ppl_max: {model: hopeless, dataset: words, limit: 1.0e+300}\n"
 
 
 @pytest.fixture
 def three(measured: Project) -> Project:
     """A project with three measurements in its cache; `hopeless` passes no gate unless its entry is untrue."""
-    with (measured.folder / "lmgate.yaml").open("a") as file:
-        file.write(YAML_GATE)
+    measured.add_gates("ppl_max: {model: hopeless, dataset: words, limit: 1.0e+300}")
     return measured.write(conftest=COUNT_MEASUREMENTS, test_three=TESTS)
 
 
@@ -66,11 +64,8 @@ def test_as_many_hits_as_asked_for_are_measured_again(three: Project) -> None:
 
 
 def test_as_many_hits_are_measured_again_where_one_worker_has_them_all(dice: DiceProject) -> None:
-    gates = "\n".join(
-        f"@pytest.mark.ppl_max('red', 'one', 6.01, max_length={length})\ndef test_{length}(): pass"
-        for length in range(2, 8)
-    )
-    dice.models(red={}).write(test_gates=f"import pytest\n{gates}")
+    gates = {f"_{length}": f"ppl_max('red', 'one', 6.01, max_length={length})" for length in range(2, 8)}
+    dice.models(red={}).write(test_gates=marked(**gates))
     dice.run().expect(0, passed=6)
     dice.run("-n", "3", "--lmgate-verify", "6").expect(0, passed=6).says("6 of 6 cache hits measured again, all agree")
 
@@ -167,10 +162,8 @@ def test_an_empty_cache_is_said_to_have_nothing_to_verify(project: Project) -> N
     project.run("--lmgate-verify", "2", torch_free=True).expect(0, passed=1).is_silent_on("lmgate-verify")
 
 
-def test_a_forged_text_is_named_by_its_row(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    project = writing_project(tmp_path, tmp_path_factory.getbasetemp()).write(
-        test_gate="import pytest\n\n@pytest.mark.exact_min('backward', 'chains', 0.5)\ndef test_gate(): pass\n"
-    )
+def test_a_forged_text_is_named_by_its_row(writing: Project) -> None:
+    project = writing.write(test_gate=marked(gate="exact_min('backward', 'chains', 0.5)"))
     project.run().expect(1, failed=1)
     (entry,) = project.cache.glob("texts/*/*.lmgate")
     rows = [row["rest"] for row in ROWS]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.commands import lmgate
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
 from tests.models.tiny import made_once, word_level
 
 WORDS = [f"w{index}" for index in range(57)]
@@ -81,7 +81,7 @@ def tagged(tmp_path: Path, damaged: Path) -> Project:
 
 def gate(model: str, dataset: str = "rows", *, metric: str = "ppl", protocol: str = "document", more: str = "") -> str:
     given = f'"{metric}", "{model}", "{dataset}", "1%", protocol="{protocol}"'
-    return f"import pytest\n\n@pytest.mark.no_regression({given}{more})\ndef test_gate(): pass\n"
+    return marked(gate=f"no_regression({given}{more})")
 
 
 def where_of(project: Project) -> dict[str, Any]:
@@ -145,11 +145,11 @@ def test_a_damaged_word_is_named_in_its_context_and_so_is_the_language_that_has_
 
 
 def test_of_a_committed_baseline_rows_and_tags_are_named_but_no_tokens(tagged: Project) -> None:
-    written = (tagged.folder / "lmgate.yaml").read_text(encoding="utf-8")
-    (tagged.folder / "lmgate.yaml").write_text(written.replace("  deaf:", "  model:").replace("/deaf}", "/fair}"))
+    tagged.change("  deaf:", "  model:").change("/deaf}", "/fair }")
     tagged.write(test_gate=gate("model")).run("--lmgate-update").expect(0)
-    (tagged.folder / "lmgate.yaml").write_text(written.replace("  deaf:", "  model:"))
-    tagged.run(*REPORT).expect(1, failed=1).says("language=ko +", "the baseline keeps no tokens").is_silent_on("[w")
+    tagged.change("/fair }", "/deaf}").run(*REPORT).expect(1, failed=1).says(
+        "language=ko +", "the baseline keeps no tokens"
+    ).is_silent_on("[w")
     where = where_of(tagged)
     assert [int(passage["place"].removeprefix("row ")) % 4 for passage in where["passages"]] == [0] * 5
     assert all(passage["begins"] and not passage["tokens"] for passage in where["passages"])
@@ -162,8 +162,7 @@ def test_of_two_tokenizers_rows_and_tags_are_named_but_no_tokens(tagged: Project
     folder = tagged.model("letters", damaged / "fair")
     alphabet = ["<s>", *"w0123456789 "]
     word_level(alphabet, letters=True, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
-    written = (tagged.folder / "lmgate.yaml").read_text(encoding="utf-8")
-    (tagged.folder / "lmgate.yaml").write_text(written.replace("models:\n", "models:\n  letters: {path: letters}\n"))
+    tagged.add("models", letters="path: letters")
     tagged.write(test_gate=gate("letters", metric="bpb", more=', against="fair"'))
     done = tagged.run(*REPORT).expect(1, failed=1).says("the two models tokenize the text differently")
     assert re.search(r"row \d+: \+\S+ nats over [\d,]+ bytes \(\+\S+ each\)", done.text)
