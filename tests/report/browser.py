@@ -1,6 +1,5 @@
 """A real Chromium without a window, driven over a pipe by its own protocol: nothing but the browser is needed."""
 
-import base64
 import json
 import os
 import shutil
@@ -75,11 +74,6 @@ class Page:
     def write(self, text: str) -> None:
         """Type a text into what has the focus."""
         self.send("Input.insertText", text=text)
-
-    def picture(self, file: Path) -> None:
-        """Save a picture of the whole page."""
-        data = self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        file.write_bytes(base64.b64decode(data))
 
     def _next(self) -> dict[str, Any]:
         data = bytearray()

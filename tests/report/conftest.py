@@ -156,6 +156,7 @@ def results(
     stopped: Verdict,
     unmeasured: Verdict,
     compared: Verdict,
+    located: Verdict,
     spread: ChangeHistogram,
     distances: ChangeHistogram,
     past: list[PastRun],
@@ -186,6 +187,8 @@ def results(
         replace(failed, verdict="inconclusive", bounded=Bounded(0.95, -INFINITE, 19.0, "hall", 40, "rows", 1000)),
         replace(failed, iid=True, details={"reference": "fp16", "Mean KLD": 0.02, "Median KLD": 0.01, "df": None}),
         replace(passed, marker="kl_max", metric="kl", spread=distances),
+        located,
+        replace(compared, where=Attribution()),
     ]
     verdicts = [replace(each, id=f"{each.id}#{number}") for number, each in enumerate(verdicts)]
     unknown = replace(past[3], value=None, interval=(1.0, INFINITE), limit=None, kind="unknown", words="why")

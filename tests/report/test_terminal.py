@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from pytest_lmgate.judge.result import Bounded, Verdict
@@ -44,19 +43,6 @@ def _of(verdict: Verdict, model: str) -> Verdict:
     return replace(verdict, id=f"{verdict.test}::ppl_max[{model}-wikitext2]", model=model)
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "counts"),
-    [
-        (["pass"], "1 gate: 1 pass"),
-        (["inconclusive", "pass", "pass"], "3 gates: 2 pass, 1 inconclusive"),
-        (["error", "fail"], "2 gates: 1 fail, 1 error"),
-    ],
-)
-def test_the_last_line_counts_what_there_was(passed: Verdict, outcomes: list[str], counts: str) -> None:
-    lines = summary_lines([replace(passed, verdict=outcome) for outcome in outcomes])
-    assert lines[-1] == ("", counts)
-
-
 def test_an_inconclusive_gate_that_fails_the_build_looks_different_from_one_that_does_not(passed: Verdict) -> None:
     goes_on = replace(_compared(passed, 40, decision="inconclusive"), verdict="inconclusive")
     fails = replace(goes_on, id="t.py::test_b::no_regression:ppl[b-c]", test="t.py::test_b", blocking=True)
@@ -64,11 +50,6 @@ def test_an_inconclusive_gate_that_fails_the_build_looks_different_from_one_that
     assert [line.split()[0] for _, line in lines[1:3]] == ["INCONCLUSIVE!", "INCONCLUSIVE"]
     assert [outcome for outcome, _ in lines[1:5]] == ["fail", "inconclusive", "fail", "inconclusive"]
     assert lines[-1] == ("", "2 gates: 2 inconclusive (1 fails the build)")
-
-
-def test_columns_are_as_wide_as_their_longest_text(failed: Verdict) -> None:
-    lengths = {len(line) for _, line in summary_lines([failed, _of(failed, "a-model-of-some-other-name")])[:-1]}
-    assert len(lengths) == 1
 
 
 def _compared(verdict: Verdict, clusters: int, **more: Any) -> Verdict:
@@ -82,18 +63,12 @@ def _few(*verdicts: Verdict) -> list[str]:
 
 def test_verdicts_on_fewer_than_30_rows_are_counted_in_one_line(passed: Verdict) -> None:
     bounded = replace(passed, bounded=Bounded(0.95, 15.5, 16.5, "wilson", clusters=12))
-    assert _few(_compared(passed, 29), bounded, _compared(passed, 30)) == [
-        "few rows: 2 gates have fewer than 30 (min 12): only large changes can be detected"
-    ]
-    assert _few(_compared(passed, 5)) == [
-        "few rows: 1 gate has fewer than 30 (min 5): only large changes can be detected"
-    ]
-
-
-def test_verdicts_on_fewer_than_30_targets_are_counted_in_one_line(passed: Verdict) -> None:
-    assert _few(replace(passed, n=29), _compared(replace(passed, n=3), 5, clustered_by="blocks"), passed) == [
-        "few targets: 2 gates have fewer than 30 (min 3): only large changes can be detected"
-    ]
+    (line,) = _few(_compared(passed, 29), bounded, _compared(passed, 30))
+    assert line.startswith("few rows: 2 gates have fewer than 30 (min 12)")
+    (line,) = _few(_compared(passed, 5))
+    assert line.startswith("few rows: 1 gate has fewer than 30 (min 5)")
+    (line,) = _few(replace(passed, n=29), _compared(replace(passed, n=3), 5, clustered_by="blocks"), passed)
+    assert line.startswith("few targets: 2 gates have fewer than 30 (min 3)")
     assert _few(replace(passed, n=3, unit="row")) == []
 
 
