@@ -6,7 +6,6 @@ import os
 import textwrap
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from pytest_lmgate.errors import BaselineError, ConfigError, LmgateError, naming_argument
@@ -23,7 +22,7 @@ def _load(folder: Path, text: str | bytes) -> Project:
 def test_a_whole_file_becomes_frozen_specs(tmp_path: Path) -> None:
     project = _load(
         tmp_path,
-        """
+        """\ufeff
         defaults: {device: cpu, dtype: float32, batch_size: 4}
         models:
           fp16: {path: models/fp16}
@@ -64,15 +63,6 @@ def test_a_whole_file_becomes_frozen_specs(tmp_path: Path) -> None:
         project.folder = tmp_path
 
 
-def test_what_a_file_leaves_out_has_defaults(tmp_path: Path) -> None:
-    spec = _load(tmp_path, "models: {a: {path: x}}\ndatasets: {b: {path: y.jsonl}}").spec
-    assert spec.defaults == Defaults(device="auto", dtype="auto", batch_size="auto")
-    model, dataset = spec.models["a"], spec.datasets["b"]
-    assert (model.dtype, model.device, model.batch_size, model.load) == (None, None, None, {})
-    assert (model.trust_remote_code, model.pickle_weights) == (False, False)
-    assert (dataset.text, dataset.join, dataset.limit, dataset.lines) == ("text", msgspec.UNSET, None, False)
-
-
 @pytest.mark.parametrize("text", ["models:\n", "defaults:\ndatasets: {}\n", "\ufeffmodels:", "--- {models: }"])
 def test_a_file_with_empty_keys_names_nothing(tmp_path: Path, text: str) -> None:
     assert _load(tmp_path, text).spec == ProjectSpec()
@@ -88,10 +78,6 @@ def test_a_merge_conflict_is_named_with_its_line(tmp_path: Path) -> None:
     text = "models:\n  a: {path: x}\n<<<<<<< HEAD\n  b: {path: y}\n=======\n  b: {path: z}\n>>>>>>> theirs\n"
     with pytest.raises(ConfigError, match=r"lmgate\.yaml:3: an unresolved merge conflict"):
         _load(tmp_path, text)
-
-
-def test_names_may_be_of_any_script_and_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
-    assert list(_load(tmp_path, "\ufeffmodels: {모델: {path: x}}").spec.models) == ["모델"]
 
 
 def test_the_nearest_file_upward_counts(tmp_path: Path) -> None:
@@ -134,15 +120,9 @@ def test_an_explicit_file_is_taken_before_the_one_that_would_be_found(tmp_path: 
     assert project.origin == str(other)
 
 
-def test_an_explicit_file_that_is_not_there_is_an_error_that_names_the_option(tmp_path: Path) -> None:
-    missing = tmp_path / "no.yaml"
-    with pytest.raises(ConfigError) as raised:
-        load_project(tmp_path, missing)
-    assert str(raised.value).startswith(f"{missing}: ")
-    assert "--lmgate-config" in str(raised.value)
-
-
-def test_a_folder_given_as_the_file_is_an_error(tmp_path: Path) -> None:
+def test_an_explicit_file_that_is_none_is_an_error_that_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.yaml: .*--lmgate-config"):
+        load_project(tmp_path, tmp_path / "no.yaml")
     with pytest.raises(ConfigError, match="expected a file, got a folder"):
         load_project(tmp_path, tmp_path)
 
@@ -180,11 +160,8 @@ TEXTS = "datasets: {a: {path: x.csv, prompt: '{q}', references: r"
         ("models: {a: {path: x, load: {trust_remote_code: true}}}", "models.a.load.trust_remote_code", "load:"),
         ("models: {a: {backend: transformers, path: x, load: {subfolder: y}}}", "models.a.load.subfolder", "path:"),
         ("models: {a: {path: x, device: gpu}}", "models.a.device", "'cuda'"),
-        ("models: {a: {path: x, device: GPU}}", "models.a.device", "'cuda'"),
         ("models: {a: {path: x, device: 'cuda:one'}}", "models.a.device", "'cuda:one'"),
-        ("models: {a: {path: x, device: 'auto:1'}}", "models.a.device", "'auto:1'"),
         ("models: {a: {path: x, dtype: half}}", "models.a.dtype", "'float16'"),
-        ("models: {a: {path: x, dtype: BF16}}", "models.a.dtype", "'bfloat16'"),
         ("models: {a: {path: x, dtype: torch.float16}}", "models.a.dtype", "'float16'"),
         ("datasets: {a: {path: x.csv, prompt: '{q}', source: q}}", "datasets.a", "prompt, source: "),
         ("datasets: {a: {path: x.csv, question: q, choices: [one, one], answer: b}}", "datasets.a.choices", "'one'"),
@@ -246,7 +223,6 @@ TEXTS = "datasets: {a: {path: x.csv, prompt: '{q}', references: r"
         ("datasets: {a: {path: x, question: {q}}}", "datasets.a.question", "quotes: question: '{q}'"),
         ("defaults: {dtype: flaot32}", "defaults.dtype", "'float32'"),
         ("defaults: {batch_size: 0}", "defaults.batch_size", "got 0"),
-        ("defaults: {batch_size: big}", "defaults.batch_size", "got 'big'"),
         ("defaults: {batch_size: true}", "defaults.batch_size", "got True"),
         ("defaults: {batch_size: 2.5}", "defaults.batch_size", "got 2.5"),
     ],
@@ -398,7 +374,10 @@ def test_gates_are_read_in_order_with_their_labels_keys_and_lines(tmp_path: Path
 
               limit: 0.3
               variant: rouge2
-          - metric_min: {metric: politeness, model: int8, dataset: news, limit: 0}
+          - metric_min: &last {metric: politeness, model: int8, dataset: news, limit: 0}
+          - metric_min:
+              <<: *last
+              limit: 1
         """,
     )
     assert problems == []
@@ -407,33 +386,17 @@ def test_gates_are_read_in_order_with_their_labels_keys_and_lines(tmp_path: Path
         ("no_regression", "no_regression:ppl[int8-wikitext2-vs-fp16]", "gates[1].no_regression", 6),
         ("rouge_min", "rouge_min:rouge2[int8-news]", "gates[2].rouge_min", 7),
         ("metric_min", "metric_min:politeness[int8-news]", "gates[3].metric_min", 13),
+        ("metric_min", "metric_min:politeness[int8-news]", "gates[4].metric_min", 14),
     ]
     assert gates[0].arguments == {"model": "int8", "dataset": "wikitext2", "limit": 16.5, "stride": 512}
     assert gates[2].lines == {"model": 8, "dataset": 9, "limit": 11, "variant": 12}
+    assert gates[4].arguments == gates[3].arguments | {"limit": 1}
+    assert gates[4].lines == {"metric": 13, "model": 13, "dataset": 13, "limit": 16}
 
 
 @pytest.mark.parametrize("text", ["models: {gates: {path: x}}", "datasets: # gates:\n"])
 def test_a_file_without_gates_has_none(tmp_path: Path, text: str) -> None:
     assert _read(tmp_path, text) == ([], [])
-
-
-def test_anchors_and_merges_share_arguments_and_lines_are_where_each_is_written(tmp_path: Path) -> None:
-    gates, problems = _read(
-        tmp_path,
-        """
-        gates:
-          - ppl_max: &first
-              model: int8
-              dataset: wikitext2
-              limit: 16.5
-          - bpb_max:
-              <<: *first
-              limit: 1.5
-        """,
-    )
-    assert problems == []
-    assert gates[1].arguments == {"model": "int8", "dataset": "wikitext2", "limit": 1.5}
-    assert gates[1].lines == {"model": 3, "dataset": 4, "limit": 8}
 
 
 @pytest.mark.parametrize(
@@ -471,14 +434,11 @@ GATE = "4: gates[1].ppl_max"
         ("pl_max: {}", "4: gates[1].pl_max: ", "'ppl_max'"),
         ("ppl_max: [int8, wikitext2, 3]", f"{GATE}: ", "by name"),
         ("ppl_max: {1: x}", f"{GATE}: ", "got 1"),
-        (f"ppl_max: {{{COMMON}}}", f"{GATE}: ", "'limit'"),
         (f"ppl_max:\n      {{{COMMON},\n      strid: 8, limit: 3}}", "6: gates[1].ppl_max.strid: ", "'stride'"),
         (f"ppl_max:\n      {{{COMMON},\n      limit: many}}", "6: gates[1].ppl_max.limit: ", "'many'"),
-        (f"ppl_max: {{{COMMON}, limit: .nan}}", f"{GATE}.limit: ", "got nan"),
         (f"ppl_max: {{{COMMON}, limit: 1e-3}}", f"{GATE}.limit: ", "1.0e-3"),
         (f"ppl_max: {{{COMMON}, limit: 10,5}}", f"{GATE}: ", "limit: 10.5"),
         (f"ppl_max: {{{COMMON}, max: 9}}", f"{GATE}.max: ", "'limit'"),
-        (f"ppl_max: {{{COMMON}, limit: 9, stride: 0}}", f"{GATE}.stride: ", "got 0"),
         ("ppl_max: {model: no, dataset: d, limit: 9}", f"{GATE}.model: ", "got False"),
         ("ppl_max: {model: m, dataset: , limit: 9}", f"{GATE}.dataset: ", "got nothing"),
         ("ppl_max: {model: 2024-01-01, dataset: d, limit: 9}", f"{GATE}.model: ", "datetime.date(2024, 1, 1)"),
@@ -488,12 +448,6 @@ GATE = "4: gates[1].ppl_max"
             "4: gates[1].no_regression.reference: ",
             "'against'",
         ),
-        (
-            f"no_regression: {{metric: perplexity, {COMMON}, tolerance: 1%, stride: 8}}",
-            "4: gates[1].no_regression.stride: ",
-            "'ppl'",
-        ),
-        (f"no_regression: {{metric: ppl, {COMMON}, tolerance: -1}}", "4: gates[1].no_regression.tolerance: ", "got -1"),
     ],
 )
 def test_a_wrong_gate_is_named_by_line_and_key(tmp_path: Path, entry: str, where: str, facts: str) -> None:
