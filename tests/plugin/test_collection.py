@@ -24,13 +24,9 @@ def items(count: int) -> list[Any]:
     return [SimpleNamespace(nodeid="test_a.py::test_one") for _ in range(count)]
 
 
-def test_a_test_that_is_gone_is_noticed_even_where_another_has_its_name() -> None:
+def test_a_test_that_is_gone_is_noticed_even_where_another_has_its_name_and_more_or_another_order_is_not() -> None:
     found = items(2)
     assert not are_all_in(found, [found[0], *items(1)])
-
-
-def test_tests_in_another_order_or_with_more_are_all_there() -> None:
-    found = items(2)
     assert are_all_in(found, [*items(1), *reversed(found)])
     assert are_all_in([], [])
 
@@ -69,10 +65,9 @@ def test_a_session_started_in_an_inner_folder_does_not_ask_for_all(
     assert not asks_for_all(pytester.parseconfig())
 
 
-@pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--fixtures-per-test"])
-def test_options_that_list_run_nothing(configured: Configured, option: str) -> None:
-    assert only_lists(configured(option))
-    assert not only_lists(configured())
+def test_options_that_list_run_nothing(configured: Configured) -> None:
+    options = ((), ("--collect-only",), ("--fixtures",), ("--fixtures-per-test",))
+    assert [only_lists(configured(*each)) for each in options] == [False, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -177,10 +172,7 @@ def test_a_file_without_gates_is_not_said_to_be_left_out_and_one_in_a_folder_is_
     file.write_text("datasets:\n  gates: {path: gates.txt}\n")
     assert _left_out(config, file) == ""
     file.write_text("gates:\n  - ppl_max: {model: m, dataset: d, limit: 3}\n")
-    assert _left_out(config, file) == (
-        "1 gate of lmgate.yaml was not collected (pytest does not enter inner): add inner/lmgate.yaml to pytest's "
-        "arguments"
-    )
+    assert "1 gate of lmgate.yaml was not collected (pytest does not enter inner)" in _left_out(config, file)
 
 
 def test_testpaths_get_a_file_of_gates_only_where_there_is_one(

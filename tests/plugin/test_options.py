@@ -19,10 +19,7 @@ def test_a_text_comes_from_the_command_line_before_the_ini_file_before_the_envir
     assert options.text(configured("--lmgate-cache", "given", ini="lmgate_cache = from_ini"), "cache") == "given"
 
 
-@pytest.mark.parametrize(
-    ("value", "on"),
-    [("1", True), ("true", True), ("Yes", True), ("ON", True), ("0", False), ("false", False), ("No", False)],
-)
+@pytest.mark.parametrize(("value", "on"), [("1", True), ("Yes", True), ("ON", True), ("0", False), ("false", False)])
 def test_a_flag_is_on_or_off_in_the_ini_file_and_in_the_environment(
     configured: Configured, monkeypatch: pytest.MonkeyPatch, value: str, on: bool
 ) -> None:
@@ -30,9 +27,6 @@ def test_a_flag_is_on_or_off_in_the_ini_file_and_in_the_environment(
     monkeypatch.setenv("LMGATE_STRICT", value)
     assert options.flag(configured(), "strict") is on
     assert options.flag(configured("--lmgate-strict", ini="lmgate_strict = no"), "strict")
-
-
-def test_a_flag_that_is_neither_on_nor_off_is_a_usage_error(configured: Configured) -> None:
     with pytest.raises(pytest.UsageError, match=r"lmgate_fail_fast: expected one of 1, true, .*; got 'maybe'"):
         options.flag(configured(ini="lmgate_fail_fast = maybe"), "fail-fast")
 
@@ -51,9 +45,6 @@ def test_the_project_file_is_relative_to_the_ini_file_that_names_it_or_to_where_
     by_option = pytester.parseconfig("-c", str(pytester.path / "tox.ini"), "--lmgate-config", "gates.yaml")
     assert options.project_file(by_ini) == pytester.path / "gates.yaml"
     assert options.project_file(by_option) == inner / "gates.yaml"
-
-
-def test_a_project_file_that_is_not_there_is_a_usage_error(configured: Configured) -> None:
     with pytest.raises(pytest.UsageError, match=r"gone\.yaml: cannot be read: .*; check --lmgate-config"):
         options.project_file(configured("--lmgate-config", "gone.yaml"))
 
@@ -64,11 +55,9 @@ def test_the_baseline_lies_in_rootdir_unless_it_is_named(configured: Configured,
     assert options.baseline_file(configured("--lmgate-baseline", "~/b.json"))[0] == Path("~/b.json").expanduser()
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), [((), ""), (("--lmgate-update",), "all"), (("--lmgate-update-new-only",), "new")]
-)
-def test_which_baselines_are_written(configured: Configured, given: tuple[str, ...], expected: str) -> None:
-    assert options.update(configured(*given)) == expected
+def test_which_baselines_are_written(configured: Configured) -> None:
+    for given, expected in (((), ""), (("--lmgate-update",), "all"), (("--lmgate-update-new-only",), "new")):
+        assert options.update(configured(*given)) == expected
 
 
 @pytest.mark.parametrize("other", ["--lmgate-update-new-only", "--lmgate-prune"])
@@ -77,29 +66,22 @@ def test_two_ways_to_write_baselines_are_a_usage_error(configured: Configured, o
         options.update(configured("--lmgate-update", other))
 
 
-def test_in_ci_a_baseline_is_written_only_when_it_is_forced(
-    configured: Configured, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", options.CI_VARIABLES)
+def test_in_each_system_of_ci_a_baseline_is_written_only_when_it_is_forced(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.UsageError, match=r"--lmgate-update-new-only: refused in CI \(CI=true\)"):
-        options.update(configured("--lmgate-update-new-only"))
+    monkeypatch.setenv(name, "1")
+    for option in ("--lmgate-update", "--lmgate-update-new-only"):
+        with pytest.raises(pytest.UsageError, match=rf"{option}: refused in CI \({name}=1\)"):
+            options.update(configured(option))
     assert options.update(configured("--lmgate-update", "--lmgate-force-update")) == "all"
+    assert options.update(configured("--lmgate-prune")) == "prune"
     assert options.update(configured()) == ""
-    monkeypatch.setenv("CI", "false")
+    monkeypatch.setenv(name, "false")
     assert options.update(configured("--lmgate-update")) == "all"
 
 
 COMMAND_LINE_ONLY = ("update", "update-new-only", "force-update", "prune", "plan")
-
-
-@pytest.mark.parametrize("name", options.CI_VARIABLES)
-def test_an_update_is_refused_in_each_system_of_ci(
-    configured: Configured, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(name, "1")
-    with pytest.raises(pytest.UsageError, match=rf"--lmgate-update: refused in CI \({name}=1\)"):
-        options.update(configured("--lmgate-update"))
-    assert options.update(configured("--lmgate-prune")) == "prune"
 
 
 def test_the_help_names_the_environment_variable_of_each_option(pytester: pytest.Pytester) -> None:
@@ -120,9 +102,6 @@ def test_reports_come_from_the_command_line_before_the_ini_file_before_the_envir
     ini = "lmgate_report =\n  json:ini.json"
     assert options.reports(configured(ini=ini)) == [("json", "ini.json")]
     assert options.reports(configured("--lmgate-report", "json:C:/x.json", ini=ini)) == [("json", "C:/x.json")]
-
-
-def test_annotations_need_no_destination(configured: Configured) -> None:
     assert options.reports(configured("--lmgate-report=github")) == [("github", "-")]
     assert options.reports(configured("--lmgate-report=github:log.txt")) == [("github", "log.txt")]
 
