@@ -36,7 +36,6 @@ def start(path: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 

@@ -63,7 +63,6 @@ def cache(tmp_path: Path) -> _Cache:
 def test_an_array_comes_back_with_its_bits_shape_and_dtype(cache: _Cache, array: Any) -> None:
     cache.store.put(FINGERPRINT, Entry({"array": array, "other": np.zeros(1)}))
     found = cache.store.get(FINGERPRINT)
-    assert found is not None
     assert set(found.arrays) == {"array", "other"}
     got = found.arrays["array"]
     assert (got.shape, got.dtype) == (array.shape, array.dtype.newbyteorder("="))
@@ -74,7 +73,6 @@ def test_facts_come_back(cache: _Cache) -> None:
     facts = {"text": "é한", "number": 0.1, "whole": 2**53 + 1, "none": None, "yes": True, "list": [1, {"a": "b"}]}
     cache.store.put(FINGERPRINT, Entry({}, facts))
     found = cache.store.get(FINGERPRINT)
-    assert found is not None
     assert found.facts == facts
     assert cache.warnings == []
 
@@ -107,7 +105,6 @@ def test_a_partial_measurement_is_not_a_whole_one_and_goes_when_the_whole_comes(
     cache.store.put_partial(FINGERPRINT, partial)
     assert cache.store.get(FINGERPRINT) is None
     found = cache.store.get_partial(FINGERPRINT)
-    assert found is not None
     np.testing.assert_array_equal(found.arrays["nll"], [0.5, np.nan])
     cache.store.put(FINGERPRINT, ENTRY)
     assert cache.store.get_partial(FINGERPRINT) is None
@@ -293,7 +290,6 @@ def _start(script: str, *arguments: Path) -> subprocess.Popen[str]:
 
 
 def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 

@@ -56,7 +56,6 @@ def test_an_entry_in_the_layout_of_version_0_1_is_read(store: Store) -> None:
     write(store.folder)
     write(store.folder, ".partial")
     for found in (store.get(FINGERPRINT), store.get_partial(FINGERPRINT)):
-        assert found is not None
         assert found.arrays["nll"].tolist() == [0.5, 1.5]
         assert found.facts == {"running_text": True}
 

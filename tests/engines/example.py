@@ -23,7 +23,6 @@ def require_shown(gates: str, cache: Path) -> None:
     (passed,) = re.findall(r"(\d+) gates: \1 pass", ran.stdout)
     text = (EXAMPLE / "README.md").read_text("utf-8").partition(f"[{gates}]({gates})")[2]
     block = re.search(r"^```console\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert block is not None
     figures = _FIGURES.findall(block[1])
     assert len(figures) == int(passed) - 1, "all but no_regression, which has a table of its own"
     printed = {gate: float(value) for gate, value in _FIGURES.findall(ran.stdout) if value[0].isdigit()}

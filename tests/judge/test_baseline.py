@@ -152,7 +152,6 @@ def test_clusters_that_are_none_are_an_error(clusters: list[list[float]]) -> Non
 def test_of_another_text_it_is_the_comparison_that_says_what_differs() -> None:
     measured = score([1.25, 3.5], [2, 4])
     entry = entry_of(measured, NOW)
-    assert measured.sample is not None
     assert measured.sample.scale is not None
     longer = replace(measured.sample, scale=replace(measured.sample.scale, factor=0.5), identity={"data": "another"})
     with pytest.raises(ComparisonError, match="the data differs"):
@@ -207,7 +206,6 @@ def test_each_row_is_a_bit_that_is_read_back(right: list[bool]) -> None:
     entry, reference = read_back(accuracy_of(right))
 
     assert len(entry.outcomes) == 2 * -(-len(right) // 8)
-    assert reference.outcomes is not None
     assert reference.outcomes.right.tolist() == right
 
 
@@ -222,7 +220,6 @@ def test_more_rows_than_clusters_keep_the_outcome_of_each() -> None:
     entry, reference = read_back(accuracy_of(right))
 
     assert len(entry.clusters) <= MAX_CLUSTERS
-    assert reference.outcomes is not None
     assert reference.outcomes.right.tolist() == right
 
 

@@ -91,7 +91,6 @@ def test_a_divergence_is_itself_a_distance_which_no_row_has_less_than_none_of() 
     kl = change_histogram(
         sample([0.0, 1.0, 4.0, 9.0, -1e-9], [10] * 5, Scale("lower", lowest=0)), None, metric="kl", unit=""
     )
-    assert kl is not None
     assert (kl.what, kl.of, kl.unit) == ("distance", "rows", "nats per token")
     assert (kl.worse, kl.same, kl.better) == (3, 2, 0)
     assert (kl.lowest, kl.median, kl.highest) == pytest.approx((0, 0.1, 0.9))
@@ -101,7 +100,6 @@ def test_a_divergence_is_itself_a_distance_which_no_row_has_less_than_none_of() 
 
     same = Scale("higher", lowest=0, highest=1)
     top1 = change_histogram(sample([10, 9, 5], [10] * 3, same), None, metric="top1", unit="")
-    assert top1 is not None
     assert (top1.worse, top1.same, top1.median, top1.highest) == (2, 1, pytest.approx(0.1), 0.5)
     assert "a different top prediction" in top1.unit
 

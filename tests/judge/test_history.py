@@ -16,7 +16,6 @@ def kinds(*values: float | None, stderr: float = 1.0) -> list[str]:
 
 def test_the_distance_is_that_of_a_z_test_of_two_means() -> None:
     found = change_between([record(10.0, 1.0), record(12.0, 2.0)], record(16.0, 0.5))
-    assert found is not None
     error = math.sqrt((1.0**2 + 2.0**2) / 4 + 0.5**2)
     assert found.before == 11.0
     assert found.errors == pytest.approx(5 / error, rel=1e-6)
@@ -28,17 +27,14 @@ def test_the_end_of_each_interval_that_faces_the_other_is_the_noise() -> None:
     few = record(1.0, interval=(0.84, 1.0), direction="higher")  # 20 of 20 rows: no standard error, yet noise
     less = record(0.95, interval=(0.76, 0.99), direction="higher")
     found = change_between([few], less)
-    assert found is not None
     assert found.errors == pytest.approx(1.959964 * 0.05 / math.hypot(1.0 - 0.84, 0.99 - 0.95), rel=1e-6)
     assert found.worse
     back = change_between([less], few)
-    assert back is not None
     assert (back.errors, back.worse) == (pytest.approx(found.errors), False)
 
 
 def test_an_infinite_end_of_an_interval_hides_every_change() -> None:
     found = change_between([record(10.0, interval=(9.0, None))], record(1e6))
-    assert found is not None
     assert found.p_value == 1.0
 
 

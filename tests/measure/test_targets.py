@@ -21,7 +21,6 @@ from tests.measure.conftest import ROWS, TEXT
 def targets(session: Any, what: EvaluationSpec) -> Targets:
     session.evaluator.evaluate(what)
     found = targets_of(session.evaluator, what, {})
-    assert found is not None
     assert found.places is not None
     return found
 
@@ -29,7 +28,6 @@ def targets(session: Any, what: EvaluationSpec) -> Targets:
 def spelled(found: Targets) -> list[str]:
     """The text of each target."""
     places = found.places
-    assert places is not None
     spellings = [places.spelling(text) for text in range(len(places.texts))]
     pairs = zip(places.text.tolist(), places.token.tolist(), strict=True)
     return [spellings[text].text[spellings[text].begins[token] : spellings[text].ends[token]] for text, token in pairs]
@@ -97,7 +95,6 @@ def test_a_tokenizer_that_gives_other_tokens_than_were_read_tells_no_places(work
     statistics = session.evaluator.measurements.known(measurement)
     session.evaluator.cached_statistics = lambda _: (found, statistics)
     targets = targets_of(session.evaluator, causal(max_length=16), {})
-    assert targets is not None
     assert targets.places is None
 
 
@@ -121,7 +118,6 @@ def test_masked_targets_are_found_in_the_pieces_of_their_rows(writers: Evaluator
     what = EvaluationSpec("pppl", "masked", "sentences", MaskedRequest(max_length=length))
     writers.evaluate(what)
     found = targets_of(writers, what, {})
-    assert found is not None
     assert found.places is not None
     assert [text.strip() for text in spelled(found)] == ["w1", "w2", "w3", "w4", "w5", "w6", "w7"]
     assert list(found.rows) == [0, 2]
@@ -132,7 +128,6 @@ def test_the_targets_of_an_encoder_decoder_are_those_of_its_references(writers: 
     what = EvaluationSpec("ppl", "translator", "counting", Protocol())
     writers.evaluate(what)
     found = targets_of(writers, what, {})
-    assert found is not None
     assert found.places is not None
     texts = [text.strip() for text in spelled(found)]
     assert [text for text in texts if text in ("one", "two", "three")] == ["one", "two", "two", "three"]

@@ -99,7 +99,6 @@ def test_bytes_of_a_single_document_are_judged_between_its_blocks_as_its_tokens_
 
     found = perplexity(text, signature="s", unit="bits_per_byte")
 
-    assert found.sample is not None
     assert (found.sample.clusters, found.sample.clustered_by, found.sample.value()) == (12, "blocks", found)
     assert found.sample.interval == pytest.approx(found.interval)
 

@@ -404,7 +404,6 @@ def test_a_row_of_several_texts_is_one_row(how: dict[str, Any], of_rows: list[fl
 
     assert score.value == pytest.approx(np.mean(of_rows), rel=1e-12)
     assert (score.n, score.details["clusters"]) == (3, 3)
-    assert score.sample is not None
     assert (score.sample.outcomes is not None) == ({*of_rows} <= {0, 1})
     worst = {each.row: each.score for each in score.details["worst"]}
     assert [worst[row] for row in range(3)] == pytest.approx(of_rows)
@@ -414,7 +413,6 @@ def test_a_row_of_several_texts_is_one_row(how: dict[str, Any], of_rows: list[fl
 def test_rows_whose_texts_all_agree_have_the_interval_of_as_many_single_texts(variant: str) -> None:
     once = text_score(exact(), ["a"] * 10, [["a"]] * 10)
     score = text_score(exact(variant=variant), ["a"] * 80, [["a"]] * 10, repeats=8)
-    assert score.interval is not None
     assert score.interval == once.interval
     assert score.interval[0] < 0.8
     lost = text_score(exact(variant=variant), ["a"] * 9 + ["b"] + ["a"] * 9 + ["b"], [["a"]] * 10, repeats=2)

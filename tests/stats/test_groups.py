@@ -67,7 +67,6 @@ def test_rows_of_a_part_count_alike() -> None:
     right = np.array([1.0, 1, 0, 0, 0, 0, 1, 0])
     sample = sample_of(right, np.array([0, 0, 1, 1, 1, 1, 1, 1]), right=True)
     part = sample.of_rows(np.arange(8) >= 1)
-    assert part is not None
     assert (sample.value(), part.value()) == (pytest.approx((1 + 1 / 6) / 2), pytest.approx(2 / 7))
 
 
@@ -117,7 +116,6 @@ def test_the_design_effect_is_kishs() -> None:
 def test_right_rows_of_groups_add_up_to_the_clusters_of_their_sample() -> None:
     right, groups = np.arange(12) % 3 > 0, np.repeat([0, 1], [4, 8])
     sample = sample_of(right, groups, right=True)
-    assert sample.outcomes is not None
     sums, counts = sample.outcomes.by_cluster()
     assert sums.tolist() == sample.sums[:, 0].tolist()
     assert counts.tolist() == sample.counts.tolist()

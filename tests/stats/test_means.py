@@ -350,8 +350,6 @@ def test_a_change_of_just_the_tolerance_passes_rarely_whatever_documents_the_tex
     for _ in range(repetitions):
         sums, counts = layout.of_targets(_documents(rng, tokens, length, spread, skewed))
         bounds, independent = (made(sums, counts).bounds(0.95) for made in (mean_of_blocks, clustered_mean))
-        assert bounds is not None
-        assert independent is not None
         passed += bounds.upper <= 0
         as_rows += independent.upper <= 0
 

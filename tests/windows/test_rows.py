@@ -74,7 +74,6 @@ def test_a_fast_tokenizers_tokens_belong_to_the_row_that_their_characters_lie_in
 
     streams = tokenize(Corpus("t", rows), windowing(protocol), tokenizer_facts(tokenizer), model="m")
 
-    assert streams.rows is not None
     ids, found = streams.ids[0].tolist(), streams.rows.tolist()
     assert (ids[0], ids[-1]) == (0, 1) if special and protocol == "gptq" else 0 not in ids
     assert len(found) == len(ids) > 50
@@ -166,7 +165,6 @@ def test_targets_of_rows_are_those_that_the_windows_score(protocol: str) -> None
     found = row_targets(plan, rows)
 
     scored = [row for first, end in zip(plan.first, plan.end, strict=True) for row in rows[first:end].tolist()]
-    assert found is not None
     assert found.tolist() == [scored.count(row) for row in range(max(scored) + 1)]
     assert found.sum() == plan.targets.sum()
     assert row_targets(plan, None) is None

@@ -365,7 +365,6 @@ def test_a_template_reads_its_variables_and_no_others(llama: Any) -> None:
     tokenizer = word_tokenizer()
     tokenizer.chat_template = TEMPLATE + "{% if thinks %} w5{% endif %}"
     chat = tokenizer_facts(tokenizer).chat
-    assert chat is not None
     messages = [{"role": role, "content": content} for role, content in CHAT]
     assert chat(messages, thinks=True) == f"{chat(messages)} w5"
     with pytest.raises(ValueError, match="chat_template_kwargs: the template has no variable 'think'"):

@@ -158,8 +158,6 @@ def test_a_model_that_bitsandbytes_makes_by_the_recipe_has_the_kl_and_the_verdic
     whole = fix(first, "quantized", "float", rows, limit=Limit("kl", 1e3, 0.95, DOCUMENT), **arguments).tried[0].kl
     limit = Limit("kl", 0.6 * whole, 0.95, DOCUMENT)
     found = fix(first, "quantized", "float", rows, limit=limit, **arguments)
-    assert found.proof is not None
-    assert found.chosen is not None
     assert 0 < len(found.chosen.kept) < len(found.groups)
 
     load["quantization_config"]["llm_int8_skip_modules"] = list(found.linear)
