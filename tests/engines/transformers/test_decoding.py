@@ -276,38 +276,50 @@ def ids(text: str) -> list[int]:
     return TOKENIZER(text, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
 
 
-def test_the_tokenizers_first_token_is_read(llama: Any, read: list[list[int]]) -> None:
-    written(llama, word_tokenizer(adds_bos=True), ["w5 w6"])
-    assert read == [[1, *ids("w5 w6")]]
+def chatting(tokenizer: Any, template: str = TEMPLATE) -> Any:
+    tokenizer.chat_template = template
+    return tokenizer
 
 
-@pytest.mark.parametrize(("template", "before"), [("$A </s>", []), ("<s> $A </s>", [1]), ("<s> $A </s> </s>", [1])])
-def test_a_causal_model_does_not_read_an_end_behind_the_prompt(
-    llama: Any, read: list[list[int]], template: str, before: list[int]
+CHAT = (("system", "w10"), ("user", "w11 w12"), ("assistant", "w13"), ("user", "w14"))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "prompt", "expected"),
+    [
+        (word_tokenizer(adds_bos=True), "w5 w6", [1, *ids("w5 w6")]),
+        (word_tokenizer(adds_bos=True), "", [1]),
+        # An end behind the prompt is not read, but one that the prompt itself has.
+        (framed_tokenizer("$A </s>"), "w5", [5 + 5]),
+        (framed_tokenizer("<s> $A </s>"), "w5", [1, 5 + 5]),
+        (framed_tokenizer("<s> $A </s> </s>"), "w5", [1, 5 + 5]),
+        (framed_tokenizer(), "w5 </s>", [5 + 5, 2]),
+        # A chat is what its template writes, without what the tokenizer puts before texts; the last turn is continued.
+        (chatting(word_tokenizer(adds_bos=True)), CHAT, ids("w1 w10 w2 w11 w12 w3 w13 w2 w14 w4")),
+        (chatting(word_tokenizer()), CHAT[:3], ids("w1 w10 w2 w11 w12 w3 w13")),
+        (
+            chatting(framed_tokenizer("<s> $A </s>"), "<s> {{ messages[0].content }} </s>"),
+            (("user", "w7"),),
+            [1, 12, 2],
+        ),
+    ],
+)
+def test_a_causal_model_reads(
+    llama: Any, read: list[list[int]], tokenizer: Any, prompt: Any, expected: list[int]
 ) -> None:
-    texts = written(llama, framed_tokenizer(template), PROMPTS)
-    plain = framed_tokenizer(template)
-    expected = [[*before, *plain(prompt, add_special_tokens=False)["input_ids"]] for prompt in PROMPTS]
-    assert sorted(read) == sorted(expected)
-    assert texts != [""] * len(PROMPTS)
-
-
-def test_an_end_that_the_prompt_itself_has_is_read(llama: Any, read: list[list[int]]) -> None:
-    written(llama, framed_tokenizer(), ["w5 </s>"])
-    assert read == [[6 + 4, 2]]
+    (text,) = written(llama, tokenizer, [prompt])
+    assert read == [expected]
+    assert text
 
 
 @pytest.mark.parametrize("template", ["$A </s>", "<s> $A </s>"])
-def test_an_encoder_reads_what_the_tokenizer_puts_around_a_text(read: list[list[int]], template: str) -> None:
+@pytest.mark.parametrize("prompt", ["w5 w6", ""])
+def test_an_encoder_reads_what_the_tokenizer_puts_around_a_text(
+    read: list[list[int]], template: str, prompt: str
+) -> None:
     tokenizer = framed_tokenizer(template)
-    written(encoder_decoder("bart"), tokenizer, ["w5 w6"])
-    assert read == [tokenizer("w5 w6")["input_ids"]]
-
-
-def test_an_empty_prompt_is_the_first_token_where_the_tokenizer_has_one(llama: Any, read: list[list[int]]) -> None:
-    written(llama, word_tokenizer(adds_bos=True), [""])
-    written(encoder_decoder("t5"), framed_tokenizer(), [""])
-    assert read == [[1], [2]]
+    written(encoder_decoder("bart"), tokenizer, [prompt])
+    assert read == [tokenizer(prompt)["input_ids"]]
 
 
 def test_the_whole_room_can_be_written_in() -> None:
@@ -342,46 +354,16 @@ def test_a_context_without_a_limit_takes_any_prompt(llama: Any) -> None:
     assert len(written(llama, TOKENIZER, prompts(80), context=None)) == 1
 
 
-CHAT = (("system", "w10"), ("user", "w11 w12"), ("assistant", "w13"), ("user", "w14"))
-
-
-def test_a_chat_is_read_as_the_template_writes_it(llama: Any, read: list[list[int]]) -> None:
-    tokenizer = word_tokenizer(adds_bos=True)  # which the template does not write, and so is not read
-    tokenizer.chat_template = TEMPLATE
-    (text,) = written(llama, tokenizer, [CHAT])
-    as_text = "w1 w10 w2 w11 w12 w3 w13 w2 w14 w4"
-    assert read == [ids(as_text)]
-    assert text == written(llama, TOKENIZER, [as_text])[0]
-
-
-def test_an_assistants_turn_at_the_end_is_continued(llama: Any, read: list[list[int]]) -> None:
-    tokenizer = word_tokenizer()
-    tokenizer.chat_template = TEMPLATE
-    written(llama, tokenizer, [CHAT[:3]])
-    assert read == [ids("w1 w10 w2 w11 w12 w3 w13")]
-
-
 def test_a_template_reads_its_variables_and_no_others(llama: Any) -> None:
-    tokenizer = word_tokenizer()
-    tokenizer.chat_template = TEMPLATE + "{% if thinks %} w5{% endif %}"
-    chat = tokenizer_facts(tokenizer).chat
+    chat = tokenizer_facts(chatting(word_tokenizer(), TEMPLATE + "{% if thinks %} w5{% endif %}")).chat
     messages = [{"role": role, "content": content} for role, content in CHAT]
     assert chat(messages, thinks=True) == f"{chat(messages)} w5"
     with pytest.raises(ValueError, match="chat_template_kwargs: the template has no variable 'think'"):
         chat(messages, think=True)
 
 
-def test_special_tokens_that_a_template_writes_are_read_once(llama: Any, read: list[list[int]]) -> None:
-    tokenizer = framed_tokenizer("<s> $A </s>")
-    tokenizer.chat_template = "<s> {{ messages[0].content }} </s>"
-    written(llama, tokenizer, [(("user", "w7"),)])
-    assert read == [[1, 7 + 5, 2]]
-
-
 def test_a_long_chat_is_an_error_or_cut_as_any_prompt(llama: Any, read: list[list[int]]) -> None:
-    tokenizer = word_tokenizer()
-    tokenizer.chat_template = TEMPLATE
-    chat = (("user", prompts(60)[0]),)
+    tokenizer, chat = chatting(word_tokenizer()), (("user", prompts(60)[0]),)
     with pytest.raises(DataError, match="row 0: the prompt has 62 tokens"):
         written(llama, tokenizer, [chat])
     written(llama, tokenizer, [chat], truncate="left")

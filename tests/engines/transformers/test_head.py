@@ -317,57 +317,37 @@ def test_any_tile_gives_the_log_softmax_of_the_whole_logits(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gap", [80.0, 87.0, 88.7, 89.0, 120.0, 3000.0])
 def test_a_target_far_below_or_above_its_rivals_neither_overflows_nor_vanishes(dtype: torch.dtype, gap: float) -> None:
-    below = torch.zeros(1, 10, dtype=dtype)
-    below[0, 3] = -gap
-    above = torch.zeros(1, 10, dtype=dtype)
-    above[0, 3] = gap
-    target = torch.tensor([3])
+    logits = torch.zeros(2, 10, dtype=dtype)
+    logits[0, 3], logits[1, 3] = -gap, gap
 
-    nll_below = streamed_nll(torch.eye(1), target, _Given(below))
-    nll_above = streamed_nll(torch.eye(1), target, _Given(above))
+    below, above = streamed_nll(torch.eye(2), torch.tensor([3, 3]), _Given(logits)).tolist()
 
-    assert nll_below.item() == pytest.approx(gap + math.log(9 + math.exp(-gap)), rel=2e-7)
-    assert nll_above.item() == pytest.approx(math.log1p(9 * math.exp(-gap)), abs=2e-7)
+    assert below == pytest.approx(gap + math.log(9 + math.exp(-gap)), rel=2e-7)
+    assert above == pytest.approx(math.log1p(9 * math.exp(-gap)), abs=2e-7)
 
 
-def test_rows_that_overflow_do_not_disturb_their_neighbours() -> None:
-    logits = torch.randn(6, 40)
-    logits[1, 7] = 500.0
-    logits[4, 39] = 1e30
-    targets = torch.tensor([0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [(1, 7, 500.0)],  # rows that overflow do not disturb their neighbours
+        [(0, 19, 1e30)],
+        [(0, slice(5, None), -math.inf), (1, slice(9, None), -math.inf)],  # whole tiles, the last among these
+        [(2, slice(0, 8), -math.inf), (2, 12, 500.0)],  # or the first, before others overflow
+        [(1, 7, -math.inf)],  # the target itself
+        *[[(1, column, bad)] for column in (0, 7, 19) for bad in (math.nan, math.inf)],
+    ],
+)
+def test_logits_of_any_size_have_the_log_softmax_of_the_whole(changes: list[Any]) -> None:
+    logits, targets = torch.randn(3, 20), torch.tensor([2, 7, 13])
+    for row, columns, value in changes:
+        logits[row, columns] = value
 
-    nll = streamed_nll(torch.eye(6), targets, _Given(logits), TileShape(4, 16))
+    nll, expected = streamed_nll(torch.eye(3), targets, _Given(logits), TileShape(2, 4)), whole_nll(logits, targets)
 
-    assert nll.tolist() == pytest.approx(whole_nll(logits, targets).tolist(), rel=1e-6)
-
-
-def test_forbidden_tokens_of_logit_minus_infinity_are_left_out() -> None:
-    logits = torch.zeros(2, 20)
-    logits[:, 5:] = -torch.inf  # whole tiles of them, the last among these
-    head = _Given(logits)
-
-    nll = streamed_nll(torch.eye(2), torch.tensor([0, 4]), head, TileShape(2, 4))
-
-    assert nll.tolist() == pytest.approx([math.log(5)] * 2, rel=1e-6)
-
-
-def test_a_forbidden_target_has_an_infinite_nll() -> None:
-    logits = torch.zeros(1, 20)
-    logits[0, 7] = -torch.inf
-
-    assert streamed_nll(torch.eye(1), torch.tensor([7]), _Given(logits), TileShape(2, 4)).item() == math.inf
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("column", [0, 7, 19])
-def test_a_logit_that_is_no_number_or_infinite_never_gives_a_finite_nll(bad: float, column: int) -> None:
-    logits = torch.randn(3, 20)
-    logits[1, column] = bad
-    targets = torch.tensor([2, 7, 3])
-
-    nll = streamed_nll(torch.eye(3), targets, _Given(logits), TileShape(2, 4))
-
-    assert nll.isfinite().tolist() == [True, False, True]
+    finite = expected.isfinite()
+    assert nll.isfinite().tolist() == finite.tolist()
+    assert nll[finite].tolist() == pytest.approx(expected[finite].tolist(), rel=1e-6)
+    assert ((expected != math.inf) | (nll == math.inf)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
