@@ -73,33 +73,6 @@ def test_lines_are_rows_where_asked_and_only_line_feeds_end_them(tmp_path: Path)
     assert read(path, lines=True, limit=2).rows == ("one\r", "")
 
 
-@pytest.mark.parametrize("lines", [False, True])
-def test_bytes_that_are_not_utf8_are_an_error_that_tells_where(tmp_path: Path, lines: bool) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"x" * 750 + b"\n" + b"x" * 749 + "é".encode("latin-1") + b"y")
-
-    with pytest.raises(DataError, match=r"^dataset 'd': .*a\.txt: not UTF-8 at byte 1,500 \(0xe9\); convert the file"):
-        read(path, lines=lines)
-
-
-def test_a_path_of_no_file_or_of_an_unknown_kind_is_an_error_that_says_where_it_is_written(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^dataset 'd': no such file or folder: .*gone\.txt; check datasets\.d\.path$"):
-        read(tmp_path / "gone.txt")
-    (tmp_path / "a.xml").touch()
-    with pytest.raises(DataError, match=r"^dataset 'd': expected a file ending in \.txt, .*; got .*a\.xml$"):
-        read(tmp_path / "a.xml")
-
-
-@pytest.mark.parametrize("text", ["", "\n", " \u2028\t"])
-@pytest.mark.parametrize("lines", [False, True])
-def test_a_blank_text_is_an_error(tmp_path: Path, text: str, lines: bool) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text(text)
-
-    with pytest.raises(DataError, match=r"^dataset 'd': expected text, got none \(1 rows, all blank\)"):
-        read(path, lines=lines)
-
-
 # Tables.
 
 
@@ -139,14 +112,6 @@ def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path, file: str) -> N
     assert read(tmp_path / file).rows == ("x",)
 
 
-@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv", "rows.tsv"])
-def test_a_table_that_is_not_utf8_is_an_error(tmp_path: Path, file: str) -> None:
-    (tmp_path / file).write_bytes(b'text\n"caf\xe9"\n')
-
-    with pytest.raises(DataError, match=r"not UTF-8 at byte 9 \(0xe9\)"):
-        read(tmp_path / file)
-
-
 def test_a_cell_of_csv_may_have_more_than_128_kib(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"text\n{'word ' * 100_000}\n")
 
@@ -159,22 +124,36 @@ def test_blank_lines_between_the_rows_of_jsonl_are_none(tmp_path: Path) -> None:
     assert read(tmp_path / "a.jsonl").rows == ("x", "y\u2028z")
 
 
-@pytest.mark.parametrize("text", ['[{"text": "x"}, {"text": "y"}]', '\n[\n  {"text": "x"}\n]\n'])
-def test_jsonl_that_is_one_array_is_an_error_with_the_command_that_makes_lines(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.jsonl").write_text(text)
-
-    with pytest.raises(DataError, match=r"expected one row a line, got a JSON array; .* jq -c '\.\[\]' a\.jsonl"):
-        read(tmp_path / "a.jsonl")
+NOT_UTF8 = b"x" * 750 + b"\n" + b"x" * 749 + b"\xe9y"
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 
 
 @pytest.mark.parametrize(
-    ("body", "message"), [('text\n"open\n', "a.csv:.*: not CSV"), ("text\n", r"0 rows, all blank")]
+    ("file", "content", "lines", "message"),
+    [
+        ("gone.txt", None, False, r"no such file or folder: .*gone\.txt; check datasets\.d\.path$"),
+        ("a.xml", b"", False, r"expected a file ending in \.txt, .*; got .*a\.xml$"),
+        *[("a.txt", NOT_UTF8, lines, r".*a\.txt: not UTF-8 at byte 1,500 \(0xe9\)") for lines in (False, True)],
+        *[(f"a.{kind}", b'text\n"caf\xe9"\n', False, r".*: not UTF-8 at byte 9") for kind in ("jsonl", "csv", "tsv")],
+        *[
+            ("a.txt", text, lines, "expected text, got none")
+            for text in (b"", b"\n", b" \t")
+            for lines in (False, True)
+        ],
+        ("a.csv", b"text\n", False, r"expected text, got none \(0 rows, all blank\)"),
+        ("a.csv", b'text\n"open\n', False, r".*a\.csv:.*: not CSV"),
+        ("a.jsonl", b'[{"text": "x"}]', False, r".*expected one row a line, got a JSON array; .* jq -c"),
+        ("a.jsonl", b'\n[\n  {"text": "x"}\n]\n', False, ".*expected one row a line, got a JSON array"),
+        ("a.jsonl", LFS, False, r".*a\.jsonl.*git lfs pull"),
+    ],
 )
-def test_a_broken_or_empty_csv_is_an_error(tmp_path: Path, body: str, message: str) -> None:
-    (tmp_path / "a.csv").write_text(body)
-
-    with pytest.raises(DataError, match=message):
-        read(tmp_path / "a.csv")
+def test_a_file_that_cannot_be_read_is_an_error_that_says_why(
+    tmp_path: Path, file: str, content: bytes | None, lines: bool, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(DataError, match=f"^dataset 'd': {message}"):
+        read(tmp_path / file, **({"lines": True} if lines else {}))
 
 
 def test_a_saved_folder_with_splits_needs_to_be_told_which(tmp_path: Path) -> None:
@@ -433,13 +412,6 @@ def test_a_sample_with_fewer_rows_than_strata_is_an_error() -> None:
     table = [{"text": "x", "kind": kind} for kind in (1, 2, 3, 3)]
     with pytest.raises(DataError, match="expected rows=3 or more, one for each value of 'kind', got 2"):
         drawn(table, Sample(2, 3, "kind"), "d")
-
-
-def test_a_pointer_of_git_lfs_in_the_place_of_data_is_an_error_that_says_to_pull(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n")
-    with pytest.raises(DataError, match=rf"dataset 'd': {file}.*git lfs pull"):
-        read(file)
 
 
 def test_a_folder_that_datasets_did_not_save_is_an_error(tmp_path: Path) -> None:

@@ -70,23 +70,20 @@ PIECES = [
 def damaged(data: bytes, chance: random.Random) -> bytes:
     """A copy of a file with one to four places changed: bytes, pieces, lines, numbers, or its end cut off."""
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
-        data = chance.choice((_bytes, _piece, _piece, _line, _number, _cut, _twice))(data, chance)
+        data = chance.choice((_other, _other, _other, _line, _number, _cut))(data, chance)
     return data
 
 
-def _place(data: bytes, chance: random.Random) -> tuple[int, int]:
+def _other(data: bytes, chance: random.Random) -> bytes:
+    """Something else in the place of some bytes, nothing, or the same twice."""
     start = chance.randrange(len(data) + 1)
-    return start, min(len(data), start + chance.choice((0, 1, 1, 2, 8, 64)))
-
-
-def _bytes(data: bytes, chance: random.Random) -> bytes:
-    start, end = _place(data, chance)
-    return data[:start] + chance.randbytes(chance.choice((0, 1, end - start))) + data[end:]
-
-
-def _piece(data: bytes, chance: random.Random) -> bytes:
-    start, end = _place(data, chance)
-    return data[:start] + chance.choice(PIECES).encode("utf-8", "surrogatepass") + data[end:]
+    end = min(len(data), start + chance.choice((0, 1, 1, 2, 8, 64)))
+    piece = chance.choice(PIECES).encode("utf-8", "surrogatepass")
+    return (
+        data[:start]
+        + chance.choice((b"", chance.randbytes(end - start), piece, piece, 2 * data[start:end]))
+        + data[end:]
+    )
 
 
 def _line(data: bytes, chance: random.Random) -> bytes:
@@ -111,11 +108,6 @@ def _number(data: bytes, chance: random.Random) -> bytes:
 
 def _cut(data: bytes, chance: random.Random) -> bytes:
     return data[: chance.randrange(len(data) + 1)]
-
-
-def _twice(data: bytes, chance: random.Random) -> bytes:
-    start, end = _place(data, chance)
-    return data[:end] + data[start:]
 
 
 @dataclasses.dataclass

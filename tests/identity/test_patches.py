@@ -230,14 +230,14 @@ names = [
 ]
 models = [name for name in names if ".models." in name and (".modeling_" in name or ".tokenization_" in name)]
 others = [name for name in names if "transformers.models." not in name]
-for name in [*others[::2], *models[::16]]:
+for name in [*others[::4], *models[::32]]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             importlib.import_module(name)
         except BaseException:  # it needs a package that is not installed
             pass
 from pytest_lmgate.identity.code import find_patched_libraries
-assert len(sys.modules) > 1500
+assert len(sys.modules) > 1200
 assert find_patched_libraries() == (), find_patched_libraries()
 """
 

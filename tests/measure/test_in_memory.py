@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import pytest_lmgate as lmgate
-from pytest_lmgate.errors import ModelError, ProtocolError
+from pytest_lmgate.errors import ProtocolError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.requests import Protocol
 from tests.measure.conftest import ALPHABET, TEXT, make_model, make_tokenizer
@@ -31,14 +31,6 @@ def _one_weight(model: Any) -> None:
         model.model.layers[0].mlp.up_proj.weight[3, 2] += 1e-3
 
 
-def _other_type(model: Any) -> None:
-    model.to(torch.float64)
-
-
-def _plain_attribute(model: Any) -> None:
-    model.model.layers[0].self_attn.scaling *= 2
-
-
 def _hook(model: Any) -> None:
     model.lm_head.register_forward_hook(lambda _module, _inputs, output: output * 2)
 
@@ -48,11 +40,7 @@ def _replaced_method(model: Any) -> None:
     norm.forward = lambda states: type(norm).forward(norm, states) * 2
 
 
-def _config(model: Any) -> None:
-    model.config.rms_norm_eps = 0.5
-
-
-@pytest.mark.parametrize("change", [_one_weight, _other_type, _plain_attribute, _hook, _replaced_method, _config])
+@pytest.mark.parametrize("change", [_one_weight, _hook, _replaced_method])
 def test_a_model_changed_in_place_is_another_model(workplace: Any, change: Callable[[Any], None]) -> None:
     session = workplace.session()
     model = make_model()
@@ -142,15 +130,3 @@ def test_any_module_that_gives_logits_can_be_measured(workplace: Any) -> None:
     assert not sure.cached
     with pytest.raises(ProtocolError, match="has no context length"):
         perplexity(session.evaluator, (_Counter(0.0), make_tokenizer()), ["abc"], Protocol())
-
-
-@pytest.mark.parametrize(
-    ("pair", "message"),
-    [
-        (("model", make_tokenizer), r"expected \(model, tokenizer\), got \(str, \.\.\.\)"),
-        ((nn.Linear(1, 1), "tokenizer"), r"expected \(model, tokenizer\), got \(\.\.\., str\)"),
-    ],
-)
-def test_a_pair_of_other_things_is_refused(workplace: Any, pair: tuple[Any, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        perplexity(workplace.session().evaluator, pair, [TEXT], PROTOCOL)

@@ -134,13 +134,3 @@ def test_gptq_differs_from_its_figure_in_the_oracle_by_the_leading_bos_alone(
         logits = model.model(input_ids=chunks[:4]).logits.double()[:, :-1]
     nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), chunks[:4, 1:].flatten(), reduction="none")
     np.testing.assert_allclose(statistics.nll[: len(nll)], nll, rtol=1e-4, atol=1e-5)
-
-
-def test_no_figure_of_the_oracle_is_left_out(model: LoadedModel, corpus: Corpus, table: dict[str, Any]) -> None:
-    sizes = {"chars": len(corpus.rows[0]), "utf8_bytes": len(corpus.rows[0].encode()), "words": table["words"]}
-    ids = tokenizer_facts(model.tokenizer).encode(corpus.rows[0], False)
-
-    checked = {expected_entry(entry, CONTEXTS[model.name])[0] for entry in ENTRIES}
-    assert set(table) == checked | {"chars", "utf8_bytes", "words", "tokens"}
-    assert {name: table[name] for name in sizes} == sizes
-    assert table["tokens"] == len(ids)

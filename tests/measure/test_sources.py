@@ -178,14 +178,7 @@ def test_a_dataframe_is_its_rows_not_the_names_of_its_columns(resolver: Resolver
         resolver.corpus(frame[["n", "n"]])
     with pytest.raises(DataError, match="expected text, got none"):
         resolver.corpus(frame[:0])
-
-
-def test_rows_in_memory_are_a_dataset(resolver: Resolver) -> None:
-    assert resolver.corpus(["one", "two"]).rows == ("one", "two")
-    assert resolver.corpus([{"text": "one"}, {"text": "two"}]).rows == ("one", "two")
     assert resolver.corpus(row for row in ["one"]).name == "in-memory generator"
-    with pytest.raises(DataError, match="expected text, got none"):
-        resolver.corpus([])
 
 
 def test_a_path_is_relative_to_lmgate_yaml(resolver: Resolver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
