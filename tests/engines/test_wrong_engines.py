@@ -10,7 +10,7 @@ import pytest
 from pytest_lmgate.engines.base import Batching, BatchPolicy, OutOfMemory, Runner
 from pytest_lmgate.engines.registry import raised
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
-from pytest_lmgate.measure.loop import Job, Log
+from pytest_lmgate.measure.loop import Job, Log, Progress
 from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.windows.documents import document_requests
@@ -131,15 +131,13 @@ def test_requests_share_a_batch_as_the_engine_wants(policy: BatchPolicy, batches
     assert said == ["slow"]
 
 
-def test_equal_requests_are_run_once() -> None:
-    engine = _Engine(lambda each: np.full(len(each.targets), float(each.ids[0])))
-    found = score(
-        engine,
-        document_requests(np.arange(9), np.arange(9), np.arange(9) + 1),
-        Job(model="m", dataset="d"),
-    )
+def test_equal_requests_are_run_once_and_count_each_time() -> None:
+    engine, told = _Engine(lambda each: np.full(len(each.targets), 1 + float(each.ids[0]))), list[Progress]()
+    requests = document_requests(np.arange(9), np.arange(9), np.arange(9) + 1)
+    found = score(engine, requests, Job(model="m", dataset="d", log=Log(progress=told.append)))
     assert engine.batches == [[8, 8]]
-    assert found.nll.tolist() == [0.0] * 16 + [1.0] * 8
+    assert found.nll.tolist() == [1.0] * 16 + [2.0] * 8
+    assert (told[-1].done, told[-1].of, told[-1].total) == (24, 24, 32)
 
 
 def test_what_an_engine_refuses_before_the_first_batch_is_its_own_error() -> None:

@@ -94,7 +94,7 @@ def test_the_result_does_not_depend_on_what_is_not_in_its_address(workplace: Any
 
 
 def test_refresh_measures_again_what_a_machine_with_a_fast_clock_measured(
-    workplace: Any, loads: list[str], monkeypatch: pytest.MonkeyPatch
+    workplace: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()
     monkeypatch.setattr("pytest_lmgate.measure.lookup.time.time", lambda: now + 1e6)

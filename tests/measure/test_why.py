@@ -225,9 +225,7 @@ def test_a_hybrid_is_another_one_where_a_library_of_either_model_is_another(work
     assert len({ingredients("1", "1"), ingredients("1", "2"), ingredients("2", "1")}) == 3
 
 
-def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(
-    workplace: Workplace, loads: list[str]
-) -> None:
+def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workplace: Workplace) -> None:
     of_files(workplace)
     asked = {"protocol": Protocol("disjoint"), "tokens": 600, "seconds": 600.0}
 

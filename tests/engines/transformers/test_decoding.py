@@ -354,7 +354,7 @@ def test_a_context_without_a_limit_takes_any_prompt(llama: Any) -> None:
     assert len(written(llama, TOKENIZER, prompts(80), context=None)) == 1
 
 
-def test_a_template_reads_its_variables_and_no_others(llama: Any) -> None:
+def test_a_template_reads_its_variables_and_no_others() -> None:
     chat = tokenizer_facts(chatting(word_tokenizer(), TEMPLATE + "{% if thinks %} w5{% endif %}")).chat
     messages = [{"role": role, "content": content} for role, content in CHAT]
     assert chat(messages, thinks=True) == f"{chat(messages)} w5"
