@@ -1,11 +1,7 @@
 """Tags of rows."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from pytest_lmgate.data.corpus import read_corpus
 from pytest_lmgate.data.tags import read_tags
 from pytest_lmgate.errors import ConfigError, DataError
 from pytest_lmgate.settings.entries import DatasetSpec
@@ -47,15 +43,6 @@ def test_a_row_without_its_tag_is_an_error(row: object, message: str) -> None:
     with pytest.raises(DataError, match="dataset 'd': ") as caught:
         read_tags([{"language": "ko"}, row], ["language"], "d")
     assert message in str(caught.value)
-
-
-def test_tags_change_no_digest_of_a_corpus(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(f"{json.dumps({'text': f't{row}', 'kind': row % 2})}\n" for row in range(4)))
-    plain = read_corpus(DatasetSpec(path="rows.jsonl"), file, name="d")
-    tagged = read_corpus(DatasetSpec(path="rows.jsonl", tags="kind"), file, name="d")
-    assert tagged.tags == {"kind": ("0", "1", "0", "1")}
-    assert (plain.tags, plain.digest) == ({}, tagged.digest)
 
 
 def test_a_text_file_has_no_columns_for_tags() -> None:

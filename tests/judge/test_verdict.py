@@ -48,17 +48,6 @@ def test_what_is_not_finite_is_an_error_and_never_a_pass(direction: Literal["low
     assert judge_limit(_score(value, direction), value) == "error"
 
 
-@given(value=st.floats(), limit=st.floats())
-def test_a_pass_is_a_finite_value_on_the_right_side(value: float, limit: float) -> None:
-    lower, higher = judge_limit(_score(value), limit), judge_limit(_score(value, "higher"), limit)
-    if lower == "pass":
-        assert math.isfinite(value)
-        assert math.isfinite(limit)
-        assert value <= limit
-    assert {lower, higher} in ({"pass", "fail"}, {"error"}, {"pass"})
-    assert (lower == higher == "pass") == (value == limit and math.isfinite(value))
-
-
 def _share(right: int, n: int) -> Score:
     """An accuracy of rows."""
     outcomes = Outcomes(np.arange(n) < right, np.arange(n))

@@ -265,21 +265,3 @@ def test_a_library_that_is_patched_while_it_is_loaded_is_seen(workplace: Any, mo
     monkeypatch.undo()
     session.evaluator.forget()
     assert not _measure(session).cached
-
-
-def test_versions_and_files_are_looked_up_once_in_a_session(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_lmgate.engines import checkpoints
-
-    now = time.time
-    monkeypatch.setattr("pytest_lmgate.identity.files.time.time", lambda: now() + 60)
-    listed: list[Path] = []
-    plain = checkpoints.checkpoint_files
-    monkeypatch.setattr(
-        checkpoints, "checkpoint_files", lambda folder, **how: listed.append(folder) or plain(folder, **how)
-    )
-    resolver = workplace.session().evaluator.resolver
-    first = resolver.model("float")
-    count = len(listed)
-    assert count
-    assert resolver.model("float").ingredients == first.ingredients
-    assert len(listed) == count

@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_lmgate.errors import MetricInputError
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, _iid_error, perplexity
@@ -134,31 +132,6 @@ def test_llama_cpps_error_takes_tokens_as_independent() -> None:
 
     expected = math.exp(2) * math.sqrt((np.mean(NLL**2) - 4) / 5)
     assert found.details["stderr_iid"] == pytest.approx(expected, rel=1e-12)
-
-
-@given(
-    faces=st.integers(2, 1000),
-    windows=st.lists(st.integers(1, 9), min_size=1, max_size=9),
-    average=st.sampled_from(["token", "window"]),
-)
-def test_a_fair_die_has_as_many_faces_as_its_perplexity(faces: int, windows: list[int], average: str) -> None:
-    nll = np.full(sum(windows), math.log(faces))
-    one = np.ones(1, dtype=np.int64)
-    die = LikelihoodStatistics(
-        nll=nll,
-        window_targets=np.array(windows),
-        window_document=np.zeros(len(windows), dtype=np.int64),
-        words=one,
-        chars=one,
-        utf8_bytes=one,
-        running_text=True,
-    )
-
-    found = perplexity(die, signature="s", average=average)
-
-    assert found == pytest.approx(faces, rel=1e-12)
-    blocks = found.details["clusters"]
-    assert found.stderr == (None if blocks < 8 else pytest.approx(0, abs=1e-9 * faces))
 
 
 def test_likelihoods_in_single_precision_are_summed_in_double() -> None:

@@ -1,6 +1,5 @@
 """Exactness on every architecture of the zoo: against the model's own logits, one window at a time, in float64."""
 
-import inspect
 from typing import Any
 
 import numpy as np
@@ -9,13 +8,9 @@ import torch
 
 from pytest_lmgate.engines.transformers.head import prove_head
 from pytest_lmgate.engines.transformers.loading import quiet
-from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.tokens import Streams
 from tests.engines.transformers.measuring import measure_nll
 from tests.models.zoo import ARCHITECTURES, build, documents, loaded, naive_nll, sliding, word_tokenizer, words
-
-# Their attention masks can hide padding on the left; the recurrent ones carry it in their state.
-LEFT_PADDED = ("bloom", "gemma2", "gpt2", "llama", "mixtral")
 
 STREAMS = documents(41, 7, 62, 2)
 PLAN = sliding(STREAMS, 32, 16)
@@ -67,37 +62,6 @@ def test_tied_heads_are_streamed(name: str) -> None:
 
     assert measured == pytest.approx(naive_nll(model, STREAMS, PLAN), rel=0, abs=1e-5)
     assert proven(model) is not None
-
-
-@pytest.mark.parametrize("name", LEFT_PADDED)
-def test_a_left_padded_loop_with_an_attention_mask_gives_the_same_numbers(name: str) -> None:
-    model = build(name)
-
-    measured = measure_nll(loaded(model), STREAMS, PLAN)
-
-    assert measured == pytest.approx(_left_padded_nll(model, PLAN), rel=0, abs=2e-5)
-
-
-def _left_padded_nll(model: torch.nn.Module, plan: WindowPlan) -> list[float]:
-    """All windows in one batch, padded on the left as a tokenizer would, masked and with positions from the mask."""
-    width = int(plan.reads.max())
-    ids = torch.zeros(len(plan), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row in range(len(plan)):
-        read = STREAMS.ids[plan.document[row]][plan.begin[row] : plan.end[row] - 1]
-        ids[row, width - len(read) :] = torch.from_numpy(read)
-        mask[row, width - len(read) :] = 1
-    given = {"input_ids": ids, "attention_mask": mask}
-    if "position_ids" in inspect.signature(model.forward).parameters:
-        given["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
-    with torch.no_grad(), quiet():
-        log_p = torch.log_softmax(model(**given).logits.double(), -1)
-    nll: list[float] = []
-    for row in range(len(plan)):
-        targets = STREAMS.ids[plan.document[row]][plan.first[row] : plan.end[row]]
-        positions = range(width - len(targets), width)
-        nll += [-float(log_p[row, at, target]) for at, target in zip(positions, targets, strict=True)]
-    return nll
 
 
 def test_the_tokenizers_padding_side_does_not_matter() -> None:

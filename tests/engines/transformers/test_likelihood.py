@@ -13,9 +13,8 @@ from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 from pytest_lmgate.measure.loop import Progress
 from pytest_lmgate.settings.requests import Windowing
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows
-from pytest_lmgate.windows.requests import window_requests
 from pytest_lmgate.windows.tokens import Streams
-from tests.engines.transformers.measuring import Kept, measure_nll, scored
+from tests.engines.transformers.measuring import Kept, measure_nll
 from tests.models.zoo import VOCABULARY, build, documents, loaded, naive_nll, sliding
 
 STREAMS = documents(70, 9, 41, 2, 30)
@@ -210,42 +209,7 @@ def test_work_that_belongs_to_another_plan_is_not_used() -> None:
     assert (again == whole).all()
 
 
-def test_work_that_is_all_known_runs_no_window() -> None:
-    watched = Watched(build("llama"))
-    known = np.arange(WHOLE, dtype=np.float64)
-
-    nll = measure_nll(loaded(watched.model), STREAMS, PLAN, kept=Kept(known))
-
-    assert (nll == known).all()
-    # The proofs: three runs of the head, a short window alone and beside the longest, the longest twice, and changed
-    # tokens in one batch.
-    assert watched.shapes == [*[(1, 15)] * 3, (1, 7), (2, 15), *[(1, 15)] * 2, (8, 15)]
-    assert watched.batches == []
-
-
 # Stopping early.
-
-
-def test_a_measurement_stops_when_a_partial_sum_decides() -> None:
-    model = build("llama")
-    total = float(measure_nll(loaded(model), STREAMS, PLAN).sum())
-    asked: list[float] = []
-    saved: list[np.ndarray[Any, Any]] = []
-
-    def enough(nll: float) -> bool:
-        asked.append(nll)
-        return nll > total / 2
-
-    found = scored(
-        loaded(model), window_requests(STREAMS, PLAN, "d"), batch_size=1, stop_when=enough, kept=Kept(save=saved.append)
-    )
-
-    assert not found.is_whole
-    assert asked == sorted(asked)
-    assert asked[-2] <= total / 2 < asked[-1] < total
-    assert np.nansum(found.nll) == pytest.approx(asked[-1])
-    assert 0 < np.isfinite(found.nll).sum() < WHOLE
-    assert np.nansum(saved[-1]) == pytest.approx(asked[-1])
 
 
 def test_the_last_batch_never_stops_a_measurement_that_is_then_whole() -> None:
