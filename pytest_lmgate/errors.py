@@ -1,26 +1,4 @@
-"""The error tree: everything this package raises on purpose.
-
-    LmgateError
-    ├── ConfigError            lmgate.yaml or a marker's arguments ask for something that does not exist
-    │   └── ProtocolError      a protocol, window, stride or unit that cannot be
-    ├── DataError              a dataset that cannot be read, or holds nothing to score
-    ├── ModelError             a checkpoint or tokenizer that cannot be loaded, or of the wrong kind
-    │   ├── OfflineError       something must come from the network and --lmgate-offline forbids it
-    │   └── RequirementError   the machine lacks what a model requires: the test is skipped
-    ├── EngineError            running the model failed
-    │   ├── NonFiniteError     NaN or infinite logits
-    │   └── UnreliableError    numbers that contradict each other: what was measured so far is not kept
-    ├── MetricInputError       texts or statistics that a metric cannot be computed from
-    ├── ComparisonError        two measurements that cannot be compared: other data, targets or protocol
-    │   └── BaselineError      the baseline file: missing entries, or not what it should be
-    ├── RecordError            a JSON report, or a record of the history, that cannot be read; a commit without a record
-    └── CacheError             a cache entry that cannot be trusted (never leaves the store: the entry is set aside)
-        ├── NewerError         a cache entry of a later version's format (likewise: measured again, and left alone)
-        └── UnsignedError      a cache entry without a signature, in a session with a key (likewise: measured again)
-
-    UserWarning
-    └── LmgateWarning
-        └── CacheWarning       the cache could not be read or written; the gate was judged anyway
+"""The error tree: everything this package raises on purpose, and what makes a message fit to be printed.
 
 Every message says what was expected, what came, where, and what to do next. Every error is made of its message
 alone, so that it survives pickling between processes. A message may hold names from any file:
@@ -28,32 +6,6 @@ alone, so that it survives pickling between processes. A message may hold names 
 """
 
 from __future__ import annotations
-
-__all__ = [
-    "BaselineError",
-    "CacheError",
-    "CacheWarning",
-    "ComparisonError",
-    "ConfigError",
-    "DataError",
-    "EngineError",
-    "LmgateError",
-    "LmgateWarning",
-    "MetricInputError",
-    "ModelError",
-    "NewerError",
-    "NonFiniteError",
-    "OfflineError",
-    "ProtocolError",
-    "RecordError",
-    "RequirementError",
-    "UnreliableError",
-    "UnsignedError",
-    "encodable",
-    "escape_controls",
-    "naming_argument",
-    "nearest",
-]
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,7 +22,7 @@ class LmgateError(Exception):
 
 
 class ConfigError(LmgateError):
-    """lmgate.yaml, a marker or an option is wrong."""
+    """lmgate.yaml, a marker's arguments or an option ask for something that does not exist."""
 
     argument: str
     """The argument or the key that is wrong, as in ``limit`` or ``load.subfolder``; empty where it is none."""
@@ -90,11 +42,11 @@ class ConfigError(LmgateError):
 
 
 class ProtocolError(ConfigError):
-    """An invalid protocol, window, stride or unit."""
+    """A protocol, window, stride or unit that cannot be."""
 
 
 class DataError(LmgateError):
-    """A dataset that cannot be read, or has nothing to score."""
+    """A dataset that cannot be read, or holds nothing to score."""
 
 
 class ModelError(LmgateError):
@@ -118,7 +70,7 @@ class NonFiniteError(EngineError):
 
 
 class UnreliableError(EngineError):
-    """The numbers of a model contradict each other, so that those measured before may be wrong too."""
+    """The numbers of a model contradict each other: those measured before may be wrong too, and are not kept."""
 
 
 class MetricInputError(LmgateError):
@@ -126,11 +78,11 @@ class MetricInputError(LmgateError):
 
 
 class ComparisonError(LmgateError):
-    """Two measurements that cannot be compared."""
+    """Two measurements that cannot be compared: other data, targets or protocol."""
 
 
 class BaselineError(ComparisonError):
-    """A baseline that is missing or damaged."""
+    """The baseline file lacks entries, or is not what it should be."""
 
 
 class RecordError(LmgateError):
@@ -138,15 +90,15 @@ class RecordError(LmgateError):
 
 
 class CacheError(LmgateError):
-    """A cache entry that cannot be trusted."""
+    """A cache entry that cannot be trusted; it never leaves the store, which sets the entry aside."""
 
 
 class NewerError(CacheError):
-    """A cache entry is of a format that only later versions of this package read."""
+    """A cache entry of a later version's format, which is left alone and measured again."""
 
 
 class UnsignedError(CacheError):
-    """A cache entry without a signature, in a session that has a key."""
+    """A cache entry without a signature, in a session that has a key: it is measured again."""
 
 
 class LmgateWarning(UserWarning):

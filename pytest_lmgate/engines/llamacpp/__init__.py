@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LlamaCpp"]
-
 import functools
 import json
 import re

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Transformers", "describe_in_memory"]
-
 import json
 import platform
 from typing import Any
