@@ -24,8 +24,7 @@ def compare(
     ],
     after: Annotated[str, typer.Argument(metavar="B", help="JSON report or commit of the later run.")],
     history: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="A and B are commits, recorded in this folder or at this URI."),
+        str | None, typer.Option(metavar="FOLDER", help="A and B are commits, recorded in this folder or at this URI.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a comment for a pull request.")] = False,
     as_json: AsJson = False,

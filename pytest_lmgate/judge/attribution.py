@@ -169,12 +169,7 @@ def _of_tags(
 
 
 def tag_changes(
-    candidate: Sample,
-    reference: Sample,
-    tags: Mapping[str, Sequence[str]],
-    *,
-    tolerance: Tolerance,
-    confidence: float,
+    candidate: Sample, reference: Sample, tags: Mapping[str, Sequence[str]], *, tolerance: Tolerance, confidence: float
 ) -> tuple[tuple[TagChange, ...], int]:
     """Return the change of each tag that not all rows have, worst first, and the number of tags left out.
 

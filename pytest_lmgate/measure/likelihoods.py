@@ -405,10 +405,7 @@ class ChoicesByTask(ChoiceLikelihoods):
     @cached_property
     def identity(self) -> dict[str, str]:
         documents = json.dumps([row.get("doc") for row in self.data.rows])
-        return {
-            "data": digest_of_text(super().identity["data"] + documents),
-            "metric": self.scorer.signature,
-        }
+        return {"data": digest_of_text(super().identity["data"] + documents), "metric": self.scorer.signature}
 
     @property
     def _scored(self) -> SignatureField:

@@ -170,12 +170,7 @@ def _next(verdict: Verdict) -> list[str]:
     accept = f"set another {'limit' if verdict.comparison is None else 'tolerance'}{place}"
     if verdict.comparison is not None and verdict.comparison.against.startswith("baseline"):
         accept = f"{shlex.join([*again, '--lmgate-update'])}, and commit the baseline"
-    return _facts(
-        ("reproduce", shlex.join(again)),
-        ("accept", accept),
-        ("layers", verdict.layers),
-        ("help", _HELP),
-    )
+    return _facts(("reproduce", shlex.join(again)), ("accept", accept), ("layers", verdict.layers), ("help", _HELP))
 
 
 def _worst(verdict: Verdict) -> list[str]:

@@ -271,8 +271,7 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
             for key in ("limit", "sample"):
                 if getattr(self, key) is not None and not self.lines:
                     raise ConfigError.of(
-                        key,
-                        "it counts rows, but a text file is one text; set lines: true, or use tokens:",
+                        key, "it counts rows, but a text file is one text; set lines: true, or use tokens:"
                     )
         elif self.tokens is not None:
             raise ConfigError.of("tokens", "only a text file has it; rows are counted by limit: or sample:")

@@ -108,9 +108,7 @@ PRESETS: Mapping[str, list[Any]] = {
     "gsm8k-strict": [{"regex": {"pattern": r"#### (\-?[0-9\.\,]+)"}}, "take_first"],
     "gsm8k-flexible": [{"regex": {"pattern": r"(-?[$0-9.,]{2,})|(-?[0-9]+)", "group": -1}}, "take_first"],
     # As 7, -1,234.5 and 1e-3, without a full stop behind them.
-    "last-number": [
-        {"regex": {"pattern": r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?", "group": -1}},
-    ],
+    "last-number": [{"regex": {"pattern": r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?", "group": -1}}],
     # After "answer", else at the beginning, else the last one in brackets.
     "letter": [
         {

@@ -147,8 +147,7 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
         length = self.max_length or self.rules.max_length or context
         if length is None:
             raise ProtocolError.of(
-                "max_length",
-                f"the model {model!r} has no context length; set max_length, for example max_length=1024",
+                "max_length", f"the model {model!r} has no context length; set max_length, for example max_length=1024"
             )
         if context is not None and length > context and not self.allow_beyond_context:
             default = "" if self.max_length else f" (the default of protocol {self.name!r})"

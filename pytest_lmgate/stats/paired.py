@@ -21,15 +21,7 @@ from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.bootstrap import Resamples, Statistic, paired_bootstrap
 from pytest_lmgate.stats.comparison import POWER, Comparison, TestScale, blank_comparison, decide, judged, no_interval
-from pytest_lmgate.stats.means import (
-    ClusteredMean,
-    Rule,
-    score_cdf,
-    score_quantile,
-    student_or_hall,
-    t_quantile,
-    tail,
-)
+from pytest_lmgate.stats.means import ClusteredMean, Rule, score_cdf, score_quantile, student_or_hall, t_quantile, tail
 from pytest_lmgate.stats.proportions import Changes, Outcomes, rows_without_change, tango_bounds, tango_z
 from pytest_lmgate.stats.sample import Sample, Scale
 

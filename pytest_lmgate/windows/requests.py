@@ -129,9 +129,7 @@ def _joined(same: Sequence[Request]) -> Request:
     if len(same) == 1:
         return same[0]
     return replace(
-        same[0],
-        at=np.concatenate([each.at for each in same]),
-        targets=np.concatenate([each.targets for each in same]),
+        same[0], at=np.concatenate([each.at for each in same]), targets=np.concatenate([each.targets for each in same])
     )
 
 
