@@ -93,9 +93,6 @@ def rouge(
 
     Returns:
         Statistics ``[F, precision, recall, 1]``. Details: ``f``, ``precision`` and ``recall``, means over rows.
-
-    Raises:
-        ConfigError: An option does not exist.
     """
     parsed, rules = Variant.parse(variant), _named("convention", convention, _CONVENTIONS)
     if multi_reference not in ("best", "average"):

@@ -61,9 +61,6 @@ def bleu(
         Statistics ``[candidate length, closest reference length, matches of 1..N, n-grams of 1..N]``. Details:
         ``precisions`` (0-100, of 1..N), ``bp``, ``sys_len``, ``ref_len``. A row's own score is taken with
         `effective_order`, as ``sacrebleu --sentence-level`` does.
-
-    Raises:
-        ConfigError: An option is not one of these, or the tokenizer needs something that is not installed.
     """
     from sacrebleu import BLEU
 
@@ -146,9 +143,6 @@ def chrf(
     Returns:
         Statistics ``[candidate, reference, matching n-grams]`` of each order, the characters' first. Details:
         ``precision`` and ``recall``, 0-100, means over the orders that both sides have.
-
-    Raises:
-        ConfigError: An option is not one of these.
     """
     from sacrebleu import CHRF
 
@@ -193,9 +187,6 @@ def ter(
 
     Returns:
         Statistics ``[edits, mean reference words]``, which are the details ``edits`` and ``ref_len`` too.
-
-    Raises:
-        ConfigError: An option is not true or false.
     """
     from sacrebleu import TER
 
