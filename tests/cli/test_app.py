@@ -42,21 +42,16 @@ def test_the_version_is_printed():
     [
         (["fix", "a", "b", "--against=c", "--kl=1", "--bits=40"], "--bits: expected a number above 0"),
         (["why", "a", "b", "--against=c", "--by=row"], "--by: expected block or group, got 'row'"),
+        (["markers", "ppl_mx"], "'ppl_max'"),
     ],
 )
-def test_an_option_out_of_its_range_is_a_usage_error(
+def test_an_argument_that_cannot_be_is_a_usage_error(
     arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     outcome = CliRunner().invoke(cli.app, arguments)
     assert outcome.exit_code == 2
     assert says in outcome.stderr
-
-
-def test_a_misspelt_marker_is_a_usage_error_that_names_the_nearest():
-    outcome = CliRunner().invoke(cli.app, ["markers", "ppl_mx"])
-    assert outcome.exit_code == 2
-    assert "'ppl_max'" in outcome.stderr
 
 
 def test_an_error_of_the_package_is_one_message_and_exit_code_3(monkeypatch, capsys):

@@ -49,15 +49,6 @@ def test_show_lists_the_entries(file: Path) -> None:
     assert "clusters" not in found
 
 
-def test_names_of_gates_are_whole_on_a_narrow_terminal_so_that_they_can_be_copied(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
-    name = f"tests/{'long/' * 20}test_quality.py::test_a::no_regression:ppl[int8-words]"
-    lmgate("rename", "t.py::test_a", name)
-    assert name in lmgate("show").stdout
-
-
 def test_diff_says_old_and_new_and_whether_it_is_worse(file: Path) -> None:
     git(file.parent, "init", "-q")
     git(file.parent, "add", file.name)
@@ -88,21 +79,19 @@ def test_diff_says_old_and_new_and_whether_it_is_worse(file: Path) -> None:
     assert (change["is"], change["change"]) == ("changed", pytest.approx(10))
 
 
-def test_diff_outside_of_a_repository_or_with_an_unknown_commit_says_what_git_says(file: Path) -> None:
-    found = CliRunner().invoke(app, ["baseline", "diff"], env={"GIT_CEILING_DIRECTORIES": str(file.parents[1])})
-    assert isinstance(found.exception, ConfigError)
-    assert "not a git repository" in str(found.exception)
+def failing(*arguments: str, **env: str) -> str:
+    """Return the error that a command ends with."""
+    found = CliRunner().invoke(app, ["baseline", *arguments], env=env)
+    assert isinstance(found.exception, ConfigError | BaselineError)
+    return str(found.exception)
+
+
+def test_diff_without_git_outside_of_a_repository_or_with_an_unknown_commit_says_what_git_says(file: Path) -> None:
+    assert "git rev-parse cannot be run" in failing("diff", PATH="")
+    assert "not a git repository" in failing("diff", GIT_CEILING_DIRECTORIES=str(file.parents[1]))
     git(file.parent, "init", "-q")
-    found = CliRunner().invoke(app, ["baseline", "diff", "--", "--output=x"])
-    assert isinstance(found.exception, ConfigError)
+    failing("diff", "--", "--output=x")
     assert not (file.parent / "x").exists()
-
-
-def test_where_git_cannot_be_run_diff_says_so_and_a_commit_without_the_file_has_no_entries(file: Path) -> None:
-    found = CliRunner().invoke(app, ["baseline", "diff"], env={"PATH": ""})
-    assert isinstance(found.exception, ConfigError)
-    assert "git rev-parse cannot be run" in str(found.exception)
-    git(file.parent, "init", "-q")
     git(file.parent, "commit", "-q", "--allow-empty", "-m", "empty")
     assert {each["is"] for each in json.loads(lmgate("diff", "--json").stdout)["changes"]} == {"new"}
 
@@ -110,23 +99,26 @@ def test_where_git_cannot_be_run_diff_says_so_and_a_commit_without_the_file_has_
 def test_a_baseline_that_cannot_be_written_is_an_error_that_names_it(file: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as a disk that is full
-    found = CliRunner().invoke(app, ["baseline", "prune", "t.py::test_a"])
+    said = failing("prune", "t.py::test_a")
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert isinstance(found.exception, BaselineError)
-    assert f"{file}: cannot be written" in str(found.exception)
+    assert f"{file}: cannot be written" in said
+    file.write_text("{}")
+    failing("prune", "x")
+    assert file.read_text() == "{}", "a file that is no baseline stays"
 
 
-def test_rename_moves_an_entry_and_nothing_else(file: Path) -> None:
-    out = lmgate("rename", "t.py::test_a", "t.py::test_new").stdout
-    assert "t.py::test_a renamed to t.py::test_new" in out
-    assert read_baseline(file) == {"t.py::test_new": ENTRY, "t.py::test_b": OTHER}
-
-
-def test_rename_refuses_what_is_not_there_and_what_is_there_already(file: Path) -> None:
+def test_rename_moves_an_entry_and_refuses_what_is_not_there_and_what_is_there_already(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = file.read_bytes()
     assert "'t.py::test_a'" in lmgate("rename", "t.py::test_aa", "x", code=2).stderr
     lmgate("rename", "t.py::test_a", "t.py::test_b", code=2)
     assert file.read_bytes() == before
+    name = f"tests/{'long/' * 20}test_quality.py::test_a::no_regression:ppl[int8-words]"
+    assert f"t.py::test_a renamed to {name}" in lmgate("rename", "t.py::test_a", name).stdout
+    assert read_baseline(file) == {name: ENTRY, "t.py::test_b": OTHER}
+    monkeypatch.setenv("COLUMNS", "20")
+    assert name in lmgate("show").stdout, "names are whole, so that they can be copied"
 
 
 def test_prune_removes_what_is_named_and_without_a_name_says_who_knows(file: Path) -> None:
@@ -136,10 +128,3 @@ def test_prune_removes_what_is_named_and_without_a_name_says_who_knows(file: Pat
     before = file.read_bytes()
     lmgate("prune", "t.py::test_a", "nobody", code=2)
     assert file.read_bytes() == before
-
-
-def test_a_file_that_is_no_baseline_is_an_error_and_stays(file: Path) -> None:
-    file.write_text("{}")
-    found = CliRunner().invoke(app, ["baseline", "prune", "x"])
-    assert isinstance(found.exception, BaselineError)
-    assert file.read_text() == "{}"

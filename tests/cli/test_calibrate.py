@@ -304,10 +304,7 @@ def test_arguments_that_do_not_fit_are_usage_errors(
     ("rows", "limit", "share"), [(200, 0.71, 0.75), (20, 0.5, 0.7), (1000, 0.95, 0.96), (50, 0.94, 0.98)]
 )
 def test_a_floor_without_measuring_is_that_of_a_binomial_distribution(rows: int, limit: float, share: float) -> None:
-    arguments = ["calibrate", "--limit", str(limit), "--rows", str(rows), "--share", str(share), "--json"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found = floor(rows, limit, "--share", str(share))
     below = math.ceil(limit * rows - 1e-9)
 
     def fails(share: float) -> float:
@@ -315,6 +312,21 @@ def test_a_floor_without_measuring_is_that_of_a_binomial_distribution(rows: int,
 
     assert found["fails"][f"{share:g}"] == pytest.approx(fails(share), abs=0.006)
     assert fails(share - found["seen"]) == pytest.approx(0.8, abs=0.03)
+
+
+def test_a_floor_is_told_for_several_shares_where_none_is_given() -> None:
+    found = floor(200, 0.7)
+    assert set(found) == {"limit", "rows", "fails"}
+    fails = [found["fails"][share] for share in sorted(found["fails"], key=float)]
+    assert len(fails) == 7
+    assert fails == sorted(fails, reverse=True)
+
+
+def floor(rows: int, limit: float, *more: str) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["calibrate", "--limit", str(limit), "--rows", str(rows), *more, "--json"])
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def test_the_reason_stands_above_the_gate_and_all_else_is_as_it_was(tmp_path: Path) -> None:
@@ -361,16 +373,6 @@ def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cann
     assert after.arguments["limit"] < 0.775
     with pytest.raises(ConfigError, match=r"gone\.yaml cannot be written: .*No such file"):
         _write(dataclasses.replace(entry, file=tmp_path / "gone.yaml"), found)
-
-
-def test_a_floor_is_told_for_several_shares_where_none_is_given() -> None:
-    done = CliRunner().invoke(app, ["calibrate", "--limit", "0.7", "--rows", "200", "--json"])
-    assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert set(found) == {"limit", "rows", "fails"}
-    fails = [found["fails"][share] for share in sorted(found["fails"], key=float)]
-    assert len(fails) == 7
-    assert fails == sorted(fails, reverse=True)
 
 
 def test_without_a_file_or_with_a_wrong_one_there_is_no_gate_to_calibrate(

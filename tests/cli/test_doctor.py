@@ -77,14 +77,14 @@ def test_each_fault_is_named_where_it_is(project: Path, file: str, text: str, to
     assert found["advice"]
 
 
-def test_a_package_that_pytest_does_not_load_is_wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_pytest_does_not_load_and_a_key_that_is_too_short_are_wrong(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pytest_lmgate.cli.project.entry_points", lambda group: ())
-    assert "pip" in findings(1)["plugin"]["advice"]
-
-
-def test_a_key_that_is_too_short_is_wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMGATE_CACHE_KEY", "short")
-    assert "16 bytes" in findings(1)["cache"]["fact"]
+    found = findings(1)
+    assert "pip" in found["plugin"]["advice"]
+    assert "16 bytes" in found["cache"]["fact"]
 
 
 def test_an_engine_that_only_a_conftest_may_know_is_no_fault_and_a_folder_without_a_file_is_told_how_to_make_one(
