@@ -1,76 +1,21 @@
 """Faults in real processes: kills, damaged entries, caches that cannot be written, two processes at once."""
 
 import os
-import shutil
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import COUNT_MEASUREMENTS, FACES, GATE, Project, finished, marked, wait_for
-
-# 25 windows, 4 at a time; what each batch gave is kept at once, and a file says how many targets were known before.
-IN_SMALL_BATCHES = """
-    import functools, os, pathlib, signal
-    import pytest
-
-    def pytest_collection_finish():
-        from pytest_lmgate.cache.store import Store
-        from pytest_lmgate.measure import loop, scoring
-        import numpy
-
-        loop.SAVE_SECONDS = 0.0
-        plain_score = scoring.score
-
-        def score(runner, requests, job):
-            known = None if job.partial is None else job.partial.arrays["measured"]
-            with pathlib.Path(__file__).with_name("resumed.txt").open("a") as file:
-                file.write(f"{0 if known is None else int(numpy.isfinite(known).sum())}\\n")
-            return plain_score(runner, requests, job)
-
-        import pytest_lmgate.measure.likelihoods as perplexity
-        perplexity.score = score
-        plain, saved = Store.put_partial, []
-
-        def put_partial(self, *args):
-            plain(self, *args)
-            saved.append(1)
-            if len(saved) == int(os.environ.get("KILL_AFTER_BATCHES", 0)):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        Store.put_partial = put_partial
-"""
+from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project, finished, marked, wait_for
 
 
-def _batches_of_four(project: Project, models: Path) -> Project:
-    return project.write(
-        lmgate_yaml=f"""
-            models:
-              die: {{path: {models}/die, batch_size: 4}}
-              sure: {{path: {models}/sure, batch_size: 4}}
-            datasets:
-              words: {{path: {models}/words.txt}}
-        """
-    )
-
-
-def _value(project: Project, *options: str) -> float:
-    project.run("--lmgate-report", "json:report.json", *options).expect(0, passed=1)
-    return float(project.report()["gates"][0]["value"])
-
-
-def test_a_run_killed_while_measuring_is_resumed_and_the_next_is_right(project: Project, models: Path) -> None:
-    _batches_of_four(project, models).write(conftest=IN_SMALL_BATCHES, test_gate=GATE)
-    killed = project.run(env={"KILL_AFTER_BATCHES": "3"})
-    assert killed.code == -signal.SIGKILL
-    assert len(project.partials) == 1
-    assert not project.entries
-    assert _value(project) == pytest.approx(FACES, rel=1e-6)
-    first, second = map(int, (project.folder / "resumed.txt").read_text().split())
-    assert first == 0
-    assert 0 < second < 399, "the second run goes on where the first was killed"
-    assert len(project.entries) == 1
-    assert not project.partials
+def test_a_run_killed_while_measuring_is_resumed_and_the_next_is_right(dice: DiceProject) -> None:
+    dice.models(red={"kills_after": 3}).gates([("red", "one")])
+    assert dice.run().code == -signal.SIGKILL
+    assert (len(dice.partials), len(dice.entries)) == (1, 0)
+    dice.run("-s", "--lmgate-report=json:report.json").expect(0, passed=1).says("red on one: resumed at ")
+    assert dice.report()["gates"][0]["value"] == pytest.approx(6)
+    assert (len(dice.partials), len(dice.entries)) == (0, 1)
 
 
 ALL_THREE = """
@@ -155,31 +100,22 @@ def test_a_process_that_waits_takes_over_from_one_that_is_killed(project: Projec
     assert project.measured == ["die", "die"]
 
 
-def test_fail_fast_stops_early_and_what_it_leaves_is_never_taken_for_whole(
-    project: Project, models: Path, seed: Path
-) -> None:
-    _batches_of_four(project, models).write(
-        conftest=IN_SMALL_BATCHES,
-        test_gate=marked(hopeless='bpb_max("sure", "words", 0.01)', within='ppl_max("die", "words", 60.5)'),
+def test_fail_fast_stops_early_and_what_it_leaves_is_never_taken_for_whole(dice: DiceProject) -> None:
+    report = ("--lmgate-report", "json:report.json")
+    dice.models(red={}, blue={}).write(
+        test_gate=marked(hopeless='bpb_max("red", "one", 0.01)', within='ppl_max("blue", "one", 6.01)')
     )
-    options = ("--lmgate-fail-fast", "--lmgate-report", "json:report.json")
-    outcome = project.run(*options).expect(1, passed=1, failed=1)
+    outcome = dice.run("--lmgate-fail-fast", *report).expect(1, passed=1, failed=1)
     outcome.says("bits per byte at least", "stopped early by --lmgate-fail-fast")
-    stopped, whole = project.report()["gates"]
+    stopped, whole = dice.report()["gates"]
     assert (stopped["verdict"], stopped["unit"], whole["verdict"]) == ("fail", "byte", "pass")
-    assert stopped["value"] > stopped["limit"]
-    assert len(project.entries) == 1, "only the measurement that was not stopped"
-    bound = stopped["value"]
-    project.run("--lmgate-report", "json:report.json").expect(1, passed=1, failed=1).is_silent_on("at least")
-    assert project.report()["gates"][0]["value"] > bound
-    assert len(project.entries) == 2
-    # The same as was measured in one go.
-    whole_run, resumed = project.folder / "whole", project.report()["gates"][0]
-    shutil.copytree(seed, whole_run)
-    project.run("--lmgate-cache", str(whole_run), "--lmgate-report", "json:report.json").expect(1)
-    once = project.report()["gates"][0]
-    assert once["fingerprint"] == resumed["fingerprint"]
-    assert once["value"] == pytest.approx(resumed["value"], rel=1e-6)
+    assert len(dice.entries) == 1, "only the measurement that was not stopped"
+    dice.run(*report).expect(1, passed=1, failed=1).is_silent_on("at least")
+    resumed = dice.report()["gates"][0]["value"]
+    assert resumed > stopped["value"] > stopped["limit"]
+    assert len(dice.entries) == 2
+    dice.run("--lmgate-refresh", *report).expect(1)
+    assert dice.report()["gates"][0]["value"] == pytest.approx(resumed, rel=1e-6), "as in one go"
 
 
 def test_offline_says_what_is_missing_and_asks_no_network(project: Project) -> None:

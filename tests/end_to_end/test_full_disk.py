@@ -11,17 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Project, marked
 
-GATES = """
-    import pytest
-
-    @pytest.mark.no_regression("ppl", "die", "words", "1%")
-    def test_regression(): pass
-
-    @pytest.mark.ppl_max("sure", "words", 1e9)
-    def test_sure(): pass
-"""
+GATES = marked(regression='no_regression("ppl", "die", "words", "1%")', sure='ppl_max("sure", "words", 1e9)')
 WITHIN = 'ppl_max("die", "words", 60.5)'
 # After collection no file can grow beyond this: the system refuses the write itself, as on a full disk.
 LIMITED = """

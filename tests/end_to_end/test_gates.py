@@ -5,27 +5,21 @@ import re
 
 import pytest
 
-from tests.end_to_end.projects import BROKEN_GATE, FACES, Project
+from tests.end_to_end.projects import BROKEN_GATE, FACES, Project, marked
 
 
 def test_a_test_fails_when_its_model_is_above_the_limit_and_passes_when_it_is_not(measured: Project) -> None:
+    model = 'lmgate.fixture("model")'
+    plain = marked(
+        ppl_within='ppl_max("die", "words", 60.01)',
+        ppl_above='ppl_max("die", "words", 59.99)',
+        bpb_within='bpb_max("die", "words", 5.9)',
+        bpb_above='bpb_max("die", "words", 0.5)',
+        fixture_above=f'ppl_max({model}, "words", 59.5)',
+    )
     measured.write(
-        test_gates="""
-            import unittest
+        conftest="""
             import pytest
-            import pytest_lmgate as lmgate
-
-            @pytest.mark.ppl_max("die", "words", 60.01)
-            def test_ppl_within(): pass
-
-            @pytest.mark.ppl_max("die", "words", 59.99)
-            def test_ppl_above(): pass
-
-            @pytest.mark.bpb_max("die", "words", 5.9)
-            def test_bpb_within(): pass
-
-            @pytest.mark.bpb_max("die", "words", 0.5)
-            def test_bpb_above(): pass
 
             @pytest.fixture(scope="session")
             def model(): return "die"
@@ -34,12 +28,15 @@ def test_a_test_fails_when_its_model_is_above_the_limit_and_passes_when_it_is_no
             def dataset(request, model):
                 assert model == "die"
                 return "words"
+        """,
+        test_gates=f"import pytest_lmgate as lmgate\n{plain}",
+        test_more="""
+            import unittest
+            import pytest
+            import pytest_lmgate as lmgate
 
             @pytest.mark.ppl_max(lmgate.fixture("model"), lmgate.fixture("dataset"), 60.5)
             def test_fixtures_within(dataset): pass
-
-            @pytest.mark.ppl_max(lmgate.fixture("model"), "words", 59.5)
-            def test_fixture_above(): pass
 
             class Tests(unittest.TestCase):
                 @pytest.mark.ppl_max("die", "words", 60.5)
@@ -47,10 +44,10 @@ def test_a_test_fails_when_its_model_is_above_the_limit_and_passes_when_it_is_no
 
                 @pytest.mark.ppl_max(lmgate.fixture("model"), "words", 59.5)
                 def test_method_above(self): pass
-        """
+        """,
     )
     outcome = measured.run("--lmgate-report", "json:report.json").expect(1, passed=4, failed=4)
-    assert len(re.findall(r"^FAILED test_gates.py::(?:Tests::)?test_\w+_above", outcome.out, re.MULTILINE)) == 4
+    assert len(re.findall(r"^FAILED test_\w+.py::(?:Tests::)?test_\w+_above", outcome.out, re.MULTILINE)) == 4
     outcome.says("of 'model' on 'words'")
     ppl, _, bpb, *_ = measured.report()["gates"]
     assert ppl["value"] == pytest.approx(FACES, rel=1e-6)

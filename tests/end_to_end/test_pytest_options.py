@@ -9,19 +9,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import BROKEN_GATE, Project, environment, finished
+from tests.end_to_end.projects import BROKEN_GATE, Project, environment, finished, marked
 from tests.warm import warm_python
 
-BOTH = """
-    import pytest
-
-    class TestBoth:
-        @pytest.mark.ppl_max("die", "words", 59.5)
-        def test_above(self): pass
-
-        @pytest.mark.ppl_max("die", "words", 60.5)
-        def test_within(self): pass
-"""
+BOTH = marked(above='ppl_max("die", "words", 59.5)', within='ppl_max("die", "words", 60.5)')
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Project, marked
 
 TWO_GPUS = """
     from pytest_lmgate.engines import devices
@@ -17,18 +17,7 @@ TWO_GPUS = """
     devices._torch_has_cuda = lambda: True
     devices.cuda_devices = lambda: 2
 """
-GATES = """
-import pytest
-
-@pytest.mark.ppl_max("die", "words", 9)
-def test_die(): pass
-
-@pytest.mark.ppl_max("sure", "words", 9)
-def test_sure(): pass
-
-@pytest.mark.ppl_max("hopeless", "words", 9)
-def test_hopeless(): pass
-"""
+GATES = marked(**{name: f"ppl_max({name!r}, 'words', 9)" for name in ("die", "sure", "hopeless")})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the models would be measured")

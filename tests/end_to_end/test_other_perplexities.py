@@ -1,11 +1,11 @@
-"""Conditional perplexity of an encoder-decoder: a value by hand, what shares its measurement, what it refuses."""
+"""Perplexities of an encoder-decoder and of a masked model: values by hand, what shares them, what they refuse."""
 
 import math
 
 import pytest
 
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project, marked
-from tests.end_to_end.writers import CHAINS, OTHERS, write_rows
+from tests.end_to_end.writers import CHAINS, MASKED_WORDS, OTHERS, write_rows
 
 WORDS = 3 + len(OTHERS) + sum(map(len, CHAINS))
 
@@ -70,3 +70,53 @@ def test_what_has_no_meaning_is_one_clear_error(project: Project) -> None:
     project.add("datasets", plain="path: plain.jsonl").write(test_wrong=marked(windows=windows, no_reference=plain))
     outcome = project.run("-W", "error").expect(1, error=2).is_silent_on("Traceback", "INTERNALERROR")
     outcome.says("stride: the encoder-decoder model 'translator'", "dataset 'plain': ")
+
+
+# Pseudo-perplexity of a masked model.
+
+
+@pytest.fixture
+def masked(writing: Project) -> Project:
+    write_rows(writing, "sentences", [{"text": "w1 w2 w3"}, {"text": " "}, {"text": "w4 w5 w6 w7 nobody"}])
+    return writing.add("datasets", sentences="path: sentences.jsonl").write(conftest=COUNT_MEASUREMENTS)
+
+
+def test_a_model_to_which_all_words_are_equally_likely_has_the_size_of_its_vocabulary(masked: Project) -> None:
+    masked.write(
+        test_masked=f"""
+            import pytest
+
+            @pytest.mark.pppl_max("masked", "sentences", {MASKED_WORDS} + 1e-3)
+            def test_within(): pass
+
+            @pytest.mark.pppl_max("masked", "sentences", {MASKED_WORDS} - 1e-3)
+            def test_above(): pass
+
+            def test_score(pppl_of):
+                score = pppl_of("masked", "sentences")
+                assert score.cached and score == pytest.approx({MASKED_WORDS}, rel=1e-6)
+                assert (score.metric, score.n, score.unit) == ("pppl", 8, "token"), "no special token is counted"
+                assert score.signature.startswith("masked|max_length:160|unit:token|")
+                pieces = pppl_of("masked", ["w1 w2 w3 w4 w5"], max_length=4)
+                assert pieces == pytest.approx({MASKED_WORDS}, rel=1e-6) and pieces.n == 5
+        """
+    )
+    outcome = masked.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, passed=2, failed=1)
+    outcome.says("of 'masked' on 'sentences' is above the limit 39.999")
+    within, above = masked.report()["gates"]
+    assert (within["verdict"], above["verdict"]) == ("pass", "fail")
+    assert within["value"] == above["value"] == pytest.approx(MASKED_WORDS, rel=1e-6)
+    assert masked.measured == ["masked", "masked"]
+    masked.run(torch_free=True).expect(1, passed=2, failed=1)
+    assert len(masked.measured) == 2, "nothing changed, nothing runs"
+
+
+def test_one_kind_of_perplexity_is_never_taken_for_another(masked: Project) -> None:
+    gates = {
+        "masked": 'ppl_max("masked", "sentences", 100)',
+        "causal": 'pppl_max("counter", "sentences", 100)',
+        "encoder_decoder": 'pppl_max("translator", "sentences", 100)',
+    }
+    masked.write(test_kinds=marked(**gates))
+    outcome = masked.run("-W", "error").expect(1, error=3).is_silent_on("Traceback", "/pytest_lmgate/")
+    outcome.says("masked model 'masked'", "causal model 'counter'", "encoder-decoder model 'translator'")
