@@ -12,6 +12,7 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.session import Options
+from tests.measure.entries import entry
 from tests.models.tiny import made_once, tiny_llama, word_level
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .,\n"
@@ -95,6 +96,16 @@ def workplace(tmp_path: Path, checkpoint: Path) -> Workplace:
         """
     )
     return Workplace(tmp_path)
+
+
+@pytest.fixture
+def pair(workplace: Workplace) -> Workplace:
+    """The workplace with another model in it, ``other``."""
+    folder = workplace.folder / "models" / "other"
+    make_model(seed=1).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    entry(workplace, "other", section="models", path="models/other")
+    return workplace
 
 
 @pytest.fixture

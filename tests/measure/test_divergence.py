@@ -17,16 +17,6 @@ from tests.measure.entries import entry
 WINDOWS = {"max_length": 16, "stride": 8}
 
 
-@pytest.fixture
-def pair(workplace: Any) -> Any:
-    """The workplace with another model in it, ``other``."""
-    folder = workplace.folder / "models" / "other"
-    make_model(seed=1).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    entry(workplace, "other", section="models", path="models/other")
-    return workplace
-
-
 def asked(model: Any = "other", reference: Any = "float", dataset: Any = "text", **how: Any) -> Any:
     return parse_fixture_call("kl_of", (model, reference, dataset), {**WINDOWS, **how})
 

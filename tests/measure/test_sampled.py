@@ -26,17 +26,12 @@ ROWS = 100
 
 
 @pytest.fixture
-def pair(workplace: Any) -> Any:
-    """The workplace with another model, ``other``, and 100 rows to begin with."""
-    folder = workplace.folder / "models" / "other"
-    make_model(seed=1).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    entry(workplace, "other", section="models", path="models/other")
+def many(pair: Any) -> Any:
+    """The workplace with another model, and 100 rows to begin with."""
     letters = random.Random(0)
-    rows = ("".join(letters.choices(ALPHABET[:26], k=6)) for _ in range(ROWS))
-    (workplace.folder / "data" / "many.jsonl").write_text("".join(f'{{"text": "{row}"}}\n' for row in rows))
-    entry(workplace, "many", path="data/many.jsonl")
-    return workplace
+    rows = [{"text": "".join(letters.choices(ALPHABET[:26], k=6))} for _ in range(ROWS)]
+    entry(pair, "many", path=write_rows(pair, "many", rows))
+    return pair
 
 
 def measured(session: Any, fixture: str, *args: Any, **how: Any) -> tuple[Score, Any]:
@@ -53,10 +48,10 @@ def texts_of(session: Any, model: Any, data: Any = "many") -> tuple[Any, list[np
     return found, np.split(found.ids, np.cumsum(found.prompt_tokens + found.window_targets)[:-1])
 
 
-def test_the_estimate_is_that_of_whole_distributions_on_the_same_texts(pair: Any) -> None:
+def test_the_estimate_is_that_of_whole_distributions_on_the_same_texts(many: Any) -> None:
     import torch
 
-    session = pair.session()
+    session = many.session()
     score, statistics = measured(session, "kl_of", "other", "float", "many", estimator="sampled")
     written, texts = texts_of(session, "float")
     kl, nll = [], []
@@ -76,8 +71,8 @@ def test_the_estimate_is_that_of_whole_distributions_on_the_same_texts(pair: Any
     assert "KL(reference, model)|estimator:sampled|max_new_tokens:12|seed:0|" in score.signature
 
 
-def test_a_text_ends_with_its_end_token_which_counts(pair: Any) -> None:
-    written, texts = texts_of(pair.session(), "float")
+def test_a_text_ends_with_its_end_token_which_counts(many: Any) -> None:
+    written, texts = texts_of(many.session(), "float")
     end = make_model().config.eos_token_id
     ended = [ids[-1] == end for ids in texts]
     assert 0 < sum(ended) < ROWS
@@ -85,20 +80,20 @@ def test_a_text_ends_with_its_end_token_which_counts(pair: Any) -> None:
     assert not any(end in ids[begin:-1] for ids, begin in zip(texts, written.prompt_tokens, strict=True))
 
 
-def test_the_reference_writes_once_for_all_its_candidates(pair: Any, loads: list[str]) -> None:
-    first = sampled(pair.session())
+def test_the_reference_writes_once_for_all_its_candidates(many: Any, loads: list[str]) -> None:
+    first = sampled(many.session())
     assert not first.cached
-    other = pair.session()
+    other = many.session()
     assert not sampled(other, "half").cached
     assert loads == ["float", "other", "half"]
-    again = sampled(pair.session())
+    again = sampled(many.session())
     assert (float(again), again.cached) == (float(first), True)
     assert loads[3:] == []
-    assert not sampled(pair.session(), max_new_tokens=NEW - 1).cached
+    assert not sampled(many.session(), max_new_tokens=NEW - 1).cached
 
 
-def test_a_model_does_not_diverge_from_itself(pair: Any) -> None:
-    session = pair.session()
+def test_a_model_does_not_diverge_from_itself(many: Any) -> None:
+    session = many.session()
     assert sampled(session, "float") == 0
     score, _ = measured(session, "self_kl_of", "float", "many")
     assert 0 <= score < 1e-9
@@ -107,12 +102,12 @@ def test_a_model_does_not_diverge_from_itself(pair: Any) -> None:
 
 
 @pytest.mark.parametrize("data", ["text", ["the cat", "a dog ran."]])
-def test_prompts_are_beginnings_of_texts(pair: Any, data: Any) -> None:
-    written, texts = texts_of(pair.session(), "float", data)
+def test_prompts_are_beginnings_of_texts(many: Any, data: Any) -> None:
+    written, texts = texts_of(many.session(), "float", data)
     prompts = [ids[:begin].tolist() for ids, begin in zip(texts, written.prompt_tokens, strict=True)]
     begun = data
     if data == "text":  # parts of one text, as long as a prompt and a continuation
-        whole = (pair.folder / "data" / "text.txt").read_text()
+        whole = (many.folder / "data" / "text.txt").read_text()
         begun = [whole[at : at + CONTEXT - NEW] for at in range(0, len(whole), CONTEXT)]
     assert prompts == make_tokenizer()(begun)["input_ids"]
     assert (written.row_targets is None) == (data == "text")
@@ -175,7 +170,7 @@ def test_a_fault_of_the_engine_shows_against_the_model_itself(
     assert found > 0.01
 
 
-def test_a_token_that_the_candidate_rules_out_is_an_error_that_names_it(pair: Any) -> None:
+def test_a_token_that_the_candidate_rules_out_is_an_error_that_names_it(many: Any) -> None:
     import torch
 
     model = make_model(seed=1)
@@ -184,40 +179,40 @@ def test_a_token_that_the_candidate_rules_out_is_an_error_that_names_it(pair: An
     model.lm_head.bias = torch.nn.Parameter(bias)
     name = re.escape(repr(make_tokenizer().decode([5])))
     with pytest.raises(NonFiniteError, match=rf"infinite log-likelihood of the token {name} \(id 5\), .* of text \d+"):
-        sampled(pair.session(), (model, make_tokenizer()))
+        sampled(many.session(), (model, make_tokenizer()))
 
 
-def test_another_vocabulary_is_an_error(pair: Any) -> None:
-    file = pair.folder / "models" / "other" / "tokenizer.json"
+def test_another_vocabulary_is_an_error(many: Any) -> None:
+    file = many.folder / "models" / "other" / "tokenizer.json"
     renamed = file.read_text().replace('"x"', '"X"')
     file.write_text(renamed)
     with pytest.raises(ModelError, match=r"is 'X' in one and 'x' in the other.*bpb_max"):
-        sampled(pair.session())
+        sampled(many.session())
 
 
-def test_a_tokenizer_that_makes_other_tokens_of_the_same_vocabulary_is_an_error(pair: Any) -> None:
-    file = pair.folder / "models" / "other" / "tokenizer.json"
+def test_a_tokenizer_that_makes_other_tokens_of_the_same_vocabulary_is_an_error(many: Any) -> None:
+    file = many.folder / "models" / "other" / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     swapped = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
     file.write_text(json.dumps({**tokenizer, "normalizer": swapped}))
     for estimator in ("sampled", "exact"):
         how = {"estimator": estimator, "max_new_tokens": NEW if estimator == "sampled" else None}
         with pytest.raises(ModelError, match=r"they tokenize the text of 'many' differently.*bpb_max"):
-            measured(pair.session(), "kl_of", "other", "float", "many", **how)
+            measured(many.session(), "kl_of", "other", "float", "many", **how)
 
 
-def test_a_damaged_candidate_is_named_alone(pair: Any) -> None:
+def test_a_damaged_candidate_is_named_alone(many: Any) -> None:
     model = make_model(seed=1)
     model.model.norm.weight.data.fill_(math.nan)
     with pytest.raises(NonFiniteError, match="model 'in-memory LlamaForCausalLM': NaN"):
-        sampled(pair.session(), (model, make_tokenizer()))
+        sampled(many.session(), (model, make_tokenizer()))
 
 
-def test_a_shorter_context_is_an_error(pair: Any) -> None:
-    config = pair.folder / "models" / "other" / "config.json"
+def test_a_shorter_context_is_an_error(many: Any) -> None:
+    config = many.folder / "models" / "other" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 16}))
     with pytest.raises(ModelError, match=r"model 'other' reads 16 tokens.*lower max_new_tokens"):
-        sampled(pair.session())
+        sampled(many.session())
 
 
 @pytest.mark.parametrize(
@@ -232,10 +227,10 @@ def test_arguments_of_the_other_estimator_are_refused(how: dict[str, Any]) -> No
         parse_fixture_call("kl_of", ("other", "float", "text"), how)
 
 
-def test_an_engine_without_distributions_is_told_of_the_other_estimator(pair: Any) -> None:
-    (pair.folder / "four.json").write_text('{"sides": 4}')
-    entry(pair, "die", section="models", backend="fair-die", path="four.json")
-    evaluator = dataclasses.replace(pair.session().evaluator, users_backends={"fair-die": Dice()})
+def test_an_engine_without_distributions_is_told_of_the_other_estimator(many: Any) -> None:
+    (many.folder / "four.json").write_text('{"sides": 4}')
+    entry(many, "die", section="models", backend="fair-die", path="four.json")
+    evaluator = dataclasses.replace(many.session().evaluator, users_backends={"fair-die": Dice()})
     with pytest.raises(ModelError, match="estimator='sampled' needs none"):
         evaluator.evaluate(parse_fixture_call("kl_of", ("die", "float", "many"), {}))
     with pytest.raises(ModelError, match="does not give the tokens that it draws"):
@@ -245,22 +240,22 @@ def test_an_engine_without_distributions_is_told_of_the_other_estimator(pair: An
 @pytest.mark.parametrize(
     "drawn", [([], []), ([1] * (NEW + 1), [1.0] * (NEW + 1)), ([1, 2], [1.0]), ([1], [-1.0]), ([1], [math.nan])]
 )
-def test_what_an_engine_draws_is_checked(pair: Any, monkeypatch: pytest.MonkeyPatch, drawn: Any) -> None:
+def test_what_an_engine_draws_is_checked(many: Any, monkeypatch: pytest.MonkeyPatch, drawn: Any) -> None:
     monkeypatch.setattr(TransformersRunner, "sample", lambda _, prompts, __: [drawn] * len(prompts))
     with pytest.raises(EngineError, match=r"model 'float': expected .* that it draws"):
-        measured(pair.session(), "self_kl_of", "float", "many")
+        measured(many.session(), "self_kl_of", "float", "many")
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_a_datasets_own_prompts_are_what_texts_go_on_from(pair: Any, chat: bool) -> None:
+def test_a_datasets_own_prompts_are_what_texts_go_on_from(many: Any, chat: bool) -> None:
     rows: list[dict[str, Any]] = [{"q": "the cat", "a": "sat"}, {"q": "a dog", "a": "ran"}]
     if chat:
         rows = [{**row, "q": [{"role": "user", "content": row["q"]}]} for row in rows]
         template = "{% for each in messages %}{{ each['content'] }}{% endfor %}"
-        path = pair.folder / "models" / "float" / "tokenizer_config.json"
+        path = many.folder / "models" / "float" / "tokenizer_config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
     keys = {"messages" if chat else "source": "q"}
-    entry(pair, "asked", path=write_rows(pair, "asked", rows), references="a", **keys)
-    written, texts = texts_of(pair.session(), "float", "asked")
+    entry(many, "asked", path=write_rows(many, "asked", rows), references="a", **keys)
+    written, texts = texts_of(many.session(), "float", "asked")
     prompts = [ids[:begin].tolist() for ids, begin in zip(texts, written.prompt_tokens, strict=True)]
     assert prompts == make_tokenizer()(["the cat", "a dog"])["input_ids"]

@@ -6,11 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
-from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.settings.metrics import MARKERS, METRICS, USERS_METRIC, Metric, metric_called
 
@@ -36,16 +33,6 @@ PAGES = {
     "texts": "texts",
 }
 HERE = Path(__file__).parents[2]
-ONE = np.ones(1, dtype=np.int64)
-STATISTICS = LikelihoodStatistics(
-    nll=np.zeros(1),
-    window_targets=ONE,
-    window_document=ONE - 1,
-    words=ONE,
-    chars=ONE,
-    utf8_bytes=ONE,
-    running_text=True,
-)
 
 
 def scorer(row: Metric) -> Any:
@@ -114,9 +101,3 @@ def test_a_metric_is_found_by_every_name_that_people_give_it(row: Metric) -> Non
     assert [metric_called(name) for name in row.also_called] == [row.name] * len(row.also_called)
     assert metric_called("R-O_U.G E1") == "rouge"
     assert metric_called("nothing") is None
-
-
-def test_a_score_is_made_by_the_function_that_the_row_names() -> None:
-    score = METRICS["ppl"].scorer()(STATISTICS, signature="s", metric="ppl")
-    assert isinstance(score, Score)
-    assert score == 1.0

@@ -133,6 +133,38 @@ def dynamic_int8(model: Any) -> Any:
         return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
 
 
+class Int8Weight(Tensor):
+    """A weight in 8 bits with a scale for each row that poses as floats, as torchao's do; none can be compared."""
+
+    codes: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def __new__(cls, codes: Tensor, scale: Tensor) -> Any:
+        return Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype, requires_grad=False)
+
+    def __init__(self, codes: Tensor, scale: Tensor) -> None:
+        self.codes, self.scale = codes, scale
+
+    @classmethod
+    def of(cls, weight: Tensor) -> Any:
+        """Return a weight rounded to such codes."""
+        scale = weight.detach().abs().amax(1, keepdim=True) / 127
+        return cls((weight.detach() / scale).round().to(torch.int8), scale)
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["codes", "scale"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].codes, args[0].scale)
+        if func is torch.ops.aten.equal.default:
+            raise NotImplementedError("unimplemented operator aten.equal")
+        plain = [each.codes * each.scale if isinstance(each, cls) else each for each in args]
+        return func(*plain, **(kwargs or {}))
+
+
 def _output_of(head: nn.Module, model: Any) -> Tensor:
     seen: list[Tensor] = []
     handle = head.register_forward_hook(lambda _, __, output: seen.append(output))

@@ -120,45 +120,6 @@ def test_words_bytes_and_characters_are_those_of_the_original_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("add_bos_token", "adds", "expected"),
-    [
-        (False, {}, [7, 97]),
-        (False, {"adds_bos": True, "adds_eos": True}, [7, 97]),
-        (None, {}, [7, 97]),
-        (None, {"adds_bos": True}, [BOS, 7, 97]),
-        (None, {"adds_eos": True}, [7, 97, EOS]),
-        (None, {"adds_bos": True, "adds_eos": True}, [BOS, 7, 97, EOS]),
-        (True, {}, [BOS, 7, 97]),
-        (True, {"adds_bos": True}, [BOS, 7, 97]),
-        (True, {"adds_eos": True}, [BOS, 7, 97]),
-        (True, {"adds_bos": True, "adds_eos": True}, [BOS, 7, 97]),
-        (True, {"bos": None, "adds_eos": True}, [7, 97]),
-    ],
-)
-def test_lm_eval_keeps_the_tokenizers_special_tokens_for_none_and_adds_a_bos_alone_for_true(
-    add_bos_token: bool | None, adds: dict[str, Any], expected: list[int]
-) -> None:
-    streams = tokenize(
-        Corpus("t", ("a",)), windowing("lm-eval", add_bos_token=add_bos_token), characters(**adds), model="m"
-    )
-
-    assert streams.ids[0].tolist() == expected
-
-
-@pytest.mark.parametrize("add_bos_token", [False, None, True])
-@pytest.mark.parametrize(("bos", "opening"), [(BOS, "<s>"), (None, "</s>")])
-def test_lm_eval_adds_no_special_token_to_a_text_that_begins_with_the_prefix_token(
-    add_bos_token: bool | None, bos: int | None, opening: str
-) -> None:
-    tokenizer = characters(bos=bos, adds_bos=bos is not None, adds_eos=True)
-    corpus = Corpus("t", (f"{opening}a",))
-
-    streams = tokenize(corpus, windowing("lm-eval", add_bos_token=add_bos_token), tokenizer, model="m")
-
-    assert streams.ids[0].tolist() == ids_of(f"{opening}a")
-
-
-@pytest.mark.parametrize(
     ("protocol", "tokenizer", "prefix"),
     [
         ("sliding", characters(adds_bos=True), None),

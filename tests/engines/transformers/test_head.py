@@ -20,7 +20,7 @@ from pytest_lmgate.engines.transformers.head import VocabularyHead, capture_hidd
 from pytest_lmgate.engines.transformers.loading import quiet
 from pytest_lmgate.errors import EngineError, ModelError
 from tests.engines.transformers.measuring import measure_nll, prove_causal
-from tests.models.zoo import VOCABULARY, build, documents, loaded, naive_nll, sliding
+from tests.models.zoo import VOCABULARY, Int8Weight, build, documents, loaded, naive_nll, sliding
 
 STREAMS = documents(30, 9)
 PLAN = sliding(STREAMS, 16, 8)
@@ -155,31 +155,8 @@ def test_the_virtual_tokens_of_prompt_tuning_shift_nothing() -> None:
     assert measured == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
 
-class Int8Weight(Tensor):
-    """A weight in a type of its own within a plain linear layer, as torchao makes them."""
-
-    codes: Tensor
-    scale: Tensor
-
-    @staticmethod
-    def __new__(cls, codes: Tensor, scale: Tensor) -> Int8Weight:
-        return Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype, requires_grad=False)
-
-    def __init__(self, codes: Tensor, scale: Tensor) -> None:
-        self.codes, self.scale = codes, scale
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.detach.default:
-            return cls(args[0].codes, args[0].scale)
-        plain = [each.codes * each.scale if isinstance(each, cls) else each for each in args]
-        return func(*plain, **(kwargs or {}))
-
-
 def own_weight(model: Any) -> None:
-    weight = model.lm_head.weight.detach()
-    scale = weight.abs().amax(1, keepdim=True) / 127
-    model.lm_head.weight = nn.Parameter(Int8Weight((weight / scale).round().to(torch.int8), scale), requires_grad=False)
+    model.lm_head.weight = nn.Parameter(Int8Weight.of(model.lm_head.weight), requires_grad=False)
     assert type(model.lm_head) is nn.Linear
 
 

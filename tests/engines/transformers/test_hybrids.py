@@ -97,38 +97,14 @@ def test_sizes_of_the_parts_add_up_to_the_models():
     assert whole.matrices[1] == 4 * whole.matrices[0] > 0
 
 
-class Rounded(torch.Tensor):
-    """Weights in 8 bits with a scale for each row that pose as floats, as torchao's do; they cannot be compared."""
-
-    @staticmethod
-    def __new__(cls, steps: torch.Tensor, scale: torch.Tensor) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, steps.shape, dtype=torch.float32)  # type: ignore[attr-defined]
-
-    def __init__(self, steps: torch.Tensor, scale: torch.Tensor) -> None:
-        self.steps, self.scale = steps, scale
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["steps", "scale"], None
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.detach.default:
-            return cls(args[0].steps, args[0].scale)
-        if func is torch.ops.aten.equal.default:
-            raise NotImplementedError("unimplemented operator aten.equal")
-        given = [each.steps * each.scale if isinstance(each, cls) else each for each in args]
-        return func(*given, **(kwargs or {}))
-
-
 def test_weights_that_wrap_rounded_numbers_are_compared_and_counted_by_what_they_wrap():
     reference = zoo.build("llama")
     weight = reference.model.layers[0].mlp.down_proj.weight.detach()
-    scale = weight.abs().amax(1, keepdim=True) / 127
-    rounded = Rounded((weight / scale).round().to(torch.int8), scale)
+    rounded = zoo.Int8Weight.of(weight)
     reference.model.layers[0].mlp.down_proj.weight = torch.nn.Parameter(rounded, requires_grad=False)
     candidate = zoo.build("llama")
     for block in candidate.model.layers[:2]:
-        block.mlp.down_proj.weight = torch.nn.Parameter(Rounded(rounded.steps.clone(), scale.clone()), False)
+        block.mlp.down_proj.weight = torch.nn.Parameter(zoo.Int8Weight.of(weight), False)
     found = hybrids(reference, candidate)
     assert [part.name for part in found.parts] == ["model.layers.1 down"], "that of block 0 is rounded in both"
     assert found.size(found.parts[0]).bytes == (4 * weight.numel(), weight.numel() + 4 * len(weight))

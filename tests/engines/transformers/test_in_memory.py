@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pytest_lmgate.engines.transformers.in_memory import describe_pair
 from tests.engines.transformers.measuring import measure_nll
-from tests.models.zoo import build, documents, dynamic_int8, loaded, sliding, word_tokenizer, words
+from tests.models.zoo import Int8Weight, build, documents, dynamic_int8, loaded, sliding, word_tokenizer, words
 
 TOKENIZER = word_tokenizer()
 
@@ -242,30 +242,12 @@ def test_tensors_of_every_kind_are_known_by_their_content(tensor: Tensor) -> Non
     assert tensor.numel() == 0 or digest(tensor) != digest(other.to_sparse() if tensor.is_sparse else other)
 
 
-class Wrapper(Tensor):
-    """A tensor made of others, as torchao's."""
-
-    @staticmethod
-    def __new__(cls, codes: Tensor, scale: float) -> Wrapper:
-        return Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
-
-    def __init__(self, codes: Tensor, scale: float) -> None:
-        self.codes, self.scale = codes, scale
-
-    def __tensor_flatten__(self) -> tuple[list[str], dict[str, float]]:
-        return ["codes"], {"scale": self.scale}
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise NotImplementedError(func)
-
-
 def test_a_wrapped_tensor_is_known_by_what_it_wraps() -> None:
-    codes = torch.arange(4, dtype=torch.int8)
+    codes, scale = torch.arange(4, dtype=torch.int8), torch.tensor(0.5)
 
-    assert digest(Wrapper(codes, 0.5)) == digest(Wrapper(codes.clone(), 0.5))
-    assert digest(Wrapper(codes, 0.5)) != digest(Wrapper(codes + 1, 0.5))
-    assert digest(Wrapper(codes, 0.5)) != digest(Wrapper(codes, 0.25))
+    assert digest(Int8Weight(codes, scale)) == digest(Int8Weight(codes.clone(), scale.clone()))
+    assert digest(Int8Weight(codes, scale)) != digest(Int8Weight(codes + 1, scale))
+    assert digest(Int8Weight(codes, scale)) != digest(Int8Weight(codes, scale / 2))
 
 
 # Tokenizers.
