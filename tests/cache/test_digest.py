@@ -32,11 +32,17 @@ def opened() -> Iterator[list[str]]:
     _opened = None
 
 
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute from now, when the files of the test are no longer fresh."""
     now = time.time
     monkeypatch.setattr("pytest_lmgate.cache.fingerprint.time.time", lambda: now() + 60)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    (tmp_path / "weights").write_bytes(b"weights")
+    return tmp_path / "weights"
 
 
 @pytest.fixture
@@ -55,37 +61,37 @@ def test_a_digest_is_the_sha_256_of_all_bytes(tmp_path: Path, digests: FileDiges
     assert digests.digest(path) == _sha256(path.read_bytes())
 
 
-@pytest.mark.usefixtures("later")
-def test_the_second_time_the_file_is_not_read(tmp_path: Path, digests: FileDigests, opened: list[str]) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"weights")
-    first = digests.digest(path)
-    assert str(path) in opened
+def test_the_second_time_the_file_is_not_read(
+    tmp_path: Path, weights: Path, digests: FileDigests, opened: list[str]
+) -> None:
+    first = digests.digest(weights)
+    assert str(weights) in opened
     opened.clear()
-    assert FileDigests(tmp_path / "digests").digest(path) == first  # as the next process sees it
-    assert str(path) not in opened
+    assert FileDigests(tmp_path / "digests").digest(weights) == first  # as the next process sees it
+    assert str(weights) not in opened
     assert opened  # the memory was
 
 
-def test_a_file_that_was_just_written_is_not_remembered(
-    tmp_path: Path, digests: FileDigests, opened: list[str]
-) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"weights")
+def read_each_time(digests: FileDigests, weights: Path, opened: list[str]) -> bool:
     for _ in range(2):
         opened.clear()
-        digests.digest(path)
-        assert str(path) in opened
+        assert digests.digest(weights) == _sha256(b"weights")
+        if str(weights) not in opened:
+            return False
+    return True
+
+
+def test_a_file_that_was_just_written_is_not_remembered(
+    tmp_path: Path, weights: Path, digests: FileDigests, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    assert read_each_time(digests, weights, opened)
     assert not (tmp_path / "digests").exists()
 
 
-@pytest.mark.usefixtures("later")
 def test_a_file_that_changes_while_it_is_read_is_not_remembered(
-    tmp_path: Path, digests: FileDigests, monkeypatch: pytest.MonkeyPatch
+    weights: Path, digests: FileDigests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"before")
-
     def read_and_changed(path: Path) -> str:
         digest = _sha256(path.read_bytes())
         time.sleep(0.02)
@@ -94,11 +100,10 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(
 
     with monkeypatch.context() as patch:
         patch.setattr("pytest_lmgate.cache.fingerprint.sha256", read_and_changed)
-        digests.digest(path)
-    assert digests.digest(path) == _sha256(b"behind")
+        digests.digest(weights)
+    assert digests.digest(weights) == _sha256(b"behind")
 
 
-@pytest.mark.usefixtures("later")
 def test_weights_rewritten_in_place_are_seen_though_size_and_mtime_are_the_same(
     tmp_path: Path, digests: FileDigests
 ) -> None:
@@ -115,7 +120,6 @@ def test_weights_rewritten_in_place_are_seen_though_size_and_mtime_are_the_same(
     assert digests.digest(path) == _sha256(b"two")
 
 
-@pytest.mark.usefixtures("later")
 def test_a_file_put_in_the_place_of_another_is_seen(tmp_path: Path, digests: FileDigests) -> None:
     path, other = tmp_path / "weights", tmp_path / "other"
     path.write_bytes(b"one")
@@ -127,32 +131,21 @@ def test_a_file_put_in_the_place_of_another_is_seen(tmp_path: Path, digests: Fil
     assert digests.digest(path) == _sha256(b"two")
 
 
-@pytest.mark.usefixtures("later")
-def test_a_memory_that_was_damaged_is_not_believed(tmp_path: Path, digests: FileDigests) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"weights")
-    right = digests.digest(path)
+def test_a_memory_that_was_damaged_is_not_believed(tmp_path: Path, weights: Path, digests: FileDigests) -> None:
+    right = digests.digest(weights)
     (memory,) = (file for file in (tmp_path / "digests").rglob("*") if file.is_file())
     whole = memory.read_bytes()
     for damaged in (b"", whole[:-1], whole.replace(right[:4].encode(), b"0000"), b"\xff" * len(whole)):
         memory.write_bytes(damaged)
-        assert digests.digest(path) == right
+        assert digests.digest(weights) == right
         assert memory.read_bytes() == whole  # and is mended
 
 
-@pytest.mark.usefixtures("later")
-def test_a_folder_that_cannot_be_written_only_costs_time(tmp_path: Path, opened: list[str]) -> None:
+def test_a_folder_that_cannot_be_written_only_costs_time(tmp_path: Path, weights: Path, opened: list[str]) -> None:
     (tmp_path / "file").write_text("not a folder")
-    digests = FileDigests(tmp_path / "file" / "digests")
-    path = tmp_path / "weights"
-    path.write_bytes(b"weights")
-    for _ in range(2):
-        opened.clear()
-        assert digests.digest(path) == _sha256(b"weights")
-        assert str(path) in opened
+    assert read_each_time(FileDigests(tmp_path / "file" / "digests"), weights, opened)
 
 
-@pytest.mark.usefixtures("later")
 def test_a_link_that_is_turned_to_another_file_is_seen(tmp_path: Path, digests: FileDigests) -> None:
     for name in ("one", "two"):
         (tmp_path / name).write_text(name)
@@ -164,23 +157,16 @@ def test_a_link_that_is_turned_to_another_file_is_seen(tmp_path: Path, digests: 
     assert digests.digest(link) == _sha256(b"two")
 
 
-@pytest.mark.usefixtures("later")
 def test_a_file_on_a_read_only_file_system_is_read_each_time(
-    tmp_path: Path, digests: FileDigests, opened: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, weights: Path, digests: FileDigests, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"weights")
-    status = os.statvfs(path)
+    status = os.statvfs(weights)
     mounted = os.statvfs_result((*status[:8], status.f_flag | os.ST_RDONLY, *status[9:]))
     monkeypatch.setattr("pytest_lmgate.cache.fingerprint.os.statvfs", lambda _: mounted)
-    for _ in range(2):
-        opened.clear()
-        assert digests.digest(path) == _sha256(b"weights")
-        assert str(path) in opened
+    assert read_each_time(digests, weights, opened)
     assert not (tmp_path / "digests").exists()
 
 
-@pytest.mark.usefixtures("later")
 def test_a_write_through_a_mapping_that_was_there_before_is_seen(tmp_path: Path, digests: FileDigests) -> None:
     if not notes_writes_by_mapping(tmp_path):
         pytest.skip("this file system (tmpfs) notes no change by a mapping; docs/cache.md says so")
@@ -194,7 +180,6 @@ def test_a_write_through_a_mapping_that_was_there_before_is_seen(tmp_path: Path,
         assert digests.digest(path) == _sha256(b"bb" + b"a" * 4094) != before
 
 
-@pytest.mark.usefixtures("later")
 def test_a_memory_of_another_file_is_not_believed(tmp_path: Path, digests: FileDigests) -> None:
     paths = [tmp_path / "one", tmp_path / "two"]
     for path in paths:

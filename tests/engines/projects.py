@@ -111,14 +111,14 @@ def with_ids_swapped(tokenizer: Any, *tokens: str) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named)
 
 
-def damaged(model: Any) -> Any:
-    """Return a copy of a model with noise on its matrices."""
+def damaged(model: Any, noise: float = 0.3) -> Any:
+    """Return a copy of a model with noise on its matrices, as a share of their standard deviation."""
     import torch
 
     found, drawn = copy.deepcopy(model), torch.Generator().manual_seed(0)
     for weight in found.parameters():
         if weight.ndim == 2:
-            weight.data += 0.3 * weight.data.std() * torch.randn(weight.shape, generator=drawn)
+            weight.data += noise * weight.data.std() * torch.randn(weight.shape, generator=drawn)
     return found
 
 

@@ -1,6 +1,8 @@
-"""Entries of a workplace's lmgate.yaml, and files of rows for them."""
+"""Entries of a workplace's lmgate.yaml and files of rows for them, and what lm-evaluation-harness finds."""
 
 import json
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.settings.requests import Protocol
+from tests.end_to_end.projects import environment
+from tests.warm import warm_python
 
 
 def write_rows(workplace: Any, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -27,6 +31,20 @@ def entry(workplace: Any, name: str, *, section: str = "datasets", **keys: Any) 
     spec = yaml.safe_load(file.read_text(encoding="utf-8"))
     spec[section].setdefault(name, {}).update(keys)
     file.write_text(yaml.safe_dump(spec, allow_unicode=True), encoding="utf-8")
+
+
+def by_the_harness(code: str, cache: Path, *arguments: str) -> dict[str, Any]:
+    """Run code in which lm-evaluation-harness finds something, and return what it prints behind ``found:``."""
+    done = subprocess.run(
+        [warm_python(environment(), "torch"), "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("found:")] or [done.stderr]
+    found: dict[str, Any] = json.loads(line.removeprefix("found:"))
+    return found
 
 
 def perplexity(

@@ -1,8 +1,6 @@
 """Protocol lm-eval against lm-evaluation-harness 0.4.13 itself: its tokens and its rolling log-likelihoods."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +8,13 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.engines.checkpoints import open_checkpoint
-from pytest_lmgate.engines.transformers.loading import load_checkpoint, tokenizer_facts
+from pytest_lmgate.engines.transformers.loading import tokenizer_facts
 from pytest_lmgate.settings.requests import Protocol
 from pytest_lmgate.windows.protocols import plan_windows, tokenize
-from tests.end_to_end.projects import environment as plain_environment
-from tests.engines.transformers.measuring import measure_nll
+from tests.engines.transformers.measuring import load, measure_nll
+from tests.measure.entries import by_the_harness
 from tests.models.encoders import framed_tokenizer
 from tests.models.zoo import CONTEXT, build, words
-from tests.warm import warm_python
 
 TEMPLATES = {"neither": "$A", "bos": "<s> $A", "eos": "$A </s>", "both": "<s> $A </s>"}
 OPTIONS = (None, True, False)
@@ -74,15 +70,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def theirs(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the harness finds, by folder and option."""
-    cache = tmp_path_factory.mktemp("cache")
-    environment = os.environ | {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [warm_python(plain_environment(), "torch"), "-c", _RUN, json.dumps(TEXTS), *map(str, folders.values())],
-        capture_output=True, text=True, env=environment, check=False,
-    )  # fmt: skip
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("found:")] or [done.stderr]
-    found: dict[str, Any] = json.loads(line.removeprefix("found:"))
-    return found
+    return by_the_harness(_RUN, tmp_path_factory.mktemp("cache"), json.dumps(TEXTS), *map(str, folders.values()))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -91,10 +79,7 @@ def test_tokens_and_rolling_log_likelihoods_are_the_harnesss(
     name: str, option: bool | None, folders: dict[str, Path], theirs: dict[str, Any]
 ) -> None:
     folder = folders[name]
-    loaded = load_checkpoint(
-        open_checkpoint(folder, name="m"), tokenizer_folder=folder, adapter_folder=None, load={}, dtype="float32",
-        device="cpu", trust_remote_code=False, pickle_weights=False,
-    )  # fmt: skip
+    loaded = load(folder, dtype="float32")
     windowing = Protocol("lm-eval", add_bos_token=option).windowing(CONTEXT, model="m")
 
     streams = tokenize(Corpus("t", TEXTS), windowing, tokenizer_facts(loaded.tokenizer), model="m")

@@ -1,8 +1,6 @@
 """Multiple choice end to end: equal to lm-evaluation-harness on a task of its own, measured once for all variants."""
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +14,9 @@ from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
 from tests.conftest import SHARED
-from tests.end_to_end.projects import environment as plain_environment
 from tests.measure.conftest import ALPHABET, make_model
-from tests.measure.entries import entry, write_rows
+from tests.measure.entries import by_the_harness, entry, write_rows
 from tests.models.tiny import word_level
-from tests.warm import warm_python
 
 QUIZ = [
     {"q": "the cat sat on", "c": ["the mat", "a log", "mat the"], "a": 0},
@@ -75,21 +71,6 @@ TARGETS = [
         for word in ("the", "dog", "mat", "log", "ran", "lay", "a", "on", "sat", "ate")
     ),
 ]
-# The last two are longer than what the models read. No two windows read the same tokens: the harness takes one's logits
-# for both, even if their targets differ (its Collator groups by what is read, for choices of one token).
-ROLLED = [
-    {"text": text}
-    for text in (
-        "the cat sat on the mat.",
-        "한국어 中文  é\n",
-        *(
-            " ".join(np.random.default_rng(size).choice(["the", "cat", "ran.", "a", "log,"], size))
-            for size in (150, 700)
-        ),
-    )
-]
-ROLLING = ("word_perplexity", "byte_perplexity", "bits_per_byte")
-
 _TASK = """
 task: {task}
 dataset_path: json
@@ -195,7 +176,6 @@ def harness(
         "columns": "doc_to_text: q\ndoc_to_target: t\ntarget_delimiter: ''",
         "metrics": ("perplexity", "acc"),
     }
-    rolled = 'doc_to_text: ""\ndoc_to_target: text'
     asked = {
         "hard": Task(HARD, [checkpoint]),
         # Without a chat the harness puts nothing behind a task's description.
@@ -207,24 +187,14 @@ def harness(
         "listed": Task(LISTED, [checkpoint]),
         "target": Task(TARGETS + _greedy_rows(checkpoint), [checkpoint], **target),
         "target-shown": Task(TARGETS, [chatty], TARGETS[:2], **target),
-        "rolled": Task(ROLLED, [checkpoint, chatty], kind="loglikelihood_rolling", columns=rolled, metrics=ROLLING),
     }
     if models:
         asked["cloze"] = Task(_cloze_rows(), models)
     for name, task in asked.items():
         (base / name).mkdir()
         task.write(base / name)
-    environment = os.environ | {"HF_HOME": str(base / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     runs = [[str(base / name), name.endswith("chat"), *map(str, task.models)] for name, task in asked.items()]
-    done = subprocess.run(
-        [warm_python(plain_environment(), "torch"), "-c", _RUN, json.dumps(runs)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("found:")] or [done.stderr]
-    found: dict[str, Any] = json.loads(line.removeprefix("found:"))
+    found = by_the_harness(_RUN, base / "cache", json.dumps(runs))
     return lambda task, model: found[f"{base / task} {model}"]
 
 
@@ -296,21 +266,6 @@ def test_the_perplexity_of_targets_and_the_share_of_greedy_ones_are_the_harnesss
     assert {"perplexity": perplexity, "acc": share} == pytest.approx(theirs["accuracy"], rel=1e-6)
     assert perplexity.signature.startswith("target:perplexity per row|max_length:")
     assert share.signature.startswith("target:greedy match|max_length:")
-
-
-@pytest.mark.parametrize("model", ["checkpoint", "chatty"])
-def test_perplexity_per_word_and_byte_is_the_rolling_one(
-    workplace: Any, harness: Any, model: str, request: pytest.FixtureRequest
-) -> None:
-    folder = request.getfixturevalue(model)
-    entry(workplace, "texts", path=write_rows(workplace, "texts", ROLLED))
-    evaluate, how = workplace.session().evaluator.evaluate, {"protocol": "lm-eval", "add_bos_token": None}
-    found = {
-        f"{unit}_perplexity": evaluate(parse_fixture_call("ppl_of", (folder, "texts"), {**how, "unit": unit}))
-        for unit in ("word", "byte")
-    }
-    found["bits_per_byte"] = evaluate(parse_fixture_call("bpb_of", (folder, "texts"), how))
-    assert found == pytest.approx(harness("rolled", folder)["accuracy"], rel=1e-6)
 
 
 @pytest.mark.shared

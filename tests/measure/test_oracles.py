@@ -10,15 +10,14 @@ import pytest
 import torch
 
 from pytest_lmgate.data.corpus import Corpus, read_corpus
-from pytest_lmgate.engines.checkpoints import open_checkpoint
-from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, tokenizer_facts
+from pytest_lmgate.engines.transformers.loading import LoadedModel, tokenizer_facts
 from pytest_lmgate.measure.measurement import counted
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.requests import Protocol, Windowing
 from pytest_lmgate.windows.protocols import plan_windows, tokenize
-from tests.engines.transformers.measuring import measure_nll
+from tests.engines.transformers.measuring import load, measure_nll
 
 pytestmark = pytest.mark.shared
 
@@ -29,12 +28,7 @@ ENTRIES = ("sliding 1", "sliding 2", "sliding 4", "bos-chunks", "gptq", "llama.c
 
 @pytest.fixture(scope="module", params=CONTEXTS)
 def model(request: pytest.FixtureRequest, shared_data: Path) -> LoadedModel:
-    checkpoint = open_checkpoint(shared_data / "models" / request.param, name=request.param)
-    assert checkpoint.context == CONTEXTS[request.param]
-    return load_checkpoint(
-        checkpoint, tokenizer_folder=checkpoint.folder, adapter_folder=None, load={}, dtype="float32", device="cpu",
-        trust_remote_code=False, pickle_weights=False,
-    )  # fmt: skip
+    return load(shared_data / "models" / request.param, dtype="float32")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.engines.base import Batching
+from pytest_lmgate.engines.checkpoints import open_checkpoint
 from pytest_lmgate.engines.transformers.head import Scorer, prove_head
-from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet, tokenizer_facts
+from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, quiet, tokenizer_facts
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import loop
@@ -51,6 +53,15 @@ class Kept:
         """Return a measurement that is kept here."""
         partial = None if self.known is None else Entry({"measured": self.known})
         return dataclasses.replace(job, partial=partial, keep=lambda entry: self.save(entry.arrays["measured"]))
+
+
+def load(folder: Path, **options: Any) -> LoadedModel:
+    """Load a checkpoint as an entry without options does."""
+    known = {
+        "tokenizer_folder": folder, "adapter_folder": None, "load": {}, "dtype": "auto", "device": "cpu",
+        "trust_remote_code": False, "pickle_weights": False,
+    }  # fmt: skip
+    return load_checkpoint(open_checkpoint(folder, name=folder.name), **(known | options))
 
 
 def prove_causal(model: Any, ids: Tensor = IDS) -> None:

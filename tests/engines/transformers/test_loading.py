@@ -13,16 +13,14 @@ import safetensors.torch
 import torch
 import transformers
 
-from pytest_lmgate.engines.checkpoints import open_checkpoint
 from pytest_lmgate.engines.transformers.loading import (
-    LoadedModel,
     _reshaped,
     decoded,
-    load_checkpoint,
     tokenizer_facts,
     wrap_pair,
 )
 from pytest_lmgate.errors import ModelError
+from tests.engines.transformers.measuring import load
 from tests.models.encoders import framed_tokenizer
 from tests.models.zoo import VOCABULARY, build, word_tokenizer, words
 
@@ -30,7 +28,7 @@ from tests.models.zoo import VOCABULARY, build, word_tokenizer, words
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama in bfloat16 with a word tokenizer; not to be changed."""
-    folder = tmp_path_factory.mktemp("llama")
+    folder = tmp_path_factory.mktemp("saved") / "llama"
     build("llama", dtype=torch.bfloat16).save_pretrained(folder)
     word_tokenizer().save_pretrained(folder)
     return folder
@@ -42,18 +40,10 @@ def copied(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "llama"))
 
 
-def load(folder: Path, **options: Any) -> LoadedModel:
-    known = {
-        "tokenizer_folder": folder, "adapter_folder": None, "load": {}, "dtype": "auto", "device": "cpu",
-        "trust_remote_code": False, "pickle_weights": False,
-    }  # fmt: skip
-    return load_checkpoint(open_checkpoint(folder, name="tiny"), **(known | options))
-
-
 def test_a_checkpoint_is_loaded_as_it_was_saved(saved: Path) -> None:
     found = load(saved)
 
-    assert (found.name, found.device, found.vocabulary_size) == ("tiny", torch.device("cpu"), VOCABULARY)
+    assert (found.name, found.device, found.vocabulary_size) == ("llama", torch.device("cpu"), VOCABULARY)
     assert not found.model.training
     original = build("llama", dtype=torch.bfloat16).state_dict()
     assert found.model.state_dict().keys() == original.keys()
@@ -152,7 +142,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(
 ) -> None:
     damage(copied)
 
-    with pytest.raises(ModelError, match=rf"(?s)^model 'tiny': .*{message}"):
+    with pytest.raises(ModelError, match=rf"(?s)^model 'llama': .*{message}"):
         load(copied)
 
 
@@ -179,7 +169,7 @@ def test_a_device_that_is_not_there_is_an_error_that_says_what_to_do(saved: Path
     absent = "cuda:7" if torch.cuda.is_available() else "cuda"
 
     with pytest.raises(
-        ModelError, match=rf"^model 'tiny': cannot be put on the device '{absent}': .*; use device: cpu"
+        ModelError, match=rf"^model 'llama': cannot be put on the device '{absent}': .*; use device: cpu"
     ):
         load(saved, device=absent)
 
@@ -214,7 +204,7 @@ def test_an_adapter_is_put_on_the_model(saved: Path, adapter: Path) -> None:
 def test_an_adapter_that_cannot_be_read_is_an_error(saved: Path, adapter: Path) -> None:
     (adapter / "adapter_model.safetensors").write_bytes(b"no such thing")
 
-    with pytest.raises(ModelError, match=r"^model 'tiny': adapter .*adapter cannot be loaded: "):
+    with pytest.raises(ModelError, match=r"^model 'llama': adapter .*adapter cannot be loaded: "):
         load(saved, adapter_folder=adapter)
 
 
@@ -223,7 +213,7 @@ def test_without_peft_an_adapter_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
 
-    with pytest.raises(ModelError, match=r"^model 'tiny': an adapter needs PEFT: pip install 'pytest-lmgate\[peft\]'$"):
+    with pytest.raises(ModelError, match=r"^model 'llama': an adapter needs PEFT: pip install "):
         load(saved, adapter_folder=adapter)
 
 

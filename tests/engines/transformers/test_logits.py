@@ -1,6 +1,7 @@
 """KL, probability differences, top-1 and NLLs of two models against a loop over whole logits in float64."""
 
 import copy
+import functools
 import gc
 import weakref
 from pathlib import Path
@@ -23,6 +24,7 @@ from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 from pytest_lmgate.measure.divergence import ModelPair
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.tokens import Streams
+from tests.engines.projects import damaged
 from tests.engines.transformers.measuring import measure_divergence, pair_of
 from tests.models.zoo import VOCABULARY, build, documents, loaded, sliding
 
@@ -36,15 +38,7 @@ def pair(p: Any, q: Any, **options: Any) -> ModelPair:
     return pair_of(loaded(p), loaded(q), **options)
 
 
-def noisy(model: Any, noise: float = 0.02, seed: int = 3) -> Any:
-    """A copy with noise on every matrix: the candidate."""
-    other = copy.deepcopy(model)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in other.parameters():
-            if weight.ndim == 2:
-                weight += noise * weight.std() * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-    return other
+noisy = functools.partial(damaged, noise=0.02)
 
 
 def whole_logits(model: Any, streams: Streams, plan: WindowPlan) -> torch.Tensor:

@@ -10,10 +10,9 @@ import torch
 import yaml
 
 from pytest_lmgate.engines.base import Model
-from pytest_lmgate.engines.checkpoints import open_checkpoint
 from pytest_lmgate.engines.transformers.head import Scorer, prove_head
 from pytest_lmgate.engines.transformers.hybrids import Hybrids
-from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, quiet
+from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.judge.fix import Limit, fix, split
 from pytest_lmgate.measure.divergence import Divergences
@@ -21,7 +20,7 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
-from tests.engines.transformers.measuring import measure_nll
+from tests.engines.transformers.measuring import load, measure_nll
 from tests.models.zoo import build, documents, naive_nll, sliding, word_tokenizer, words
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
@@ -48,17 +47,8 @@ def weights_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bitsandbytes.backends.cpu.ops.has_avx512bf16", lambda: False)
 
 
-def load(folder: Path, config: str) -> LoadedModel:
-    return load_checkpoint(
-        open_checkpoint(folder, name="tiny"),
-        tokenizer_folder=folder,
-        adapter_folder=None,
-        load={} if not config else {"quantization_config": yaml.safe_load(config)},
-        dtype="auto",
-        device="cpu",
-        trust_remote_code=False,
-        pickle_weights=False,
-    )
+def quantized_by(folder: Path, config: str) -> LoadedModel:
+    return load(folder, load={"quantization_config": yaml.safe_load(config)})
 
 
 def layers(model: Any) -> tuple[type, type]:
@@ -80,7 +70,7 @@ def test_a_quantized_model_is_scored_as_its_own_logits_say(
     streams = documents(50, 40, 9)
     plan = sliding(streams, 32, 16)
 
-    found = load(folder, config)
+    found = quantized_by(folder, config)
 
     assert layers(found.model) == (layer, head), "quantized, and no more than asked for"
     with quiet(), torch.inference_mode():
@@ -89,18 +79,18 @@ def test_a_quantized_model_is_scored_as_its_own_logits_say(
     nll = measure_nll(found, streams, plan)
     assert nll == pytest.approx(naive_nll(found.model, streams, plan), rel=1e-6, abs=1e-6)
     assert nll == pytest.approx(measure_nll(found, streams, plan, batch_size=1), rel=1e-6, abs=1e-6)
-    assert abs(nll - measure_nll(load(folder, ""), streams, plan)).max() > 1e-3, "another model"
+    assert abs(nll - measure_nll(load(folder), streams, plan)).max() > 1e-3, "another model"
 
 
 def test_a_checkpoint_that_was_saved_quantized_is_the_same_again(folder: Path, tmp_path: Path) -> None:
     streams = documents(50)
     plan = sliding(streams, 32, 16)
-    quantized = load(folder, NF4)
+    quantized = quantized_by(folder, NF4)
     with quiet():
         quantized.model.save_pretrained(tmp_path)
     word_tokenizer().save_pretrained(tmp_path)
 
-    again = load(tmp_path, "")
+    again = load(tmp_path)
 
     assert layers(again.model) == layers(quantized.model)
     assert (measure_nll(again, streams, plan) == measure_nll(quantized, streams, plan)).all()
@@ -110,7 +100,7 @@ def test_the_outliers_of_int8_do_not_depend_on_the_batch(folder: Path) -> None:
     """Columns are taken for outliers by the largest value in the batch, so that windows are read alone."""
     streams = documents(60, 60, 45, seed=3)
     plan = sliding(streams, 32, 16)
-    found, said = load(folder, "{load_in_8bit: true}"), list[str]()
+    found, said = quantized_by(folder, "{load_in_8bit: true}"), list[str]()
 
     one, all_at_once = (measure_nll(found, streams, plan, batch_size=size, remark=said.append) for size in (1, 16))
 
@@ -119,7 +109,7 @@ def test_the_outliers_of_int8_do_not_depend_on_the_batch(folder: Path) -> None:
 
 
 def test_layers_of_the_recipe_of_lmgate_fix_are_left_alone_and_the_model_is_the_composed_one(folder: Path) -> None:
-    original, quantized = load(folder, ""), load(folder, NF4)
+    original, quantized = load(folder), quantized_by(folder, NF4)
     models = [Model(name=name, open=lambda: None, content={"name": name}) for name in ("p", "q")]  # type: ignore[arg-type,return-value]
     runners = [TransformersRunner(each, 64) for each in (original, quantized)]
     hybrids = Hybrids(models[0], models[1], (runners[0], runners[1]), by="group")
@@ -127,7 +117,7 @@ def test_layers_of_the_recipe_of_lmgate_fix_are_left_alone_and_the_model_is_the_
     skipped = [name for part in (*kept, *hybrids.unchanged) for name in hybrids.linear(part)]
     assert "lm_head" in skipped
 
-    real = load(folder, f"{NF4[:-1]}, llm_int8_skip_modules: {json.dumps(skipped)}}}")
+    real = quantized_by(folder, f"{NF4[:-1]}, llm_int8_skip_modules: {json.dumps(skipped)}}}")
 
     is_plain = {name: type(module) is torch.nn.Linear for name, module in real.model.named_modules() if "proj" in name}
     assert {name for name, plain in is_plain.items() if plain} == {name for name in skipped if "proj" in name}
@@ -146,22 +136,22 @@ def test_a_model_that_bitsandbytes_makes_by_the_recipe_has_the_kl_and_the_verdic
 ) -> None:
     drawn = random.Random(1)
     rows = [" ".join(drawn.choices(words(), k=drawn.randint(8, 24))) for _ in range(100)]
-    load: dict[str, Any] = {"quantization_config": yaml.safe_load(INT8)}
+    options: dict[str, Any] = {"quantization_config": yaml.safe_load(INT8)}
 
     def evaluator(**models: Any) -> Evaluator:
         named = {name: {"path": str(folder), "load": load} for name, load in models.items()}
         (tmp_path / "lmgate.yaml").write_text(json.dumps({"models": {"float": {"path": str(folder)}, **named}}))
         return Evaluator(load_project(tmp_path), Options(cache=tmp_path / "cache"))
 
-    first = evaluator(quantized=load)
+    first = evaluator(quantized=options)
     arguments: dict[str, Any] = {"budget": None, "tokens": 10**6}
     whole = fix(first, "quantized", "float", rows, limit=Limit("kl", 1e3, 0.95, DOCUMENT), **arguments).tried[0].kl
     limit = Limit("kl", 0.6 * whole, 0.95, DOCUMENT)
     found = fix(first, "quantized", "float", rows, limit=limit, **arguments)
     assert 0 < len(found.chosen.kept) < len(found.groups)
 
-    load["quantization_config"]["llm_int8_skip_modules"] = list(found.linear)
-    second = evaluator(made=load)
+    options["quantization_config"]["llm_int8_skip_modules"] = list(found.linear)
+    second = evaluator(made=options)
     made, original = second.resolver.model("made"), second.resolver.model("float")
     text = second.resolver.corpus(rows)
     (_, proof) = split(text, by_document=True, seed=0)
