@@ -21,10 +21,6 @@ PAGES = {
 RUN = [name for name, found in PAGES.items() if any(isinstance(step, Command) for step in found)]
 
 
-def test_the_tutorial_and_the_command_line_are_among_the_pages() -> None:
-    assert {"docs/tutorial.md", "docs/cli.md"} <= set(RUN)
-
-
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
     folder = Folder(tmp_path, environment())

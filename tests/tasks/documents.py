@@ -1,10 +1,11 @@
 """Some tasks of lm-evaluation-harness, and made-up documents with the columns that they read."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Document = dict[str, Any]
+Column = Callable[["Drawn"], Any]
 _WORDS = """the cat sat on a mat and the dog ran to the log by the old red barn near a lake at noon""".split()  # noqa: SIM905
 LETTERS = "ABCDE"
 
@@ -27,20 +28,40 @@ class Drawn:
     def index(self, below: int) -> int:
         return self._random.randrange(below)
 
-    def letter(self, below: int) -> str:
-        return LETTERS[self.index(below)]
+
+def _made(**columns: Column) -> Callable[[Drawn], Document]:
+    """Return what makes a document of columns, which are drawn in this order."""
+    return lambda d: {name: make(d) for name, make in columns.items()}
 
 
-def _labelled(labels: int, *columns: str, label: str = "label") -> Callable[[Drawn], Document]:
-    return lambda d: {**{column: d.text() for column in columns}, label: d.index(labels)}
+def _text(words: int = 5) -> Column:
+    return lambda d: d.text(words)
+
+
+def _texts(number: int) -> Column:
+    return lambda d: d.texts(number)
+
+
+def _several(names: str, number: int) -> Callable[[Drawn], Document]:
+    """Return what makes columns that are called by numbers from 1, each with another text."""
+    return lambda d: {names.format(at): text for at, text in enumerate(d.texts(number), 1)}
+
+
+def _index(below: int, first: int = 0) -> Column:
+    return lambda d: d.index(below) + first
+
+
+def _one_of(choices: Sequence[Any]) -> Column:
+    return lambda d: choices[d.index(len(choices))]
+
+
+def _labelled(labels: int, *columns: str) -> Callable[[Drawn], Document]:
+    return _made(**dict.fromkeys(columns, _text()), label=_index(labels))
 
 
 def _lettered(number: int) -> Callable[[Drawn], Document]:
-    return lambda d: {
-        "question": d.text(),
-        "choices": {"text": d.texts(number), "label": list(LETTERS[:number])},
-        "answerKey": d.letter(number),
-    }
+    choices = _made(text=_texts(number), label=lambda _: list(LETTERS[:number]))
+    return _made(question=_text(), choices=choices, answerKey=_one_of(LETTERS[:number]))
 
 
 def _blank(d: Drawn) -> Document:
@@ -50,18 +71,13 @@ def _blank(d: Drawn) -> Document:
 
 def _pronoun(d: Drawn) -> Document:
     begin = d.text(4)
-    return {
-        "text": f"{begin} It {d.text(3)}",
-        "pronoun": "It",
-        "pronoun_loc": len(begin) + 1,
-        "options": d.texts(2),
-        "label": d.index(2),
-    }
+    return {"text": f"{begin} It {d.text(3)}", "pronoun": "It", "pronoun_loc": len(begin) + 1, "options": d.texts(2),
+            "label": d.index(2)}  # fmt: skip
 
 
 def _race(d: Drawn) -> Document:
-    problems = [{"question": d.text(), "answer": d.letter(4), "options": d.texts(4)} for _ in range(2)]
-    return {"article": d.text(8), "problems": repr(problems)}
+    problem = _made(question=_text(), answer=_one_of("ABCD"), options=_texts(4))
+    return {"article": d.text(8), "problems": repr([problem(d) for _ in range(2)])}
 
 
 def _sums(d: Drawn) -> Document:
@@ -75,11 +91,8 @@ def _truth(d: Drawn) -> Document:
 
 def _gpqa(d: Drawn) -> Document:
     right, *wrong = d.texts(4)
-    return {
-        "Question": d.text(),
-        "Correct Answer": right,
-        **{f"Incorrect Answer {at}": each for at, each in enumerate(wrong, 1)},
-    }
+    others = {f"Incorrect Answer {at}": each for at, each in enumerate(wrong, 1)}
+    return {"Question": d.text(), "Correct Answer": right, **others}
 
 
 def _drop(d: Drawn) -> Document:
@@ -112,34 +125,29 @@ def _instructions(d: Drawn) -> Document:
             "kwargs": [all_of_them[name] for name in names]}  # fmt: skip
 
 
-def _mmlu(d: Drawn) -> Document:
-    return {"question": d.text(), "choices": d.texts(4), "answer": d.index(4)}
-
+_COPA = _made(
+    premise=lambda d: f"{d.text()}.", question=_one_of(["cause", "effect"]), choice1=_text(4), choice2=_text(3),
+    label=_index(2),
+)  # fmt: skip
+_MMLU = _made(question=_text(), choices=_texts(4), answer=_index(4))
+_NAVIGATE = _made(input=_text(), target=_one_of(["Yes", "No"]))
 
 CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
     "hellaswag": (
         "hellaswag/hellaswag.yaml",
-        lambda d: {
-            "ctx_a": d.text(),
-            "ctx_b": d.text(3),
-            "activity_label": d.text(1),
-            "endings": d.texts(4),
-            "label": str(d.index(4)),
-        },
+        _made(ctx_a=_text(), ctx_b=_text(3), activity_label=_text(1), endings=_texts(4), label=_one_of("0123")),
     ),
     "arc_easy": ("arc/arc_easy.yaml", _lettered(4)),
     "arc_challenge": ("arc/arc_challenge.yaml", _lettered(3)),
     "commonsense_qa": ("commonsense_qa/default.yaml", _lettered(5)),
     "openbookqa": ("openbookqa/openbookqa.yaml", lambda d: {**_lettered(4)(d), "question_stem": d.text()}),
-    "piqa": ("piqa/piqa.yaml", lambda d: {"goal": d.text(), "sol1": d.text(6), "sol2": d.text(4), "label": d.index(2)}),
+    "piqa": ("piqa/piqa.yaml", _made(goal=_text(), sol1=_text(6), sol2=_text(4), label=_index(2))),
     "sciq": (
         "sciq/sciq.yaml",
         lambda d: {
             "support": d.text(),
             "question": d.text(),
-            "distractor1": d.text(2),
-            "distractor2": d.text(3),
-            "distractor3": d.text(4),
+            **_several("distractor{}", 3)(d),
             "correct_answer": d.text(5),
         },
     ),
@@ -168,120 +176,97 @@ CHOICES: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
     ),
     "social_iqa": (
         "siqa/siqa.yaml",
-        lambda d: {
-            "context": d.text(),
-            "question": d.text(3),
-            **dict(zip(("answerA", "answerB", "answerC"), d.texts(3), strict=True)),
-            "label": str(d.index(3) + 1),
-        },
+        _made(
+            context=_text(),
+            question=_text(3),
+            answerA=_text(2),
+            answerB=_text(3),
+            answerC=_text(4),
+            label=_one_of("123"),
+        ),
     ),
     "pubmedqa": (
         "pubmedqa/pubmedqa.yaml",
-        lambda d: {"CONTEXTS": d.texts(2), "QUESTION": d.text(), "final_decision": ["yes", "no", "maybe"][d.index(3)]},
+        _made(CONTEXTS=_texts(2), QUESTION=_text(), final_decision=_one_of(["yes", "no", "maybe"])),
     ),
     "race": ("race/race.yaml", _race),
     "logiqa": (
         "logiqa/logiqa.yaml",
-        lambda d: {"context": d.text(), "question": d.text(), "options": d.texts(4), "label": "abcd"[d.index(4)]},
+        _made(context=_text(), question=_text(), options=_texts(4), label=_one_of("abcd")),
     ),
     "mathqa": ("mathqa/mathqa.yaml", _options),
     "headqa_en": (
         "headqa/headqa_en.yaml",
-        lambda d: {
-            "qtext": d.text(),
-            "answers": [{"aid": at, "atext": text} for at, text in enumerate(d.texts(4), 1)],
-            "ra": d.index(4) + 1,
-        },
+        _made(
+            qtext=_text(),
+            answers=lambda d: [{"aid": at, "atext": text} for at, text in enumerate(d.texts(4), 1)],
+            ra=_index(4, first=1),
+        ),
     ),
-    "copa": (
-        "super_glue/copa/default.yaml",
-        lambda d: {
-            "premise": f"{d.text()}.",
-            "question": ["cause", "effect"][d.index(2)],
-            "choice1": d.text(4),
-            "choice2": d.text(3),
-            "label": d.index(2),
-        },
-    ),
-    "xcopa_it": (
-        "xcopa/default_it.yaml",
-        lambda d: {
-            "premise": f"{d.text()}.",
-            "question": ["cause", "effect"][d.index(2)],
-            "choice1": d.text(4),
-            "choice2": d.text(3),
-            "label": d.index(2),
-        },
-    ),
+    "copa": ("super_glue/copa/default.yaml", _COPA),
+    "xcopa_it": ("xcopa/default_it.yaml", _COPA),
     "xnli_en": ("xnli/xnli_en.yaml", _labelled(3, "premise", "hypothesis")),
     "paws_en": ("paws-x/paws_en.yaml", _labelled(2, "sentence1", "sentence2")),
     "xstorycloze_en": (
         "xstorycloze/default_en.yaml",
         lambda d: {
-            **{f"input_sentence_{at}": d.text(3) for at in range(1, 5)},
-            "sentence_quiz1": d.text(3),
-            "sentence_quiz2": d.text(4),
+            **_several("input_sentence_{}", 4)(d),
+            **_several("sentence_quiz{}", 2)(d),
             "answer_right_ending": d.index(2) + 1,
         },
     ),
-    "blimp_causative": ("blimp/causative.yaml", lambda d: {"sentence_good": d.text(4), "sentence_bad": d.text(5)}),
+    "blimp_causative": ("blimp/causative.yaml", _made(sentence_good=_text(4), sentence_bad=_text(5))),
     "belebele_eng_Latn": (
         "belebele/belebele_eng_Latn.yaml",
         lambda d: {
             "flores_passage": d.text(),
             "question": d.text(),
-            **{f"mc_answer{at}": text for at, text in enumerate(d.texts(4), 1)},
+            **_several("mc_answer{}", 4)(d),
             "correct_answer_num": str(d.index(4) + 1),
         },
     ),
     "truthfulqa_mc1": ("truthfulqa/truthfulqa_mc1.yaml", _truth),
-    "toxigen": (
-        "toxigen/toxigen.yaml",
-        lambda d: {"text": d.text(), "toxicity_ai": d.index(5), "toxicity_human": d.index(5)},
-    ),
+    "toxigen": ("toxigen/toxigen.yaml", _made(text=_text(), toxicity_ai=_index(5), toxicity_human=_index(5))),
     "kobest_copa": (
         "kobest/kobest_copa.yaml",
-        lambda d: {
-            "premise": d.text(),
-            "question": ["원인", "결과"][d.index(2)],
-            "alternative_1": d.text(4),
-            "alternative_2": d.text(3),
-            "label": d.index(2),
-        },
+        _made(
+            premise=_text(),
+            question=_one_of(["원인", "결과"]),
+            alternative_1=_text(4),
+            alternative_2=_text(3),
+            label=_index(2),
+        ),
     ),
     # a number for each row from the likelihoods, by code of the task
     "truthfulqa_mc2": (
         "truthfulqa/truthfulqa_mc2.yaml",
-        lambda d: {
-            "question": d.text(),
-            "mc2_targets": {"choices": d.texts(4), "labels": [1, 1, d.index(2), 0]},
-        },
+        _made(question=_text(), mc2_targets=_made(choices=_texts(4), labels=lambda d: [1, 1, d.index(2), 0])),
     ),
     "crows_pairs_english": (
         "crows_pairs/crows_pairs_english.yaml",
-        lambda d: {"sent_more": d.text(4), "sent_less": d.text(5), "bias_type": d.index(9)},
+        _made(sent_more=_text(4), sent_less=_text(5), bias_type=_index(9)),
     ),
     # several right answers, by code of the task
     "agieval_sat_math": (
         "agieval/sat-math.yaml",
-        lambda d: {"query": d.text(), "choices": d.texts(4), "gold": sorted({d.index(4), d.index(4)})},
+        _made(query=_text(), choices=_texts(4), gold=lambda d: sorted({d.index(4), d.index(4)})),
     ),
     # a question for each choice
     "winogrande": ("winogrande/default.yaml", _blank),
     "xwinograd_en": ("xwinograd/xwinograd_en.yaml", _blank),
     "wsc273": ("wsc273/default.yaml", _pronoun),
     **{
-        f"mmlu_{subject}": (f"mmlu/default/mmlu_{subject}.yaml", _mmlu)
+        f"mmlu_{subject}": (f"mmlu/default/mmlu_{subject}.yaml", _MMLU)
         for subject in ("anatomy", "astronomy", "virology")
     },
 }
 
 LIKELIHOODS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
-    "lambada_openai": ("lambada/lambada_openai.yaml", lambda d: {"text": d.text(9)}),
-    "arithmetic_2da": ("arithmetic/arithmetic_2da.yaml", lambda d: {"context": d.text(), "completion": d.text(1)}),
+    "lambada_openai": ("lambada/lambada_openai.yaml", _made(text=_text(9))),
+    "arithmetic_2da": ("arithmetic/arithmetic_2da.yaml", _made(context=_text(), completion=_text(1))),
     "asdiv": (
         "asdiv/default.yaml",
-        lambda d: {"body": d.text(), "question": d.text(3), "answer": f"{d.text(1)} (cats)"},
+        _made(body=_text(), question=_text(3), answer=lambda d: f"{d.text(1)} (cats)"),
     ),
     "wikitext": ("wikitext/wikitext.yaml", lambda d: {"page": f" = {d.text(3)} = \n {d.text(9)} , {d.text(9)} . \n"}),
     "pile_arxiv": ("pile/pile_arxiv.yaml", lambda d: {"text": d.text(40)}),
@@ -293,29 +278,23 @@ TEXTS: dict[str, tuple[str, Callable[[Drawn], Document]]] = {
     "gsm8k_cot": ("gsm8k/gsm8k-cot.yaml", _sums),
     "triviaqa": ("triviaqa/default.yaml", lambda d: {"question": d.text(), "answer": {"aliases": d.texts(3)}}),
     "nq_open": ("nq_open/nq_open.yaml", lambda d: {"question": d.text(), "answer": d.texts(2)}),
-    "bbh_cot_fewshot_navigate": (
-        "bbh/cot_fewshot/navigate.yaml",
-        lambda d: {"input": d.text(), "target": ["Yes", "No"][d.index(2)]},
-    ),
-    "bbh_zeroshot_navigate": (
-        "bbh/zeroshot/navigate.yaml",
-        lambda d: {"input": d.text(), "target": ["Yes", "No"][d.index(2)]},
-    ),
+    "bbh_cot_fewshot_navigate": ("bbh/cot_fewshot/navigate.yaml", _NAVIGATE),
+    "bbh_zeroshot_navigate": ("bbh/zeroshot/navigate.yaml", _NAVIGATE),
     "wmt16-en-de": ("translation/wmt16_en-de.yaml", lambda d: {"translation": {"en": d.text(), "de": d.text()}}),
     "gpqa_main_cot_zeroshot": ("gpqa/cot_zeroshot/gpqa_main_cot_zeroshot.yaml", _gpqa),
     "mgsm_direct_en": (
         "mgsm/direct/mgsm_direct_en.yaml",
-        lambda d: {"question": d.text(), "answer": d.text(), "answer_number": (7, 7, 4)[d.index(3)]},
+        _made(question=_text(), answer=_text(), answer_number=_one_of((7, 7, 4))),
     ),
     "mmlu_pro_biology": (
         "mmlu_pro/mmlu_pro_biology.yaml",
-        lambda d: {
-            "question": d.text(),
-            "options": d.texts(4),
-            "answer": d.letter(4),
-            "cot_content": f"A: Let's think step by step. {d.text()}",
-            "category": "biology",
-        },
+        _made(
+            question=_text(),
+            options=_texts(4),
+            answer=_one_of("ABCD"),
+            category=lambda _: "biology",
+            cot_content=lambda d: f"A: Let's think step by step. {d.text()}",
+        ),
     ),
     # scoring code of their own
     **{
