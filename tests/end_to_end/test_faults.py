@@ -74,30 +74,20 @@ def test_a_read_only_cache_that_has_the_measurement_serves_it_in_silence(measure
     assert sorted(measured.cache.rglob("*")) == before
 
 
-def test_a_process_that_waits_takes_over_from_one_that_is_killed(project: Project) -> None:
-    project.write(
-        conftest=COUNT_MEASUREMENTS
-        + """
-    import os, time
-
-    if "SLEEP" in os.environ:
-        def counted_and_asleep(*args, **kwargs):
-            counted(*args, **kwargs)
-            time.sleep(600)
-
-        Measurements.runner = counted_and_asleep
-""",
-        test_gate=GATE,
-    )
-    holder = project.start(env={"SLEEP": "1"}, fresh=False)
-    wait_for(lambda: project.measured == ["die"], "the first process takes the model")
-    waiter = project.start("-s", fresh=False)
+def test_a_process_that_waits_takes_over_from_one_that_is_killed(dice: DiceProject) -> None:
+    dice.models(red={"held_after": 1}).gates([("red", "one")])
+    hold = dice.folder / "hold.txt"
+    hold.touch()
+    holder = dice.start(fresh=False)
+    wait_for(lambda: dice.partials, "the first process measures")
+    waiter = dice.start("-s", fresh=False)
     assert waiter.stdout is not None
     wait_for(lambda: "waiting for it" in waiter.stdout.readline(), "the second process waits for the first")
     os.killpg(holder.pid, signal.SIGKILL)
     assert finished(holder).code == -signal.SIGKILL
+    hold.unlink()
     finished(waiter).expect(0, passed=1)
-    assert project.measured == ["die", "die"]
+    assert dice.loaded == ["red", "red"]
 
 
 def test_fail_fast_stops_early_and_what_it_leaves_is_never_taken_for_whole(dice: DiceProject) -> None:

@@ -74,14 +74,10 @@ def test_in_memory_models_and_rows_are_measured_and_cached_by_their_content(proj
             from where import MODELS
 
             @pytest.fixture(scope="session")
-            def load():
+            def pair():
                 import transformers
-                tokenizer = transformers.AutoTokenizer.from_pretrained(f"{MODELS}/sure")
-                return lambda: (transformers.AutoModelForCausalLM.from_pretrained(f"{MODELS}/sure"), tokenizer)
-
-            @pytest.fixture
-            def pair(load):
-                return load()
+                model = transformers.AutoModelForCausalLM.from_pretrained(f"{MODELS}/sure")
+                return model, transformers.AutoTokenizer.from_pretrained(f"{MODELS}/sure")
 
             @pytest.fixture
             def texts():
@@ -105,43 +101,11 @@ def test_in_memory_models_and_rows_are_measured_and_cached_by_their_content(proj
                 pipeline = transformers.pipeline("text-generation", model=pair[0], tokenizer=pair[1])
                 assert ppl_of(pipeline, "words").cached
 
-            def test_rows_agree_whatever_holds_them(ppl_of, texts):
-                import datasets
-                import pandas
-                as_list = ppl_of("sure", texts, protocol="document")
-                assert not as_list.cached and as_list.n == 3 * 29
-                rows = [{"text": text, "other": 1} for text in texts]
-                frame = pandas.DataFrame(rows)
-                for dataset in (rows, tuple(texts), datasets.Dataset.from_list(rows), frame, frame["text"]):
-                    again = ppl_of("sure", dataset, protocol="document")
-                    assert again == as_list and again.cached
-                assert not ppl_of("sure", texts[:2], protocol="document").cached
-
             @pytest.mark.ppl_max(lmgate.fixture("pair"), lmgate.fixture("texts"), 1e300)
             def test_marker(): pass
-
-            def test_a_model_in_training_is_measured_as_it_will_be_used_and_left_in_training(ppl_of, pair, texts):
-                model = pair[0]
-                before = ppl_of(pair, texts)
-                for module in model.modules():
-                    if hasattr(module, "attention_dropout"):
-                        module.attention_dropout = 0.5
-                model.train()
-                after = ppl_of(pair, texts)
-                assert not after.cached and after == pytest.approx(before, rel=1e-6)
-                assert model.training and model.model.training
-
-            def test_a_model_is_not_held_after_its_user_let_it_go(ppl_of, load, texts):
-                import gc, weakref
-                model, tokenizer = load()
-                ppl_of((model, tokenizer), texts[:1])
-                gone = weakref.ref(model)
-                del model
-                gc.collect()
-                assert gone() is None
         """,
     )
-    project.run("test_memory.py").expect(0, passed=5)
+    project.run("test_memory.py").expect(0, passed=2)
     project.write(
         test_again="""
             def test_another_process_finds_them_by_content_alone(ppl_of, pair, texts):

@@ -35,24 +35,6 @@ def test_a_pinned_model_in_the_hub_cache_needs_no_network(project: Project, hub:
     project.run(env=hub, torch_free=True).expect(0, passed=1).says("cached")
 
 
-def test_what_may_have_been_meant_as_a_path_is_said_to_be_none_either(project: Project, hub: dict[str, str]) -> None:
-    (project.folder / "data").mkdir()
-    project.write(
-        test_hub="""
-            def test_model(ppl_of):
-                ppl_of("candidates/int8", "words")
-
-            def test_data(ppl_of):
-                ppl_of("die", "texts/wrods")
-
-            def test_hub_id(ppl_of):
-                ppl_of("hub:candidates/int4", "words")
-        """
-    )
-    found = project.run("--lmgate-offline", env=hub).expect(1, failed=3).is_silent_on("/pytest_lmgate/")
-    found.says("./candidates/int8", "./texts/wrods").is_silent_on("./candidates/int4")
-
-
 def test_a_tokenizer_may_come_from_the_hub_as_a_model_does(project: Project, models: Path, hub: dict[str, str]) -> None:
     tokenizer = f"hub:org/die@{COMMIT}"
     for file in project.model("bare", models / "die").glob("tokenizer*"):

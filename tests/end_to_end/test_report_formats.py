@@ -153,15 +153,3 @@ def test_a_report_says_which_run_it_is_of_without_passwords(measured: Project) -
         for text in (f"{commit} on smaller", run["project"], "UTC", "cpu (", "pytest-lmgate 0", run["command"]):
             assert text in shown, (name, text)
         assert "secret" not in shown
-
-
-def test_a_session_that_writes_baselines_has_all_reports(measured: Project) -> None:
-    measured.write(
-        test_gate="import pytest\n@pytest.mark.no_regression('ppl', 'die', 'words', '1%')\ndef test_gate(): pass"
-    )
-    formats = ("json:r.json", "markdown:r.md", "openmetrics:r.txt", "html:r.html", "github:r.log")
-    measured.run("--lmgate-update", *(f"--lmgate-report={each}" for each in formats)).expect(0)
-    check(json.dumps(measured.report("r.json")))
-    assert "new baseline" in (measured.folder / "r.md").read_text(encoding="utf-8")
-    assert "the baseline is measured again" in (measured.folder / "r.html").read_text(encoding="utf-8")
-    assert (measured.folder / "r.log").read_text() == ""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.projects import Project
+from tests.end_to_end.projects import Project, marked
 from tests.end_to_end.writers import write_rows, writing_project
 
 HEAVY = ("torch", "transformers", "datasets", "tokenizers", "pyarrow", "scipy.optimize")
@@ -52,18 +52,13 @@ def test_a_system_that_is_only_a_function_is_gated_by_a_fixture(project: Project
 
             ANSWERS = {"오늘 날씨?": "맑음", "今天天气?": "今天天气很好", "today?": "rain"}
 
-            class System:
-                def __init__(self, request):
-                    self.answer = getattr(request, "param", None)
-
-                def __call__(self, prompts):
-                    with pathlib.Path(__file__).with_name("calls.txt").open("a") as file:
-                        file.write(f"{len(prompts)} ")
-                    return [ANSWERS[prompt] for prompt in prompts]
+            def answer(prompts):
+                with pathlib.Path(__file__).with_name("calls.txt").open("a") as file:
+                    file.write(f"{len(prompts)} ")
+                return [ANSWERS[prompt] for prompt in prompts]
 
             @pytest.fixture
-            def system(request):
-                return System(request)
+            def system(): return answer
 
             @pytest.fixture
             def rows():
@@ -113,48 +108,24 @@ BAD_FUNCTIONS = {
     "none": ("lambda prompts: None", "got NoneType"),
     "null": ("lambda prompts: prompts[:3] + [None] + prompts[4:]", "row 3: "),
     "number": ("3", "got int"),
+    "crashing": ("lambda prompts: 1 / 0", "ZeroDivisionError: division by zero"),
 }
 
 
 def test_a_function_that_does_not_answer_each_prompt_with_a_text_is_an_error(project: Project) -> None:
+    functions = BAD_FUNCTIONS | {"echo": ("lambda prompts: prompts", "max_new_tokens:7")}
     fixtures = "\n\n".join(
-        f"@pytest.fixture\ndef {name}(): return {function}" for name, (function, _) in BAD_FUNCTIONS.items()
+        f"@pytest.fixture\ndef {name}():\n    return {function}" for name, (function, _) in functions.items()
     )
-    gates = "\n\n".join(
-        f"@pytest.mark.exact_min(lmgate.fixture({name!r}), 'chains', 0.1)\ndef test_{name}(): pass"
-        for name in BAD_FUNCTIONS
-    )
+    gates = {name: f"exact_min(lmgate.fixture({name!r}), 'chains', 0.1)" for name in BAD_FUNCTIONS}
+    gates["echo"] = "exact_min(lmgate.fixture('echo'), 'chains', 0.1, max_new_tokens=7)"
     project.write(
-        conftest=f"import pytest\n\n{fixtures}\n",
-        test_bad=f"import pytest\nimport pytest_lmgate as lmgate\n\n{gates}\n",
-        test_worse="""
-            import pytest
-            import pytest_lmgate as lmgate
-
-            @pytest.fixture
-            def crashing():
-                def answer(prompts):
-                    raise ConnectionError("the service is down")
-                return answer
-
-            @pytest.fixture
-            def echo():
-                return lambda prompts: prompts
-
-            @pytest.mark.exact_min(lmgate.fixture("crashing"), "chains", 0.1)
-            def test_crashing(): pass
-
-            @pytest.mark.exact_min(lmgate.fixture("echo"), "chains", 0.1, max_new_tokens=7)
-            def test_settings(): pass
-        """,
+        conftest=f"import pytest\n\n{fixtures}\n", test_bad=f"import pytest_lmgate as lmgate\n{marked(**gates)}"
     )
-    outcome = project.run("--lmgate-report", "json:report.json").expect(1, error=len(BAD_FUNCTIONS) + 2)
+    outcome = project.run("--lmgate-report", "json:report.json").expect(1, error=len(functions))
     assert {gate["verdict"] for gate in project.report()["gates"]} == {"error"}
     sections = dict(part.split(" ", 1) for part in outcome.out.split("ERROR at setup of test_")[1:])
-    for name, (_, sentence) in BAD_FUNCTIONS.items():
+    for name, (_, sentence) in functions.items():
         assert sentence in sections[name], f"{name}: expected {sentence!r} in\n{sections[name]}"
-        assert "Traceback" not in sections[name]
-        assert ".py:" not in sections[name]
-    assert "ConnectionError: the service is down" in sections["crashing"]
-    assert 'raise ConnectionError("the service is down")' in sections["crashing"], "the user's own line"
-    assert "max_new_tokens:7" in sections["settings"]
+        # Of the user's own error the line is shown, of all others a sentence.
+        assert ("conftest.py:" in sections[name]) == (name == "crashing")

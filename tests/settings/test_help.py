@@ -16,8 +16,8 @@ from pytest_lmgate.settings.decoding import TEXTS, arguments_of
 from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec
 from pytest_lmgate.settings.file import load_project, read_gates
 from pytest_lmgate.settings.gates import LimitGate
-from pytest_lmgate.settings.help import fixtures_help, json_schema, markers_help
-from pytest_lmgate.settings.metrics import MARKERS, METRICS, USERS_METRIC, Metric
+from pytest_lmgate.settings.help import json_schema
+from pytest_lmgate.settings.metrics import METRICS, USERS_METRIC, Metric
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json_schema()
@@ -41,6 +41,7 @@ def is_refused(file: Path) -> bool:
 
 
 def test_the_schema_is_one_and_the_command_prints_it() -> None:
+    assert len(documented()) >= 10
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert json.loads(CliRunner().invoke(app, ["schema"]).stdout) == SCHEMA
 
@@ -55,10 +56,6 @@ def test_what_the_guides_show_is_decoded_and_valid(text: str, tmp_path: Path) ->
     file.write_text(text, encoding="utf-8")
     assert not is_refused(file)
     VALIDATOR.validate(yaml.safe_load(text))
-
-
-def test_the_guides_show_a_good_part_of_it() -> None:
-    assert len(documented()) >= 10
 
 
 @pytest.mark.parametrize(
@@ -90,13 +87,6 @@ def test_every_key_of_an_entry_is_explained(spec: Any) -> None:
     assert all("\n" not in entry.get("description", "") for entry in properties.values())
 
 
-def test_every_marker_has_its_arguments() -> None:
-    gates = SCHEMA["properties"]["gates"]["items"]["properties"]
-    assert {*gates} == {*MARKERS, "no_regression"}
-    assert {"stride", "protocol", "limit", "confidence"} <= gates["ppl_max"]["properties"].keys()
-    assert {"stride", "variant", "reference", "against"} <= gates["no_regression"]["properties"].keys()
-
-
 # Arguments of markers and fixtures, as the table of metrics has them and as help shows them.
 
 
@@ -114,10 +104,3 @@ def test_a_fixture_takes_what_the_marker_takes_less_the_limit_and_texts_where_te
         assert len(set(marker)) == len(marker)
         assert set(row.options) <= set(marker)
         assert not set(marker) & {name for name, _ in row.fixed}
-
-
-def test_help_shows_a_call_as_it_is_written() -> None:
-    assert markers_help()["pppl_max"].startswith("pppl_max(model, dataset, limit, *, max_length, confidence): ")
-    assert fixtures_help()["rouge_of"].startswith(
-        "rouge_of(model, dataset, variant='rougeL', *, stemmer, multi_reference, tokenizer, convention, "
-    )
