@@ -118,10 +118,7 @@ def test_counts_shapes_names_and_facts_must_be_the_same() -> None:
     assert _differs([1.0, 2.0], [1.0])
     entry = Entry({"nll": np.ones(3)}, {"texts": ["a", "b"], "targets": "ab"})
     assert difference(entry, entry, 1e-4) == ""
-    assert (
-        difference(Entry({}, entry.facts), entry, 1e-4)
-        == "nll is missing in the cache and of shape [3] when measured again"
-    )
+    assert difference(Entry({}, entry.facts), entry, 1e-4).startswith("nll is missing in the cache")
     for facts, said in (
         ({"texts": ["a", "c"], "targets": "ab"}, "texts, row 1, is 'c' in the cache and 'b' when measured again"),
         ({"texts": ["a"], "targets": "ab"}, "texts is ['a'] in the cache and ['a', 'b'] when measured again"),

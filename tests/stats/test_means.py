@@ -357,7 +357,7 @@ def test_a_change_of_just_the_tolerance_passes_rarely_whatever_documents_the_tex
     assert as_rows / repetitions >= before
 
 
-# Student's t and the normal distribution against scipy's, against closed forms, and where there is none.
+# Student's t and the normal distribution against scipy's, and where there is none.
 
 
 degrees = st.floats(0.5, 1e5)
