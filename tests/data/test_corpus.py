@@ -400,9 +400,7 @@ def test_more_than_1_gb_of_text_is_an_error_that_says_to_sample(
     monkeypatch.setattr("pytest_lmgate.data.corpus.MOST_BYTES", 8)
     path = tmp_path / file
     path.write_text('{"text": "four"}\n{"text": "five."}\n' if file.endswith("l") else "four\nfive.", encoding="utf-8")
-    with pytest.raises(
-        DataError, match=r"^dataset 'd': expected at most 8 bytes of text, .* take fewer rows, .* sample:"
-    ):
+    with pytest.raises(DataError, match=r"^dataset 'd': expected at most 8 bytes of text, .* sample:"):
         read(path, **more)
     if more or path.suffix == ".jsonl":
         assert read(path, limit=1, **more).rows == ("four",)

@@ -77,9 +77,7 @@ def test_an_opened_checkpoint_knows_its_config(tmp_path: Path) -> None:
 def test_what_is_no_checkpoint_is_an_error_that_says_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^model 'm': no such folder: .*absent"):
         open_checkpoint(tmp_path / "absent", name="m")
-    with pytest.raises(
-        ModelError, match=r"^model 'm': no config\.json in .*: expected a folder made by save_pretrained"
-    ):
+    with pytest.raises(ModelError, match=r"^model 'm': no config\.json in "):
         open_checkpoint(tmp_path, name="m")
     for text, message in (("{", "not JSON: "), ("[1]", "expected a JSON object, got list"), ("\xff", "not JSON: ")):
         (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
@@ -102,9 +100,7 @@ def test_weights_that_run_no_code_or_are_trusted_pass(tmp_path: Path, files: lis
 
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.pt", "model.pth", "model.ckpt"])
 def test_pickled_weights_are_refused_unless_the_file_says_so(tmp_path: Path, file: str) -> None:
-    with pytest.raises(
-        ModelError, match=rf"only as pickle \({file}\), .* or set pickle_weights: true if you trust them$"
-    ):
+    with pytest.raises(ModelError, match=rf"only as pickle \({file}\), .* set pickle_weights: true"):
         open_checkpoint(write(tmp_path / "m", file), name="m").require_safe_weights(pickle_weights=False)
 
 
@@ -115,9 +111,7 @@ def test_no_weights_at_all_are_an_error(tmp_path: Path, pickle_weights: bool) ->
 
 
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"^model 'm': no tokenizer in .*: expected tokenizer\.json or tokenizer\.model"
-    ):
+    with pytest.raises(ModelError, match=r"^model 'm': no tokenizer in .*: expected tokenizer\.json or"):
         require_tokenizer(write(tmp_path / "m"), name="m")
 
     require_tokenizer(write(tmp_path / "m", "tokenizer.model"), name="m")
@@ -139,9 +133,7 @@ def test_a_metric_is_refused_for_the_kinds_of_model_that_it_is_undefined_for(
     model = Model("m", Runner, kind=architecture.kind, architecture=architecture.architecture)
 
     require(model, "ppl", "score", kind)
-    with pytest.raises(
-        ModelError, match=rf"^ppl is undefined for the {kind} model 'm' \(architecture .*\): expected a other model"
-    ):
+    with pytest.raises(ModelError, match=f"^ppl is undefined for the {kind} model 'm' .*: expected a other model"):
         require(model, "ppl", "score", "other")  # type: ignore[arg-type]
 
 
@@ -255,9 +247,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_offline_a_model_that_is_not_here_is_an_error_and_nothing_is_asked_for(asked: list[object]) -> None:
-    with pytest.raises(
-        OfflineError, match=r"^model 'm': hub:no/such@v1 is not in the local hub cache, and --lmgate-offl"
-    ):
+    with pytest.raises(OfflineError, match=r"^model 'm': hub:no/such@v1 is not in the local hub cache"):
         fetch_checkpoint("no/such", "v1", name="m", offline=True, pickle_weights=False)
 
     assert asked == []

@@ -154,9 +154,7 @@ def test_an_engine_that_does_not_look_at_targets_has_to_say_so() -> None:
             assert np.array_equal(np.append(request.ids, request.targets[-1])[request.at + 1], request.targets)
             return super().nll(request)
 
-    with pytest.raises(
-        EngineError, match=r"scoring targets that are not the tokens that follow failed: AssertionError"
-    ):
+    with pytest.raises(EngineError, match="targets that are not the tokens that follow failed: AssertionError"):
         scored(Strict())
 
 

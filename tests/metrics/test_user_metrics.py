@@ -116,9 +116,7 @@ def test_a_value_that_is_not_finite_is_an_error_never_a_score() -> None:
         return np.array([[float(text == "a")] for text in predictions])
 
     never = _metric(ones, value=lambda sums: float("nan"))
-    with pytest.raises(
-        MetricInputError, match=r"a finite value, got nan from the sums \[1.0\]: let its `value` return"
-    ):
+    with pytest.raises(MetricInputError, match=r"a finite value, got nan from the sums \[1.0\]"):
         text_score(never, ["a", "b", "b"], None)
     at_times = _metric(ones, value=lambda sums: 1 / sums[0] if sums[0] else float("inf"))
     with pytest.raises(MetricInputError, match=r"for every resample of the rows, got inf for \d+ of 1000, .*\[0.0\]"):

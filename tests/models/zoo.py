@@ -5,6 +5,7 @@ numbers depend on the context, and its head is scaled so that the spread of its 
 """
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,6 +132,17 @@ def dynamic_int8(model: Any) -> Any:
     """Return a model whose linear layers have int8 weights, and one scale for the activations of a whole batch."""
     with quiet():  # torch says that its own quantizer is old
         return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+
+
+def lora(model: Any, *targets: str) -> Any:
+    """Return a model with a random adapter on these layers."""
+    import peft
+
+    torch.manual_seed(8)
+    settings: dict[str, Any] = {"task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 16, "init_lora_weights": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return peft.get_peft_model(model, peft.LoraConfig(**settings, target_modules=list(targets))).eval()
 
 
 class Int8Weight(Tensor):

@@ -84,9 +84,7 @@ def test_a_choice_is_what_follows_the_questions_own_tokens(
 
 def test_without_a_bos_token_an_empty_question_is_the_eos_token() -> None:
     assert planned("", "x", tokenizer=words(bos=None)) == [([EOS], of(" x"))]
-    with pytest.raises(
-        ModelError, match="a question is empty, and the tokenizer of 'm' has no BOS or EOS to begin with"
-    ):
+    with pytest.raises(ModelError, match="a question is empty, and the tokenizer of 'm' has no BOS or EOS"):
         planned("", "x", tokenizer=words(bos=None, eos=None))
 
 

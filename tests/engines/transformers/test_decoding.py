@@ -2,19 +2,18 @@
 
 from typing import Any
 
-import peft
 import pytest
 import torch
 import transformers
 
 from pytest_lmgate.engines.transformers import decoding
 from pytest_lmgate.engines.transformers.decoding import Decoding
-from pytest_lmgate.engines.transformers.loading import quiet, tokenizer_facts
+from pytest_lmgate.engines.transformers.loading import tokenizer_facts
 from pytest_lmgate.errors import ConfigError, DataError, EngineError, ModelError, NonFiniteError
 from pytest_lmgate.measure.loop import Progress
 from tests.engines.transformers.writing import PROMPTS, TOKENIZER, alone, prompts, subject, written
 from tests.models.encoders import ENCODER_DECODERS, encoder_decoder, framed_tokenizer
-from tests.models.zoo import build, word_tokenizer
+from tests.models.zoo import build, lora, word_tokenizer
 
 CAUSAL = ("bloom", "falcon_h1", "gemma2", "gpt2", "gpt_neox", "llama", "mamba", "mixtral", "mpt", "opt", "phi", "rwkv")
 
@@ -105,9 +104,7 @@ def test_an_adapters_model_keeps_its_own_way_of_decoding() -> None:
     base = build("llama")
     base.generation_config.update(**GENERATION_CONFIG)
     own = base.generation_config
-    with quiet():
-        torch.manual_seed(0)
-        model = peft.get_peft_model(base, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)).eval()
+    model = lora(base, "q_proj")
     texts = written(model, TOKENIZER, PROMPTS)
     assert base.generation_config is own
     assert model.generation_config is own

@@ -20,7 +20,7 @@ from pytest_lmgate.engines.transformers.head import VocabularyHead, capture_hidd
 from pytest_lmgate.engines.transformers.loading import quiet
 from pytest_lmgate.errors import EngineError, ModelError
 from tests.engines.transformers.measuring import measure_nll, prove_causal
-from tests.models.zoo import VOCABULARY, Int8Weight, build, documents, loaded, naive_nll, sliding
+from tests.models.zoo import VOCABULARY, Int8Weight, build, documents, loaded, lora, naive_nll, sliding
 
 STREAMS = documents(30, 9)
 PLAN = sliding(STREAMS, 16, 8)
@@ -105,22 +105,6 @@ def test_numbers_of_a_nested_text_config_are_tried_too() -> None:
 
     assert proven(model) is not None
     assert_exact(model)
-
-
-def lora(model: Any, *targets: str) -> Any:
-    import peft
-
-    torch.manual_seed(8)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        adapted = peft.get_peft_model(
-            model, peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=16, target_modules=list(targets))
-        )
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(0, 0.5)
-    return adapted.eval()
 
 
 def test_an_adapter_on_the_attention_leaves_the_head_streamed() -> None:
