@@ -5,9 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from pytest_lmgate.data.corpus import Corpus, read_corpus
 from pytest_lmgate.engines.transformers.loading import LoadedModel, tokenizer_facts
@@ -112,19 +110,3 @@ def test_every_figure_of_the_oracle_is_reproduced(
     if protocol.name == "llama.cpp":
         figures["stderr_ppl_iid"] = token.details["stderr_iid"]
     assert {name: figures[name] for name in table[key]} == pytest.approx(table[key], rel=1e-6)
-
-
-@pytest.mark.parametrize("model", [QUICK], indirect=True)
-def test_gptq_differs_from_its_figure_in_the_oracle_by_the_leading_bos_alone(
-    model: LoadedModel, corpus: Corpus
-) -> None:
-    windowing = Protocol("gptq", max_length=CONTEXTS[model.name] // 2).windowing(CONTEXTS[model.name], model="m")
-    statistics = measure(model, corpus, windowing)
-
-    ids = [model.tokenizer.bos_token_id, *tokenizer_facts(model.tokenizer).encode(corpus.rows[0], False)]
-    chunks = torch.tensor(ids[: len(ids) // windowing.max_length * windowing.max_length]).view(-1, windowing.max_length)
-    assert len(statistics.window_targets) == len(chunks)
-    with torch.no_grad():
-        logits = model.model(input_ids=chunks[:4]).logits.double()[:, :-1]
-    nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), chunks[:4, 1:].flatten(), reduction="none")
-    np.testing.assert_allclose(statistics.nll[: len(nll)], nll, rtol=1e-4, atol=1e-5)

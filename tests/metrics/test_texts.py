@@ -1,4 +1,4 @@
-"""Metrics of texts: figures of the literature, what is refused, worst rows, noise and properties."""
+"""Metrics of texts: options, what is refused, worst rows, noise and properties."""
 
 import itertools
 import math
@@ -19,48 +19,6 @@ from pytest_lmgate.stats import bootstrap
 from pytest_lmgate.stats.bootstrap import cluster_sums, paired_bootstrap, percentile_interval, resampled_sums
 from pytest_lmgate.stats.comparison import Tolerance
 from pytest_lmgate.stats.paired import compare
-
-# Papineni et al. 2002, section 2, in lower case and without the full stop.
-CANDIDATE_1 = "it is a guide to action which ensures that the military always obeys the commands of the party"
-CANDIDATE_2 = "it is to insure the troops forever hearing the activity guidebook that party direct"
-PARTY = [
-    "it is a guide to action that ensures that the military will forever heed party commands",
-    "it is the guiding principle which guarantees the military forces always being under the command of the party",
-    "it is the practical guide for the army always to heed the directions of the party",
-]
-CATS = ["the cat is on the mat", "there is a cat on the mat"]
-
-
-def _precisions(output: str, references: list[str], order: int) -> list[float]:
-    metric = bleu(max_ngram_order=order, tokenize="none")
-    return text_score(metric, [output], [references]).details["precisions"]
-
-
-@pytest.mark.parametrize(
-    ("output", "references", "precisions"),
-    [
-        (CANDIDATE_1, PARTY, [17 / 18, 10 / 17]),
-        (CANDIDATE_2, PARTY, [8 / 14, 1 / 13]),
-        # Clipping: a reference holds "the" twice at most, so 2 of 7 count, not 7 of 7.
-        ("the the the the the the the", CATS, [2 / 7]),
-        # "the cat" counts once of twice, "cat the" not at all: 4 of 6 bigrams.
-        ("the cat the cat on the mat", CATS, [5 / 7, 4 / 6]),
-    ],
-    ids=["candidate 1", "candidate 2", "the the the", "the cat the cat"],
-)
-def test_modified_precision_is_that_of_the_literature(
-    output: str, references: list[str], precisions: list[float]
-) -> None:
-    assert _precisions(output, references, len(precisions)) == pytest.approx([100 * p for p in precisions])
-
-
-def test_bleu_is_the_brevity_penalty_times_the_geometric_mean_of_precisions() -> None:
-    # 3 of 3 unigrams, 2 of 2 bigrams; the closest of the lengths 5 and 9 is 5: exp(1 - 5/3).
-    references = [["a b c d e", "a b c d e f g h i"]]
-    score = text_score(bleu(max_ngram_order=2, tokenize="none"), ["a b c"], references)
-    assert score == pytest.approx(100 * math.exp(1 - 5 / 3))
-    assert score.details["bp"] == pytest.approx(math.exp(1 - 5 / 3))
-    assert (score.details["sys_len"], score.details["ref_len"]) == (3, 5)
 
 
 def test_rouge_keeps_precision_and_recall() -> None:

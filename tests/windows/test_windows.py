@@ -71,22 +71,6 @@ def naive_llama_cpp(total: int, length: int, *, adds_bos: bool) -> Naive:
     return found
 
 
-def naive_lm_eval(total: int, length: int) -> Naive:
-    """lm-evaluation-harness ``get_rolling_token_windows(..., max_seq_len, context_len=1)``."""
-    tokens = list(range(total))
-    if not tokens:
-        return []
-    first = min(length, total)
-    found = [([BOS, *tokens[: first - 1]], tokens[:first])]
-    predicted = first
-    while predicted < total:
-        window = min(total - predicted, length)
-        end = predicted + window
-        found.append((tokens[end - length - 1 : end - 1], tokens[end - window : end]))
-        predicted = end
-    return found
-
-
 @given(total=lengths, window=windows)
 def test_sliding_equals_the_published_loop(total: int, window: tuple[int, int]) -> None:
     plan = plan_windows(Windowing("sliding", *window), [total])
@@ -100,7 +84,6 @@ def test_sliding_equals_the_published_loop(total: int, window: tuple[int, int]) 
         ("disjoint", lambda total, length: naive_sliding(total, length, length)),
         ("bos-chunks", functools.partial(naive_chunks, bos=True)),
         ("gptq", functools.partial(naive_chunks, bos=False)),
-        ("lm-eval", naive_lm_eval),
     ],
 )
 @given(total=lengths, length=st.integers(2, 20))
