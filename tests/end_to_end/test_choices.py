@@ -136,27 +136,19 @@ def test_examples_chat_and_system_text_are_read_before_each_question(project: Pr
 
 def test_what_cannot_be_answered_is_one_clear_error_and_fails_the_build(project: Project) -> None:
     project.write(
-        test_bad="""
-            import pytest
-            import pytest_lmgate as lmgate
-
-            @pytest.fixture
-            def rows():
-                row = {"question": "one", "choices": ["two", "three"], "answer": 0}
-                return [row, {**row, "choices": ["eleven", "twelve"]}]
-
-            @pytest.mark.accuracy_min("counter", lmgate.fixture("rows"), 0.1)
-            def test_unknown_words(): pass
-
-            @pytest.mark.accuracy_min("masked", "quiz", 0.1)
-            def test_masked(): pass
-
-            @pytest.mark.accuracy_min("translator", "quiz", 0.1)
-            def test_encoder_decoder(): pass
-
-            @pytest.mark.accuracy_min("counter", "./quiz.jsonl", 0.1)
-            def test_no_entry(): pass
-        """
+        test_bad="import pytest_lmgate as lmgate\n"
+        + marked(
+            unknown_words='accuracy_min("counter", lmgate.fixture("rows"), 0.1)',
+            masked='accuracy_min("masked", "quiz", 0.1)',
+            encoder_decoder='accuracy_min("translator", "quiz", 0.1)',
+            no_entry='accuracy_min("counter", "./quiz.jsonl", 0.1)',
+        )
+        + """
+@pytest.fixture
+def rows():
+    row = {"question": "one", "choices": ["two", "three"], "answer": 0}
+    return [row, {**row, "choices": ["eleven", "twelve"]}]
+"""
     )
     outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=4)
     outcome.is_silent_on("Traceback", "INTERNALERROR", "/pytest_lmgate/")

@@ -96,11 +96,17 @@ def test_a_model_far_from_its_original_gets_no_gate_against_it_and_a_table_its_c
     project.run().expect(0, passed=2).says("cached")
 
 
-def test_of_several_models_the_first_is_taken_and_a_file_that_cannot_be_written_is_an_error(start: Start) -> None:
+def test_the_first_of_several_models_is_taken_and_a_file_that_is_there_or_cannot_be_written_is_an_error(
+    start: Start,
+) -> None:
     project = start("die", "sure")
-    project.write(pytest_ini="[pytest]\nlmgate_baseline = /proc/none/baseline.json\n")
+    (project.folder / "lmgate-baseline.json").write_text("mine")
     done = lmgate(project.folder, "init", "--yes", code=3)
-    done.says("model: models/die; --model names another", "a file cannot be written", "/proc/none")
+    done.says("model: models/die; --model names another", "lmgate-baseline.json exists")
+    assert (project.folder / "lmgate-baseline.json").read_text() == "mine"
+    assert sorted(each.name for each in project.folder.iterdir()) == ["data", "lmgate-baseline.json", "models"]
+    project.write(pytest_ini="[pytest]\nlmgate_baseline = /proc/none/baseline.json\n")
+    lmgate(project.folder, "init", "--yes", code=3).says("a file cannot be written", "/proc/none")
 
 
 def test_it_asks_and_takes_a_number_or_a_path(start: Start) -> None:
@@ -109,14 +115,6 @@ def test_it_asks_and_takes_a_number_or_a_path(start: Start) -> None:
     done.says("1  models/die", "2  models/sure", "Which model?", "sure on words")
     assert list(yaml.safe_load((project.folder / "lmgate.yaml").read_text())["models"]) == ["sure"]
     project.run().expect(0, passed=2)
-
-
-def test_nothing_that_is_there_is_overwritten(start: Start) -> None:
-    project, name = start("die"), "lmgate-baseline.json"
-    (project.folder / name).write_text("mine")
-    lmgate(project.folder, "init", "--yes", code=3).says(f"{name} exists")
-    assert (project.folder / name).read_text() == "mine"
-    assert sorted(each.name for each in project.folder.iterdir()) == sorted(["data", "models", name])
 
 
 def test_a_project_within_a_repository_gets_a_file_and_a_baseline_of_its_own(

@@ -111,8 +111,13 @@ HOOKS = {
 @pytest.mark.parametrize("name", HOOKS)
 def test_no_other_plugin_can_make_a_gate_vanish(measured: Project, name: str) -> None:
     sentence, hook = HOOKS[name]
-    measured.write(test_gate=GATE if sentence == NEVER else BROKEN_GATE, conftest=f"import pytest\n\n{hook}\n")
-    measured.run("-p", "no:terminal").expect(1).says(f"ERROR: {sentence}")
+    score = "def test_score(ppl_of): assert ppl_of('die', 'words') < 60.5\n"
+    measured.write(
+        test_gate=GATE if sentence == NEVER else BROKEN_GATE, test_score=score, conftest=f"import pytest\n\n{hook}\n"
+    )
+    outcome = measured.run("-p", "no:terminal").expect(1).says(f"ERROR: {sentence}")
+    unheard = "ERROR: the report of test_score.py::test_score never arrived"
+    assert (unheard in outcome.text) == (name == "not run"), outcome.text
 
 
 def test_an_early_exit_that_claims_success_is_not_believed(measured: Project) -> None:
@@ -161,12 +166,3 @@ def test_a_score_means_the_same_in_junit_xml_with_workers_as_without(measured: P
         text = (measured.folder / "junit.xml").read_text(encoding="utf-8")
         written.append([line for line in text.split("<") if line.startswith("property name=") and "all" not in line])
     assert written[0] == written[1] != []
-
-
-def test_a_test_that_measures_by_a_fixture_and_never_runs_fails_the_session(measured: Project) -> None:
-    hook = "@pytest.hookimpl(tryfirst=True)\ndef pytest_runtest_protocol(item):\n    return True"
-    measured.write(
-        test_score="def test_score(ppl_of): assert ppl_of('sure', 'words') < 60.5\n",
-        conftest=f"import pytest\n\n{hook}\n",
-    )
-    measured.run().expect(1).says("ERROR: the report of test_score.py::test_score never arrived")

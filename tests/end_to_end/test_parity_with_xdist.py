@@ -11,31 +11,11 @@ from tests.end_to_end.projects import GATE, Outcome, Project, marked
 
 EVERY_OUTCOME = """
     import pytest
-    import pytest_lmgate as lmgate
-
-    @pytest.fixture(scope="session")
-    def rows():
-        return [" ".join(f"w{(7 * i * j) % 57}" for j in range(1, 12)) for i in range(1, 9)]
-
-    @pytest.mark.ppl_max("die", "words", 60.5)
-    def test_pass(): pass
 
     @pytest.mark.ppl_max("die", "words", 60.5)
     @pytest.mark.bpb_max("sure", "words", 0.5)
     @pytest.mark.ppl_max("die", "words", 59.5)
     def test_pass_and_fail_twice(): pass
-
-    @pytest.mark.ppl_max("nan", "words", 60.5)
-    def test_error(): pass
-
-    @pytest.mark.ppl_max("./no_such_folder", "words", 60.5)
-    def test_error_before_measuring(): pass
-
-    @pytest.mark.no_regression("ppl", "warm", lmgate.fixture("rows"), "TOLERANCE", against="die", protocol="document")
-    def test_inconclusive(): pass
-
-    @pytest.mark.no_regression("ppl", "die", "words", "1%")
-    def test_no_baseline(): pass
 
     @pytest.mark.skip(reason="not today")
     @pytest.mark.ppl_max("die", "words", 60.5)
@@ -59,6 +39,21 @@ EVERY_OUTCOME = """
     @pytest.mark.parametrize("limit", [59.5, 60.5])
     def test_parametrized(limit, request, ppl_of): assert ppl_of("die", "words") < limit
 """
+CONFTEST = """
+    import pytest
+
+    @pytest.fixture(scope="session")
+    def rows():
+        return [" ".join(f"w{(7 * i * j) % 57}" for j in range(1, 12)) for i in range(1, 9)]
+"""
+ROWS = 'no_regression("ppl", "warm", lmgate.fixture("rows"), "15%", against="die", protocol="document")'
+PLAIN = "import pytest_lmgate as lmgate\n" + marked(
+    **{"pass": 'ppl_max("die", "words", 60.5)'},
+    error='ppl_max("nan", "words", 60.5)',
+    error_before_measuring='ppl_max("./no_such_folder", "words", 60.5)',
+    inconclusive=ROWS,
+    no_baseline='no_regression("ppl", "die", "words", "1%")',
+)
 COUNTS = {"failed": 6, "passed": 4, "skipped": 1, "xfailed": 1, "xpassed": 1, "error": 3}
 VARIES = ("cached", "seconds")  # by which gate is measured first
 
@@ -95,7 +90,7 @@ def summary(outcome: Outcome) -> list[str]:
 def test_every_outcome_is_the_same_with_workers(noisy: Project) -> None:
     gate = "ppl_max: {{model: die, dataset: words, limit: {}}}"
     noisy.add_gates(gate.format(60.5), gate.format(59.5))
-    noisy.write(test_all=EVERY_OUTCOME.replace("TOLERANCE", "15%"))
+    noisy.write(test_all=EVERY_OUTCOME, test_plain=PLAIN, conftest=CONFTEST)
     run(noisy)  # measures: from now on every number is cached, and only the workers differ
     alone = run(noisy).expect(1, **COUNTS)
     expected = verdicts(noisy), properties(noisy), summary(alone)

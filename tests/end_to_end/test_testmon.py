@@ -29,9 +29,3 @@ def test_gates_run_although_no_code_changed(measured: Project) -> None:
     measured.change("/die}", "/sure}").run("-p", "pytest-testmon", "--testmon").expect(1, failed=3).says(
         "2 gates: 2 fail"
     )
-
-
-def test_tests_without_gates_are_testmons_business(unmeasured: Project) -> None:
-    unmeasured.write(test_plain="def test_plain(): assert True\n")
-    unmeasured.run("-p", "pytest-testmon", "--testmon").expect(0, passed=1)
-    unmeasured.run("-p", "pytest-testmon", "--testmon", "-v").is_silent_on("test_plain PASSED")

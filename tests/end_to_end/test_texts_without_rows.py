@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.projects import marked
 
 TOKENS, STRIDE = 20_000, 256
 LIMIT = math.log1p(0.01)
@@ -61,23 +62,21 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> DiceProject:
     rows = [" ".join(map(str, range(first, first + size))) for first, size in ((0, 700), (700, 40))]
     (folder / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
     np.save(folder / "worse.npy", reference + planted())
-    lines = [
-        "models:",
-        "  float: {path: float.npy}",
-        "  worse: {path: worse.npy}",
-        "datasets:",
-        "  text: {path: text.txt}",
-        "  one: {path: rows.jsonl, text: text, limit: 1}",
-        "  two: {path: rows.jsonl, text: text}",
-    ]
-    (folder / "lmgate.yaml").write_text("\n".join(lines) + "\n")
+    made.write(
+        lmgate_yaml="""
+            models: {float: {path: float.npy}, worse: {path: worse.npy}}
+            datasets:
+              text: {path: text.txt}
+              one: {path: rows.jsonl, text: text, limit: 1}
+              two: {path: rows.jsonl, text: text}
+        """
+    )
     return made
 
 
 def run(project: DiceProject, gates: list[str], *arguments: str) -> list[dict]:
     """Run gates, each the arguments of a marker; return them as the JSON report has them."""
-    lines = ["import pytest", *(f"@pytest.mark.{gate}\ndef test_{index}(): pass" for index, gate in enumerate(gates))]
-    (project.folder / "test_gates.py").write_text("\n".join(lines) + "\n")
+    project.write(test_gates=marked(**{f"_{index}": gate for index, gate in enumerate(gates)}))
     done = project.run("--lmgate-report", "json:report.json", *arguments)
     assert done.code in (0, 1), done.text
     assert "error" not in done.counts, done.text
@@ -117,10 +116,9 @@ def test_all_units_limits_and_baselines_of_a_text_have_the_same_noise(project: D
     entries = json.loads((project.folder / "lmgate-baseline.json").read_text())["gates"]
     assert sorted(len(entry["clusters"]) for entry in entries.values()) == [63, 63, 64]
     # Other models in the place of the one that the baselines are of.
-    written = (project.folder / "lmgate.yaml").read_text()
-    (project.folder / "lmgate.yaml").write_text(written.replace("float: {path: float.npy}", "float: {path: worse.npy}"))
+    project.change("float: {path: float.npy}", "float: {path: worse.npy }")
     percent, bits, windows, word, token = run(project, gates("float"))
-    (project.folder / "lmgate.yaml").write_text(written)
+    project.change("worse.npy }", "float.npy}")
     (other,) = run(project, [f"no_regression('ppl', 'worse', 'text', '3%', stride={STRIDE}, against='float')"])
 
     for key in ("lower", "upper", "p_pass", "p_fail", "detectable"):

@@ -148,11 +148,9 @@ def test_a_browser_shows_it_as_wide_as_a_phone_without_a_complaint(tmp_path: Pat
 def test_a_proof_that_is_open_says_how_many_rows_would_settle_it_or_that_none_would() -> None:
     report = REPORTS["inconclusive"]
     assert report.found.proof is not None
-    assert report.proof[1].startswith("About 274 rows for the proof would settle it, ")
+    assert "About 274 rows for the proof would settle it" in report.proof[1]
     at_the_limit = replace(report.found, proof=replace(report.found.proof, needed=None))
-    assert replace(report, found=at_the_limit).proof[1] == (
-        "No number of rows like these would settle it: the value is at the limit."
-    )
+    assert "No number of rows like these" in replace(report, found=at_the_limit).proof[1]
     unbounded = replace(report.found, proof=replace(report.found.proof, upper=math.inf))
     (verdict,) = replace(report, found=unbounded).proof
     assert "with too few rows for a bound" in verdict

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pytest_lmgate.judge.result import Verdict
 from pytest_lmgate.report.formats import write_file
-from pytest_lmgate.report.terminal import summary_lines, title
+from pytest_lmgate.report.terminal import title
 from pytest_lmgate.report.text import byte_size, excerpt, shortened_name, table
 
 
@@ -125,16 +125,6 @@ def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
     begin, _, end = shown.partition("...")
     assert name.startswith(begin)
     assert name.endswith(end)
-
-
-def test_both_tables_fit_80_columns(failed: Verdict, compared: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    id_ = "t.py::test_x::no_regression:bpb[a-model-of-a-long-name-vs-another-one-wikitext2]"
-    blocked = replace(compared, id=id_, test="t.py::test_x", verdict="inconclusive", blocking=True)
-    lines = [line for _, line in summary_lines([failed, compared, blocked])]
-    tables = [line for line in lines if line.startswith(("verdict", "FAIL  ", "INCONCLUSIVE!  "))]
-    assert len(tables) == 5
-    assert max(map(len, tables)) <= 80
 
 
 def test_the_title_counts_each_measurement_once(failed: Verdict, passed: Verdict, unmeasured: Verdict) -> None:
