@@ -19,7 +19,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 # No <s>: its id is that of the padding of models which count positions from behind it.
 TOKENIZER = framed_tokenizer("</s> $A </s>", mask=True)
-TEXTS = prompts(3, 9, 1, 5, 9, 17, 4, 70)
+TEXTS = prompts(3, 9, 1, 5, 9, 66)
 
 
 def pieces_of(texts: list[str], tokenizer: Any = TOKENIZER, max_length: int | None = CONTEXT) -> list[Piece]:
