@@ -139,14 +139,9 @@ def test_a_good_commit_that_fails_and_a_bad_one_that_passes_are_refused(tmp_path
         assert code == 3
         assert words in err
     (repo.top / "inner").mkdir()
-    done = subprocess.run(
-        [warm_python(environment(), "pytest"), "-m", "pytest_lmgate.cli", "bisect", "HEAD~1", "HEAD", "--", GATE],
-        cwd=repo.top / "inner",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert re.search(r"skip: .*No such file or directory: .*inner", done.stdout)
+    repo.here = repo.top / "inner"
+    assert re.search(r"skip: .*No such file or directory: .*inner", repo.run("HEAD~1", "HEAD", "--", GATE)[1])
+    repo.here = repo.top
     code, out, err = repo.run("HEAD~1", "HEAD", "--", "lmgate.yaml::ppl_max[dye-text]")
     assert (code, "BAD " in err, "skip: no gate" in out) == (3, True, True)
     assert repo.state == before

@@ -7,19 +7,13 @@ from pathlib import Path
 
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project, marked
 
-# Test by test: the gate, and the ingredient in which it differs from what has been measured.
+# Test by test: the gate, and the ingredient in which it differs from what has been measured. The rest: test_keys.py.
 CHANGES = {
     "weights": ("'./weights', 'words'", "model/model.safetensors"),
-    "config": ("'./config', 'words'", "model/config.json"),
     "tokenizer": ("'./tokenizer', 'words'", "model/tokenizer.json"),
     "dtype": ("'double', 'words'", "dtype"),
-    "load": ("'eager', 'words'", "load"),
     "data": ("'die', './changed.txt'", "data"),
-    "join": ("'die', 'joined'", "data"),
-    "rows": ("'die', 'first_row'", "data"),
     "stride": ("'die', 'words', stride=8", "protocol"),
-    "max_length": ("'die', 'words', max_length=16", "protocol"),
-    "protocol": ("'die', 'words', protocol='lm-eval'", "protocol"),
 }
 
 
@@ -77,8 +71,6 @@ def _make_variants(project: Project, models: Path) -> None:
     data = bytearray(weights.read_bytes())
     data[-2] ^= 1
     weights.write_bytes(data)
-    config = project.model("config", models / "die") / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "rms_norm_eps": 1e-3}))
     tokenizer = project.model("tokenizer", models / "die") / "tokenizer.json"
     tokens = json.loads(tokenizer.read_text())
     vocabulary = tokens["model"]["vocab"]
@@ -86,17 +78,4 @@ def _make_variants(project: Project, models: Path) -> None:
     tokenizer.write_text(json.dumps(tokens))
     words = (models / "words.txt").read_text()
     (project.folder / "changed.txt").write_text(words + " w1")
-    rows = [json.dumps({"text": words}), json.dumps({"text": "w1 w2"})]
-    (project.folder / "rows.jsonl").write_text("\n".join(rows))
-    project.write(
-        lmgate_yaml=f"""
-            models:
-              die: {{path: {models}/die}}
-              double: {{path: {models}/die, dtype: float64}}
-              eager: {{path: {models}/die, load: {{attn_implementation: eager}}}}
-            datasets:
-              words: {{path: {models}/words.txt}}
-              joined: {{path: rows.jsonl, join: " w3 "}}
-              first_row: {{path: rows.jsonl, limit: 1}}
-        """
-    )
+    project.add("models", double=f"path: {models}/die, dtype: float64")

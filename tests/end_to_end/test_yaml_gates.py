@@ -67,8 +67,6 @@ def test_every_gate_is_a_test_whose_id_is_the_gates(measured: Project, options: 
     case = cases["ppl_max[die-words#2]"]
     assert case.get("file") == "lmgate.yaml"
     assert int(case.get("line", -1)) + 1 == line_of(measured, "bpb_max") + 1
-    properties = {each.get("name"): each.get("value") for each in case.iter("property")}
-    assert properties["lmgate.ppl_max[die-words#2].verdict"] == "fail"
 
 
 SELECTIONS = [

@@ -80,6 +80,8 @@ def test_a_verdict_that_fails_a_test_that_is_expected_to_fail_is_in_order() -> N
     made = ledger(report("call", "skipped", verdicts={"g": "fail"}, **known))
     assert made.discrepancies() == []
     assert made.expected_to_fail == {"g"}
+    later = ledger(report("call", "rerun", verdicts={"g": "fail"}), report("call", "skipped", **known))
+    assert (len(later.discrepancies()), later.expected_to_fail) == (1, set()), "it excuses no earlier failure"
 
 
 @pytest.mark.parametrize("outcome", ["rerun", "skipped", "failed"])

@@ -16,13 +16,13 @@ from pytest_lmgate.judge.result import Bounded, Verdict, WorstRow, to_json
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.page import html_report
-from pytest_lmgate.report.services import github_annotations, markdown_report
+from pytest_lmgate.report.services import markdown_report
 from pytest_lmgate.report.text import ending
 from pytest_lmgate.report.wording import degradation
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.stats.comparison import Comparison
 from tests.judge.records import results_of
-from tests.report.hostile import HOSTILE
+from tests.report.hostile import HOSTILE, hostile_where
 from tests.report.test_result import check
 
 
@@ -232,10 +232,6 @@ def markdown(verdict: Verdict) -> str:
     return markdown_report(results_of([verdict]))
 
 
-def github(verdict: Verdict) -> str:
-    return github_annotations(results_of([verdict]))
-
-
 def as_json(verdict: Verdict) -> str:
     return to_json(results_of([verdict]))
 
@@ -283,22 +279,12 @@ def test_json_has_all_of_it(located: Verdict) -> None:
     assert found["tags"][0]["degradation"] == 0.2
 
 
-def hostile_where(text: str) -> Attribution:
-    token = TokenChange(text[-60:], text[:40], text[:30], 3.0, 1.0)
-    return Attribution(
-        passages=(Passage("row 1", 3, 2.0, text[:120], (token,)),),
-        tags=(TagChange(text, text, 3, 1.0, 1.0, 0.5, 0.25, 0.75), TagChange(text, "b", 3, problem=text)),
-        notes=(text,),
-    )
-
-
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("render", [explain, markdown, as_json, github], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("render", [explain, as_json], ids=lambda each: each.__name__)
 def test_hostile_text_is_shown_and_not_obeyed(compared: Verdict, text: str, render: Callable[[Verdict], str]) -> None:
     told = render(replace(compared, where=hostile_where(text)))
     told.encode("utf-8")
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", told)
-    assert render is not github or told.strip().count("\n") == 0
     assert render is as_json or len(told) < 20_000
 
 

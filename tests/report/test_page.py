@@ -15,8 +15,7 @@ from pytest_lmgate.report.page import Axis, html_report, past_view, plot_of, spr
 from tests.judge.records import results_of
 from tests.report.browser import CHROMIUM, Page, chromium
 from tests.report.conftest import INFINITE
-from tests.report.hostile import HOSTILE
-from tests.report.test_explanation import hostile_where
+from tests.report.hostile import HOSTILE, hostile_results
 
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
 KL = {"reference": "fp16", "Median KLD": 0.004, "99.0% KLD": 0.25, "Maximum KLD": 5.4}
@@ -209,7 +208,7 @@ def test_the_run_stands_first(passed: Verdict, run: Run, environment: Environmen
 
 
 def test_a_strict_parser_finds_no_fault(results: Results, failed: Verdict, compared: Verdict) -> None:
-    for each in (results, results_of([]), *(_hostile(failed, compared, text) for text in HOSTILE.values())):
+    for each in (results, results_of([]), *(hostile_results(failed, compared, text) for text in HOSTILE.values())):
         parser = html5lib.HTMLParser()
         parser.parse(html_report(each).encode(errors="backslashreplace"), transport_encoding="utf-8")
         assert parser.errors == []
@@ -221,28 +220,13 @@ def test_a_hostile_text_makes_no_element(failed: Verdict, compared: Verdict, tex
         found: list[str] = []
         parser = HTMLParser()
         parser.handle_starttag = lambda tag, attrs: found.append(tag)  # type: ignore[method-assign]
-        parser.feed(html_report(_hostile(failed, compared, text)))
+        parser.feed(html_report(hostile_results(failed, compared, text)))
         return [tag for tag in found if tag != "span"]  # each line of an explanation is one
 
     assert tags(text) == tags("plain")
-    report = html_report(_hostile(failed, compared, text))
+    report = html_report(hostile_results(failed, compared, text))
     assert not set(report) & {"\x1b", "\u202e", "\u2066", "\x00"}
     assert len(report) < 150_000
-
-
-def _hostile(failed: Verdict, compared: Verdict, text: str) -> Results:
-    assert compared.comparison is not None
-    test = f"t.py::test_x[{text}]"
-    worst = (WorstRow(0, 0.5, text, text, text),)
-    named = {"id": f"{test}::a", "test": test, "model": text, "dataset": text}
-    one = replace(failed, **named, worst=worst, where=hostile_where(text))
-    found = replace(compared.comparison, against=text, notes=(f"note {text}",))
-    other = replace(compared, id=f"{test}::b", test=test, comparison=found)
-    spread = ChangeHistogram("rows", text, 1, 1, 1, 0.0, -1.0, 1.0, 1.0, 1.0, -1.0, 1.0, (1, 1))
-    runs = tuple(PastRun(text, text, text, "fail", value, (1.0, 3.0), 2.0, "worse", text) for value in (1.5, 2.5))
-    run = Run(*[text or "none"] * 4, "2026-03-31", *[text or "none"] * 3)
-    verdicts = [replace(one, spread=spread, history=runs), replace(other, history=runs)]
-    return results_of(verdicts, problems=(text,), run=run)
 
 
 @in_a_browser
@@ -251,7 +235,7 @@ def test_hostile_texts_run_nothing_and_fetch_nothing(
 ) -> None:
     for text in HOSTILE.values():
         page.requests.clear()
-        file = _write(tmp_path, _hostile(failed, compared, text))
+        file = _write(tmp_path, hostile_results(failed, compared, text))
         page.open(file)
         assert page.run("document.title").startswith("lmgate: 2 gates")
         assert page.run("document.querySelectorAll('.gate').length") == 2

@@ -11,11 +11,11 @@ from markdown_it.token import Token
 from msgspec.structs import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from pytest_lmgate.judge.result import Environment, Run, Verdict, WorstRow
+from pytest_lmgate.judge.result import Environment, Run, Verdict
 from pytest_lmgate.report.explanation import explain
 from pytest_lmgate.report.services import github_annotations, markdown_report, markdown_section, openmetrics_report
 from tests.judge.records import results_of
-from tests.report.hostile import HOSTILE
+from tests.report.hostile import HOSTILE, hostile_results
 
 
 def _read(text: str) -> list[Token]:
@@ -92,15 +92,7 @@ def test_a_section_stands_below_what_others_wrote(passed: Verdict) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_names_are_shown_and_take_no_effect(failed: Verdict, compared: Verdict, text: str) -> None:
-    assert compared.comparison is not None
-    test = f"t.py::test_x[{text}]"
-    one = replace(failed, id=f"{test}::ppl_max[{text}]", test=test, model=text, dataset=text, signature=text)
-    found = replace(compared.comparison, against=f"model {text!r} {text}", notes=(text,))
-    two = replace(
-        compared, id=f"{test}::{text}", test=test, comparison=found, worst=(WorstRow(0, 0.5, text, text, text),)
-    )
-    run = Run(text, text, text, text, "2026-03-31", text, text, text)
-    report = markdown_report(results_of([one, two], problems=(text,), run=run))
+    report = markdown_report(hostile_results(failed, compared, text))
     report.encode("utf-8")
     tokens = _read(report)
     rows = _cells(tokens)
@@ -182,15 +174,12 @@ def test_what_fails_the_session_beside_gates_is_an_error(passed: Verdict) -> Non
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_names_are_part_of_one_command(failed: Verdict, text: str) -> None:
-    test = f"t.py::test_x[{text}]"
-    one = replace(failed, id=f"{test}::{text}", test=test, model=text, dataset=text, file=f"/repo/{text}", line=3)
-    worst = replace(one, worst=(WorstRow(0, 0.5, text, text, text),), signature=text)
-    report = github_annotations(results_of([one, worst], problems=(text,)))
+def test_hostile_names_are_part_of_one_command(failed: Verdict, compared: Verdict, text: str) -> None:
+    report = github_annotations(hostile_results(failed, compared, text))
     report.encode("utf-8")
     found = _commands(report)
     assert [level for level, _, _ in found] == ["error"] * 3
-    assert [sorted(properties) for _, properties, _ in found[1:]] == [["file", "line", "title"]] * 2
+    assert [sorted(properties) for _, properties, _ in found[1:]] == [["file", "line", "title"], ["title"]]
     assert report.replace("\n", "").isprintable()
 
 
