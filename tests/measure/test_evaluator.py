@@ -103,26 +103,6 @@ def test_refresh_measures_again_what_a_machine_with_a_fast_clock_measured(
     assert not _measure(workplace.session(refresh=True)).cached
 
 
-def test_explaining_says_what_changed_since_the_nearest_measurement(workplace: Any) -> None:
-    session = workplace.session(explain_cache=True)
-    _measure(session)
-    _measure(session)
-    _measure(session, protocol=Protocol(max_length=16, stride=4))
-    _measure(session, model="half")
-    assert [(lookup.hit, lookup.changed) for lookup in session.evaluator.measurements.lookups] == [
-        (False, ()),
-        (True, ()),
-        (
-            False,
-            ("protocol: protocol:sliding|max_length:16|stride:8 -> protocol:sliding|max_length:16|stride:4",),
-        ),
-        (False, ("dtype: auto -> bfloat16",)),
-    ]
-    again = workplace.session(explain_cache=True, refresh=True)
-    _measure(again)
-    assert again.evaluator.measurements.lookups[0].changed == ("nothing changed: measured again by --lmgate-refresh",)
-
-
 def _bounded(session: Any, limit: float, **protocol: Any) -> Score:
     wanted = Protocol(max_length=16, stride=8, **protocol)
     return perplexity(session.evaluator, "float", "text", wanted, stop_above=limit)
