@@ -247,10 +247,7 @@ def test_only_gates_that_ran_or_are_new_are_written(measured: Project) -> None:
 
 
 def test_an_update_is_refused_in_ci_unless_forced_and_writes_no_date_where_nothing_changed(measured: Project) -> None:
-    measured.write(test_gate=AGAINST_BASELINE)
-    measured.run("--lmgate-update", env={"CI": "true"}).expect(4).says("--lmgate-update: ", "CI=true")
-    assert not baseline(measured).exists()
-    measured.run("--lmgate-update").expect(0, passed=1)
+    with_baseline(measured).run("--lmgate-update", env={"CI": "true"}).expect(4).says("--lmgate-update: ", "CI=true")
     # Written at another commit on another day: what has not changed is no diff.
     text = re.sub(r'"date": "[^"]+"', '"date": "2001-01-31"', baseline(measured).read_text(encoding="utf-8"))
     baseline(measured).write_text(text, encoding="utf-8")
@@ -348,12 +345,13 @@ def test_a_gate_whose_arguments_changed_has_no_baseline_and_is_not_measured_to_f
 
 
 def test_an_update_says_what_it_wrote_anew_though_the_value_is_the_same(measured: Project) -> None:
-    with_baseline(measured)
-    text = baseline(measured).read_text(encoding="utf-8")
-    baseline(measured).write_text(re.sub(r'"data": "\w{6}', '"data": "000000', text), encoding="utf-8")
-    measured.run("--lmgate-update").expect(0).says("1 changed; commit it", "60 -> 60: ", "the data differs")
-    baseline(measured).write_text(re.sub(r'"torch": "\w+', '"torch": "1', text), encoding="utf-8")
-    measured.run("--lmgate-update").expect(0).says("1 changed; commit it", "60, unchanged, measured elsewhere")
+    text = baseline(with_baseline(measured)).read_text(encoding="utf-8")
+    for old, new, says in (
+        (r'"data": "\w{6}', '"data": "000000', ("60 -> 60: ", "the data differs")),
+        (r'"torch": "\w+', '"torch": "1', ("60, unchanged, measured elsewhere",)),
+    ):
+        baseline(measured).write_text(re.sub(old, new, text), encoding="utf-8")
+        measured.run("--lmgate-update").expect(0).says("1 changed; commit it", *says)
 
 
 def test_other_hardware_and_versions_are_shown_and_judged_all_the_same(measured: Project) -> None:

@@ -86,9 +86,6 @@ def test_a_fixture_with_params_is_refused_unless_the_test_asks_for_it(measured: 
 
         @pytest.fixture
         def of_either(either): return either
-
-        @pytest.fixture
-        def value(request): return request.param
     """
     test = """
         import pytest
@@ -100,9 +97,9 @@ def test_a_fixture_with_params_is_refused_unless_the_test_asks_for_it(measured: 
         @pytest.mark.ppl_max(lmgate.fixture("of_either"), "words", 60.5)
         def test_params_of_another(ARGUMENT): pass
 
-        @pytest.mark.parametrize("value", ["die", "sure"], indirect=["value"])
-        @pytest.mark.ppl_max(lmgate.fixture("value"), "words", 60.5)
-        def test_indirect(value): pass
+        @pytest.mark.parametrize("either", ["die", "sure"], indirect=["either"])
+        @pytest.mark.ppl_max(lmgate.fixture("either"), "words", 60.5)
+        def test_indirect(either): pass
     """
     measured.write(conftest=conftest, test_gate=test.replace("ARGUMENT", ""))
     outcome = measured.run().expect(4).is_silent_on("Traceback", "test_indirect")
