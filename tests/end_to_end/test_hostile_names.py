@@ -23,21 +23,12 @@ def test_names_of_a_config_and_of_lmgate_yaml_are_shown_as_escapes(measured: Pro
     measured.add("models", **{json.dumps(evil): f"path: {models}/die"})
     measured.add_gates(json.dumps({"ppl_max": {"model": evil, "dataset": "words", "limit": 1}}))
     measured.write(
-        test_gate=f"""
-            import pytest
+        test_gate=marked(config="ppl_max('./masked', 'words', 60)", yaml=f"ppl_max({evil!r}, 'words', 60.5)"),
+        test_score=f"""
+            def test_score(ppl_of): assert ppl_of({evil!r}, "words") < 1
 
-            @pytest.mark.ppl_max("./masked", "words", 60)
-            def test_config(): pass
-
-            @pytest.mark.ppl_max({evil!r}, "words", 60.5)
-            def test_yaml(): pass
-
-            def test_score(ppl_of):
-                assert ppl_of({evil!r}, "words") < 1
-
-            def test_error(ppl_of):
-                ppl_of("./masked", "words")
-        """
+            def test_error(ppl_of): ppl_of("./masked", "words")
+        """,
     )
     outcome = measured.run("-v", "--lmgate-explain-cache", "--color=no").expect(1)
     outcome.says("from the config", "from the yaml", r"\x1b[31m\u202e", "3 gates: 1 pass, 1 fail, 1 error")
@@ -73,17 +64,8 @@ def test_a_password_in_a_url_is_masked_wherever_it_would_be_shown(measured: Proj
     measured.add("models", far=f"path: '{url}'")
     measured.add_gates(f"ppl_max: {{model: '{url}', dataset: words, limit: 60}}")
     measured.write(
-        test_gate=f"""
-            import pytest
-
-            @pytest.mark.ppl_max("far", "words", 60)
-            def test_named(): pass
-
-            @pytest.mark.ppl_max("{url}", "words", 60)
-            def test_url(): pass
-
-            def test_fixture(ppl_of): ppl_of("far", "words")
-        """
+        test_gate=marked(named="ppl_max('far', 'words', 60)", url=f"ppl_max({url!r}, 'words', 60)"),
+        test_fixture="def test_fixture(ppl_of): ppl_of('far', 'words')\n",
     )
     options = ("--lmgate-report", "json:report.json", "--junitxml", "junit.xml", "--tb=line", "-v")
     outcome = measured.run(*options).expect(1, failed=1, error=3).says("https://***@example.org/org/model")

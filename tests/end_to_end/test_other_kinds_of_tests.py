@@ -3,6 +3,7 @@
 import textwrap
 
 from tests.end_to_end.dice import DiceProject
+from tests.end_to_end.projects import marked
 
 KINDS = """
     import pytest
@@ -68,8 +69,7 @@ def test_the_tests_outside_of_rootdir_go_by_the_models_of_rootdir(dice: DiceProj
     for name in ("lmgate.yaml", "red.die", "one.txt", "conftest.py", "pytest.ini"):
         (dice.folder / name).rename(inner / name)
     (dice.folder / "outer").mkdir()
-    gate = "import pytest\n\n@pytest.mark.ppl_max('red', 'one', 6.01)\ndef test_gate(): pass\n"
-    (dice.folder / "outer" / "test_gate.py").write_text(gate)
+    (dice.folder / "outer" / "test_gate.py").write_text(marked(gate="ppl_max('red', 'one', 6.01)"))
     arguments = ("--rootdir=inner", "-c", "inner/pytest.ini", "-p", "inner.conftest", "outer/test_gate.py")
     dice.run(*arguments).expect(0, passed=1)
     (dice.folder / "outer" / "lmgate.yml").write_text("")

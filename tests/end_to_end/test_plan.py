@@ -6,9 +6,9 @@ from typing import Any
 
 from pytest_lmgate.cache.inventory import find_entries
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import Outcome
+from tests.end_to_end.projects import Outcome, marked
 
-BODY = "import pytest\n\n@pytest.mark.ppl_max('red', 'one', 6.01)\ndef test_gate(): raise SystemExit('it ran')\n"
+BODY = marked(gate="ppl_max('red', 'one', 6.01)").replace("pass", "raise SystemExit('it ran')")
 
 
 def plan(dice: DiceProject, *options: str) -> Outcome:

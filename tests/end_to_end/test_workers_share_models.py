@@ -3,6 +3,7 @@
 import pytest
 
 from tests.end_to_end.dice import TOO_LARGE_FOR_TWO, DiceProject
+from tests.end_to_end.projects import marked
 from tests.end_to_end.test_parity_with_xdist import verdicts
 
 DATA = ("one", "two", "three")
@@ -11,8 +12,8 @@ REPORT = ("--lmgate-report", "json:report.json")
 
 def gates_of(*models: str) -> str:
     """Return a test file with a gate of each model on each dataset, the models in turn."""
-    marks = [f"@pytest.mark.ppl_max('{model}', '{data}', 6.01)" for data in DATA for model in models]
-    return "import pytest\n" + "".join(f"\n{mark}\ndef test_{n}(): pass\n" for n, mark in enumerate(marks))
+    gates = [f"ppl_max('{model}', '{data}', 6.01)" for data in DATA for model in models]
+    return marked(**{str(number): gate for number, gate in enumerate(gates)})
 
 
 def test_no_model_is_loaded_by_two_workers_and_verdicts_are_those_of_one_process(dice: DiceProject) -> None:
@@ -31,9 +32,7 @@ def test_no_model_is_loaded_by_two_workers_and_verdicts_are_those_of_one_process
 def test_functions_that_write_are_no_model_that_a_worker_loads(dice: DiceProject) -> None:
     dice.models(red={})
     (dice.folder / "asked.jsonl").write_text('{"source": "a", "references": ["b"]}\n')
-    with (dice.folder / "lmgate.yaml").open("a") as file:
-        file.write("  asked: {path: asked.jsonl, source: source, references: references}\n")
-    dice.write(
+    dice.add("datasets", asked="path: asked.jsonl, source: source, references: references").write(
         test_functions="""
             import pathlib, time
             import pytest
