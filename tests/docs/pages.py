@@ -32,13 +32,14 @@ _CHANGING = {
     r"\b[0-9a-f]{12,40}\b": "HASH",
     r"\b\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?(?:\+\d\d:\d\d)?)?": "DATE",
     r"[=_█]{2,}": "LINE",
-    r" *\| *-*o?-* *\|| *-*o-*": "PLOT",
+    r" *\| *-*o?-* *\|| *(?<!\S)-*o-*(?!\S)": "PLOT",
 }
 _NUMBER = re.compile(r"(\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)")
 # A slow machine tells how far it is.
 _PROGRESS = re.compile(r"lmgate: .* so far, .* left")
-# Other processors round otherwise, and a noise of rounding is made of nothing else.
-_SAME_NUMBER = 0.01
+# Other processors round otherwise, and what a model of few bits loses is made of nothing else: a number may differ by
+# this share, one that is given as "about" by more, and a fraction by so many units of its last digit.
+_SHARE, _ABOUT, _UNITS = 0.01, 0.1, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +134,8 @@ class Folder:
 def differences(said: tuple[str, ...], printed: str) -> str:
     """What the page says and the command did not print, or the other way round; empty where they agree.
 
-    A line ``...`` stands for any lines. Numbers may differ by a hundredth; times, sizes, hashes and dates are not
-    compared.
+    A line ``...`` stands for any lines. Numbers may differ as other processors round; times, sizes, hashes and dates
+    are not compared.
     """
     left = [line for line in printed.splitlines() if line.strip() and not _PROGRESS.match(line)]
     rest_may_differ = False
@@ -155,7 +156,9 @@ def differences(said: tuple[str, ...], printed: str) -> str:
 def _alike(said: str, printed: str) -> bool:
     ours, theirs = (_NUMBER.split(_steady(line)) for line in (said, printed))
     return len(ours) == len(theirs) and all(
-        _same_number(a, b) if index % 2 else a.split() == b.split()
+        _same_number(a, b, _ABOUT if ours[index - 1].endswith("about ") else _SHARE)
+        if index % 2
+        else a.split() == b.split()
         for index, (a, b) in enumerate(zip(ours, theirs, strict=True))
     )
 
@@ -166,9 +169,11 @@ def _steady(line: str) -> str:
     return line
 
 
-def _same_number(a: str, b: str) -> bool:
+def _same_number(a: str, b: str, share: float) -> bool:
     x, y = (float(each.replace(",", "")) for each in (a, b))
-    return math.isclose(x, y, rel_tol=_SAME_NUMBER, abs_tol=1e-9)
+    decimals = min(len(each.partition(".")[2]) for each in (a, b))
+    units = _UNITS * 10.0**-decimals if decimals and "e" not in a + b else 0.0
+    return math.isclose(x, y, rel_tol=share, abs_tol=units + 1e-9)
 
 
 def main() -> None:
