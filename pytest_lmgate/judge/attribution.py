@@ -72,7 +72,6 @@ class Passage:
     rise: float
     begins: str = ""
     tokens: tuple[TokenChange, ...] = ()
-    spelled: tuple[tuple[str, float | None], ...] = ()
 
 
 @dataclass(frozen=True)
