@@ -226,16 +226,15 @@ def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: l
         line for each in proposals for line in (*map("# {}".format, each.reasons), *map(gate_line, each.gates))
     ]
     written = insert("# Written by `lmgate init`. Paths are relative to this file.\n", lines, project)
-    for file, text in [(project, written), *((file, _INI) for file in ini)]:
-        file.write_text(text, encoding="utf-8")
-
     # Ids of gates are relative to lmgate.yaml; in a baseline that the settings name, to rootdir.
     carrier = _relative(project, here.folder if here.text("baseline") else here.start)
     accepted = {}
     for each in proposals:
         gate = parse_marker(each.gates[1][0], (), each.gates[1][1])
         accepted[f"{carrier}::{gate.label}"] = entry_of(each.score, provenance(baseline.parent, each.score.device))
-    rewrite(baseline, lambda before: {**before, **accepted})
+    rewrite(baseline, lambda before: {**before, **accepted})  # first, since its place may be any
+    for file, text in [(project, written), *((file, _INI) for file in ini)]:
+        file.write_text(text, encoding="utf-8")
 
 
 class Proposal(NamedTuple):

@@ -107,6 +107,7 @@ def test_the_first_of_several_models_is_taken_and_a_file_that_is_there_or_cannot
     assert sorted(each.name for each in project.folder.iterdir()) == ["data", "lmgate-baseline.json", "models"]
     project.write(pytest_ini="[pytest]\nlmgate_baseline = /proc/none/baseline.json\n")
     lmgate(project.folder, "init", "--yes", code=3).says("a file cannot be written", "/proc/none")
+    assert not (project.folder / "lmgate.yaml").exists()  # or the next `lmgate init` would refuse it
 
 
 def test_it_asks_and_takes_a_number_or_a_path(start: Start) -> None:
