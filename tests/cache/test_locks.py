@@ -53,7 +53,7 @@ def test_where_the_system_has_no_locks_one_process_waits_for_the_other(
     assert line(first).startswith("held")
     second = start(path, env)
     assert [line(second), line(second)] == [said, "waiting"]
-    (ends,), (held, _) = (process.communicate(timeout=30)[0].splitlines() for process in (first, second))
+    (ends,), (held, _) = (process.communicate(timeout=120)[0].splitlines() for process in (first, second))
     assert float(ends.removeprefix("ends")) <= float(held.removeprefix("held"))
     assert (first.returncode, second.returncode) == (0, 0)
     assert list(path.parent.iterdir()) == []

@@ -298,7 +298,7 @@ def test_two_processes_at_once_measure_once(tmp_path: Path) -> None:
     processes = [_start(_MEASURE, tmp_path / "cache", begin) for _ in range(2)]
     assert [_line(process) for process in processes] == ["ready", "ready"]
     begin.touch()
-    said = [process.communicate(timeout=30)[0].split("\n") for process in processes]
+    said = [process.communicate(timeout=120)[0].split("\n") for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     first, second = sorted(said, key=lambda lines: lines[0] != "measuring")
     measured_by = first[1]
@@ -317,7 +317,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(cache: _Cache) -> None:
 
     with cache.store.lock(FINGERPRINT, kill):
         assert waited == ["waiting"]
-    assert holder.wait(timeout=30) == -signal.SIGKILL
+    assert holder.wait(timeout=120) == -signal.SIGKILL
     holder.communicate()
     assert cache.warnings == []
 
