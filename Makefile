@@ -92,8 +92,10 @@ test-gpu: $(INSTALLED)
 legs:
 	@echo $(LEGS)
 
-# pip compiles llama-cpp-python once, in some minutes, and keeps the wheel for other environments. The tests of an engine
-# import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
+# pip compiles llama-cpp-python once, in some minutes, and keeps the wheel for other environments. It is compiled for any
+# recent processor: some virtual machines name instructions (AMX) that end the program. The tests of an engine import a
+# fraction of what is installed, so that pip need not compile the bytecode of all of it.
+$(VENV)-%/.installed: export CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 $(VENV)-%/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,$*]" $(BESIDE_$*)
