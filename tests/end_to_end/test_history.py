@@ -132,3 +132,10 @@ def test_reports_have_the_runs_of_each_gate_with_this_one_last(measured: Project
     next((measured.folder / "runs").iterdir()).write_text("{")
     done = measured.run("--lmgate-report=html:report.html").expect(1, failed=1)
     done.says("the reports have no history: ", "no JSON report, or record of --lmgate-history")
+
+
+def test_a_history_that_cannot_be_written_fails_the_session(measured: Project) -> None:
+    measured.write(test_gate=GATE)
+    (measured.folder / "file").touch()
+    outcome = measured.run("--lmgate-history", "file/runs").expect(1, passed=1)
+    outcome.says("--lmgate-history ", "file/runs: cannot be written: ")
