@@ -232,7 +232,8 @@ def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: l
     for each in proposals:
         gate = parse_marker(each.gates[1][0], (), each.gates[1][1])
         accepted[f"{carrier}::{gate.label}"] = entry_of(each.score, provenance(baseline.parent, each.score.device))
-    rewrite(baseline, lambda before: {**before, **accepted})  # first, since its place may be any
+    # The baseline first: its place may not be writable, and a file that was left would stop the next `lmgate init`.
+    rewrite(baseline, lambda before: {**before, **accepted})
     for file, text in [(project, written), *((file, _INI) for file in ini)]:
         file.write_text(text, encoding="utf-8")
 

@@ -81,7 +81,7 @@ def find_patched_libraries() -> tuple[str, ...]:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file and home_of_file(file) != name:  # its version does not tell of its code
             return (f"{name}, by importing it from {file}, which is not an installed package",)
-    modules = sorted((name, each) for name, each in sys.modules.items() if _RUNNING.match(name))
+    modules = sorted((name, each) for name, each in list(sys.modules.items()) if _RUNNING.match(name))
     patches = dict.fromkeys(patch for name, module in modules for patch in _patches_in(name, module))
     return tuple(patches)
 
