@@ -92,10 +92,21 @@ test-gpu: $(INSTALLED)
 legs:
 	@echo $(LEGS)
 
-# pip compiles llama-cpp-python once, in some minutes, and keeps the wheel for other environments. It is compiled for any
-# recent processor: some virtual machines name instructions (AMX) that end the program. The tests of an engine import a
-# fraction of what is installed, so that pip need not compile the bytecode of all of it.
-$(VENV)-%/.installed: export CMAKE_ARGS ?= -DGGML_NATIVE=OFF
+# llama-cpp-python is compiled here, in some minutes, for any recent processor: with the instructions of this machine, some
+# virtual machines end the program, as they name instructions (AMX) that they lack. The wheel that pip's cache may hold says
+# nothing of how it was compiled, so that it is not asked.
+WHEELS := build/wheels
+$(WHEELS)/.compiled: export CMAKE_ARGS = -DGGML_NATIVE=OFF
+$(WHEELS)/.compiled: constraints.txt
+	rm -rf $(WHEELS)
+	$(PYTHON) -m venv build/pip
+	build/pip/bin/python -m pip wheel --quiet --no-cache-dir --no-deps -w $(WHEELS) "$$(grep '^llama_cpp_python==' constraints.txt)"
+	touch $@
+
+$(VENV)-gguf/.installed $(VENV)-server/.installed: $(WHEELS)/.compiled
+$(VENV)-gguf/.installed $(VENV)-server/.installed: export PIP_FIND_LINKS += $(WHEELS)
+
+# The tests of an engine import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
 $(VENV)-%/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,$*]" $(BESIDE_$*)
