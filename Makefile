@@ -9,6 +9,9 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 FUZZ_ARGS ?=
 
+# Tests start hundreds of processes: where the environment forbids bytecode, each of them compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
 # Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
