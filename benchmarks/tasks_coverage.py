@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
-# Whatever a task would fetch; the library evaluate tries again and again for minutes.
+# Anything a task would fetch; the library evaluate tries again and again for minutes.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
 
 import datasets

@@ -159,7 +159,7 @@ def hold(
     if (why := _why_no_locks(path.parent)) is not None:
         lock = filelock.SoftFileLock(path.with_suffix(".marker"))
         remark(
-            f"the file system of {path.parent} has no locks ({why}): lock files stand in for them; if a killed process "
+            f"the file system of {path.parent} has no locks ({why}): lock files replace them; if a killed process "
             "left one, remove it"
         )
     try:

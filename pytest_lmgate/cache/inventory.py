@@ -1,6 +1,6 @@
 """What lies in a cache folder, for people: entries with their names and sizes, checked, and removed oldest first.
 
-Only files of the names that `store` gives are looked at: whatever else lies there is neither counted nor removed. Links
+Only files with the names that `store` gives are looked at: other files are neither counted nor removed. Links
 are not followed, so that nothing outside of the folder is touched.
 """
 

@@ -44,7 +44,7 @@ class Address:
             self._files, root = fsspec.core.url_to_fs(url)
         except ImportError as error:
             raise ConfigError(f"{option} {self._shown}: {error}") from None
-        except Exception as error:  # whatever a store's library raises; some ask their server already
+        except Exception as error:  # anything a store's library raises; some already ask their server
             problem = f"{type(error).__name__}: {_without(self._secrets, str(error))}"
             raise ConfigError(
                 f"{option}: expected a usable address such as s3://bucket/folder, got {self._shown!r} ({problem})"
@@ -104,7 +104,7 @@ class Address:
             return None
         except concurrent.futures.TimeoutError:
             raise AddressError(f"TimeoutError: no answer in {self._seconds:g} s") from None
-        except Exception as error:  # whatever a store's library raises
+        except Exception as error:  # anything a store's library raises
             raise AddressError(f"{type(error).__name__}: {_without(self._secrets, str(error))}") from None
 
 

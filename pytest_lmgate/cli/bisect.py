@@ -89,7 +89,7 @@ def judge_commit(tree: Path, below: str, links: Mapping[str, Path], arguments: S
         verdicts = {"fail" if gate.blocking else gate.verdict for gate in found if _is_meant(gate.id, arguments)}
         outcome = "bad" if "fail" in verdicts else "good" if verdicts == {"pass"} and not ended else "skip"
         typer.echo(f"{outcome}: {', '.join(sorted(verdicts)) or 'no gate'}; pytest ended with exit code {ended}")
-    except Exception as error:  # whatever it is, such as a missing folder or report, the commit is not known to be bad
+    except Exception as error:  # such as a missing folder or report: the commit is not known to be bad
         typer.echo(f"skip: {error}")
     return _CODES[outcome]
 

@@ -1,7 +1,7 @@
 """``lmgate calibrate``: what a gate's limit or tolerance is worth for a model that gives other numbers in each run.
 
 The unchanged model is measured several times past the cache. The first run is that of a session; the others have other
-batch sizes, another order of the requests and, for sampled texts, another seed. The model is opened anew for each.
+batch sizes, another order of the requests and, for sampled texts, another seed. Each run opens the model again.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _drawing(measurement: Any) -> Any:
 
 
 def _run(evaluator: Evaluator, what: EvaluationSpec, number: int) -> Run:
-    """Measure once, past the cache, with a model that is opened anew."""
+    """Open the model again and measure once, past the cache."""
     measurement, _ = evaluator.cached_statistics(what)
     settings = _drawing(measurement)
     seed = settings.seed + number if settings is not None else None
@@ -219,7 +219,7 @@ def _floor(limit: float, rows: int, share: float | None) -> tuple[dict[str, Any]
     shares = sorted({round(limit + step * math.sqrt(limit * (1 - limit) / rows), 4) for step in range(-3, 4)})
     shares = [each for each in shares if 0 <= each <= 1] if share is None else [share]
     found = {each: calibrate_floor(rows, limit, each) for each in shares}
-    lines = [f"a floor of {limit:g} on {counted(rows, 'row')}, each right or wrong; drawn anew for each run"]
+    lines = [f"a floor of {limit:g} on {counted(rows, 'row')}, each right or wrong; each run draws its own rows"]
     lines += table(("true share", "fails"), [(f"{each:g}", _percent(of.fails)) for each, of in found.items()], names=())
     facts: dict[str, Any] = {
         "limit": limit,
@@ -260,7 +260,7 @@ def _report(found: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
         names=(),
     )
     if found.is_deterministic:
-        lines.append("deterministic: another batch size, another order and a model opened anew changed no number")
+        lines.append("deterministic: another batch size, another order and opening the model again changed no number")
     stderr = first.stderr or 0.0
     lines += [
         f"rows that change between two runs: {_percent(worth.changed)}",

@@ -29,7 +29,7 @@ from pytest_lmgate.settings.session import CacheKey
 
 _NEEDED = ("torch", "transformers", "tokenizers", "datasets")
 _PLUGINS = ("pytest", "pytest-xdist", "pytest-testmon", "peft")
-# Of each engine beside transformers: the module of its library, and the extra that installs it.
+# The module of each other engine's library, and the extra that installs it.
 _ENGINES = {
     "llama.cpp": ("llama_cpp", "gguf"),
     "onnx": ("onnxruntime", "onnx"),

@@ -242,7 +242,7 @@ def _gates(found: Imported, name: str, models: Sequence[str]) -> tuple[list[tupl
     tolerance: Any
     if metric in ("accuracy", "exact"):
         tolerance = max(0.01, math.ceil(200 * _Z * math.sqrt(_CHANGED / n)) / 200)
-        why = f"tolerance {tolerance:g}: about the smallest loss that {n:,} rows show, of which {_CHANGED:.0%} change"
+        why = f"tolerance {tolerance:g}: about the smallest loss that {n:,} rows show if {_CHANGED:.0%} of them change"
         if tolerance > 0.1:
             why += "; import more rows to see a smaller one"
     elif metric in ("ppl", "bpb", "target_ppl"):

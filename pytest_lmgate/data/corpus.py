@@ -46,7 +46,7 @@ class Corpus:
     join: str = "\n\n"  # text between rows when they are read as one text
     is_one_text: bool = False  # whether the source is one running text rather than rows
     says_join: bool = False  # whether the user set `join`
-    # texts whose words, characters and bytes are counted in place of the rows'; none for the rows' own
+    # texts whose words, characters and bytes are counted instead of the rows'; empty for the rows' own
     counted: tuple[str, ...] = ()
     tags: Tags = field(default_factory=dict)  # tags of each row, which change no measurement
     tokens: int | None = None  # number of the model's tokens after which one running text ends; None for all of it

@@ -177,7 +177,7 @@ class Runner:
         A model that reads ``request.ids`` and whose ``log_probabilities`` have the shape ``[tokens, vocabulary]`` gives
         ``-log_probabilities[request.at, request.targets]``: `at` are positions, `targets` are token ids.
 
-        An engine that offers ``greedy`` returns ``[targets, 2]`` for a request with ``request.greedy``: beside each NLL
+        An engine that offers ``greedy`` returns ``[targets, 2]`` for a request with ``request.greedy``: each NLL, and
         1 if the target is the most likely token, else 0. Of equally likely tokens it is the lowest id.
         """
         raise NotImplementedError

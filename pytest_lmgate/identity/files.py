@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# No loader reads these files beside a checkpoint; every other file is taken to matter.
+# No loader reads these files of a checkpoint's folder; every other file is taken to matter.
 _IRRELEVANT_SUFFIXES = {".md", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".log", ".csv", ".lock"}
 _IRRELEVANT_NAMES = {
     ".gitattributes", ".gitignore", ".DS_Store", "LICENSE", "LICENSE.txt", "NOTICE", "USE_POLICY", "all_results.json",

@@ -1,8 +1,8 @@
 """`Attribution`: where a candidate got worse, by rows, tokens and tags, in plain values of bounded size.
 
-It puts what the session has measured already beside rows and text; no model runs. Against another model everything is
+It maps what the session has measured to rows and text; no model runs. Against another model everything is
 known target by target. A committed baseline keeps sums of rows or blocks, so only these can be named. What cannot be
-said is a note, never an error: the verdict is the same whatever the tokenizer does.
+said is a note, never an error: the verdict does not depend on the tokenizer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Cluster`: workers of Ray, of which a free one is asked; where one is lost, another one takes its place."""
+"""`Cluster`: workers of Ray; each request goes to a free one, and a lost worker is replaced."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Cluster:
         self._workers: list[Any] = []
         self._starting: dict[Any, Any] = {}  # workers by the answer that says that they are there
         self._busy, self._is_closed = 0, False
-        self._changed = threading.Condition()  # held for whatever tells who is free, busy or starting
+        self._changed = threading.Condition()  # guards the sets of free, busy and starting workers
         self._failed = ""  # why the workers could not be started
         self._last = ""  # why the last worker was lost
         self.size = 0
@@ -193,7 +193,7 @@ def _connected(executor: Executor) -> Any:
     if not ray.is_initialized():
         try:
             ray.init(executor.address, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:  # whatever Ray raises
+        except Exception as error:  # anything Ray raises
             where = f"at {executor.address}" if executor.address else "on this machine"
             raise EngineError(f"--lmgate-executor: no Ray cluster answers {where}: {_words(error)}") from error
     return ray

@@ -1,7 +1,7 @@
 """Divergence of a causal model from its reference: one measurement, from which every statistic is made.
 
 Where both fit in memory, each batch is read by the one and then by the other. Where they do not, the reference reads
-first and its hidden states wait in a `Spool`, of which only its head must stay; a long text takes several rounds of
+first and its hidden states wait in a `Spool`, so that only its head stays loaded; a long text takes several rounds of
 that. Either way no logits are stored, and the numbers are the same.
 """
 

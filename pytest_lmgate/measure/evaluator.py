@@ -85,7 +85,7 @@ class Evaluator:
         return other
 
     def close(self) -> None:
-        """End what runs beside this process: servers and the cluster."""
+        """End what this process started: servers and the cluster."""
         self.measurements.close()
         self.resolver.close()
 
@@ -264,7 +264,7 @@ class Evaluator:
         return self.resolver.corpus(dataset)
 
     def _text_metric(self, what: EvaluationSpec) -> TextMetric:
-        """Make the metric of texts that is asked for, which may be code of the dataset's task."""
+        """Make the requested metric of texts, which may be code of the dataset's task."""
         assert isinstance(what.how, TextRequest)
         name = what.how.metric
         if is_task_metric(name) and name not in self.users_metrics and isinstance(what.dataset, str | Path):

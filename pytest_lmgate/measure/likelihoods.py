@@ -395,7 +395,7 @@ class ChoiceLikelihoods(_AfterQuestions[list[float]]):
 
 @dataclass(frozen=True)
 class ChoicesByTask(ChoiceLikelihoods):
-    """Log-likelihood of each choice, of which code of the dataset's task makes a number for each row."""
+    """Log-likelihoods of choices; code of the dataset's task turns those of a row into a number."""
 
     scorer: TextMetric
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 # Begin the keys in the pool of a model whose measurements are not kept, and of one that a program of its own runs.
 _UNKEPT, _PROCESS = "not kept ", "process "
 _ATTEMPTS = 3
-_ROOM = 2.0  # beside the weights a model needs room for activations, and for what loading holds twice
+_ROOM = 2.0  # besides its weights, a model needs room for activations, and for what loading holds twice
 # Mean difference per token, in nats, that the rounding of another machine explains, and a quarter as much for each nat
 # of the mean: 4 eps of the dtype, and this at least. Measured between AVX-512 and SSE on two Llamas of 260,000 weights:
 # 1e-6 in float32, 2.2 eps in float16, 2.3 eps in bfloat16, where 1.1% of the most likely tokens were others.
@@ -49,7 +49,7 @@ class FilesChanged(ModelError):
 
 
 class ModelPool:
-    """Models in memory by key: one, unless the next fits beside it. The least recently used go first."""
+    """Models in memory by key: one, unless the next also fits. The least recently used go first."""
 
     def __init__(self) -> None:
         self._runners: dict[str, Runner] = {}
@@ -68,7 +68,7 @@ class ModelPool:
             self._runners.pop(key).close()
 
     def fits_beside(self, kept: Collection[str], key: str, model: Model) -> bool:
-        """Return whether a model fits in memory beside those under `kept`; all others go first where they must."""
+        """Return whether a model fits in memory with those under `kept`; all others go first where they must."""
         return key in self._runners or self._make_room(model, kept)
 
     def _make_room(self, model: Model, kept: Collection[str] = ()) -> bool:
@@ -89,7 +89,7 @@ def _opened(model: Model) -> Runner:
         runner = model.open()
     except LmgateError:
         raise
-    except Exception as error:  # whatever an engine raises
+    except Exception as error:  # anything an engine raises
         raise ModelError(f"model {model.name!r}: its engine cannot load it: {raised(error)}") from error
     if not isinstance(tokenizer := getattr(runner, "tokenizer", None), TokenizerFacts):
         raise ModelError(
@@ -282,7 +282,7 @@ class Measurements:
             raise
 
     def fit_together(self, *models: Model) -> bool:
-        """Return whether the last model fits in memory beside the others, which are there."""
+        """Return whether the last model fits in memory together with the others, which are loaded."""
         *here, other = models
         return other.in_memory or self._pool.fits_beside([_key(each) for each in here], _key(other), other)
 
@@ -310,7 +310,7 @@ class Measurements:
         try:
             again = measurement.encode(self.again(measurement))
             differs = difference(measurement.encode(found), again, max(map(_rounding, measurement.models)))
-        except Exception as error:  # out of memory, say: whatever it is, the entry is not verified
+        except Exception as error:  # out of memory, say: the entry is not verified
             why = f"{type(error).__name__}: {error}"
             return escape_controls(f"{what}: cannot be measured again, so it was not verified: {why}", line=True)
         if not differs:
@@ -332,7 +332,7 @@ class Measurements:
         return True
 
     def close_models(self) -> None:
-        """Give the memory of all models back; the next measurement opens its own anew."""
+        """Free the memory of all models; the next measurement opens its own."""
         self._pool.drop("")
 
     def _context(

@@ -33,7 +33,7 @@ from pytest_lmgate.windows.tokens import Streams, TokenizerFacts
 T = TypeVar("T")
 S = TypeVar("S", bound=TargetLayout)
 _FACTS = ("running_text", "targets")  # of the statistics of targets: the fields that are no arrays
-# What is measured of a text instead, where a metric of another kind of model is asked for.
+# What to measure instead, if the metric is for another kind of model.
 _OF_TEXT: Mapping[Kind, Statistics] = {"causal": "likelihoods", "masked": "pseudo-likelihoods"}
 _LACKING: Mapping[Offer, str] = {
     "score": "gives no log-likelihoods of tokens",
@@ -63,7 +63,7 @@ class MeasurementContext:
 
     folder: Path  # the cache's
     runner: Callable[[Model], Runner]
-    fit_together: Callable[[Model, Model], bool]  # whether another model fits in memory beside one that is there
+    fit_together: Callable[[Model, Model], bool]  # whether another model fits in memory with one that is loaded
     job: Callable[[str, str, int | str], Job]  # from the names of model and dataset, and the batch size
     stop_above: float | None
     measured: Callable[[Measurement[Any]], Any]  # what another measurement gives, which this one rests on

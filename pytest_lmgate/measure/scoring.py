@@ -64,7 +64,7 @@ def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
             is_whole = run_batches(requests, begin, sink, batching, job)
     except UnreliableError:
         if job.keep is not None:
-            job.keep(Entry({}))  # instead of partial results, of which nobody knows which are right
+            job.keep(Entry({}))  # instead of partial results: nobody knows which of them are right
         raise
     if columns == 1:
         return ScoringResult(sink.values, sink.total, is_whole, batching.is_double)
@@ -293,7 +293,7 @@ def _scored_tokens(runner: Runner, rows: Sequence[Ints], model: str, *, tokens: 
         found = _scored(runner, asked, model)
     except (LmgateError, OutOfMemory):
         raise
-    except Exception as error:  # whatever an engine raises
+    except Exception as error:  # anything an engine raises
         raise EngineError(
             f"model {model!r}: scoring targets that are not the tokens that follow failed: {raised(error)}; an engine "
             "that can score these alone says any_target = False"

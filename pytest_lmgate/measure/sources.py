@@ -1,4 +1,4 @@
-"""What stands behind the names in a gate: a model as its engine describes it, a dataset read once a session.
+"""What the names in a gate refer to: a model as its engine describes it, a dataset read once a session.
 
 A name is an entry of lmgate.yaml before a path before a hub id.
 

@@ -325,7 +325,7 @@ def _checked(
                 said, has_ended = int(count), rest[0] if rest else None
             case _:
                 raise EngineError(f"{where}: expected a text and its number of tokens, got {each!r:.60}")
-        # Other tokens may make the same text, of which a broken character has several.
+        # Other tokens may make the same text; a broken character has several spellings.
         own = len(tokenizer.encode(text.replace("\N{REPLACEMENT CHARACTER}", ""), False))
         if said > most or own > most + most // 4 + _OTHERWISE_CUT:
             raise EngineError(

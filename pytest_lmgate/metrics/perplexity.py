@@ -67,7 +67,7 @@ def perplexity(
     sample = statistics.sample(statistics.nll, replace(scale, factor=per_unit * per_target), by_window=by_window)
     noise, window_sums = sample.noise(), statistics.window_sums(statistics.nll)
     if sizes is not None and not statistics.running_text and sample.rows:
-        # Documents counted in words or bytes pair by document, whatever the tokens are.
+        # Documents counted in words or bytes pair by document, with any tokenizer.
         sums = np.bincount(statistics.window_document, weights=window_sums, minlength=len(sizes)).astype(np.float64)
         by_row = ByRow(sums[:, None], sizes, np.arange(len(sizes)))
         by_document = Sample(sums[:, None], sizes, replace(scale, factor=per_target), by_row=by_row)

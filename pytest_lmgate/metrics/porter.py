@@ -47,7 +47,7 @@ def _longest(word: str, suffixes: dict[str, str]) -> str:
 
 
 def _replaced(word: str, suffixes: dict[str, str]) -> str:
-    """Replace the longest suffix, if what stands before it has a measure above 0."""
+    """Replace the longest suffix, if the stem before it has a measure above 0."""
     suffix = _longest(word, suffixes)
     if not suffix or _measure(word[: -len(suffix)]) == 0:
         return word

@@ -221,7 +221,7 @@ class GateSession:
             item.add_report_section("setup", "lmgate", explanation)
             raise unexpected
         self._emit_warnings()
-        # A gate that was judged fails its test, whatever another one does.
+        # A gate that was judged fails its test, even if another one raises.
         if skipped is not None and not any(verdict.failed for verdict in verdicts):
             raise skipped
 
@@ -343,13 +343,13 @@ class Projects:
         root = self._config.rootpath
         if file is None or options.text(self._config, "baseline"):
             return ""
-        beside = file.parent / BASELINE_NAME
+        nearby = file.parent / BASELINE_NAME
         if options.project_file(self._config):
-            if file.parent == root or not beside.exists():
+            if file.parent == root or not nearby.exists():
                 return ""
             return (
-                f"{beside} lies beside the lmgate.yaml of --lmgate-config, whose baseline is in rootdir, {root}: name "
-                "the one that is meant by --lmgate-baseline"
+                f"{nearby} is next to the lmgate.yaml of --lmgate-config, whose baseline is in rootdir, {root}: "
+                "choose one of them with --lmgate-baseline"
             )
         if file.parent.is_relative_to(root) or root.is_relative_to(file.parent):
             return ""

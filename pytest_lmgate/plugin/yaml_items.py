@@ -145,7 +145,7 @@ def _inside(file: Path, path: Path) -> bool:
     return placed(file).is_relative_to(path.resolve())
 
 
-# Where a gate stands: the line of its marker, for reports that point at it.
+# Where a gate is written: the line of its marker, for reports that point at it.
 
 
 class MarkerLines:

@@ -187,7 +187,7 @@ def _worst(verdict: Verdict) -> list[str]:
         then = "" if each.before is None else f"({each.before:.4g})  "
         begin = f"    {each.row:{digits},}  {each.score:8.4g}  {then}"
         width = max(20, shutil.get_terminal_size().columns - len(begin))
-        # The question stands at the end of a prompt with examples, and so does the answer of a text with reasoning.
+        # The question ends a prompt with examples, and the answer ends a text with reasoning.
         shown = [ending(each.prompt, width)] * with_prompt + [excerpt(each.reference, width)]
         shown += (
             [ending(each.output, width), excerpt(each.answer or "", width)]

@@ -100,7 +100,7 @@ def _sentences(track: Track) -> list[str]:
             first = "first change beyond noise" if each is track.runs[track.first_change or 0] else "changed again"
             said.append(f"{first}: {where}: {finding.kind}, {_finding_words(gate, finding)}")
         elif finding.why:
-            begins = "compared anew from here: " if finding.kind == "first" else "not judged: "
+            begins = "a new comparison starts here: " if finding.kind == "first" else "not judged: "
             said.append(f"{begins}{where}: {escape_controls(finding.why)}")
         if not each.is_whole:
             said.append(f"not whole: {where}: {'the run was stopped' if each.run.stopped else 'the run had problems'}")

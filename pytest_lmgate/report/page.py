@@ -61,7 +61,7 @@ def _gate(results: Results, verdict: Verdict, name: str) -> dict[str, Any]:
     """Return what the page shows of a verdict."""
     outcome, found = verdict.outcome, verdict.comparison
     row = Row.of(verdict)
-    # Worst rows, and where it got worse, stand in tables and plots of their own, whole.
+    # Worst rows, and where it got worse, have tables and plots of their own.
     headline, *facts = shortened(explain(replace(verdict, where=None, worst=())), _LINE).split("\n")
     is_detailed = verdict.verdict != "pass" or len(results.verdicts) < _MANY
     is_limit = found is None and verdict.limit is not None
@@ -390,4 +390,4 @@ def _end(run: PastRun) -> str:
 
 def _note(run: PastRun) -> str:
     where = f"{when(run.date)} {run.commit}".rstrip()
-    return f"{where}: {run.kind if _is_change(run) else 'compared anew from here'}: {run.words}"
+    return f"{where}: {run.kind if _is_change(run) else 'a new comparison starts here'}: {run.words}"

@@ -74,13 +74,13 @@ class ServerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     Attributes:
         command: The command that starts it, with ``{port}`` for the port; split like a shell command and run without a
             shell, in the folder of lmgate.yaml.
-        env: Environment variables beside those of pytest.
+        env: Environment variables in addition to those of pytest.
         wait: Seconds until it must answer.
         health: Path that it answers once it is ready.
         content: Files and folders that decide its numbers; with them its measurements are cached.
         versions: Packages in pytest's environment that decide its numbers.
         requires: What the machine needs, as in ``{gpus: 2, command: nvidia-smi}``; elsewhere its gates are skipped.
-        together: Whether it fits on the machine beside other servers that say so too.
+        together: Whether it fits on the machine together with other servers that have this key.
     """
 
     command: Annotated[str, Meta(min_length=1)]
@@ -195,7 +195,7 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
         source: Column instead of a template, for models that take the bare text.
         references: Columns that hold references, a text or a list of texts each.
         chat: Put the prompt, or the question, into the model's chat template.
-        messages: Column of whole chats, lists of ``{role, content}``, in place of `source` or `question`; an
+        messages: Column of whole chats, lists of ``{role, content}``, instead of `source` or `question`; an
             assistant's turn at the end is continued.
         chat_template_kwargs: Variables of the chat template, with `chat` or `messages`.
         system: Text of the chat's system message; without `chat`, text before everything.
@@ -317,8 +317,8 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
             if given == ["messages:"] and self.references is not None:
                 return False
             if given and (lacking := " and ".join(key for key, value in keys.items() if value is None)):
-                key, beside = given[0][:-1], " and ".join(given)
-                raise ConfigError.of(key, f"a multiple-choice dataset needs {lacking} beside {beside}")
+                key, named = given[0][:-1], " and ".join(given)
+                raise ConfigError.of(key, f"a multiple-choice dataset with {named} also needs {lacking}")
             return bool(given)
         if self.messages is not None and self.answer is not None:
             raise ConfigError.of("target", "with messages: it follows one chat; remove answer:")
@@ -360,7 +360,7 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
             read_extractions(self.extract)
 
     def steps(self, variant: str) -> Steps | None:
-        """Return the steps of an extraction, of which the first is that without a name; None if there is none."""
+        """Return the steps of an extraction, without a name those of the first; None if there is none."""
         known = {} if self.extract is None else read_extractions(self.extract)
         if not variant:
             return next(iter(known.values()), None)

@@ -17,7 +17,7 @@ from pytest_lmgate.errors import ConfigError
 
 FILE_NAME = "lmgate.yaml"
 CACHE_NAME = ".lmgate_cache"  # folder of measurements, in rootdir
-BASELINE_NAME = "lmgate-baseline.json"  # baseline of no_regression gates, beside lmgate.yaml
+BASELINE_NAME = "lmgate-baseline.json"  # baseline of no_regression gates, next to lmgate.yaml
 # How ini files and environment variables turn an option on and off, in small letters.
 _ON = ("1", "true", "yes", "on")
 OFF = ("", "0", "false", "no", "off")

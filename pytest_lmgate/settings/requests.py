@@ -243,7 +243,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return {name: value for name, value in values.items() if value is not None}
 
     def settings(self, defaults: GenerationRequest | None = None) -> GenerationSettings:
-        """Return the settings, of which `defaults` fill in those that are not said."""
+        """Return the settings; those that are not given come from `defaults`."""
         return GenerationSettings(**{**(defaults.said if defaults is not None else {}), **self.said})
 
 

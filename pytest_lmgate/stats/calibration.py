@@ -48,7 +48,7 @@ class Badness:
     mean_error: float = 0.0  # standard error of `mean`
     df: float | None = None  # degrees of freedom of Student's t; None for the normal distribution
     skewness: float = 0.0  # k
-    rows: int = 0  # rows that are right or wrong, of which the badness is a share; 0 for other metrics
+    rows: int = 0  # rows, if each is right or wrong and the badness is the share of wrong ones; 0 for other metrics
     right: float = 1.0  # share of right rows
     unit: float = 1.0  # share of rows that is a badness of 1
 

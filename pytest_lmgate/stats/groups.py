@@ -66,7 +66,7 @@ class Groups:
         """Return the values that stand in for those of the rows, shape ``[rows]``."""
         means = np.bincount(self.number, weights=values) / np.bincount(self.number)
         of, clusters = self._clusters, int(self.cluster.max()) + 1
-        # As in a group's own variance, of which the mean over all rows takes (clusters - 1) / clusters already.
+        # As in a group's own variance; the mean over all rows already has the factor (clusters - 1) / clusters.
         factor = np.sqrt(of / (of - 1) * (clusters - 1) / clusters)[self.number] * self.weights
         found: Floats = means.mean() + factor * (values - means[self.number])
         return found

@@ -34,7 +34,7 @@ _PARTS = {
     "generation": "the dataset's entry has other settings of generation",
     "reference": "the reference of the divergence differs: another model, or loaded with other options",
     "targets": "the tokens differ: the text was tokenized differently, so likelihoods per token cannot be compared; "
-    "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows whatever the tokens are, if "
+    "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows with any tokenizer, if "
     "there are at least two)",
 }
 

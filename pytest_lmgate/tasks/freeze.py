@@ -69,7 +69,7 @@ def freeze(task: Any, documents: Sequence[Document], *, chat: bool, file: str) -
     several = {len(each.arguments) for each in documents} != {1} and task.OUTPUT_TYPE != "multiple_choice"
     if len(kinds) > 1 or several:
         raise ConfigError(
-            f"it makes several requests of a document ({', '.join(sorted(kinds))}), of which one row cannot be made"
+            f"it makes several requests of a document ({', '.join(sorted(kinds))}), which cannot become one row"
         )
     kind = "multiple_choice" if task.OUTPUT_TYPE == "multiple_choice" else kinds.pop()
     make = {
@@ -167,12 +167,12 @@ def _choice_texts(task: Any, document: Document) -> list[str]:
 
 
 def _distinct(document: Document, choices: list[str], right: list[int]) -> tuple[list[str], list[int]]:
-    """Leave out a choice that stands there before: the harness takes the first of equals."""
+    """Leave out a choice that came before: the harness takes the first of equals."""
     kept = [at for at, choice in enumerate(choices) if choices.index(choice) == at]
     remaining = [kept.index(at) for at in right if at in kept]
     if not remaining:
         raise DataError(
-            f"document {document.id}: its answer {choices[right[0]]!r:.60} stands there twice, and the harness takes "
+            f"document {document.id}: its answer {choices[right[0]]!r:.60} is there twice, and the harness takes "
             "the first"
         )
     if len(kept) < 2:
@@ -312,7 +312,7 @@ def _text_gates(
 ) -> tuple[list[tuple[str, dict[str, Any]]], list[str], dict[str, list[Any]], dict[str, str]]:
     """Return gates, notes, extractions by name, and the metrics by the task's own code with their directions.
 
-    Without filters that choose among several texts, one text of each row is enough, whatever the task's `repeats`.
+    Without filters that choose among several texts, one text of each row is enough, even if the task has `repeats`.
     """
     gates: list[tuple[str, dict[str, Any]]] = []
     notes: list[str] = []

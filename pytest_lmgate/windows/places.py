@@ -1,4 +1,4 @@
-"""`TargetPlaces`: where the targets of a measurement stand in the texts, and how they are spelled. Pure."""
+"""`TargetPlaces`: where the targets of a measurement are in the texts, and how they are spelled. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Spelling:
 
 @dataclass(frozen=True)
 class TargetPlaces:
-    """Where each target stands; arrays have the shape ``[targets]``."""
+    """Where each target is; arrays have the shape ``[targets]``."""
 
     texts: Sequence[str]  # the texts that were tokenized
     ids: Sequence[Ints]  # token ids of each text

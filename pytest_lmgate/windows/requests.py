@@ -203,7 +203,7 @@ class Piece:
     document: int  # index of the text that it is of
     ids: Ints  # token ids with the special tokens around them, shape ``[tokens]``
     targets: Ints  # positions of the tokens that are not special, shape ``[targets]``
-    begin: int = 0  # which token of the text stands at position 0, if none stood before it: below 0 for a special token
+    begin: int = 0  # which token of the text is at position 0, if none came before it: below 0 for a special token
 
 
 def cut_pieces(

@@ -32,11 +32,11 @@ class TokenizerFacts:
     eos: int | None = None  # id of the token that ends a text, if there is one
     adds_bos: bool = False  # whether `encode` with special tokens begins with `bos`
     decode: Callable[[int], str] = str  # a token id to its text
-    # text and whether to add special tokens, to token ids and where they stand; None where the tokenizer does not say
+    # text and whether to add special tokens, to token ids and their offsets; None where the tokenizer does not say
     # where its tokens begin
     placed: Callable[[str, bool], Placed | None] = lambda _, __: None
-    mask: int | None = None  # id of the token that stands for a masked one, if there is one
-    special: frozenset[int] = frozenset()  # ids of the tokens that stand around or between texts, and of the mask
+    mask: int | None = None  # id of the token that replaces a masked one, if there is one
+    special: frozenset[int] = frozenset()  # ids of the tokens around or between texts, and of the mask
     # the text that a decoder has to write, to token ids; None where that is `encode` with special tokens
     target: Callable[[str], Sequence[int]] | None = None
     # Messages with ``role`` and ``content``, to the text that the model goes on from: behind an assistant's turn at the
@@ -175,7 +175,7 @@ def rendered_chat(turns: Chat, tokenizer: TokenizerFacts, *, model: str) -> str:
         )
     try:
         return tokenizer.chat([{"role": role, "content": content} for role, content in turns])
-    except Exception as error:  # whatever a template raises, as where it knows no system message
+    except Exception as error:  # anything a template raises, for example because it knows no system message
         roles = ", ".join(role for role, _ in turns)
         raise ModelError(
             f"model {model!r}: its chat template refuses a chat of {roles}: {type(error).__name__}: {error}"

@@ -46,7 +46,7 @@ def test_where_the_system_has_no_locks_one_process_waits_for_the_other(
     env, path = libc | {"FLOCK_ERRNO": str(number)}, tmp_path / "locks" / "a.lock"
     first = start(path, env)
     said = (
-        f"the file system of {path.parent} has no locks ({os.strerror(number)}): lock files stand in for them; if a "
+        f"the file system of {path.parent} has no locks ({os.strerror(number)}): lock files replace them; if a "
         "killed process left one, remove it"
     )
     assert line(first) == said

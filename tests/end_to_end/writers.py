@@ -4,7 +4,7 @@ The words stand in chains. `counter` is a Llama that writes whichever word is ne
 "three" is continued by "four five six seven". `backward` writes the one before, `silent` nothing at all. Each is as
 sure as float32 lets it be, so that `counter` is never wrong about which of two words is next; to `even` all words are
 equally likely, so that every choice of one word is a tie. `translator` is an encoder-decoder (T5) that writes the
-chain of numbers whatever it reads. To `masked`, a BERT, all words are equally likely: its pseudo-perplexity is the size
+chain of numbers for any prompt. To `masked`, a BERT, all words are equally likely: its pseudo-perplexity is the size
 of its vocabulary, MASKED_WORDS.
 """
 

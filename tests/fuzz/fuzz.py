@@ -1,11 +1,11 @@
-"""Damages files at random and reads them: the answer is a value or one of the package's own errors, whatever they hold.
+"""Damages files at random and reads them: the answer is a value or one of the package's own errors.
 
 python tests/fuzz/fuzz.py --cases 10000 --seed 1
 
 * **lmgate.yaml**, as ``lmgate check`` reads it: models, datasets and gates.
 * **The baseline**, **records of the history** and **JSON reports**.
 * **The cache**: entries, digests of files and unfinished measurements. A file that was only damaged must change no
-  value; one that was damaged and sealed anew, as a forger could, may be believed, but must not break anything.
+  value; one that was damaged and sealed again, as a forger could, may be believed, but must not break anything.
 
 Nothing is caught but `LmgateError`. A case that fails is written to a file, named with what to run again.
 """

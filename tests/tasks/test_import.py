@@ -217,7 +217,7 @@ _ROLLING = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_t
         (CHOICE, ROWS, ["quiz", "--split", "tset"], "no split 'tset' (did you mean 'test'?)"),
         (CHOICE, ROWS, ["quiz", "--model", "tini"], "no model 'tini'"),
         (CHOICE, [*ROWS, {**ROWS[0], "a": 7}], ["quiz"], "its answer 7 is none of its 2 choices"),
-        (CHOICE, [*ROWS, {**ROWS[0], "c": ["a", "b", "b"], "a": 2}], ["quiz"], "answer 'b' stands there twice"),
+        (CHOICE, [*ROWS, {**ROWS[0], "c": ["a", "b", "b"], "a": 2}], ["quiz"], "answer 'b' is there twice"),
         ({**CHOICE, "num_fewshot": 0}, ROWS, ["quiz", "--shots", "2"], "defined without examples"),
         ({**CHOICE, "metric_list": [{"metric": "mcc"}]}, ROWS, ["quiz"], "matthews_corrcoef"),
         ({**TEXT, "doc_to_image": "q"}, ROWS, ["quiz"], "it shows images"),

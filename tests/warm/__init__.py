@@ -11,7 +11,7 @@ There are two more such processes. One has imported torch, but nothing of Huggin
 - code of transformers that is replaced before this package imports it.
 
 The other has imported pytest and what of this package needs no torch: its forks are small, for what measures with
-dice or finds every measurement in the cache, and for whatever must import neither torch nor what is Hugging Face's
+dice or finds every measurement in the cache, and for what must import neither torch nor what is Hugging Face's
 (``torch_free=True``).
 
 And these still need a new interpreter (``Project.run(..., fresh=True)``, or `Project.start`):

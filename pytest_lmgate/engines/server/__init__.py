@@ -291,7 +291,7 @@ class ServerRunner(Runner):
         return ids, [-value for value in given]
 
     def _completed(self, prompt: PromptIds, settings: GenerationSettings, **more: Any) -> dict[str, Any]:
-        """Return the server's answer to a prompt, of which it counted as many tokens as there are."""
+        """Return the server's answer to a prompt; it must have counted as many tokens as the prompt has."""
         client, ids = self._client, list(prompt.ids)
         body = {
             "prompt": ids if self._takes_ids else self._tokens.prompt_text(ids),

@@ -97,7 +97,7 @@ class ServerSettings:
         url = address._replace(netloc=host).geturl().rstrip("/")
         options: dict[str, Any] = {**_DEFAULTS, **entry.load_options("a server", _OPTIONS)}
         if options["reasoning_effort"] is not None and not options["chat"]:
-            raise ConfigError(f"{where}.load.reasoning_effort: only a chat has it: set chat: true beside it")
+            raise ConfigError(f"{where}.load.reasoning_effort: only a chat has it: also set chat: true")
         options["concurrency"] = max(1, options["concurrency"] // entry.workers)
         return cls(url, spec.model, spec.key, **options, credentials=user)
 

@@ -47,7 +47,7 @@ _PORTS = range(20_000, 32_000)
 _SECRET = re.compile(r"(key|token|secret|passw(or)?d|credentials?|auth)s?$", re.IGNORECASE)
 _SHORTEST_SECRET = 4
 _LONGEST_SOCKET = 100  # characters of its path
-# Those of this process, of which one gives way to another.
+# The servers of this process; one may have to end before another starts.
 _running: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 
 
@@ -109,7 +109,7 @@ class Command:
         return found
 
     def environment(self, port: int) -> dict[str, str]:
-        """Return the server's environment: pytest's own with ``env:``, and the programs beside its Python first."""
+        """Return the server's environment: pytest's own with ``env:``, and the programs next to its Python first."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         own = {name: str(value).replace("{port}", str(port)) for name, value in self.spec.env.items()}
         found = {**os.environ, "PATH": path, **own}
@@ -296,7 +296,7 @@ class ServerProcess:
         return f"it {lease.status() if lease.has_ended(_DYING) else 'still runs'}{self._tail(lease.log)}"
 
     def _give_way(self) -> None:
-        """Give up other servers of this process that may not run beside this one."""
+        """Give up other servers of this process that may not run at the same time as this one."""
         for other in list(_running):
             if other._key == self._key or (self.together and other.together):
                 continue

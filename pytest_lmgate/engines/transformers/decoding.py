@@ -72,7 +72,7 @@ class Decoding:
         return [(self.decode(ids), min(self._end(ids) + 1, len(ids)), not self._eos.isdisjoint(ids)) for ids in written]
 
     def drawn(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> list[Drawn]:
-        """Draw tokens from the model's own distribution, of which the checkpoint may force or forbid none."""
+        """Draw tokens from the model's own distribution; no setting of the checkpoint forces or forbids a token."""
         config = transformers.GenerationConfig(
             eos_token_id=sorted(self._eos) or None,
             pad_token_id=self._pad,

@@ -260,7 +260,7 @@ class _Memory:
         self._key = tuple(ids.shape), ids.numpy().tobytes()
 
     def read(self, level: int, index: int) -> Any:
-        """Return the output of block `index`, of which the model needs that of the last before `level` only; or None.
+        """Return the output of block `index`, or None; before `level` the model needs only the last block's.
 
         If only what is in front of the block before is known, that block has to be run.
         """
@@ -316,7 +316,7 @@ def _can_reuse(model: _Loaded) -> bool:
                 memory.begin(shell, (), {"input_ids": ids})
                 if not torch.equal(logits_of(copies[""], ids), expected):
                     return False
-    except Exception:  # whatever a model makes of blocks that it does not know
+    except Exception:  # anything: the model may not know these blocks
         return False
     return True
 

@@ -23,7 +23,7 @@ _LOADERS: dict[Kind, Any] = {
     "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
     "masked": transformers.AutoModelForMaskedLM,
 }
-# A text's unknown words are its own; these stand around or between texts, or are the mask itself.
+# A text's unknown words are its own; these are around or between texts, or are the mask itself.
 _SPECIAL = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id", "mask_token_id")
 
 

@@ -279,7 +279,7 @@ def off_by_one(_: int, body: Answer, answer: Answer) -> Answer:
 
 
 def constant(_: int, body: Answer, answer: Answer) -> Answer:
-    """Each token has the same likelihood, whatever stands before it."""
+    """Each token has the same likelihood after any text."""
     rows = first(answer).get("prompt_logprobs") or []
     ids = [None, *body["prompt"][1:]]
     alike = [
