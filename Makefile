@@ -174,8 +174,9 @@ lint-docs: $(INSTALLED)
 	$(BIN)/zensical build --strict
 
 format: $(INSTALLED)
-	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format --quiet $(CODE)
 
 # torch keeps its version: raise it in both files by hand. The build's own suffix (+cpu) is left out, so that the same pin
 # takes whichever build of that version the index offers.

@@ -27,7 +27,7 @@ from pytest_lmgate.stats import comparison
 
 HERE = Path(__file__).parent
 ENGINES = HERE.parent / "engines.md"
-# What a measurement asks of an engine, and the kinds of models that it is defined for; see `require` in evaluate/.
+# What a measurement asks of an engine, and the kinds of models that it is defined for; see `require` in measure/.
 NEEDS: Mapping[Statistics, tuple[Offer, set[Kind]]] = {
     "likelihoods": ("score", {"causal", "encoder-decoder"}),
     "pseudo-likelihoods": ("score", {"masked"}),

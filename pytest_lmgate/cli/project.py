@@ -160,6 +160,8 @@ def _counts(project: Project, gates: int) -> str:
 
 
 def _versions() -> Iterator[Finding]:
+    from pytest_lmgate.engines.registry import BACKENDS
+
     yield Finding("package", f"pytest-lmgate {__version__}, Python {platform.python_version()}, {platform.platform()}")
     if not any(each.value.startswith("pytest_lmgate") for each in entry_points(group="pytest11")):
         yield Finding("plugin", "not known to pytest", "Install the package with pip, so that pytest loads it.", True)
@@ -168,8 +170,8 @@ def _versions() -> Iterator[Finding]:
     advice = f"Install {', '.join(absent)} with pip." if absent else ""
     shown = ", ".join(f"{name} {version}" for name, version in found.items() if version != "absent" or name in absent)
     yield Finding("libraries", shown, advice, wrong=bool(absent))
-    engines = [f"{engine} {'yes' if find_spec(module) else 'no'}" for engine, (module, _) in _ENGINES.items()]
-    yield Finding("engines", f"transformers yes, {', '.join(engines)}")
+    lacking = {engine for engine, (module, _) in _ENGINES.items() if find_spec(module) is None}
+    yield Finding("engines", ", ".join(f"{engine} {'no' if engine in lacking else 'yes'}" for engine in BACKENDS))
 
 
 def _device() -> Iterator[Finding]:

@@ -247,7 +247,9 @@ def _request(metric: str, row: Metric, given: dict[str, Any]) -> How:
     if row.measures == "texts":
         options = tuple(sorted((key, given.pop(key)) for key in row.options if key in given))
         texts = {key: given.pop(key) for key in TEXTS if key in given}
-        return TextRequest(metric, options, convert(given, GenerationRequest), **texts)
+        generation = {key: given.pop(key) for key in GenerationRequest.__struct_fields__ if key in given}
+        request = convert({"metric": metric, "options": (), **given}, TextRequest)
+        return structs.replace(request, options=options, generation=convert(generation, GenerationRequest), **texts)
     if row.measures == "divergences":
         own = {key: given.pop(key) for key in DivergenceRequest.__struct_fields__ if key != "protocol" and key in given}
         return convert({**own, "protocol": convert(given, Protocol)}, DivergenceRequest)

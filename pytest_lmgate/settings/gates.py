@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -192,19 +192,9 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
 
         Values that are not words, such as a line break in `stop`, are left out.
         """
-        row, how = METRICS.get(self.metric, USERS_METRIC), self.how
-        if isinstance(how, TextRequest):
-            given = {**dict(how.options), **how.generation.said}
-        elif isinstance(how, DivergenceRequest):
-            own = _unusual(how)
-            given = {
-                **_unusual(how.protocol),
-                **{key: own[key] for key in ("estimator", "max_new_tokens") if key in own},
-            }
-        else:
-            given = _unusual(how)
+        row = METRICS.get(self.metric, USERS_METRIC)
         shown = {*dict(row.fixed), *dict([row.usual] if row.usual else [])}  # by the metric, or before the bracket
-        words = {name: _word(value) for name, value in given.items() if name not in shown}
+        words = {name: _word(value) for name, value in _unusual(self.how) if name not in shown}
         return "".join(f"-{name}:{word}" for name, word in words.items() if word)
 
     @property
@@ -348,9 +338,19 @@ def untaken(label: str, taken: Collection[str]) -> str:
     return found
 
 
-def _unusual(record: Any) -> dict[str, Any]:
-    found = {field.encode_name: (getattr(record, field.name), field.default) for field in fields(record)}
-    return {name: value for name, (value, default) in found.items() if value != default}
+_NAMED_ELSEWHERE = ("metric", "reference", "predictions", "references")
+
+
+def _unusual(record: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a request that differ from their defaults."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, msgspec.Struct):
+            yield from _unusual(value)
+        elif field.name == "options":
+            yield from value
+        elif field.name not in _NAMED_ELSEWHERE and value != field.default:
+            yield field.encode_name, value
 
 
 def _word(value: object) -> str:

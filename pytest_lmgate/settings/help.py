@@ -38,7 +38,7 @@ def markers_help() -> dict[str, str]:
     for marker, row in MARKERS.items():
         side = "above" if marker.endswith("_max") else "below"
         found[marker] = f"{_call(marker)}: limit on {row.description}; fails {side} it."
-    call = f"{NO_REGRESSION}(metric, model, dataset, tolerance, *, against='baseline', confidence=0.95, ...)"
+    call = _call(NO_REGRESSION, _of_all_metrics()).removesuffix(")") + ", ...)"
     judged = "fails if the metric is worse than in the committed baseline, or than another model's, by more than the"
     meaning = documented(NoRegression.__doc__ or "")[1]["tolerance"].partition(": ")[2]
     found[NO_REGRESSION] = f"{call}: {judged} tolerance. {meaning}"
@@ -52,13 +52,19 @@ def fixtures_help() -> dict[str, str]:
     }
 
 
-def _call(name: str) -> str:
+def _of_all_metrics() -> list[Parameter]:
+    """Return the parameters of ``no_regression`` that it takes with any metric."""
+    judging = documented(NoRegression.__doc__ or "")[1]
+    return [each for each in arguments_of(NO_REGRESSION, USERS_METRIC) if each.name in (*_MEANINGS, *judging)]
+
+
+def _call(name: str, parameters: list[Parameter] | None = None) -> str:
     """Return a call as help shows it: ``accuracy_min(model, dataset, limit, *, variant='acc', max_length)``."""
     bare = [
         each.replace(
             annotation=Parameter.empty, default=Parameter.empty if each.default in (None, ()) else each.default
         )
-        for each in arguments_of(name)
+        for each in parameters or arguments_of(name)
     ]
     return f"{name}{inspect.Signature(bare)}"
 
@@ -67,8 +73,7 @@ def arguments_help(name: str) -> dict[str, tuple[str, str]]:
     """Return default and meaning of each argument of a marker or fixture; an empty default if it is required."""
     judging = documented((NoRegression if name == NO_REGRESSION else LimitGate).__doc__ or "")[1]
     if name == NO_REGRESSION:
-        own = [each for each in arguments_of(name, USERS_METRIC) if each.name in (*_MEANINGS, *judging)]
-        found = {each.name: (_default(each), (_MEANINGS | judging)[each.name]) for each in own}
+        found = {each.name: (_default(each), (_MEANINGS | judging)[each.name]) for each in _of_all_metrics()}
         return {**found, "...": ("", "The arguments of the metric's own marker, by name.")}
     row = MARKERS.get(name) or FIXTURES[name]
     meanings, defaults = judging, {}

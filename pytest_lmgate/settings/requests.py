@@ -280,7 +280,7 @@ class GenerationSettings(GenerationRequest, frozen=True, forbid_unknown_fields=T
         return Signature([*given.items(), *([("stop", repr(list(self.stop)))] if self.stop else [])])
 
 
-class TextRequest(msgspec.Struct, frozen=True, tag=True):
+class TextRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """A metric of generated texts, or of given predictions with their references.
 
     Attributes:

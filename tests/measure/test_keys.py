@@ -18,8 +18,9 @@ from pytest_lmgate.measure.targets import tags_of
 from pytest_lmgate.settings.decoding import REQUESTS, TEXTS, flat_fields, parse_fixture_call
 from pytest_lmgate.settings.entries import DatasetSpec, ModelSpec, ProjectSpec, Sample
 from pytest_lmgate.settings.file import Project
+from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.metrics import FIXTURES
-from pytest_lmgate.settings.requests import PROTOCOL_RULES
+from pytest_lmgate.settings.requests import PROTOCOL_RULES, GenerationRequest
 from pytest_lmgate.settings.session import Options
 from tests.end_to_end.writers import CONTEXT, models_that_write
 from tests.engines.fair_die import Dice
@@ -176,12 +177,18 @@ MODEL_KEYS: dict[str, Any] = {
 }  # fmt: skip
 
 
+# The models that are one file, and what it holds.
+SINGLE_FILES = {"six.die": '{"sides": 6}'}
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two models of which one has other weights and another tokenizer, one in pickle, and an adapter."""
     folder, made = tmp_path_factory.mktemp("models"), models_that_write(tmp_path_factory.getbasetemp())
     for name in ("counter", "backward"):
         shutil.copytree(made / name, folder / name)
+    for name, text in SINGLE_FILES.items():
+        (folder / "counter" / name).write_text(text)
     with (folder / "backward" / "tokenizer.json").open("a") as file:
         file.write("\n")
     shutil.copytree(made / "counter", folder / "pickled")
@@ -245,7 +252,6 @@ def test_files_of_every_engine_are_tried() -> None:
 @pytest.mark.parametrize(("engine", "file"), [(engine, file) for engine, (_, files) in FILES.items() for file in files])
 def test_a_model_with_another_file_is_another_model(models: Path, tmp_path: Path, engine: str, file: str) -> None:
     shutil.copytree(models / "counter", tmp_path / "counter")
-    (tmp_path / "counter" / "six.die").write_text('{"sides": 6}')
     before = _described(tmp_path, FILES[engine][0])
     changed = tmp_path / "counter" / file
     if changed.suffix == ".safetensors":
@@ -270,6 +276,7 @@ GATES: dict[str, tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = 
     "self": ("self_kl_of", ("counter",), {"path": "rows.jsonl"}, {"max_new_tokens": 2}),
     "masked": (*USES["masked"], {"max_length": 6}),
     "texts": (*USES["texts"], {"max_new_tokens": 2}),
+    "function": ("exact_of", (), {"path": "rows.jsonl", **WRITES}, {"model": list}),
     "choices": (*USES["choices"], {"max_length": 6}),
     "targets": ("accuracy_of", ("counter",), {"path": "rows.jsonl", "question": "text", "target": "own"}, {}),
     "pairs": (*USES["pairs"], {}),
@@ -299,6 +306,7 @@ REFUSED: dict[str, set[str]] = {
     "document": {"add_bos_token"},
     "divergence": {"max_new_tokens", "add_bos_token"},
     "sampled": {"protocol", "max_length", "stride", "allow_beyond_context", "add_bos_token", "statistic"},
+    "function": set(GenerationRequest.__struct_fields__),
     "targets": {"variant"},
     "pairs": {"protocol", "max_length", "stride", "average", "allow_beyond_context", "add_bos_token"},
 }
@@ -311,18 +319,20 @@ def _arguments(fixture: str) -> list[str]:
     return [each for each in fields if each not in TEXTS and each not in dict(row.fixed)]
 
 
-def _scored(session: Evaluator, gate: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Measure, and return the address of the measurement and the signature of the score; None for an error."""
+def _scored(session: Evaluator, gate: str, arguments: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Return the measurement's address, the score's signature and the gate's label; None for an error."""
     fixture, models, keys, plain = GATES[gate]
     named = dict(zip(("model", "reference"), models, strict=False))
     project = session.project
     spec = ProjectSpec(models=project.spec.models, datasets={"d": DatasetSpec(**keys)})
     evaluator = session.for_project(Project(project.folder, project.file, spec))
     try:
-        score = evaluator.evaluate(parse_fixture_call(fixture, (), {**named, "dataset": "d", **plain, **arguments}))
+        asked = parse_fixture_call(fixture, (), {**named, "dataset": "d", **plain, **arguments})
+        score = evaluator.evaluate(asked)
     except LmgateError:
         return None
-    return score.fingerprint, str(score.signature)
+    limited = LimitGate(marker=FIXTURES[fixture].markers[0], evaluation=asked, limit=1.0)
+    return score.fingerprint, str(score.signature), limited.label
 
 
 def test_every_argument_and_every_record_is_tried() -> None:
@@ -333,7 +343,7 @@ def test_every_argument_and_every_record_is_tried() -> None:
 
 @pytest.mark.parametrize(("gate", "argument"), [(gate, each) for gate in GATES for each in _arguments(GATES[gate][0])])
 def test_no_argument_of_a_gate_is_accepted_and_unused(session: Evaluator, gate: str, argument: str) -> None:
-    needed = NEEDS.get(argument, {})
+    needed = {} if gate == "function" else NEEDS.get(argument, {})
     value = OTHERWISE.get((gate, argument), ARGUMENTS[argument])
     before, after = _scored(session, gate, needed), _scored(session, gate, {**needed, argument: value})
     if argument == "allow_beyond_context":
@@ -345,3 +355,4 @@ def test_no_argument_of_a_gate_is_accepted_and_unused(session: Evaluator, gate: 
     if after is not None:
         assert (after[0] == before[0]) == (argument in VIEWS)
         assert (after[1] == before[1]) == (argument == "reference")  # the score names it elsewhere
+        assert after[2] != before[2]
