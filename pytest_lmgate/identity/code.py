@@ -7,7 +7,6 @@ functions and classes which run a model are their libraries' own. docs/cache.md 
 from __future__ import annotations
 
 import functools
-import inspect
 import linecache
 import operator
 import os
@@ -16,7 +15,6 @@ import site
 import sys
 import sysconfig
 import types
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -87,34 +85,63 @@ def find_patched_libraries() -> tuple[str, ...]:
 
 
 class _Look:
-    """What a module without a patch held when it was looked through: by identity, as code is patched by replacing."""
+    """What a module without a patch held when it was looked through.
 
-    def __init__(self) -> None:
-        self.held: list[tuple[Mapping[Any, Any], list[Any]]] = []
-        self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
+    Code is patched by putting something else into a table or an attribute, so a look compares identities and types.
+    """
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self.module = module
+        self.tables: list[tuple[Mapping[Any, Any], list[Any], list[type]]] = []
+        self.parts: list[tuple[Any, str, Any]] = [(module, "__class__", type(module))]
 
     def is_current(self, module: types.ModuleType) -> bool:
         return (
-            self.held[0][0] is vars(module)
+            module is self.module
             and all(
-                len(held) == len(members) and all(map(operator.is_, list(held.values()), members))
-                for held, members in self.held
+                _are(_values(table), members) and _are(list(map(type, members)), kinds)
+                for table, members, kinds in self.tables
             )
-            and all(function.__code__ is code for function, code in self.codes)
+            and all(getattr(owner, name, None) is part for owner, name, part in self.parts)
         )
+
+    def note(self, table: Mapping[Any, Any]) -> None:
+        members = _values(table)
+        self.tables.append((table, members, list(map(type, members))))
+
+    def part(self, owner: Any, name: str) -> Any:
+        """Return an attribute in which a patch could be put."""
+        found = getattr(owner, name)
+        self.parts.append((owner, name, found))
+        return found
+
+
+def _are(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    return len(found) == len(expected) and all(map(operator.is_, found, expected))
+
+
+def _values(table: Mapping[Any, Any]) -> list[Any]:
+    return list(dict.values(table) if isinstance(table, dict) else table.values())
+
+
+def _items(table: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    """Return what a table holds; a lazy one, of a class of its own, imports nothing for that."""
+    return dict.items(table) if isinstance(table, dict) else table.items()
 
 
 _last: dict[str, _Look] = {}
 
 
-def _patches_in(name: str, module: types.ModuleType) -> Iterator[str]:
-    """Yield the patches in a module; one that has not changed since it had none is not looked through again."""
+def _patches_in(name: str, module: types.ModuleType) -> list[str]:
+    """Return the patches in a module; one that has not changed since it had none is not looked through again."""
     if name in _last and _last[name].is_current(module):
-        return
-    look = _last[name] = _Look()
-    for path, code in _foreign(name, module, module, look):
-        _last.pop(name, None)
-        yield f"{path} is {code.__module__}.{code.__qualname__}"
+        return []
+    _last.pop(name, None)
+    look = _Look(module)
+    found = [f"{path} is {code.__module__}.{code.__qualname__}" for path, code in _foreign(name, module, module, look)]
+    if not found:
+        _last[name] = look
+    return found
 
 
 def summarize(reasons: Sequence[str]) -> str:
@@ -128,26 +155,34 @@ def _foreign(path: str, value: Any, module: types.ModuleType, look: _Look, depth
 
     What is looked at is noted in `look`.
     """
-    value = getattr(value, _INNER[type(value)]) if type(value) in _INNER else value
+    value = look.part(value, _INNER[type(value)]) if type(value) in _INNER else value
     code = value if isinstance(value, types.FunctionType | type) else type(value)
-    if not _is_librarys(code, module):
+    if not all(_is_librarys(each, module) for each in (code, *_called(code, look))):
         yield path, code
-    held: Mapping[Any, Any] | None = None
-    if type(value) in (dict, OrderedDict):  # hooks on all modules are in an OrderedDict
-        held = value
-    elif type(value) is tuple:
-        held = dict(enumerate(value))
-    elif value is module or (value is code and isinstance(value, type) and value.__module__ == module.__name__):
-        held = vars(value)
-    elif issubclass(type(value), MutableMapping):  # its items() would import what a lazy table names
-        held = getattr(value, "__dict__", {})
-    if isinstance(code, types.FunctionType):
-        look.codes.append((code, code.__code__))
-    if held is not None and type(value) is not tuple:  # a tuple cannot change
-        look.held.append((held, list(held.values())))
-    for key, member in list(held.items()) if held and depth else ():
+    tables: list[Mapping[Any, Any]] = []
+    if value is module or (value is code and isinstance(value, type) and value.__module__ == module.__name__):
+        tables = [vars(value)]
+    elif issubclass(type(value), MutableMapping):
+        # The items() of a lazy table would import what it names; it keeps that in its own attributes.
+        tables = [*([value] if isinstance(value, dict) else []), getattr(value, "__dict__", {})]
+    for table in tables:
+        look.note(table)
+    if type(value) is tuple:  # which cannot change
+        tables = [dict(enumerate(value))]
+    for key, member in [each for table in tables for each in _items(table)] if depth else ():
         if not _is_dull(type(member)) and key != "__builtins__":  # type: ignore[arg-type]  # mypy doubts that types hash
             yield from _foreign(f"{path}.{key}", member, module, look, depth - 1)
+
+
+def _called(code: Any, look: _Look) -> Iterator[Any]:
+    """Yield the functions that a function's decorators hide."""
+    for _ in range(99):  # a function may wrap itself
+        if isinstance(code, types.FunctionType):
+            look.part(code, "__code__")
+        if not hasattr(code, "__wrapped__"):
+            return
+        code = look.part(code, "__wrapped__")
+        yield code
 
 
 @functools.cache
@@ -162,8 +197,7 @@ def _is_librarys(code: Any, module: types.ModuleType) -> bool:
     if isinstance(code, type):
         file = getattr(sys.modules.get(code.__module__), "__file__", None) or code.__module__
         return code.__module__ != "unittest.mock" and _is_home(file, module)
-    called = inspect.unwrap(code) if hasattr(code, "__wrapped__") else code  # a decorator hides what it calls
-    return all(_is_home(each.__code__.co_filename, module) for each in (code, called) if hasattr(each, "__code__"))
+    return not hasattr(code, "__code__") or _is_home(code.__code__.co_filename, module)
 
 
 @functools.cache

@@ -1,11 +1,14 @@
 """Patched libraries are found and named; plain sessions have no patch, whatever they loaded and ran."""
 
 import functools
+import inspect
 import json
 import os
 import shutil
 import subprocess
 import sys
+import types
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ import torch
 import transformers
 from transformers.models.llama import modeling_llama
 
+from pytest_lmgate.identity import code as looking
 from pytest_lmgate.identity.code import find_patched_libraries
 from tests.end_to_end.projects import environment
 from tests.models.zoo import build, word_tokenizer
@@ -106,6 +110,70 @@ def _put(monkeypatch: pytest.MonkeyPatch, path: str, value: Any) -> None:
 def test_a_functions_code_that_was_exchanged_is_a_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modeling_llama.rotate_half, "__code__", (lambda x: x).__code__)
     assert len(find_patched_libraries()) == 1
+
+
+class _OurTable(OrderedDict[str, Any]):
+    pass
+
+
+class _OurModule(types.ModuleType):
+    pass
+
+
+# Patches that put nothing else into a table: the attribute of an object that stays where it is.
+_EXCHANGED = {
+    "the code that a decorator hides": lambda: (
+        inspect.unwrap(transformers.GenerationMixin.generate),
+        "__code__",
+        _mine.__code__,
+    ),
+    "what a decorator hides": lambda: (modeling_llama.LlamaModel.forward, "__wrapped__", _mine),
+    "the class of a table": lambda: (transformers.activations.ACT2FN, "__class__", _OurTable),
+    "the class of a module": lambda: (modeling_llama, "__class__", _OurModule),
+}
+
+
+def _mine(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return args
+
+
+@pytest.mark.parametrize("what", _EXCHANGED)
+def test_an_attribute_that_was_exchanged_is_a_patch(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setattr(*_EXCHANGED[what]())
+    assert find_patched_libraries()
+
+
+def test_a_property_that_was_made_again_is_a_patch() -> None:
+    made = vars(transformers.cache_utils.Cache)["is_compileable"]
+    before = made.fget
+    made.__init__(lambda self: False)
+    try:
+        assert find_patched_libraries()
+    finally:
+        made.__init__(before)
+
+
+def test_an_activation_that_was_exchanged_is_a_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(transformers.activations.ACT2FN, "silu", _Norm)
+    assert any("ACT2FN.silu is " in patch for patch in find_patched_libraries())
+
+
+@pytest.mark.parametrize("calls", [1, 20])
+def test_a_look_that_was_interrupted_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", _mine)
+    judge, seen = looking._is_librarys, []
+
+    def interrupted(found: Any, module: types.ModuleType) -> bool:
+        seen.extend([found] if module is modeling_llama else [])
+        if len(seen) == calls:
+            raise KeyboardInterrupt
+        return judge(found, module)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(looking, "_is_librarys", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            find_patched_libraries()
+    assert find_patched_libraries()
 
 
 @pytest.mark.parametrize("table", ["_global_mapping", "_local_mapping"])
