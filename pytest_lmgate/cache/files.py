@@ -112,7 +112,7 @@ def is_newer(path: Path) -> bool:
 
 
 def _require_file(path: Path) -> None:
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end, nor would some devices
+    if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would never end, and a link leads out of the cache
         raise CacheError(f"{path}: not a file")
 
 

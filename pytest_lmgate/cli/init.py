@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -232,10 +233,15 @@ def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: l
     for each in proposals:
         gate = parse_marker(each.gates[1][0], (), each.gates[1][1])
         accepted[f"{carrier}::{gate.label}"] = entry_of(each.score, provenance(baseline.parent, each.score.device))
-    # The baseline first: its place may not be writable, and a file that was left would stop the next `lmgate init`.
-    rewrite(baseline, lambda before: {**before, **accepted})
-    for file, text in [(project, written), *((file, _INI) for file in ini)]:
-        file.write_text(text, encoding="utf-8")
+    try:
+        for file, text in [(project, written), *((file, _INI) for file in ini)]:
+            file.write_text(text, encoding="utf-8")
+        rewrite(baseline, lambda before: {**before, **accepted})
+    except BaseException:  # a file that was left would stop the next `lmgate init`
+        for file in files:
+            with contextlib.suppress(OSError):
+                file.unlink()
+        raise
 
 
 class Proposal(NamedTuple):

@@ -192,7 +192,7 @@ def _cache(here: Root, given: str | None) -> Iterator[Finding]:
     fact = f"{folder}: {counted(len(entries), 'entry')}, {byte_size(sum(entry.size for entry in entries))}"
     advice = f"{len(broken)} of them cannot be trusted: `lmgate cache verify` names them." if broken else ""
     if not place.is_dir() or not os.access(place, os.W_OK):
-        advice = f"{place} cannot be written: every session measures again."
+        advice = f"{place} cannot be written: new measurements are not kept."
     yield Finding("cache", fact + ", signed" * (key is not None), advice, wrong=bool(advice))
 
 

@@ -161,7 +161,9 @@ def open_checkpoint(folder: Path, *, name: str) -> Checkpoint:
         config = json.loads(file.read_bytes())
     except RecursionError:
         raise ModelError(f"model {name!r}: {file}: nested too deeply to be a model's config") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ModelError(f"model {name!r}: {file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise ModelError(f"model {name!r}: {file}: not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ModelError(f"model {name!r}: {file}: expected a JSON object, got {type(config).__name__}")

@@ -71,5 +71,6 @@ def corrected(verdicts: Sequence[Verdict], *, strict: bool) -> tuple[list[Verdic
             )
     tested = sum(comparison.p_pass is not None for comparison in comparisons)
     turned = sum(verdict.is_corrected for verdict in after)
-    note = f"Holm: verdicts hold for {tested} no_regression gates together; the correction made {turned} inconclusive"
+    gates = "gates" if tested > 1 else "gate"
+    note = f"Holm: verdicts hold for {tested} no_regression {gates} together; the correction made {turned} inconclusive"
     return after, [note] * bool(tested), problems

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from pytest_lmgate.cache import files
 from pytest_lmgate.cache.files import read_sealed, write_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry, Store, decode, encode
@@ -228,17 +229,31 @@ def test_an_entry_that_cannot_be_set_aside_is_still_not_believed(cache: _Cache) 
     assert cache.store.get(FINGERPRINT) is not None
 
 
-def test_an_entry_that_cannot_be_read_is_measured_again_and_said(cache: _Cache) -> None:
+def test_an_entry_that_cannot_be_read_is_measured_again_and_said(
+    cache: _Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.store.put(FINGERPRINT, ENTRY)
     file = cache.file(".lmgate")
-    file.parent.mkdir(parents=True)
-    file.symlink_to(file.name)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(files, "_require_file", refuse)
     assert cache.store.get(FINGERPRINT) is None
     (warning,) = cache.warnings
     assert warning.startswith(f"the cache entry {file} cannot be read (")
     assert warning.endswith("); measuring again")
 
 
-@pytest.mark.parametrize("replace", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def _link(path: Path) -> None:
+    """A link to a whole entry elsewhere."""
+    store = Store(path.parents[3] / "elsewhere", print)
+    store.put(FINGERPRINT, ENTRY)
+    (whole,) = store.folder.rglob("*.lmgate")
+    path.symlink_to(whole)
+
+
+@pytest.mark.parametrize("replace", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), _link])
 def test_a_pipe_a_folder_or_a_device_in_the_place_of_an_entry_holds_nobody_up(
     cache: _Cache, replace: Callable[[Path], object]
 ) -> None:

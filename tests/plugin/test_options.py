@@ -112,6 +112,13 @@ def test_a_report_that_cannot_be_made_is_a_usage_error(configured: Configured, r
         options.reports(configured("--lmgate-report", report))
 
 
+def test_two_reports_in_one_file_are_a_usage_error_but_for_those_that_append(configured: Configured) -> None:
+    with pytest.raises(pytest.UsageError, match=r"two reports go to .*/x: give each a file of its own"):
+        options.reports(configured("--lmgate-report", "json:x", "--lmgate-report", f"html:{Path.cwd()}/x"))
+    appended = ["--lmgate-report", "markdown-append:x", "--lmgate-report", "markdown-append:x"]
+    assert len(options.reports(configured(*appended, "--lmgate-report", "json:-", "--lmgate-report", "html:-"))) == 4
+
+
 def test_environment_variables_in_a_destination_are_expanded_and_must_be_set(
     configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
