@@ -88,6 +88,11 @@ def test_gates_are_selected_as_other_tests_are(measured: Project) -> None:
         assert sorted(re.findall(r"^\S+::\S+$", outcome.out, flags=re.MULTILINE)) == sorted(tests), options
 
 
+def test_gates_that_a_merge_brings_are_judged(measured: Project) -> None:
+    add_gates(measured, '<<: {"g\\x61tes": [{ppl_max: {model: die, dataset: words, limit: 60.5}}]}')
+    measured.run().expect(0, passed=1)
+
+
 def test_a_conftest_may_add_a_marker_to_a_gate(measured: Project) -> None:
     add_gates(measured, "gates:\n  - ppl_max: {model: die, dataset: words, limit: 60.5}").write(
         conftest="""
