@@ -24,7 +24,7 @@ from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspel
 if TYPE_CHECKING:
     from pytest_lmgate.settings.file import YamlGate
 
-# Matches flow style in one line, and any other key at the start of a line: the parser refuses one such as `gatse:`, and a
+# Matches flow style in one line, and any unknown key at the start of a line: the parser refuses `gatse:`, and a
 # merge, `<<:`, may bring gates.
 _GATES = (
     r"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"
