@@ -120,13 +120,14 @@ def _are(found: Sequence[Any], expected: Sequence[Any]) -> bool:
     return len(found) == len(expected) and all(map(operator.is_, found, expected))
 
 
+# Lists are made at once: another thread may import something meanwhile.
 def _values(table: Mapping[Any, Any]) -> list[Any]:
     return list(dict.values(table) if isinstance(table, dict) else table.values())
 
 
-def _items(table: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+def _items(table: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     """Return what a table holds; a lazy one, of a class of its own, imports nothing for that."""
-    return dict.items(table) if isinstance(table, dict) else table.items()
+    return list(dict.items(table) if isinstance(table, dict) else table.items())
 
 
 _last: dict[str, _Look] = {}
