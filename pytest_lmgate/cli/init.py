@@ -233,12 +233,14 @@ def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: l
     for each in proposals:
         gate = parse_marker(each.gates[1][0], (), each.gates[1][1])
         accepted[f"{carrier}::{gate.label}"] = entry_of(each.score, provenance(baseline.parent, each.score.device))
+    ours: list[Path] = []
     try:
         for file, text in [(project, written), *((file, _INI) for file in ini)]:
+            ours.append(file)
             file.write_text(text, encoding="utf-8")
         rewrite(baseline, lambda before: {**before, **accepted})
     except BaseException:  # a file that was left would stop the next `lmgate init`
-        for file in files:
+        for file in ours:
             with contextlib.suppress(OSError):
                 file.unlink()
         raise

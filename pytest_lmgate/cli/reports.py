@@ -12,7 +12,7 @@ import typer
 from pytest_lmgate.cache.remote import place_of
 from pytest_lmgate.cli.console import AsJson, root, show
 from pytest_lmgate.errors import RecordError, nearest
-from pytest_lmgate.report.formats import STDOUT, write_reports
+from pytest_lmgate.report.formats import STDOUT, shared_file, write_reports
 
 if TYPE_CHECKING:
     from pytest_lmgate.judge.result import Verdict
@@ -145,6 +145,8 @@ def report(
         raise typer.BadParameter(
             "expected a report to make: --html FILE, --markdown FILE, --openmetrics FILE or --github"
         )
+    if twice := shared_file(wanted):
+        raise typer.BadParameter(f"two reports go to {twice}: give each a file of its own")
     try:
         results = read_results(file.read_bytes(), str(file))
     except OSError as error:

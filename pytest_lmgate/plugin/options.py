@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_lmgate.errors import ConfigError, nearest
-from pytest_lmgate.report.formats import FORMATS, STDOUT
+from pytest_lmgate.report.formats import FORMATS, shared_file
 from pytest_lmgate.settings.options import (
     BASELINE_NAME,
     CACHE_NAME,
@@ -195,8 +195,7 @@ def reports(config: pytest.Config) -> list[tuple[str, str]]:
     given: list[str] | None = config.getoption("--lmgate-report")
     from_environment = os.environ.get("LMGATE_REPORT", "").splitlines()
     found = [_report(each) for each in given or config.getini("lmgate_report") or from_environment]
-    files = [Path(to).resolve() for kind, to in found if to != STDOUT and not FORMATS[kind].appends]
-    if twice := next((file for file in files if files.count(file) > 1), None):
+    if twice := shared_file(found):
         raise pytest.UsageError(f"--lmgate-report: two reports go to {twice}: give each a file of its own")
     return found
 

@@ -40,6 +40,12 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
+def shared_file(reports: Iterable[tuple[str, str]]) -> Path | None:
+    """Return a file that two reports would replace, so that one is lost; None if there is none."""
+    files = [Path(to).resolve() for kind, to in reports if to != STDOUT and not FORMATS[kind].appends]
+    return next((file for file in files if files.count(file) > 1), None)
+
+
 def write_reports(
     results: Results, reports: Iterable[tuple[str, str]], folder: Path, say: list[str], problems: list[str]
 ) -> None:

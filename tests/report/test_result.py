@@ -198,6 +198,9 @@ def test_the_command_writes_the_reports_that_it_is_told_to(
     printed = CliRunner().invoke(app, ["report", "report.json", "--github"])
     assert printed.stdout == FORMATS["github"].render(results)
     assert CliRunner().invoke(app, ["report", "report.json"]).exit_code == 2
+    twice = CliRunner().invoke(app, ["report", "report.json", "--html", "x", "--markdown", "./x"])
+    assert twice.exit_code == 2
+    assert not Path("x").exists()
     assert isinstance(CliRunner().invoke(app, ["report", "x.json", "--github"]).exception, RecordError)
     Path("file").write_text("")
     failed = CliRunner().invoke(app, ["report", "report.json", "--html", "file/page.html", "--openmetrics", "n.txt"])
