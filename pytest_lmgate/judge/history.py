@@ -175,8 +175,6 @@ def _by_verdict(gate: Verdict, former: Verdict | None) -> Finding:
 def _unknown(gate: Verdict) -> str:
     if gate.value is None:
         return "not measured"
-    if gate.at_least:
-        return "only a lower bound, because the measurement was stopped early"
     return "no interval, so its noise is unknown" if gate.interval is None else ""
 
 

@@ -74,14 +74,12 @@ class Judge:
             file=place[0],
             line=place[1],
         )
-        # A sum that proves the value to be above a limit says nothing of its bounds.
-        fail_fast = self._options.fail_fast and isinstance(gate, LimitGate) and gate.confidence is None
         try:
             entry = None
             if isinstance(gate, NoRegression) and gate.reference is None and not self.baselines.is_updated(identity):
                 entry = self.baselines.require(identity, test, what)
             with contextlib.nullcontext() if entry is None else self.evaluator.expecting(_expect(entry)):
-                score = self.evaluator.evaluate(what.resolved(resolve), stop_above=blank.limit if fail_fast else None)
+                score = self.evaluator.evaluate(what.resolved(resolve))
             if isinstance(gate, LimitGate):
                 verdict = self._by_limit(blank, gate, score)
             elif entry is not None:
@@ -118,7 +116,6 @@ class Judge:
             verdict=outcome,
             bounded=bounded,
             blocking=blocking,
-            at_least=bool(score.details.get("at_least")),
             message=f"the value is {float(score)}, which cannot be compared with a limit" if outcome == "error" else "",
             details=details,
             worst=_worst(score) if outcome == "fail" or blocking else (),

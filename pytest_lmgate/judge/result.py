@@ -217,7 +217,6 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
         identity: Digests of the data, and the protocol; values with the same identity can be compared.
         blocking: Whether an inconclusive verdict fails the build.
         xfail: Whether the test is marked xfail, so that the gate does not fail the build.
-        at_least: Whether the value is a lower bound, because the measurement was stopped early.
         iid: Whether errors treat tokens as independent, as the protocol's own program does.
         message: Why a gate is an error, or that its baseline was written.
         comparison: Only for no_regression.
@@ -243,7 +242,6 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
     identity: dict[str, str]
     blocking: bool
     xfail: bool = False
-    at_least: bool = False
     iid: bool = False
     message: str = ""
     comparison: Comparison | None = None

@@ -25,7 +25,7 @@ from pytest_lmgate.measure.likelihoods import (
 )
 from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.loop import Log
-from pytest_lmgate.measure.measurement import AtLeast, Measurement, identity_of
+from pytest_lmgate.measure.measurement import Measurement, identity_of
 from pytest_lmgate.measure.sampled import SampledDivergences, SelfDivergences
 from pytest_lmgate.measure.sources import DatasetRows, Resolver
 from pytest_lmgate.measure.texts import (
@@ -118,12 +118,8 @@ class Evaluator:
         self.resolver.code.forget(share=share)
         self.measurements.forget()
 
-    def evaluate(self, what: EvaluationSpec, *, stop_above: float | None = None) -> Score:
-        """Measure for a gate or a fixture; for encoder-decoder models, perplexity is that of the first reference.
-
-        A perplexity ends as soon as it is certain to be above `stop_above`: the score is then a lower bound, and has
-        ``details["at_least"]``.
-        """
+    def evaluate(self, what: EvaluationSpec) -> Score:
+        """Measure for a gate or a fixture; for encoder-decoder models, perplexity is that of the first reference."""
         started, how = time.monotonic(), what.how
         if isinstance(how, TextRequest):
             metric = self._text_metric(what)
@@ -138,8 +134,8 @@ class Evaluator:
                 return self._with_hint(score, rows.name).placed(
                     model=function.name, dataset=rows.name, fingerprint="", cached=False, seconds=seconds
                 )
-        measurement, statistics, address, cached = self.measurements.once(lambda: self._ready(what), stop_above)
-        score = measurement.bound(statistics) if isinstance(statistics, AtLeast) else measurement.score(statistics)
+        measurement, statistics, address, cached = self.measurements.once(lambda: self._ready(what))
+        score = measurement.score(statistics)
         self._with_hint(score, measurement.data.name)
         score.device, score.content = measurement.model.device, identity_of(measurement.model)
         return score.identified(**measurement.identity).placed(

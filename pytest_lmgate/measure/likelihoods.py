@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import abc
 import json
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import ConfigError, DataError, ProtocolError
 from pytest_lmgate.measure.measurement import (
-    AtLeast,
     Measurement,
     MeasurementContext,
     TargetMeasurement,
@@ -87,25 +85,16 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     def fingerprint(self) -> Fingerprint:
         return addressed(_CAUSAL, self.model, data=self.data.digest, protocol=self.windowing.signature)
 
-    def measure(self, context: MeasurementContext) -> LikelihoodStatistics | AtLeast:
+    def measure(self, context: MeasurementContext) -> LikelihoodStatistics:
         runner = context.runner(self.model)
         streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
         job = context.job(self.model.name, self.data.name, self.model.batch_size)
-        counts = counted(streams.sizes)
-        sizes = {"token": int(plan.targets.sum()), "word": counts["words"].sum(), "char": counts["chars"].sum()}
-        sizes["byte"] = sizes["bits_per_byte"] = counts["utf8_bytes"].sum()
-        of_unit, limit = int(sizes[self.asked.unit]), context.stop_above
-        if limit is not None and self._average == "token":
-            # NLLs are not negative, so a partial sum that is above the limit stays above it.
-            job = replace(job, stop_when=lambda nll: self._value(nll / of_unit) > limit)
         found = score(runner, window_requests(streams, plan, self.data.name), job)
-        if not found.is_whole:
-            return AtLeast(self._value(found.total / of_unit), of_unit)
         return LikelihoodStatistics(
             nll=found.nll if found.is_double else found.nll.astype(np.float32),
             window_targets=plan.targets,
             window_document=plan.document,
-            **counts,
+            **counted(streams.sizes),
             running_text=not self.windowing.by_document,
             row_targets=targets_of_rows(plan, streams, self.data, by_document=self.windowing.by_document),
             targets=digest_of_targets(streams.ids),
@@ -114,13 +103,6 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
         return window_requests(streams, plan, self.data.name).tokens
-
-    def bound(self, found: AtLeast) -> Score:
-        counted = "byte" if self.asked.unit == "bits_per_byte" else self.asked.unit
-        details = {"at_least": True}
-        return Score(
-            found.value, metric=self.metric, n=found.n, unit=counted, signature=self.signature, details=details
-        )
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
         return make_score(
@@ -141,11 +123,6 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     def signature(self) -> Signature:
         own = ("average", self._average), ("unit", self.asked.unit), ("version", __version__)
         return self.windowing.signature.plus(*own)
-
-    def _value(self, mean: float) -> float:
-        if self.asked.unit == "bits_per_byte":
-            return mean / math.log(2)
-        return math.exp(mean) if mean < 709 else math.inf
 
 
 @dataclass(frozen=True)

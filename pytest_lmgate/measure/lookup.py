@@ -27,7 +27,7 @@ from pytest_lmgate.engines.registry import raised
 from pytest_lmgate.errors import CacheError, LmgateError, ModelError, escape_controls
 from pytest_lmgate.identity.code import find_patched_libraries
 from pytest_lmgate.measure.loop import Job, Log, Progress
-from pytest_lmgate.measure.measurement import AtLeast, Measurement, MeasurementContext
+from pytest_lmgate.measure.measurement import Measurement, MeasurementContext
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
@@ -157,11 +157,11 @@ class Measurements:
     _drawn: list[tuple[Measurement[Any], Any]] = field(default_factory=list)
     _latest: Progress | None = None  # of the measurement that runs
 
-    def once(self, describe: Callable[[], Measurement[Any]], stop_above: float | None = None) -> Made:
+    def once(self, describe: Callable[[], Measurement[Any]]) -> Made:
         """Return what a measurement gives, which two processes that want it make once.
 
         It is described again if a model's files change while they are loaded, as when a training run saves a new
-        checkpoint. A measurement that ended early, by `stop_above`, is not kept.
+        checkpoint.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             measurement = describe()
@@ -174,13 +174,12 @@ class Measurements:
                     return found
                 self.lookups.append(self._missed(measurement))
                 try:
-                    measured = measurement.measure(self._context(None if reason else fingerprint, stop_above))
+                    measured = measurement.measure(self._context(None if reason else fingerprint))
                 except FilesChanged:
                     if attempt == _ATTEMPTS:
                         raise
                     continue
-                if not isinstance(measured, AtLeast):
-                    self._keep(measurement, measured, reason)
+                self._keep(measurement, measured, reason)
                 return Made(measurement, measured, fingerprint.address, False)
         raise AssertionError
 
@@ -230,7 +229,6 @@ class Measurements:
     def again(self, measurement: Measurement[T], *, shuffle: int | None = None) -> T:
         """Measure again completely, ignoring the cache; `shuffle` is the seed of another order of the requests."""
         measured = measurement.measure(self._context(None, shuffle=shuffle))
-        assert not isinstance(measured, AtLeast)
         if self._was_patched(measurement):
             raise ModelError("this session patched a library while the model was loaded")
         return measured
@@ -335,9 +333,7 @@ class Measurements:
         """Free the memory of all models; the next measurement opens its own."""
         self._pool.drop("")
 
-    def _context(
-        self, fingerprint: Fingerprint | None, stop_above: float | None = None, *, shuffle: int | None = None
-    ) -> MeasurementContext:
+    def _context(self, fingerprint: Fingerprint | None, *, shuffle: int | None = None) -> MeasurementContext:
         """Return what a measurement is made with; without a fingerprint nothing is kept."""
         self._latest = None
 
@@ -356,7 +352,7 @@ class Measurements:
         def measured(other: Measurement[Any]) -> Any:
             return self.once(lambda: other).statistics
 
-        return MeasurementContext(self.store.folder, self.runner, self.fit_together, job, stop_above, measured)
+        return MeasurementContext(self.store.folder, self.runner, self.fit_together, job, measured)
 
     def _fresh(self, measurement: Measurement[T]) -> T | None:
         fingerprint = measurement.fingerprint

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -47,25 +47,14 @@ _LACKING: Mapping[Offer, str] = {
 }
 
 
-class AtLeast(NamedTuple):
-    """The result of a measurement that ended early: the score is at least `value`, over `n` tokens or other units."""
-
-    value: float
-    n: int
-
-
 @dataclass(frozen=True)
 class MeasurementContext:
-    """What a measurement is made with.
-
-    It may end as soon as its value is certain to be above `stop_above`; without that, it is made whole.
-    """
+    """What a measurement is made with."""
 
     folder: Path  # the cache's
     runner: Callable[[Model], Runner]
     fit_together: Callable[[Model, Model], bool]  # whether another model fits in memory with one that is loaded
     job: Callable[[str, str, int | str], Job]  # from the names of model and dataset, and the batch size
-    stop_above: float | None
     measured: Callable[[Measurement[Any]], Any]  # what another measurement gives, which this one rests on
 
 
@@ -108,7 +97,7 @@ class Measurement(abc.ABC, Generic[T]):
         return self.identity if signature is None else {**self.identity, "protocol": signature.compared}
 
     @abc.abstractmethod
-    def measure(self, context: MeasurementContext) -> T | AtLeast:
+    def measure(self, context: MeasurementContext) -> T:
         """Run the models. If it raises, only partial results are kept."""
 
     @abc.abstractmethod
@@ -126,10 +115,6 @@ class Measurement(abc.ABC, Generic[T]):
     @abc.abstractmethod
     def score(self, statistics: T) -> Score:
         """Return the score that the statistics make."""
-
-    def bound(self, found: AtLeast) -> Score:
-        """Return the score of a measurement that ended early."""
-        raise NotImplementedError
 
 
 def require(model: Model, metric: str, offer: Offer, *kinds: Kind) -> None:

@@ -31,9 +31,7 @@ _LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
 class ScoringResult(NamedTuple):
     """The NLLs of a measurement."""
 
-    nll: Floats  # in nats, shape ``[targets]``, float64; NaN if not scored
-    total: float  # the sum of the scored ones
-    is_whole: bool  # whether all were scored; False if `Job.stop_when` ended the measurement
+    nll: Floats  # in nats, shape ``[targets]``, float64
     is_double: bool  # whether the model computed in float64
     # whether each target is the most likely token, shape ``[targets]``; None if the requests do not ask
     greedy: NDArray[np.bool_] | None = None
@@ -61,14 +59,14 @@ def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
     try:
         with runner.measuring():
             batching = prepared(job.model, requests, lambda: prepared_to_score(runner, requests, job.model), job)
-            is_whole = run_batches(requests, begin, sink, batching, job)
+            run_batches(requests, begin, sink, batching, job)
     except UnreliableError:
         if job.keep is not None:
             job.keep(Entry({}))  # instead of partial results: nobody knows which of them are right
         raise
     if columns == 1:
-        return ScoringResult(sink.values, sink.total, is_whole, batching.is_double)
-    return ScoringResult(sink.values[:, 0], sink.total, is_whole, batching.is_double, sink.values[:, 1] == 1)
+        return ScoringResult(sink.values, batching.is_double)
+    return ScoringResult(sink.values[:, 0], batching.is_double, sink.values[:, 1] == 1)
 
 
 class TargetSink:

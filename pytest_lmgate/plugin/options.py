@@ -62,8 +62,6 @@ def session_options(config: pytest.Config, run: str) -> Options:
         offline=flag(config, "offline"),
         device=text(config, "device"),
         executor=_executor(config),
-        # What was stopped could not be compared with a whole measurement.
-        fail_fast=flag(config, "fail-fast") and not verify(config),
         workers=workers(config),
         worker=_worker(config),
         explain_cache=flag(config, "explain-cache"),

@@ -48,7 +48,6 @@ def _lines(verdict: Verdict) -> list[str]:
         begin = f"{verdict.marker}: {name} {number(verdict.value)} of {verdict.model!r} on {verdict.dataset!r}"
         return [f"{begin}: {verdict.message}", *_facts(*_how_measured(verdict)), *_next(verdict)]
     value, limit = distinct(verdict.value, verdict.limit)
-    at_least = "at least " if verdict.at_least else ""
     noise = "" if verdict.interval is None else f" {interval(*verdict.interval)}"
     outside = verdict.value > verdict.limit if verdict.marker.endswith("_max") else verdict.value < verdict.limit
     relation = ("above" if verdict.value > verdict.limit else "below") if outside else "within"
@@ -57,16 +56,14 @@ def _lines(verdict: Verdict) -> list[str]:
     details = verdict.details
     against = f" against {details['reference']!r}" if details else ""
     figures = divergence_lines(details, iid=verdict.iid) if details else ["", "", ""]
-    stopped = "stopped early by --lmgate-fail-fast: the sum so far already proves it"
     return [
-        f"{verdict.marker}: {name} {at_least}{value}{noise} of {verdict.model!r}{against} on {verdict.dataset!r} "
+        f"{verdict.marker}: {name} {value}{noise} of {verdict.model!r}{against} on {verdict.dataset!r} "
         f"is {relation} the limit {limit}",
         *_facts(
-            ("by", f"{at_least}{excess:+.4g}{share}"),
+            ("by", f"{excess:+.4g}{share}"),
             ("verdict", conclusion(verdict)),
             *_how_measured(verdict),
             *zip(("perplexity", "KL", "tokens"), figures, strict=True),
-            ("note", stopped if verdict.at_least else ""),
         ),
         *_worst(verdict),
         *_next(verdict),
@@ -205,8 +202,6 @@ def _facts(*pairs: tuple[str, str]) -> list[str]:
 
 def _scored(verdict: Verdict) -> str:
     count = f"{verdict.n:,} {verdict.unit}s" if verdict.n is not None else "unknown"
-    if verdict.at_least:
-        return count
     if (statistic := verdict.details.get("statistic", "mean")) != "mean":
         return f"{count}; no interval: {statistic} is not a mean"
     if verdict.stderr is None:

@@ -74,7 +74,7 @@ def _table(track: Track, last: int) -> str:
         (
             when(each.run.date),
             each.run.commit or "-",
-            "-" if gate.value is None else (">= " if gate.at_least else "") + number(gate.value),
+            "-" if gate.value is None else number(gate.value),
             degradation(gate.comparison) if gate.comparison is not None else _interval(gate),
             gate.shown,
             _bar(gate, place),

@@ -73,7 +73,7 @@ def _gate(results: Results, verdict: Verdict, name: str) -> dict[str, Any]:
         "words": " ".join(excerpt(text, _NAME) for text in (verdict.test, verdict.model, verdict.dataset)),
         "verdict": verdict,
         "row": row,
-        "value": f">= {value}" if verdict.at_least else value,
+        "value": value,
         "bound": row.tolerance or (f"{sign}{row.limit}" if is_limit else row.limit),
         "outcome": outcome,
         "fails": verdict.fails,

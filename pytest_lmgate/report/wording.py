@@ -131,7 +131,7 @@ class Row:
             limit = "new baseline"
         return cls(
             outcome=verdict.shown,
-            value=f">= {value}" if verdict.at_least else value,
+            value=value,
             interval="" if verdict.interval is None else interval(*verdict.interval),
             limit=limit,
             change="" if found is None else degradation(found),

@@ -46,7 +46,6 @@ OPTIONS: Mapping[str, Option] = {
     "refresh": Option("ignore the cache and measure again"),
     "remote-cache-readonly": Option("never write to the remote cache (the default in pull requests from forks)"),
     "offline": Option("never use the network; missing files are errors"),
-    "fail-fast": Option("stop a measurement as soon as its partial sum exceeds the limit"),
     "strict": Option("treat INCONCLUSIVE as FAIL"),
     "holm": Option("correct no_regression gates for their number (Holm)"),
     "require-all": Option(

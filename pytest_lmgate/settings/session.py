@@ -32,7 +32,6 @@ class Options:
     offline: bool = False  # forbid the network
     device: str | None = None  # device for models whose entry names none; None for the project's default
     executor: Executor | None = None  # where models run; None for this process
-    fail_fast: bool = False  # stop a measurement once a partial sum exceeds the limit
     workers: int = 1  # processes that measure side by side and share the processors
     # the number of this process, which selects a GPU if there are several; None for a single process
     worker: int | None = None

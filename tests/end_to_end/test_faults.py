@@ -90,24 +90,6 @@ def test_a_process_that_waits_takes_over_from_one_that_is_killed(dice: DiceProje
     assert dice.loaded == ["red", "red"]
 
 
-def test_fail_fast_stops_early_and_what_it_leaves_is_never_taken_for_whole(dice: DiceProject) -> None:
-    report = ("--lmgate-report", "json:report.json")
-    dice.models(red={}, blue={}).write(
-        test_gate=marked(hopeless='bpb_max("red", "one", 0.01)', within='ppl_max("blue", "one", 6.01)')
-    )
-    outcome = dice.run("--lmgate-fail-fast", *report).expect(1, passed=1, failed=1)
-    outcome.says("bits per byte at least", "stopped early by --lmgate-fail-fast")
-    stopped, whole = dice.report()["gates"]
-    assert (stopped["verdict"], stopped["unit"], whole["verdict"]) == ("fail", "byte", "pass")
-    assert len(dice.entries) == 1, "only the measurement that was not stopped"
-    dice.run(*report).expect(1, passed=1, failed=1).is_silent_on("at least")
-    resumed = dice.report()["gates"][0]["value"]
-    assert resumed > stopped["value"] > stopped["limit"]
-    assert len(dice.entries) == 2
-    dice.run("--lmgate-refresh", *report).expect(1)
-    assert dice.report()["gates"][0]["value"] == pytest.approx(resumed, rel=1e-6), "as in one go"
-
-
 def test_offline_says_what_is_missing_and_asks_no_network(project: Project) -> None:
     project.write(
         conftest="""

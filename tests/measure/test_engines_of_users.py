@@ -77,17 +77,6 @@ def test_models_without_content_that_have_the_same_revision_do_not_share_measure
         assert two.content != four.content
 
 
-def test_a_bound_is_not_taken_for_the_value_of_a_model_whose_measurements_are_not_kept(
-    session: Callable[..., Evaluator],
-) -> None:
-    evaluator = session(_Engine(change=lambda model: dataclasses.replace(model, content=None)))
-    evaluator.forget(share=True)  # as between the gates of lmgate.yaml
-    assert perplexity(evaluator, "four", "text", PROTOCOL, stop_above=1.001).details["at_least"]
-    whole = perplexity(evaluator, "four", "text", PROTOCOL)
-    assert whole == pytest.approx(4)
-    assert "at_least" not in whole.details
-
-
 def test_the_batch_size_of_an_entry_holds_whatever_the_engine_says(session: Callable[..., Evaluator]) -> None:
     sizes = []
 

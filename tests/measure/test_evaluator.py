@@ -103,59 +103,6 @@ def test_refresh_measures_again_what_a_machine_with_a_fast_clock_measured(
     assert not _measure(workplace.session(refresh=True)).cached
 
 
-def _bounded(session: Any, limit: float, **protocol: Any) -> Score:
-    wanted = Protocol(max_length=16, stride=8, **protocol)
-    return perplexity(session.evaluator, "float", "text", wanted, stop_above=limit)
-
-
-@pytest.fixture
-def one_by_one(workplace: Any) -> Any:
-    """The workplace with one window to a batch, so that a measurement can stop between them."""
-    entry(workplace, "float", section="models", batch_size=1)
-    return workplace
-
-
-@pytest.mark.parametrize("unit", ["token", "word", "bits_per_byte"])
-def test_a_limit_that_is_certainly_broken_stops_the_measurement_with_a_lower_bound(one_by_one: Any, unit: str) -> None:
-    bound = _bounded(one_by_one.session(), 1.5, unit=unit)
-    assert bound.details["at_least"] is True
-    assert bound > 1.5
-    assert not bound.cached
-    assert (bound.stderr, bound.interval) == (None, None)
-    assert _entries(one_by_one) == []
-    session = one_by_one.session()
-    whole = _measure(session, protocol=Protocol(max_length=16, stride=8, unit=unit))
-    assert not whole.cached
-    assert bound < whole
-    # Once it is measured whole there is no need of a bound.
-    judged = _bounded(session, 1.5, unit=unit)
-    assert judged == whole
-    assert "at_least" not in judged.details
-
-
-def test_a_limit_that_holds_stops_nothing(one_by_one: Any) -> None:
-    score = _bounded(one_by_one.session(), 1000.0)
-    assert "at_least" not in score.details
-    assert score == _measure(one_by_one.session(cache=one_by_one.folder / "elsewhere"))
-    assert len(_entries(one_by_one)) == 1
-
-
-def test_a_mean_of_window_means_is_never_bounded(one_by_one: Any) -> None:
-    score = _bounded(one_by_one.session(), 1.5, average="window")
-    assert "at_least" not in score.details
-
-
-def test_a_measurement_stopped_early_goes_on_where_it_was_and_ends_the_same(one_by_one: Any) -> None:
-    elsewhere = _measure(one_by_one.session(cache=one_by_one.folder / "elsewhere"))
-    _bounded(one_by_one.session(), 1.5)
-    assert len(_entries(one_by_one, ".partial")) == 1
-    session = one_by_one.session()
-    whole = _measure(session)
-    assert whole == pytest.approx(elsewhere, rel=1e-12)
-    assert session.progress[0].resumed > 0
-    assert _entries(one_by_one, ".partial") == []
-
-
 def test_a_well_sealed_entry_without_its_arrays_is_measured_again_with_a_warning(
     workplace: Any, loads: list[str]
 ) -> None:

@@ -206,7 +206,7 @@ def test_what_can_change_a_number_is_an_ingredient_and_nothing_else(workplace: A
     )
     for entry in same:
         assert _ingredients(workplace, entry) == plain
-    assert _ingredients(workplace, "{path: models/float}", offline=True, workers=4, fail_fast=True) == plain
+    assert _ingredients(workplace, "{path: models/float}", offline=True, workers=4) == plain
     for entry in ("{path: models/float, dtype: bfloat16}", "{path: models/float, load: {attn_implementation: eager}}"):
         assert _ingredients(workplace, entry) != plain
     assert _ingredients(workplace, "{path: models/float, device: cuda}")["device"] == "cuda"

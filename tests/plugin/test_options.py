@@ -27,8 +27,8 @@ def test_a_flag_is_on_or_off_in_the_ini_file_and_in_the_environment(
     monkeypatch.setenv("LMGATE_STRICT", value)
     assert options.flag(configured(), "strict") is on
     assert options.flag(configured("--lmgate-strict", ini="lmgate_strict = no"), "strict")
-    with pytest.raises(pytest.UsageError, match=r"lmgate_fail_fast: expected one of 1, true, .*; got 'maybe'"):
-        options.flag(configured(ini="lmgate_fail_fast = maybe"), "fail-fast")
+    with pytest.raises(pytest.UsageError, match=r"lmgate_strict: expected one of 1, true, .*; got 'maybe'"):
+        options.flag(configured(ini="lmgate_strict = maybe"), "strict")
 
 
 def test_the_project_file_is_relative_to_the_ini_file_that_names_it_or_to_where_pytest_was_started(

@@ -57,8 +57,8 @@ def passed(failed: Verdict) -> Verdict:
 
 
 @pytest.fixture
-def stopped(failed: Verdict) -> Verdict:
-    return replace(failed, value=20.0, stderr=None, interval=None, at_least=True)
+def without_interval(failed: Verdict) -> Verdict:
+    return replace(failed, value=20.0, stderr=None, interval=None)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def environment() -> Environment:
 def results(
     passed: Verdict,
     failed: Verdict,
-    stopped: Verdict,
+    without_interval: Verdict,
     unmeasured: Verdict,
     compared: Verdict,
     located: Verdict,
@@ -175,7 +175,7 @@ def results(
         replace(
             failed, interval=(17.25, INFINITE), worst=(WorstRow(3, 0.5, "say it", "a | b", "c"),), file="t.py", line=7
         ),
-        replace(stopped, arguments=("--lmgate-device=cpu",)),
+        replace(without_interval, arguments=("--lmgate-device=cpu",)),
         unmeasured,
         replace(compared, spread=spread),
         replace(compared, verdict="inconclusive"),

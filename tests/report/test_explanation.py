@@ -66,15 +66,6 @@ MESSAGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
         ["accept", "help"],
     ),
     (
-        {"value": 20.0, "stderr": None, "interval": None, "at_least": True},
-        [
-            "perplexity at least 20 of",
-            "by         at least +3.5 (+21.21%)",
-            "  note       stopped early by --lmgate-fail-fast",
-        ],
-        ["standard error"],
-    ),
-    (
         {"stderr": None, "interval": None},
         ["perplexity 18.15 of 'int8'", "283,287 tokens; no interval: too little text"],
         [],

@@ -10,9 +10,9 @@ from tests.judge.records import compared
 
 
 def test_a_line_per_gate_between_header_and_counts(
-    passed: Verdict, failed: Verdict, stopped: Verdict, unmeasured: Verdict
+    passed: Verdict, failed: Verdict, without_interval: Verdict, unmeasured: Verdict
 ) -> None:
-    four = [_of(passed, "int8"), _of(failed, "int4"), _of(stopped, "int3"), unmeasured]
+    four = [_of(passed, "int8"), _of(failed, "int4"), _of(without_interval, "int3"), unmeasured]
     lines = summary_lines(four)
     assert [outcome for outcome, _ in lines] == ["", "fail", "fail", "error", "pass", ""]
     assert (
@@ -20,7 +20,7 @@ def test_a_line_per_gate_between_header_and_counts(
         == """\
 verdict  gate                     value      95% interval  limit          scored  seconds
 FAIL     ppl_max[int4-wikitext2]  18.15  [17.25, 19.0625]   16.5  283,287 tokens     12.3
-FAIL     ppl_max[int3-wikitext2]  >= 20                 -   16.5  283,287 tokens     12.3
+FAIL     ppl_max[int3-wikitext2]     20                 -   16.5  283,287 tokens     12.3
 ERROR    bpb_max[gone-wikitext2]      -                 -   16.5               -      0.0
 PASS     ppl_max[int8-wikitext2]     16      [15.5, 16.5]   16.5  283,287 tokens   cached
 4 gates: 1 pass, 2 fail, 1 error"""

@@ -210,12 +210,6 @@ def test_work_that_belongs_to_another_plan_is_not_used() -> None:
 # Stopping early.
 
 
-def test_the_last_batch_never_stops_a_measurement_that_is_then_whole() -> None:
-    nll = measure_nll(loaded(build("llama")), STREAMS, PLAN, batch_size=len(PLAN), stop_when=lambda _: True)
-
-    assert np.isfinite(nll).all()
-
-
 # What cannot be measured.
 
 

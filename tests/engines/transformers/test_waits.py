@@ -82,19 +82,11 @@ def test_a_batch_that_begins_early_has_the_numbers_of_one_that_does_not(name: st
     later, ahead = _Ahead(loaded(build(name)), None), _Ahead(loaded(build(name)), None)
     later.dispatch_async = False
     found = [score(runner, requests, Job(model=name, dataset="d")) for runner in (later, ahead)]
-    assert found[0].is_whole
+    assert np.isfinite(found[0].nll).all()
     assert np.array_equal(found[0].nll, found[1].nll)
     assert later.log[-4:] == ["begun", "waited for"] * 2
     assert ahead.log[:4] == ["begun", "begun", "waited for", "begun"]
     assert ahead.log[-3:] == ["begun", "waited for", "waited for"]
-
-
-def test_a_measurement_that_ends_early_leaves_the_model_as_it_was() -> None:
-    model, streams = build("llama"), documents(200)
-    stopped = Job(model="m", dataset="d", stop_when=lambda _: True)
-    requests = window_requests(streams, sliding(streams, 16, 8), "d")
-    assert not score(_Ahead(loaded(model), None), requests, stopped).is_whole
-    assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, VOCABULARY)
 
 
 def test_divergences_are_computed_without_a_wait() -> None:
