@@ -23,6 +23,7 @@ from pytest_lmgate.plugin.options import add_options
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.help import arguments_help, documented, fixtures_help, json_schema, markers_help
 from pytest_lmgate.settings.metrics import METRICS, Statistics
+from pytest_lmgate.settings.options import OPTIONS
 from pytest_lmgate.stats import comparison
 
 HERE = Path(__file__).parent
@@ -72,7 +73,7 @@ def _call_and_words(words: str) -> tuple[str, str]:
 
 def _options() -> Iterator[str]:
     yield "# Options of pytest\n"
-    yield "The command line goes before the ini file, and that before the environment."
+    yield "The command line goes before the ini file, and that before the environment, where an option has a variable."
     yield "[Configuration](../configuration.md#options) says more.\n"
     yield "| option | meaning | environment |"
     yield "|---|---|---|"
@@ -83,7 +84,9 @@ def _options() -> Iterator[str]:
         names = " ".join(option.names())
         metavar = f" {shown['metavar']}" if shown.get("metavar") else ""
         words, _, variable = shown["help"].partition(" [")
-        yield f"| `{names}{metavar}` | {_cell(words)} | {f'`{variable[:-1]}`' if variable else 'command line only'} |"
+        known = OPTIONS.get(names.removeprefix("--lmgate-"))
+        place = f"`{variable[:-1]}`" if variable else "command line only" if known and known.effect else ""
+        yield f"| `{names}{metavar}` | {_cell(words)} | {place} |"
 
 
 def _yaml() -> Iterator[str]:

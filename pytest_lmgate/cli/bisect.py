@@ -25,7 +25,7 @@ from pytest_lmgate.settings.metrics import MARKER_NAMES
 _CODES = {"good": 0, "bad": 1, "skip": 125}  # as ``git bisect run`` reads them
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
 # Variables by which git's hooks name a repository, and by which a session would write a history.
-_LEFT_OUT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "LMGATE_HISTORY")
+_LEFT_OUT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
 def bisect(

@@ -28,7 +28,7 @@ from pytest_lmgate.settings.rootdir import Root
 from pytest_lmgate.settings.session import CacheKey
 
 _NEEDED = ("torch", "transformers", "tokenizers", "datasets")
-_PLUGINS = ("pytest", "pytest-xdist", "pytest-testmon", "peft")
+_PLUGINS = ("pytest", "pytest-xdist", "peft")
 # The module of each other engine's library, and the extra that installs it.
 _ENGINES = {
     "llama.cpp": ("llama_cpp", "gguf"),

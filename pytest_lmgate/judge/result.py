@@ -210,7 +210,7 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         id: Id of the gate, the same in every session.
         marker: Such as ppl_max.
-        verdict: After Holm's correction for many gates.
+        verdict: pass, fail, inconclusive or error.
         limit: Limit of the value; for a comparison, the worst value within the tolerance.
         direction: Which values are better; empty if nothing was measured.
         device: Where the model ran, such as cuda; empty for texts and functions.
@@ -288,11 +288,6 @@ class Verdict(Measured, frozen=True, kw_only=True, omit_defaults=True):
         """The verdict in capitals, marked if inconclusive and failing the build, or if xfail."""
         is_marked = self.verdict == "inconclusive" and self.blocking
         return self.verdict.upper() + (" (xfail)" if self.outcome == "xfail" else "!" * is_marked)
-
-    @property
-    def is_corrected(self) -> bool:
-        """Whether Holm's correction changed the comparison's verdict."""
-        return self.comparison is not None and self.comparison.decision != self.verdict
 
 
 class Environment(msgspec.Struct, frozen=True):

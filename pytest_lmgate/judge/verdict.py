@@ -1,15 +1,14 @@
-"""Pure decisions: a score against a limit by value or by bounds, and Holm's correction of all gates of a session."""
+"""Pure decisions: a score against a limit, by value or by bounds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from pytest_lmgate.judge.result import Bounded, Outcome, Verdict
+from pytest_lmgate.judge.result import Bounded, Outcome
 from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.stats.comparison import correct_family, needed
+from pytest_lmgate.stats.comparison import needed
 from pytest_lmgate.stats.means import score_quantile
 
 
@@ -46,31 +45,3 @@ def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome
     more = 1 + score_quantile(0.8, df) / score_quantile(confidence, df)
     distance = abs(float(score) - limit)
     return "inconclusive", replace(found, needed=needed(score.n, more * abs(side - float(score)), distance))
-
-
-def corrected(verdicts: Sequence[Verdict], *, strict: bool) -> tuple[list[Verdict], list[str], list[str]]:
-    """Correct the verdicts of the no_regression gates of a session for their number.
-
-    Returns:
-        The verdicts, a line about them, and problems: in strict mode, gates that only the correction made inconclusive.
-    """
-    comparisons = [verdict.comparison for verdict in verdicts if verdict.comparison is not None]
-    family = iter(correct_family(comparisons))
-    after, problems = [], []
-    for verdict in verdicts:
-        if verdict.comparison is None:
-            after.append(verdict)
-            continue
-        decision = next(family).decision
-        turned_to_failure = strict and decision == "inconclusive" and not verdict.failed
-        # A gate that failed the build still does: it was measured beyond the tolerance.
-        after.append(replace(verdict, verdict=decision, blocking=verdict.failed or turned_to_failure))
-        if turned_to_failure and not verdict.xfail:
-            problems.append(
-                f"{verdict.id}: inconclusive after Holm's correction, which --lmgate-strict does not let pass"
-            )
-    tested = sum(comparison.p_pass is not None for comparison in comparisons)
-    turned = sum(verdict.is_corrected for verdict in after)
-    gates = "gates" if tested > 1 else "gate"
-    note = f"Holm: verdicts hold for {tested} no_regression {gates} together; the correction made {turned} inconclusive"
-    return after, [note] * bool(tested), problems

@@ -19,7 +19,6 @@ from pytest_lmgate.judge.baseline import write_baseline
 from pytest_lmgate.judge.history import append_to_history, read_history
 from pytest_lmgate.judge.provenance import branch, project, provenance
 from pytest_lmgate.judge.result import FixtureCall, Results, Run, Verdict
-from pytest_lmgate.judge.verdict import corrected
 from pytest_lmgate.plugin import options
 from pytest_lmgate.plugin.collection import asks_for_all, passed, was_stopped
 from pytest_lmgate.plugin.ledger import Ledger
@@ -101,10 +100,6 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
         expected = ledger.expected_to_fail
         closing.verdicts = [replace(verdict, xfail=verdict.id in expected) for verdict in received]
     _keep_baseline(closing, ledger, session)
-    if closing.verdicts and options.flag(config, "holm"):
-        closing.verdicts, notes, blocked = corrected(closing.verdicts, strict=options.flag(config, "strict"))
-        closing.notes += notes
-        closing.problems += blocked
     closing.notes += ledger.remarks
     if ledger.verified:
         closing.notes.append(verified_note(ledger.verified))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates, nearest_files, placed
+from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates, placed
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES, metric_called
 from pytest_lmgate.settings.options import find_project_file
@@ -115,19 +114,6 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
     return [sentence for file in files if (sentence := _left_out(config, file))]
 
 
-def hidden(config: pytest.Config) -> list[str]:
-    """Name each lmgate.yaml that the variable LMGATE_CONFIG hides."""
-    given = os.environ.get("LMGATE_CONFIG")
-    if not given or config.getoption("--lmgate-config") or config.getini("lmgate_config"):
-        return []
-    named = options.project_file(config)
-    return [
-        f"the environment variable LMGATE_CONFIG={given} hides the gates of {file}: unset it, or use --lmgate-config"
-        for file in nearest_files(config)
-        if file.exists() and named and not file.samefile(named) and mentions_gates(file)
-    ]
-
-
 def _left_out(config: pytest.Config, file: Path) -> str:
     if _is_meant(config, file) or not mentions_gates(file):
         return ""
@@ -185,37 +171,6 @@ def asks_for_all(config: pytest.Config) -> bool:
     by_arguments = config.args_source is pytest.Config.ArgsSource.ARGS
     in_rootdir = config.invocation_params.dir.resolve() == config.rootpath.resolve()
     return in_rootdir and not by_arguments and not any(getattr(option, name, None) for name in selects + others)
-
-
-def keep_files(config: pytest.Config, words: Iterable[str]) -> None:
-    """Have pytest-testmon collect the files that contain one of `words`, the names of markers and fixtures.
-
-    It deselects tests whose Python code did not change, and does not see that a model or a dataset did. Other tests
-    are left to it.
-    """
-    if (plugin := _testmon(config)) is None:
-        return
-    pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b".encode())
-
-    def measures(file: str) -> bool:
-        with contextlib.suppress(OSError):
-            return pattern.search((config.rootpath / file).read_bytes()) is not None
-        return True
-
-    plugin.deselected_files = [file for file in plugin.deselected_files if not measures(file)]
-
-
-def keep_tests(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
-    if (plugin := _testmon(config)) is None:
-        return
-    kept = {item.nodeid for item in items if is_gated(item) or is_measuring(item)}
-    plugin.deselected_tests = [test for test in plugin.deselected_tests if test not in kept]
-
-
-def _testmon(config: pytest.Config) -> Any:
-    plugin = config.pluginmanager.get_plugin("TestmonSelect")
-    has_lists = all(isinstance(getattr(plugin, name, None), list) for name in ("deselected_files", "deselected_tests"))
-    return plugin if has_lists else None
 
 
 _CLOSE = 0.85  # by difflib: ppl_mx is 0.92 from ppl_max

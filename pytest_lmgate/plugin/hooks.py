@@ -17,7 +17,7 @@ from pytest_lmgate.plugin.ledger import EXTRAS, VERIFIED, Ledger
 from pytest_lmgate.plugin.options import update
 from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, placed, wrong_files
 from pytest_lmgate.report.text import counted
-from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES
+from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import FILE_NAME
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ class GateHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        collection.keep_files(self._config, [*MARKER_NAMES, *FIXTURES])
         if self._config.args_source is pytest.Config.ArgsSource.TESTPATHS:
             add_to_testpaths(self._config)
 
@@ -92,10 +91,6 @@ class GateHooks:
         self._found.append(item)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        collection.keep_tests(self._config, items)
-
-    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Read the markers of the tests that will run: plugins have deselected theirs by now."""
         ledger, items = self._ledger, session.items
@@ -107,9 +102,8 @@ class GateHooks:
             ledger.left_out = collection.left_out(self._config, self._gate_files)
         except ConfigError as error:
             problems.append(str(error))
-        missing = [*ledger.left_out, *collection.hidden(self._config)]
-        if missing and options.flag(self._config, "require-all"):
-            problems += [f"--lmgate-require-all: {sentence}" for sentence in missing]
+        if ledger.left_out and options.flag(self._config, "require-all"):
+            problems += [f"--lmgate-require-all: {sentence}" for sentence in ledger.left_out]
         if gated or measuring or ledger.left_out:
             problems += options.unknown_variables()
         if not (gated or measuring or problems or ledger.left_out or update(self._config)):

@@ -17,6 +17,7 @@ from pytest_lmgate.settings.options import (
     CACHE_NAME,
     OFF,
     OPTIONS,
+    VARIABLES,
     is_on,
     key_of,
     named_project_file,
@@ -34,17 +35,17 @@ CI_VARIABLES = (
 
 
 def add_options(parser: pytest.Parser) -> None:
-    group = parser.getgroup("lmgate", "language model gates (with the environment variable of each option)")
+    group = parser.getgroup("lmgate", "language model gates")
     for name, option in OPTIONS.items():
         key = key_of(name)
-        variable = "" if option.effect else f" [{key.upper()}{'' if option.metavar else '=1'}]"
+        variable = f" [{key.upper()}{'' if option.metavar else '=1'}]" if name in VARIABLES else ""
         how: dict[str, Any] = {"metavar": option.metavar} if option.metavar else {"action": "store_true"}
         # pytest compares a destination that it has to find with those of all other options, in each session.
         group.addoption(f"--lmgate-{name}", dest=key, default=None, help=option.help + variable, **how)
         if not option.effect:
             parser.addini(key, option.help, default=None)
     forms = ", ".join(name if kind.destination else f"{name}:FILE" for name, kind in FORMATS.items())
-    words = f"write the verdicts: {forms}; - as FILE is stdout (repeatable) [LMGATE_REPORT]"
+    words = f"write the verdicts: {forms}; - as FILE is stdout (repeatable)"
     group.addoption("--lmgate-report", action="append", metavar="TYPE:DEST", help=words)
     parser.addini("lmgate_report", "reports to write, each as TYPE:DEST", type="linelist", default=[])
     group.addoption("--no-lmgate", action="store_true", default=False, help="skip all tests that need a measurement")
@@ -88,12 +89,14 @@ def text(config: pytest.Config, name: str) -> str | None:
 def unknown_variables() -> list[str]:
     """Return a sentence for each unknown environment variable with our prefix."""
     prefix = "LMGATE_"
-    names = [name for name, option in OPTIONS.items() if not option.effect]  # the others are for the command line only
-    known = {key_of(name)[7:].upper() for name in (*names, "report", "cache-key")}
+    known = {key_of(name)[7:].upper() for name in (*VARIABLES, "cache-key")}
     problems = []
     for name in sorted(each.removeprefix(prefix) for each in os.environ if each.startswith(prefix)):
         if name not in known:
+            option = name.lower().replace("_", "-")
             hint = nearest(name, known).replace("'", f"'{prefix}", 1)
+            if option in (*OPTIONS, "report"):
+                hint = f"; write --lmgate-{option} on the command line or in PYTEST_ADDOPTS"
             problems.append(
                 f"the environment variable {prefix}{name} is none of this plugin's{hint}: correct or unset it; your "
                 f"own variables must not begin with {prefix}"
@@ -191,8 +194,7 @@ def reports(config: pytest.Config) -> list[tuple[str, str]]:
     Expand environment variables, as in ``--junitxml``, because no shell does in ini files.
     """
     given: list[str] | None = config.getoption("--lmgate-report")
-    from_environment = os.environ.get("LMGATE_REPORT", "").splitlines()
-    found = [_report(each) for each in given or config.getini("lmgate_report") or from_environment]
+    found = [_report(each) for each in given or config.getini("lmgate_report")]
     if twice := shared_file(found):
         raise pytest.UsageError(f"--lmgate-report: two reports go to {twice}: give each a file of its own")
     return found

@@ -138,8 +138,6 @@ def _of_comparison(verdict: Verdict, found: Comparison) -> str:
         build = f"the build {'fails' if verdict.blocking else 'does not fail'}, because the measured change is "
         build += f"{'beyond' if is_beyond else 'within'} the tolerance"
     text = f"inconclusive at {level}: {build}"
-    if verdict.is_corrected:
-        text += f"; it is {found.decision.upper()} alone, before Holm's correction"
     if found.needed is not None and found.degradation == 0 and found.bounds in ("tango", "unchanged"):
         shown = size(found, found.tolerance.size)
         text += f"; it needs {found.needed:,} {verdict.unit}s without a change to show less than {shown}"

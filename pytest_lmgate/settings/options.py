@@ -1,7 +1,8 @@
 """The options of pytest and of the command line, and where lmgate.yaml is; sessions without gates import this too.
 
-An option is ``--lmgate-NAME`` on the command line, ``lmgate_name`` in ini files and ``LMGATE_NAME`` in the environment,
-in this order of precedence. pytest's options, those of ``lmgate`` and docs/reference/options.md derive from the table.
+An option is ``--lmgate-NAME`` on the command line and ``lmgate_name`` in ini files, in this order of precedence; last
+come the few in `VARIABLES`, as ``LMGATE_NAME`` in the environment. pytest's options, those of ``lmgate`` and
+docs/reference/options.md derive from the table.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ BASELINE_NAME = "lmgate-baseline.json"  # baseline of no_regression gates, next 
 # How ini files and environment variables turn an option on and off, in small letters.
 _ON = ("1", "true", "yes", "on")
 OFF = ("", "0", "false", "no", "off")
+
+
+# Options that an environment variable can set; PYTEST_ADDOPTS sets any option.
+VARIABLES = ("cache", "offline", "require-all")
 
 
 class Option(NamedTuple):
@@ -47,7 +52,6 @@ OPTIONS: Mapping[str, Option] = {
     "remote-cache-readonly": Option("never write to the remote cache (the default in pull requests from forks)"),
     "offline": Option("never use the network; missing files are errors"),
     "strict": Option("treat INCONCLUSIVE as FAIL"),
-    "holm": Option("correct no_regression gates for their number (Holm)"),
     "require-all": Option(
         "refuse a session that does not collect all gates of lmgate.yaml; fail what requires: would skip"
     ),
@@ -65,19 +69,23 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def key_of(name: str) -> str:
-    """Return the name of an option in ini files; its environment variable is the same in capitals."""
+    """Return the name of an option in ini files; its environment variable, if any, is the same in capitals."""
     return f"lmgate_{name.replace('-', '_')}"
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(key_of(name).upper()) if name in VARIABLES else None
 
 
 def text_of(name: str, typed: object, ini: object) -> str | None:
     """Return the value of an option: as typed, else from the ini file, else from the environment; None if not set."""
-    return next((str(each) for each in (typed, ini, os.environ.get(key_of(name).upper())) if each), None)
+    return next((str(each) for each in (typed, ini, _variable(name)) if each), None)
 
 
 def is_on(name: str, ini: object) -> bool:
     """Return whether the ini file, or else the environment, turns an option on."""
     key = key_of(name)
-    word = next((str(each) for each in (ini, os.environ.get(key.upper())) if each is not None), "")
+    word = next((str(each) for each in (ini, _variable(name)) if each is not None), "")
     if word.lower() not in (*_ON, *OFF):
         raise ConfigError(f"{key}: expected one of {', '.join(_ON + OFF[1:])}; got {word!r}")
     return word.lower() in _ON
@@ -85,7 +93,7 @@ def is_on(name: str, ini: object) -> bool:
 
 def named_project_file(typed: str | None, ini: str | None, ini_file: Path | None, here: Path) -> Path | None:
     """Return the lmgate.yaml given by option, if any; in an ini file it is relative to that file, else to `here`."""
-    folders = ((typed, here), (ini, ini_file.parent if ini_file else here), (os.environ.get("LMGATE_CONFIG"), here))
+    folders = ((typed, here), (ini, ini_file.parent if ini_file else here))
     return next((folder / Path(given).expanduser() for given, folder in folders if given), None)
 
 

@@ -3,10 +3,6 @@
 PASS if the upper bound of the degradation is at most the tolerance, FAIL if the lower bound is above it, else
 INCONCLUSIVE: a non-inferiority test and its converse. `paired` makes the bounds. docs/no_regression.md has the whole
 story, benchmarks/decisions.py how often the verdicts are right.
-
-Many gates at once have Holm's step-down correction (Holm 1979, "A simple sequentially rejective multiple test
-procedure", Scandinavian Journal of Statistics 6(2), 65-70): a suite of gates is wrong no more often than a single one.
-It needs no independence, so gates may share a model or a text.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ class Comparison(msgspec.Struct, frozen=True):
     in the metric's own unit; larger is always worse.
 
     Attributes:
-        decision: Before Holm's correction for many gates.
+        decision: The verdict.
         candidate: The candidate's value.
         reference: The reference's value.
         change: Candidate against reference with the metric's own sign.
@@ -215,8 +211,10 @@ def needed(n: int, visible: float, distance: float) -> int | None:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values, in the order given: a hypothesis is rejected at level a if its own is at most a.
+    """Return adjusted p-values, in the order given: a hypothesis is rejected at level a if its own is at most a.
 
+    Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6(2),
+    65-70; it needs no independence.
     The k-th smallest of m becomes ``max_{j <= k} min(1, (m - j + 1) p_(j))``.
     """
     if wrong := [p for p in p_values if not 0 <= p <= 1]:
@@ -227,28 +225,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return adjusted
-
-
-def correct_family(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return a family of comparisons, all no_regression gates of a session, with Holm's p-values and verdicts.
-
-    This bounds the probability of each kind of wrong verdict in the whole family.
-
-    A comparison tests two hypotheses: "at least the tolerance", whose rejection is PASS, and "at most the tolerance",
-    whose rejection is FAIL. Each kind is a family of its own. So the probability that any gate passes although its
-    model is worse than the tolerance is at most ``1 - confidence``, and so is the probability that any gate fails
-    although its model is not. The confidence is the members' highest, so a correction only turns PASS and FAIL into
-    INCONCLUSIVE. A comparison without an interval keeps its verdict and does not count.
-    """
-    p_pass = iter(holm([one.p_pass for one in comparisons if one.p_pass is not None]))
-    p_fail = iter(holm([one.p_fail for one in comparisons if one.p_fail is not None]))
-    confidence = max((one.confidence for one in comparisons if one.p_pass is not None), default=0.0)
-    level = round(1 - confidence, 12)  # 0.05, where 1 - 0.95 is a little more
-    corrected = []
-    for one in comparisons:
-        if one.p_pass is not None:
-            passes, fails = next(p_pass), next(p_fail)
-            decision: Decision = "pass" if passes <= level else "fail" if fails <= level else "inconclusive"
-            one = replace(one, decision=decision, p_pass=passes, p_fail=fails)
-        corrected.append(one)
-    return corrected

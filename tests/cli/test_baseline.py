@@ -21,7 +21,6 @@ OTHER = msgspec.structs.replace(ENTRY, metric="bleu", value=40.0)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.delenv("LMGATE_BASELINE", raising=False)
     path = tmp_path / "lmgate-baseline.json"
     path.write_text(format_baseline({"t.py::test_a": ENTRY, "t.py::test_b": OTHER}), encoding="utf-8")
     return path

@@ -17,7 +17,7 @@ from tests.end_to_end.projects import environment
 from tests.warm import warm_python
 
 FAIR_DIE = Path(__file__).parents[1] / "engines" / "fair_die.py"
-PLAIN = "-p no:hypothesispytest -p no:anyio -p no:pytest-testmon -p no:xdist"  # which take long to import
+PLAIN = "-p no:hypothesispytest -p no:anyio -p no:xdist"  # which take long to import
 GATE = "lmgate.yaml::ppl_max[die-text]"
 YAML = """
 models:

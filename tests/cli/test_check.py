@@ -31,7 +31,6 @@ gates:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LMGATE_CONFIG", raising=False)
     (tmp_path / "lmgate.yaml").write_text(SOUND)
     return tmp_path / "lmgate.yaml"
 

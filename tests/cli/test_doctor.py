@@ -13,7 +13,7 @@ from pytest_lmgate.cli.app import app
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("LMGATE_CACHE", "LMGATE_CACHE_KEY", "LMGATE_CONFIG", "LMGATE_BASELINE"):
+    for name in ("LMGATE_CACHE", "LMGATE_CACHE_KEY"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "model").mkdir()

@@ -30,7 +30,7 @@ CONTEXT = 32
 WORDS = 400
 
 # Plugins that take longer to import than all of pytest, or run tests again; a test of one takes it back in by -p.
-_LEFT_OUT = ("hypothesispytest", "anyio", "pytest-testmon", "rerunfailures", "pytest-retry")
+_LEFT_OUT = ("hypothesispytest", "anyio", "rerunfailures", "pytest-retry")
 
 
 def marked(**gates: str) -> str:

@@ -50,7 +50,7 @@ def test_each_run_has_a_file_of_its_own_also_at_a_uri_and_with_workers_the_contr
 ) -> None:
     uri = f"file://{measured.folder}/runs"
     measured.write(test_gate=TWO_GATES, pytest_ini=f"[pytest]\nlmgate_history = {uri}\n")
-    for arguments in ((), ("-n", "2"), ("--lmgate-holm",)):
+    for arguments in ((), ("-n", "2"), ()):
         measured.run(*arguments).expect(1, passed=1, failed=1)
     one, two, three = records(measured)
     assert len({one["run"]["id"], two["run"]["id"], three["run"]["id"]}) == 3

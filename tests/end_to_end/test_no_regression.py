@@ -133,32 +133,6 @@ def test_inconclusive_passes_within_the_tolerance_fails_beyond_it_and_always_fai
     noisy.run().expect(1, failed=1).says("INCONCLUSIVE", "the build fails")
 
 
-def test_holm_turns_a_pass_into_inconclusive_and_the_summary_says_so(noisy: Project) -> None:
-    _, measured, upper = noisy_bounds(noisy)
-    one = NOISY.replace("TOLERANCE", f"{100 * (upper + 0.02 * (upper - measured))}%")
-    mark = next(line for line in one.splitlines() if "no_regression" in line)
-    many = one.replace(mark, "\n".join([mark] * 6))
-    noisy = Project(noisy.folder, "pytest").write(test_gate=many)
-    noisy.run("--lmgate-report", "json:alone.json").expect(0, passed=1).says("6 gates: 6 pass")
-    done = noisy.run("--lmgate-holm", "--lmgate-report", "json:holm.json").expect(0, passed=1)
-    done.says("Holm: ", "6 gates: 6 inconclusive", "PASS alone")
-    assert {gate["verdict"] for gate in noisy.report("alone.json")["gates"]} == {"pass"}
-    assert {gate["verdict"] for gate in noisy.report("holm.json")["gates"]} == {"inconclusive"}
-    # The test had passed when the others' verdicts came: the session fails all the same.
-    noisy.run("--lmgate-holm", "--lmgate-strict", "-n", "2").expect(1, passed=1).says("ERROR: ")
-    # One that is expected to fail fails nobody.
-    noisy.write(test_gate=one.replace(mark, "\n".join([mark] * 6 + ["    @pytest.mark.xfail"])))
-    noisy.run("--lmgate-holm", "--lmgate-strict").expect(0, xpassed=1).says("6 inconclusive")
-    # A part of the test that is expected to fail, or a body that gives up, says nothing of the gates.
-    bodies = {"test_gate(): pytest.xfail('known')": "xfailed"}
-    if pytest.version_tuple >= (9,):
-        part = "with subtests.test('part'): pytest.xfail('known')"
-        bodies[f"test_gate(subtests):\n        {part}"] = "passed"
-    for body, outcome in bodies.items():
-        noisy.write(test_gate=many.replace("test_gate(): pass", body))
-        noisy.run("--lmgate-holm", "--lmgate-strict").expect(1).says("ERROR: ", "6 inconclusive", outcome)
-
-
 # Against the baseline.
 
 

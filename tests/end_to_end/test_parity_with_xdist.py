@@ -102,12 +102,11 @@ def test_every_outcome_is_the_same_with_workers(noisy: Project) -> None:
     assert sorted(summary(shared)) == sorted(expected[2])
 
     # What decides at the end of the session.
-    for option in ("--lmgate-strict", "--lmgate-holm"):
-        found = []
-        for workers in ((), ("-n", "2")):
-            outcome = noisy.run("-k", "inconclusive", option, "--lmgate-report", "json:report.json", *workers)
-            found.append((outcome.code, outcome.counts | {"deselected": 0}, verdicts(noisy)))
-        assert found[0] == found[1]
+    found = []
+    for workers in ((), ("-n", "2")):
+        outcome = noisy.run("-k", "inconclusive", "--lmgate-strict", "--lmgate-report", "json:report.json", *workers)
+        found.append((outcome.code, outcome.counts | {"deselected": 0}, verdicts(noisy)))
+    assert found[0] == found[1]
 
 
 WRONG_MARKS = marked(

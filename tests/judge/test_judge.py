@@ -7,13 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_lmgate.errors import ConfigError
 from pytest_lmgate.judge.baseline import Baselines, write_baseline
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.judge.result import Verdict
-from pytest_lmgate.judge.verdict import corrected
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.metrics.texts import TextMetric
 from pytest_lmgate.settings.decoding import parse_marker
@@ -179,21 +177,6 @@ def test_an_unknown_name_is_an_error_about_its_argument(
     with pytest.raises(ConfigError) as raised:
         checked(project, parse_marker("no_regression", arguments, how))
     assert raised.value.argument == argument
-
-
-def test_a_correction_for_many_gates_says_what_it_turned_and_fails_a_strict_session(project: Path) -> None:
-    def slightly(prompts: list[str]) -> list[str]:
-        return ["" if row == 3 else text for row, text in enumerate(copier(prompts))]
-
-    verdicts = [judged(judge_in(project), "no_regression", "exact", slightly, "quiz", 0.2, against=copier)]
-    assert [verdict.verdict for verdict in verdicts] == ["pass"]
-    family = verdicts * 8
-    after, notes, problems = corrected(family, strict=True)
-    assert {(verdict.verdict, verdict.is_corrected) for verdict in after} == {("inconclusive", True)}
-    assert notes == ["Holm: verdicts hold for 8 no_regression gates together; the correction made 8 inconclusive"]
-    assert len(problems) == 8
-    assert corrected([replace(verdict, xfail=True) for verdict in family], strict=True)[2] == []
-    assert corrected(family, strict=False)[2] == []
 
 
 def test_a_users_number_of_one_row_is_not_asked_of_rows_that_a_baseline_adds_up(project: Path) -> None:

@@ -20,7 +20,7 @@ Configured = Callable[..., pytest.Config]
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what this test session's own environment says."""
-    for name in (*CI_VARIABLES, "LMGATE_CONFIG", "LMGATE_CACHE", "LMGATE_REPORT", "LMGATE_STRICT", "PYTEST_ADDOPTS"):
+    for name in (*CI_VARIABLES, "LMGATE_CACHE", "LMGATE_OFFLINE", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -1,4 +1,4 @@
-"""Which tests a session runs: all there are, what testmon leaves out, mistyped marks, and gates of lmgate.yaml."""
+"""Which tests a session runs: all there are, mistyped marks, and gates of lmgate.yaml."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,6 @@ from pytest_lmgate.plugin.collection import (
     _left_out,
     are_all_in,
     asks_for_all,
-    keep_files,
     mistyped,
     only_lists,
     was_stopped,
@@ -84,15 +83,6 @@ def test_a_session_that_was_stopped_left_tests(
 ) -> None:
     session: Any = SimpleNamespace(shouldfail=shouldfail, shouldstop=shouldstop, exitstatus=status)
     assert was_stopped(session) is stopped
-
-
-def test_files_that_measure_or_cannot_be_read_are_collected(configured: Configured, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_gate="ppl_max", test_plain="ppl_maximum = 1")
-    config = configured()
-    lists = SimpleNamespace(deselected_files=["test_gate.py", "test_plain.py", "gone.py"], deselected_tests=[])
-    config.pluginmanager.register(lists, "TestmonSelect")
-    keep_files(config, ["ppl_max", "ppl_of"])
-    assert lists.deselected_files == ["test_plain.py"]
 
 
 GATES = ("ppl_max", "bleu_min", "no_regression")

@@ -82,7 +82,7 @@ def warm_up(imported: str) -> None:
     import pytest
 
     with contextlib.redirect_stdout(io.StringIO()):
-        left_out = [f"-pno:{name}" for name in ("hypothesispytest", "pytest-testmon", "rerunfailures", "pytest-retry")]
+        left_out = [f"-pno:{name}" for name in ("hypothesispytest", "rerunfailures", "pytest-retry")]
         # Without the conftest.py of the folder in which the first test asked for this server.
         assert pytest.main(["--markers", "--noconftest", *left_out]) == 0
     for name in LIBRARIES[imported]:

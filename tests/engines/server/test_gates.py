@@ -67,7 +67,9 @@ def test_with_a_revision_a_measurement_is_kept_and_needs_no_server(project: Proj
 def test_a_session_with_a_cluster_asks_servers_itself(project: Project, faulty: FaultyServer) -> None:
     pytest.importorskip("ray", reason="Ray is NOT installed: no session with a cluster is checked")
     nowhere = "ray://nowhere.invalid:1"
-    said = project.run([ppl()], {"served": entry_of(faulty.url, load=QUICK)}, LMGATE_EXECUTOR=nowhere)
+    said = project.run(
+        [ppl()], {"served": entry_of(faulty.url, load=QUICK)}, PYTEST_ADDOPTS=f"--lmgate-executor={nowhere}"
+    )
     assert project.status == 0, said
     assert faulty.scored
 

@@ -135,7 +135,11 @@ def test_an_interrupted_measurement_goes_on_where_it_was(ray_cluster: Any, proje
     )
     (project.folder / "it.slow").write_text('{"sides": 6, "seconds": 0.2}')
     repository = str(Path(__file__).parents[3])
-    how = {"RAY_ADDRESS": ray_cluster.address, "PYTHONPATH": repository, "LMGATE_EXECUTOR": "ray?workers=2"}
+    how = {
+        "RAY_ADDRESS": ray_cluster.address,
+        "PYTHONPATH": repository,
+        "PYTEST_ADDOPTS": "--lmgate-executor=ray?workers=2",
+    }
     process = project.start("-s", env=how)
     wait_for(
         lambda: len([file for file in project.folder.iterdir() if file.name.isdecimal()]) == 2, "both workers read"
