@@ -85,7 +85,13 @@ def _options() -> Iterator[str]:
         metavar = f" {shown['metavar']}" if shown.get("metavar") else ""
         words, _, variable = shown["help"].partition(" [")
         known = OPTIONS.get(names.removeprefix("--lmgate-"))
-        place = f"`{variable[:-1]}`" if variable else "command line only" if known and known.effect else ""
+        place = (
+            f"`{variable[:-1]}`"
+            if variable
+            else "command line only"
+            if names == "--no-lmgate" or (known and known.effect)
+            else ""
+        )
         yield f"| `{names}{metavar}` | {_cell(words)} | {place} |"
 
 
