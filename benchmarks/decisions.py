@@ -1,13 +1,7 @@
-"""How often is a no_regression gate right? Simulated pairs with a known change, other methods, and real models.
+"""How often is a no_regression gate right? Simulated pairs with a known change, and other methods.
 
-    python benchmarks/decisions.py                        # everything, about nine minutes on one core
-    python benchmarks/decisions.py --only simulated       # pairs.py, judges.py
-    python benchmarks/decisions.py --only rows            # rows that are right or wrong
-    python benchmarks/decisions.py --only text            # running text, through the code that makes clusters
-    python benchmarks/decisions.py --only damage          # a few rows or tokens carry it
-    python benchmarks/decisions.py --only resampled       # a metric that is bootstrapped, two rows to 200
-    python benchmarks/decisions.py --only real            # the models of example_project, see halves.py
-    python benchmarks/decisions.py --docs docs/figures    # and write tables and figure there; needs matplotlib
+    python benchmarks/decisions.py                        # about five minutes on one core
+    python benchmarks/decisions.py --docs docs/figures    # and write the tables there
     python benchmarks/decisions.py --quick                # a few small points, seconds
 
 Exits with 1 if a promise is broken. Repetitions are vectorized, so the closed form is written out in judges.py for
@@ -22,20 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from decision_figure import draw, load_matplotlib
-from decision_tables import MAIN, NOISES, SEED, tables
-from halves import real_models
-from heavy_damage import heavy_damage
+from decision_tables import NOISES, SEED, tables
 from judges import METHODS, OURS, STUDENT, decisions, require_same_verdicts
 from pairs import TRUTHS, simulate
 from promises import Point, broken_promises, worse_than_student
-from resampled import ROWS, resampled_metric
-from right_or_wrong import right_or_wrong
-from running_text import running_text
 
 DOCUMENTS, SPREADS = (10, 30, 100, 500), (0.0, 0.5, 1.0, 1.5)
 CHUNK, CHECKED = 1000, 5
-_PARTS = ("simulated", "rows", "text", "damage", "resampled", "real")
 
 
 def run(
@@ -60,13 +47,12 @@ def run(
         yield points
 
 
-def simulated(repetitions: int, *, quick: bool, docs: Path | None, figure: bool) -> bool:
+def simulated(repetitions: int, *, quick: bool, docs: Path | None) -> bool:
     """Simulate, print, write.
 
     Returns:
         Whether every promise is kept.
     """
-    plt = load_matplotlib() if docs is not None and figure else None
     documents, spreads = ((10, 30), (0.0, 1.5)) if quick else (DOCUMENTS, SPREADS)
     points: list[Point] = []
     for found in run(NOISES, documents, spreads, repetitions):
@@ -77,8 +63,6 @@ def simulated(repetitions: int, *, quick: bool, docs: Path | None, figure: bool)
     if docs is not None:
         docs.mkdir(parents=True, exist_ok=True)
         (docs / "decisions.md").write_text(tables(points, repetitions), encoding="utf-8")
-        if plt is not None:
-            draw(plt, [point for point in points if point.noise == MAIN], docs / "decisions.svg")
     ours, student = ([p for p in points if p.method == method] for method in (OURS, STUDENT))
     broken = [*broken_promises(ours, repetitions), *worse_than_student(ours, student, repetitions)]
     for promise in broken:
@@ -88,32 +72,16 @@ def simulated(repetitions: int, *, quick: bool, docs: Path | None, figure: bool)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts asked for; return the exit status."""
+    """Simulate; return the exit status."""
     parser = argparse.ArgumentParser(description="How often the verdicts of a no_regression gate are right.")
-    parser.add_argument("--only", choices=_PARTS, help="one part")
     parser.add_argument("--quick", action="store_true", help="a few small points with 400 repetitions")
     parser.add_argument("--repetitions", type=int, default=20_000, help="per simulated point (default: %(default)s)")
-    parser.add_argument("--docs", type=Path, help="folder for decisions.md, decisions.svg and halves.md")
-    parser.add_argument("--no-figure", action="store_true", help="write the tables alone")
+    parser.add_argument("--docs", type=Path, help="folder for decisions.md")
     options = parser.parse_args(arguments)
     if options.repetitions < 1:
         parser.error(f"--repetitions: expected at least 1, got {options.repetitions}")
     repetitions = 400 if options.quick else options.repetitions
-    holds = True
-    parts = [options.only] if options.only else _PARTS
-    if "simulated" in parts:
-        holds &= simulated(repetitions, quick=options.quick, docs=options.docs, figure=not options.no_figure)
-    if "rows" in parts:
-        holds &= right_or_wrong(repetitions // 5, quick=options.quick, docs=options.docs)
-    if "text" in parts:
-        holds &= running_text(repetitions // 10, quick=options.quick, docs=options.docs)
-    if "damage" in parts:
-        holds &= heavy_damage(repetitions // 10, quick=options.quick, docs=options.docs)
-    if "resampled" in parts:
-        holds &= resampled_metric(repetitions // 10, (2, 10) if options.quick else ROWS, options.docs)
-    if "real" in parts:
-        holds &= real_models(options.docs)
-    return 0 if holds else 1
+    return 0 if simulated(repetitions, quick=options.quick, docs=options.docs) else 1
 
 
 if __name__ == "__main__":
