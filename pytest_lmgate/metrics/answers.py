@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pytest_lmgate.errors import DataError, nearest
+from pytest_lmgate.metrics.presets import READINGS
 from pytest_lmgate.settings.extraction import (
+    INVALID,
     Lowercase,
     MajorityVote,
     Map,
     MultiChoiceRegex,
+    Preset,
     Regex,
     RemoveWhitespace,
     Step,
@@ -98,6 +101,9 @@ def applied(step: Step, answers: list[Answer], row: Row, *, where: str) -> list[
             return [Answer(letter or step.fallback, found and bool(letter)) for letter, found in read]
         case Regex():
             return [_regex(step, answer) for answer in answers]
+        case Preset(reading=reading):
+            read = [(READINGS[reading](text), found) for text, found in answers]
+            return [Answer(text or INVALID, found and bool(text)) for text, found in read]
     raise AssertionError(step)
 
 
