@@ -2,7 +2,7 @@
 
 A row has a list of texts until a step takes one of them. Where the harness stops with an error, because a text has
 fewer matches than `Regex.group` asks for, the text has no answer here. A step after ``take_first`` reads the text that
-was taken; the harness would read each character of it as a text.
+was taken; the harness would read each character of it as a text, so `tasks.freeze` imports no such list.
 """
 
 from __future__ import annotations
