@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates, placed
+from pytest_lmgate.plugin.yaml_items import asked_files, may_have_gates, placed
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES, metric_called
 from pytest_lmgate.settings.options import find_project_file
@@ -115,7 +115,7 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
 
 
 def _left_out(config: pytest.Config, file: Path) -> str:
-    if _is_meant(config, file) or not mentions_gates(file):
+    if _is_meant(config, file) or not may_have_gates(file):
         return ""
     from pytest_lmgate.settings.file import read_gates
 
