@@ -192,7 +192,7 @@ def test_a_file_with_a_misspelt_name_is_refused_unless_it_is_left_out_or_named(u
     unmeasured.run("--no-lmgate", "--lmgate-config", "Lmgate.yaml").expect(0, passed=1, skipped=3)
 
 
-@pytest.mark.parametrize("key", ["", "gates\n", "gates\uff1a\n", "gates =\n"])
+@pytest.mark.parametrize("key", ["", "gates\n", "gates\uff1a\n", "gates =\n", "x: &x [*x]\ngates:\n"])
 def test_a_file_that_is_no_yaml_is_refused_since_its_gates_may_be_lost(unmeasured: Project, key: str) -> None:
     with_tests(unmeasured, "[pytest]\n").change("gates:\n", key)
     for paths in ((), ("tests",), ("-n", "2")):
