@@ -184,7 +184,9 @@ def _values(node: yaml.Node, known: dict[yaml.Node, int | None]) -> int:
     if node in known:
         count = known[node]
         if count is None:
-            raise yaml.constructor.ConstructorError(None, None, "an alias repeats what it is in itself", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, "an alias repeats what it is in itself", node.start_mark
+            )
         return count
     known[node] = None
     nodes = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
