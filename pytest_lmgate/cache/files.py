@@ -148,14 +148,19 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def hold(
-    path: Path, waiting: Callable[[], None] = lambda: None, remark: Callable[[str], None] = lambda _: None
+    path: Path,
+    waiting: Callable[[], None] = lambda: None,
+    remark: Callable[[str], None] = lambda _: None,
+    *,
+    is_removed: bool = False,
 ) -> Iterator[None]:
     """Hold the lock of a path: the system's, or a lock file if the file system has none.
 
-    `waiting` is called before a wait, and what it raises ends the attempt.
+    `waiting` is called before a wait, and what it raises ends the attempt. A lock file that `is_removed` stays only if
+    its process is killed, and any user may lock it then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock: filelock.BaseFileLock = filelock.FileLock(path)
+    lock: filelock.BaseFileLock = filelock.FileLock(path, **({"mode": 0o666} if is_removed else {}))
     if (why := _why_no_locks(path.parent)) is not None:
         lock = filelock.SoftFileLock(path.with_suffix(".marker"))
         remark(
@@ -170,6 +175,9 @@ def hold(
     try:
         yield
     finally:
+        if is_removed:  # while it is held: who waits for the removed file sees that, and makes another
+            with contextlib.suppress(OSError):
+                path.unlink()
         lock.release()
 
 

@@ -18,12 +18,10 @@ or wrong, one more line has a bit for each row, up to 100,000 rows.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
 import shlex
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -355,12 +353,14 @@ def rewrite(
 ) -> tuple[Mapping[str, BaselineEntry], Mapping[str, BaselineEntry]]:
     """Change the entries of a file, durably and under its lock; return those before and after.
 
-    Equal entries write nothing. A link is followed and stays a link.
+    Equal entries write nothing, so their folder may be for reading only. A link is followed and stays a link.
     """
+    before = read_baseline(path, prefix)
+    if (after := change(before)) == before:
+        return before, after
     # Two sessions at once: each reads what the other wrote.
     target = path.resolve()
-    lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
-    with hold(lock):
+    with hold(target.with_name(f".{target.name}.lock"), is_removed=True):
         remove_leftovers(target)
         before = read_baseline(path, prefix)
         after = change(before)
