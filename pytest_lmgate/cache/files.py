@@ -160,7 +160,7 @@ def hold(
     its process is killed, and any user may lock it then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock: filelock.BaseFileLock = filelock.FileLock(path, **({"mode": 0o666} if is_removed else {}))
+    lock: filelock.BaseFileLock = filelock.FileLock(path, mode=0o666) if is_removed else filelock.FileLock(path)
     if (why := _why_no_locks(path.parent)) is not None:
         lock = filelock.SoftFileLock(path.with_suffix(".marker"))
         remark(

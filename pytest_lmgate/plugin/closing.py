@@ -202,7 +202,7 @@ def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) ->
                 mode,
                 entries,
                 used=[name for name in ledger.used if name in own] if is_looked_at else None,
-                unknown=ledger.uncollected,
+                was_looked_for=lambda gate: ledger.was_looked_for(gate, config.rootpath),
                 expected=by_baseline,
                 unjudged={verdict.id for verdict in closing.verdicts if verdict.verdict == "error"},
                 prefix=prefix,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import uuid
 from collections.abc import Generator, Sequence
@@ -75,7 +76,10 @@ class GateHooks:
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> GateFile | None:
         if file_path.name != self._project_file.name:
             return None
-        return gate_file(file_path, parent, self._unread)
+        node = gate_file(file_path, parent, self._unread)
+        if node is None:  # it has no gates any more
+            self._ledger.collected.append(Path(os.path.relpath(file_path, self._config.rootpath)).as_posix())
+        return node
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
         if isinstance(collector, GateFile):
@@ -183,7 +187,9 @@ class GateHooks:
         self._ledger.deselected |= bool(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if not report.passed:
+        if report.passed and "::" not in report.nodeid:
+            self._ledger.collected.append(report.nodeid)
+        elif not report.passed:
             self._ledger.uncollected.append(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)

@@ -32,7 +32,8 @@ measured; ``not_kept``, models with the reason; and ``expected_to_fail`` if the 
 ``pytest.xfail``, or another plugin, excuses no gate.
 """
 _DUMPED = (
-    "expected", "measuring", "models", "problem", "by_baseline", "folders", "deselected", "uncollected", "left_out",
+    "expected", "measuring", "models", "problem", "by_baseline", "folders", "deselected", "collected", "uncollected",
+    "left_out",
 )  # fmt: skip
 
 
@@ -46,6 +47,7 @@ class Ledger:
         self.problem = ""  # why the markers could not be read
         self.by_baseline: list[str] = []  # gates that go by the committed baseline, by id
         self.deselected = False
+        self.collected: list[str] = []  # files and folders that were collected whole
         self.uncollected: list[str] = []  # files and folders skipped or failed at collection: their gates are unknown
         self.folders: list[str] = []  # of baselines, as `options.baseline_file` takes them
         self.left_out: list[str] = []  # which gates of lmgate.yaml pytest was led past, a sentence for each file
@@ -102,6 +104,11 @@ class Ledger:
     def used(self) -> list[str]:
         """Return the gates that may have a baseline entry: those known at collection, and later ones."""
         return [*self.by_baseline, *(name for verdicts in self._verdicts.values() for name in verdicts)]
+
+    def was_looked_for(self, gate: str, root: Path) -> bool:
+        """Return whether a gate would have been found: its file was collected, or is gone from the root folder."""
+        file = gate.partition("::")[0]
+        return not gate.startswith(tuple(self.uncollected)) and (file in self.collected or not (root / file).exists())
 
     @property
     def expected_to_fail(self) -> set[str]:
