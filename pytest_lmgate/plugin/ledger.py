@@ -63,6 +63,7 @@ class Ledger:
         self._expected_to_fail: set[str] = set()
         self._rerun: set[str] = set()  # tests of which an attempt failed that no xfail mark excused
         self._died: set[str] = set()  # tests in which a worker died
+        self._skipped: dict[str, str] = {}  # why tests were skipped, by node id
 
     def receive(self, report: pytest.TestReport) -> None:
         """Note a report; a later attempt of a test replaces its verdicts."""
@@ -85,6 +86,8 @@ class Ledger:
             self._ended_otherwise.add(report.nodeid)
         if is_part:
             return
+        if report.outcome == "skipped":
+            self._skipped[report.nodeid] = skip_reason(report)
         if str(report.when) == "???":  # as xdist says it
             self._died.add(report.nodeid)
         if "expected_to_fail" in extras:
@@ -144,6 +147,19 @@ class Ledger:
         ]
         return lost + ignored
 
+    def not_run(self) -> list[str]:
+        """Return a sentence for each reason for which tests with gates or measurements were skipped."""
+        by_reason: dict[str, list[str]] = {}
+        for test in dict.fromkeys([*self.expected, *self.measuring]):
+            is_whole = len(self._verdicts.get(test, ())) >= self.expected.get(test, 1) or test in self.measured
+            if test in self._skipped and not is_whole:
+                by_reason.setdefault(self._skipped[test], []).append(test)
+        return [
+            f"{'a gate' if len(tests) == 1 else f'gates of {len(tests)} tests'} did not run ({reason}): "
+            f"{', '.join(tests[:3])}{' and more' if len(tests) > 3 else ''}"
+            for reason, tests in by_reason.items()
+        ]
+
     def verdicts(self) -> Sequence[Verdict]:
         """Return the received verdicts in the order of the tests."""
         tests = [*self.expected, *(test for test in self._verdicts if test not in self.expected)]
@@ -161,6 +177,12 @@ class Ledger:
             data = json.loads(path.read_text(encoding="utf-8"))
             for key in _DUMPED:
                 setattr(self, key, data[key])
+
+
+def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    where = report.longrepr  # a file, a line and the reason
+    reason = getattr(report, "wasxfail", "") or (where[-1] if isinstance(where, list | tuple) else where)
+    return str(reason).removeprefix("Skipped: ")
 
 
 def _record(value: Any, kind: type[_Record]) -> _Record:
