@@ -52,6 +52,15 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
     sync(path.parent)
 
 
+def inside(root: Path, *names: str) -> Path:
+    """Return the path of a file below a folder; OSError if a folder on the way is a link, which may lead out of it."""
+    path = root
+    for name in names[:-1]:
+        if (path := path / name).is_symlink():
+            raise OSError(errno.ELOOP, "its folder is a link", str(path))
+    return path / names[-1]
+
+
 def mark_ignored(folder: Path) -> None:
     marker = folder / ".gitignore"
     if not marker.exists():
