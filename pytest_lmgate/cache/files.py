@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SEAL = re.compile(rb"LMGATE1\n([0-9a-f]{64})(?: ([0-9a-f]{64}))?\n")  # checksum of the body, and a signature
 _LONGEST_SEAL = 256
 _FORMAT = re.compile(rb"LMGATE([1-9][0-9]{0,8})\n")
+_LF = re.compile(rb"(?<!\r)\n")
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -50,6 +51,20 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
             temporary.unlink()
         raise
     sync(path.parent)
+
+
+def write_kept(path: Path, text: str) -> None:
+    """Write a file that people keep, whole or not at all, through a link to where it leads.
+
+    The lines end as those of the file that was there do, CRLF where each of them does, and the last one where it did.
+    """
+    target = path.resolve()
+    data, before = text.encode(), target.read_bytes() if target.is_file() else b""
+    if b"\r\n" in before and not _LF.search(before):
+        data = _LF.sub(b"\r\n", data)
+    if before and not before.endswith(b"\n"):
+        data = data.rstrip(b"\r\n")
+    write_durably(target, data)
 
 
 def inside(root: Path, *names: str) -> Path:

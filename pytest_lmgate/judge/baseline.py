@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pytest_lmgate.cache.files import hold, remove_leftovers, write_durably
+from pytest_lmgate.cache.files import hold, remove_leftovers, write_kept
 from pytest_lmgate.errors import BaselineError
 from pytest_lmgate.judge.provenance import Provenance, changed_since, provenance
 from pytest_lmgate.judge.result import Scored, scored_facts
@@ -376,7 +376,7 @@ def rewrite(
         after = change(before)
         if after != before:
             kept = {name.removeprefix(prefix): entry for name, entry in after.items()}
-            write_durably(target, format_baseline(kept).encode())
+            write_kept(target, format_baseline(kept))
     return before, after
 
 

@@ -40,7 +40,6 @@ def test_a_score_compares_and_computes_as_its_value() -> None:
         lambda scores: np.float64(2) * scores[0], lambda scores: scores[0] * np.float64(2),
         lambda scores: np.array(scores)[0], lambda scores: type(scores[0])(7.5), lambda scores: Score.fromhex("0x1p3"),
         lambda scores: json.loads(json.dumps(scores))[0], lambda scores: yaml.safe_load(yaml.safe_dump(scores))[0],
-        lambda scores: yaml.load(yaml.dump(scores, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)), yaml.SafeLoader)[0],
     ],
 )  # fmt: skip
 def test_what_is_computed_with_scores_or_written_of_one_is_a_plain_number(compute: Callable[[Any], Any]) -> None:
