@@ -53,7 +53,8 @@ OPTIONS: Mapping[str, Option] = {
     "offline": Option("never use the network; missing files are errors"),
     "strict": Option("treat INCONCLUSIVE as FAIL"),
     "require-all": Option(
-        "refuse a session that does not collect all gates of lmgate.yaml; fail what requires: would skip"
+        "refuse a session that does not collect all gates of lmgate.yaml, or has a gate that is parametrized with "
+        "nothing; fail what requires: would skip"
     ),
     "explain-cache": Option("print for each gate: cache hit, or which ingredient changed"),
     "update": Option(
