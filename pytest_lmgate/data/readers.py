@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import re
 import stat
 from collections import Counter
@@ -53,11 +54,19 @@ def _jsonl_rows(path: Path, name: str) -> Iterator[Any]:
                 )
             is_first = False
             try:
-                yield msgspec.json.decode(line.removesuffix("\n"))
+                row = msgspec.json.decode(line.removesuffix("\n"))
+                if isinstance(row, dict) and any(line.count(f'"{key}"') > 1 for key in row):
+                    _require_keys_once(line, f"{path}:{number}", name)
+                yield row
             except msgspec.DecodeError as error:
                 raise DataError(f"dataset {name!r}: {path}:{number}: not JSON: {error}") from error
             except RecursionError:
                 raise DataError(f"dataset {name!r}: {path}:{number}: nested too deeply to be read as JSON") from None
+
+
+def _require_keys_once(line: str, where: str, name: str) -> None:
+    """Refuse a row of JSON in which a key is twice, of which msgspec keeps the last; this takes longer."""
+    json.loads(line, object_pairs_hook=lambda pairs: _require_different((key for key, _ in pairs), where, name))
 
 
 def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
@@ -93,7 +102,7 @@ def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
 
 
 def _require_different(columns: Iterable[Any], where: str, name: str) -> None:
-    """Refuse two columns, or keys of a row, of one name; columns without a name are nobody's."""
+    """Refuse two columns, or keys of a row, of one name. Columns without a name may be several."""
     (column, count), *_ = Counter(filter(None, columns)).most_common(1) or [("", 0)]
     if count > 1:
         raise DataError(f"dataset {name!r}: {where}: {count} columns are called {column!r}: give each its own name")

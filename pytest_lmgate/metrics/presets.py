@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 _NEAR = 80  # characters around a number or a letter that tell what it is a part of
 # What a text that was cut off in the middle ends with.
 _CUT = re.compile(
-    r"(?:[-=+*/\u00d7÷·^~≈<>(\[{,:&|]|(?:^|\s)\$|\\\w*|\b(?:is|are|was|be|equals?|gives?|the|an|of|and|or|by|to|plus|minus"
-    r"|times|than|from|with|answer|option|because|(?<!or )so))\s*\Z"
+    r"(?:[-=+*/\u00d7÷·^~≈(\[{,:&]|(?:^|\b(?:is|are|was|of|for|costs?|paid)\s|[=:]\s?)\$|\\\w*|\b(?:is|are|was|be|equals?"
+    r"|gives?|the|an|of|and|or|by|to|plus|minus|times|than|from|with|answer|option|because|(?<!or )so))\s*\Z"
 )
 # Not the marks of 2 * 3, 2**3 and x_1.
 _EMPHASIS = re.compile(r"(?<![\w)*_`])(?<![\d)] )[*_`]+(?=[^\s*_`])|(?<=[^\s*_`])[*_`]+(?![\w*_`])")
@@ -49,12 +49,11 @@ _LABEL = re.compile(r"(?i)\b(?:step|question|problem|example|part|section|chapte
 _MONTH = r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _ONE = r"\d[\d,.]*[%$]?"
 _PART_AFTER = re.compile(  # a sum, a range, a list, a ratio or a date
-    rf"(?:[\w)}}\]%]\s*(?:[+*/\u00d7÷·^±]|\\(?:times|cdot|div|pm)|(?:plus|times|over|by)\s)|±"
-    rf"|{_ONE}\s*(?:[-:x]|minus\s)|{_ONE}\s*(?:[A-Za-z°]+\s+)?(?:to|and|or|&|through|of|in)\s(?:\s*\$?\w+\s*=)?"
-    rf"|[=(:]\s*{_ONE},"
-    rf"|{_MONTH}(?:\s\d{{1,2}}(?:st|nd|rd|th)?,?)?\s)\s*\Z"
+    rf"(?:[\w)}}\]%]\s*(?:[+*/\u00d7÷·^±]|\\(?:times|cdot|div|pm))|±|(?:{_ONE}|\b[a-z])\s*(?:plus|minus|times|over"
+    rf"|(?:divided|multiplied)\sby)\s|{_ONE}\s*[-:x~]|{_ONE}\s*(?:[A-Za-z°]+\s+)?(?:to|and|or|&|through|of|in)\s"
+    rf"(?:\s*\$?\w+\s*=)?|[=:(\[{{](?:\s*-?{_ONE},)+|{_MONTH}(?:\s\d{{1,2}}(?:st|nd|rd|th)?,?)?\s)\s*\Z"
 )
-_TWO_UNITS = (
+_TWO_UNITS = (  # as 2 hours 30 minutes
     re.compile(r"\d\s*[A-Za-z°]+,?\s*\Z"),
     re.compile(r"\s*(?:minutes?|min|seconds?|sec|inch(?:es)?|in|cents?|ounces?|oz|months?|days?)\b"),
 )
@@ -133,7 +132,7 @@ _TAKEN_BACK = re.compile(r"(?i)[^\w\s]\s*(?:wait|actually|hmm|correction|scratch
 _OPTIONS = re.compile(r"(?m)^\W*[A-J][.):]\s+\S.*$")
 _MENTION = re.compile(
     r"[(\[{](?P<bracketed>[A-Ja-j])[)\]}]|(?<![A-Za-z0-9_.\-/+&])(?<!\w['\u2019])\(?(?P<free>[A-J])"
-    r"(?=\s*(?:\Z|\.(?!\s+[a-z])|[:;)!?\]}\"”]|['\u2019](?!\w)|(?<!I),|\s[-\u2013—]\s|\n)|(?<!I)\s+(?:is|was|as|because|since|for|due|which|with)\b"
+    r"(?=\s*(?:\Z|\.(?!\s+[a-z])|[:;)!?\]}<\"”]|['\u2019](?!\w)|(?<!I),|\s[-\u2013—]\s|\n)|(?<!I)\s+(?:is|was|as|because|since|for|due|which|with)\b"
     r"|(?<=[B-HJ])\s)"
 )
 """A letter that may be an answer: in brackets, or alone before an end or a word that does not follow an article."""

@@ -170,6 +170,12 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
         ("a.csv", b"text,,,text\na,,,b\n", False, r".*a\.csv:1: 2 columns are called 'text'"),
         ("a.jsonl", b'[{"text": "x"}]', False, r".*expected one row a line, got a JSON array; .* jq -c"),
         ("a.jsonl", b'\n[\n  {"text": "x"}\n]\n', False, ".*expected one row a line, got a JSON array"),
+        (
+            "a.jsonl",
+            b'{"text": "x", "a": "text"}\n{"text": "x", "text": "y"}',
+            False,
+            r".*a\.jsonl:2: 2 columns are called",
+        ),
         ("a.jsonl", LFS, False, r".*a\.jsonl.*git lfs pull"),
     ],
 )
