@@ -58,8 +58,8 @@ def require_unseen(shots: Sequence[tuple[str, str]], rows: Sequence[Sequence[tup
     """Refuse `shots`, each a question and its answer, that are among the rows, each with its right answers."""
     if not shots:
         return
-    known = {(_spelt(asked), _spelt(right)): place for place, row in enumerate(rows) for asked, right in row}
-    places = [known.get((_spelt(asked), _spelt(answer))) for asked, answer in shots]
+    known = {(_normalized(asked), _normalized(right)): place for place, row in enumerate(rows) for asked, right in row}
+    places = [known.get((_normalized(asked), _normalized(answer))) for asked, answer in shots]
     shown = [f"example {number} is row {place}" for number, place in enumerate(places) if place is not None]
     if shown:
         more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
@@ -69,7 +69,7 @@ def require_unseen(shots: Sequence[tuple[str, str]], rows: Sequence[Sequence[tup
         )
 
 
-def _spelt(text: str) -> str:
+def _normalized(text: str) -> str:
     """Return a text in small letters, without white space and punctuation at its ends."""
     return "".join(text.casefold().split()).strip(".,:;?!\"'")
 

@@ -87,7 +87,8 @@ def last_number(text: str) -> str:
 
 def _with_plain_numbers(text: str) -> str:
     """Return a text with ASCII digits and signs, and its numbers without LaTeX and list markers."""
-    text = "".join(_plain_character(each) for each in text)
+    if not text.isascii():
+        text = "".join(map(_plain_character, text))
     text = re.sub(r"(?<=\d)(?:\{,\}|\\,|[\u00a0\u2009\u202f])(?=\d{3})", ",", text)
     text = _plain(re.sub(r"\^\{?\\circ\}?", "°", re.sub(r"([\^_])\{(-?\w+)\}", r"\1\2", text)))
     text = re.sub(rf"({_DIGITS})\s*(?:\u00d7|\\times|\\cdot|[·*x])\s*10\^(-?\d+)", r"\1e\2", text)
@@ -132,12 +133,13 @@ _TAKEN_BACK = re.compile(r"(?i)[^\w\s]\s*(?:wait|actually|hmm|correction|scratch
 _OPTIONS = re.compile(r"(?m)^\W*[A-J][.):]\s+\S.*$")
 _MENTION = re.compile(
     r"[(\[{](?P<bracketed>[A-Ja-j])[)\]}]|(?<![A-Za-z0-9_.\-/+&])(?<!\w['\u2019])\(?(?P<free>[A-J])"
-    r"(?=\s*(?:\Z|\.(?!\s+[a-z])|[:;)!?\]}<\"”]|['\u2019](?!\w)|(?<!I),|\s[-\u2013—]\s|\n)|(?<!I)\s+(?:is|was|as|because|since|for|due|which|with)\b"
-    r"|(?<=[B-HJ])\s)"
+    r"(?=\s*(?:\Z|\.(?!\s+[a-z])|[:;)!?\]}<\"”]|['\u2019](?!\w)|(?<!I),|\s[-\u2013—]\s|\n)"
+    r"|(?<!I)\s+(?:is|was|as|because|since|for|due|which|with)\b|(?<=[B-HJ])\s)"
 )
 """A letter that may be an answer: in brackets, or alone before an end or a word that does not follow an article."""
 _ANSWER = re.compile(
-    r"(?i:\b(?:answer|option|choice|response)\b|答案)(?:[^.\n:=]{0,40}?(?:\b(?:is|are|be)\b|[:\uff1a=是])|(?=\W{0,4}[A-J]\b))"
+    r"(?i:\b(?:answer|option|choice|response)\b|答案)"
+    r"(?:[^.\n:=]{0,40}?(?:\b(?:is|are|be)\b|[:\uff1a=是])|(?=\W{0,4}[A-J]\b))"
 )
 _IS_ANSWER = re.compile(
     r"\s+(?:is|must be|would be)\s+(?:the\s+|my\s+)?"
@@ -149,12 +151,13 @@ _DENIED_BEFORE = re.compile(
     r"(?:(?:the\s+)?(?:option|choice|answer)\s+)?\Z"
 )
 _DENIED_AFTER = re.compile(
-    r"(?i)[\s$]*(?:(?:is|are|was|seems)\s+(?:also\s+)?(?:not|wrong|incorrect|false|ruled|eliminated|impossible|unlikely)|isn't)\b"
+    r"(?i)[\s$]*(?:(?:is|are|was|seems)\s+(?:also\s+)?"
+    r"(?:not|wrong|incorrect|false|ruled|eliminated|impossible|unlikely)|isn't)\b"
 )
 _JOINED_BEFORE = re.compile(r"(?:\b[A-J][)\]]?)\s*(?:,|/|&|\b(?:and|or)\b|,\s*(?:and|or))\s*\Z")
 _JOINED_AFTER = re.compile(
-    r"\s*(?:,|/|&|,?\s*\b(?:and|or)\b)\s*(?:option\s+)?(?:[(\[][A-J][)\]]|[B-HJ]\b(?!['\u2019])|[AI]\b(?!['\u2019]|\s+[a-z]))"
-    r"(?!\s+(?:is|was|has)\b)"
+    r"\s*(?:,|/|&|,?\s*\b(?:and|or)\b)\s*(?:option\s+)?"
+    r"(?:[(\[][A-J][)\]]|[B-HJ]\b(?!['\u2019])|[AI]\b(?!['\u2019]|\s+[a-z]))(?!\s+(?:is|was|has)\b)"
 )
 
 
@@ -210,8 +213,8 @@ def boxed(text: str) -> str:
     begin, depth = boxes[-1].end(), 1
     for brace in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, begin):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if not depth and not _DENIED_AFTER.match(text, brace.end()):
-            return text[begin : brace.start()].strip()
+        if not depth:
+            return "" if _DENIED_AFTER.match(text, brace.end()) else text[begin : brace.start()].strip()
     return ""
 
 

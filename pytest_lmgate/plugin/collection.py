@@ -114,13 +114,13 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
     return [sentence for file in files if (sentence := _left_out(config, file))]
 
 
-def without_parameters(items: Iterable[pytest.Item]) -> list[str]:
-    """Name each test that was parametrized with nothing, and whose gates so did not run.
+def without_parameters(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that were parametrized with nothing, and whose gates so do not run.
 
     The gates may have been marks of the parameters: then the test's file tells that there are some.
     """
     return [
-        f"{item.nodeid}: its parameters are none, so its gates did not run"
+        item
         for item in items
         if any(str(mark.kwargs.get("reason", "")).startswith(_NO_PARAMETERS) for mark in item.iter_markers())
         and (is_gated(item) or is_measuring(item) or names_gates(item.path))

@@ -108,9 +108,11 @@ class GateHooks:
             ledger.left_out = collection.left_out(self._config, self._gate_files)
         except ConfigError as error:
             problems.append(str(error))
-        without = collection.without_parameters(items)
-        missing = [*ledger.left_out, *without]
-        ledger.left_out += [*without, *self._skipped_files]
+        empty = collection.without_parameters(items)
+        told = {item: f"{item.nodeid}: its parameters are none, so its gates did not run" for item in empty}
+        missing = [*ledger.left_out, *told.values()]
+        known = {*gated, *measuring}  # whose skip is told with its reason
+        ledger.left_out += [*(told[item] for item in empty if item not in known), *self._skipped_files]
         if missing and options.flag(self._config, "require-all"):
             problems += [f"--lmgate-require-all: {sentence}" for sentence in missing]
         if gated or measuring or ledger.left_out:
@@ -196,7 +198,8 @@ class GateHooks:
             self._ledger.collected.append(report.nodeid)
         elif not report.passed:
             self._ledger.uncollected.append(report.nodeid)
-            if report.skipped and collection.names_gates(self._config.rootpath / report.nodeid.partition("::")[0]):
+            path = self._config.rootpath / report.nodeid.partition("::")[0]
+            if report.skipped and path.exists() and collection.names_gates(path):
                 self._skipped_files.append(f"{report.nodeid} was skipped with its gates ({skip_reason(report)})")
 
     @pytest.hookimpl(tryfirst=True)

@@ -111,7 +111,7 @@ def test_gates_that_did_not_run_are_named_with_the_reason(unmeasured: Project, w
         "a gate did not run (got empty parameter set",
         "test_it.py::test_marked_by_parameters[NOTSET]: its parameters are none, so its gates did not run",
         "test_module.py was skipped with its gates (could not import 'nosuch'",
-    ).is_silent_on("test_plain.py was", "lost")
+    ).is_silent_on("test_plain.py was", "lost", "test_empty[NOTSET]: its")
     refused = unmeasured.run("--lmgate-require-all", *workers).expect(4)
     for test in ("empty", "marked_by_parameters", "measuring"):
         refused.says(f"--lmgate-require-all: test_it.py::test_{test}[NOTSET]: its parameters are none")

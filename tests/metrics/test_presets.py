@@ -418,6 +418,7 @@ LETTERS = [
     ("The answer I would give is (G)", "G"),
 ]
 BOXES = [
+    (r"\boxed{5} is wrong. {6}", ""),
     ("\\boxed{3}? No: \\boxed{5", ""),
     ("\\boxed{1} is wrong. \\boxed{a{b{c{d{e{f}}}}}}", "a{b{c{d{e{f}}}}}"),
     ("\\boxed{1} is wrong. \\boxed{\\left\\{ x \\right.}", "\\left\\{ x \\right."),
