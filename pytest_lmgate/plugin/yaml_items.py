@@ -140,23 +140,24 @@ def _may_have_gates(text: str) -> bool:
     """Look for anything but entries of models and datasets, without making objects of it."""
     import yaml  # imported lazily: sessions without an lmgate.yaml never need it
 
-    open_: list[bool | None] = []  # of each open list None, of each mapping whether a key comes next
+    levels: list[bool | None] = []  # of each open list None, of each mapping whether a key comes next
     try:
         for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            is_key, is_top = bool(open_ and open_[-1]), len(open_) == 1
+            is_key, is_top = bool(levels and levels[-1]), len(levels) == 1
             if isinstance(event, yaml.CollectionEndEvent):
-                open_.pop()
+                levels.pop()
             elif isinstance(event, yaml.NodeEvent):
                 name = event.value if isinstance(event, yaml.ScalarEvent) else None
                 is_mapping = isinstance(event, yaml.MappingStartEvent)
                 if is_key and (name not in _OTHER_KEYS if is_top else name in _KEYS_OF_GATES or name is None):
                     return True
-                if len(open_) == _DEEPEST or not (open_ or is_mapping):
+                is_list = isinstance(event, yaml.SequenceStartEvent) and len(levels) < 3  # where entries are expected
+                if is_list or len(levels) == _DEEPEST or not (levels or is_mapping):
                     return True
-                if open_ and open_[-1] is not None:
-                    open_[-1] = not is_key
+                if levels and levels[-1] is not None:
+                    levels[-1] = not is_key
                 if isinstance(event, yaml.CollectionStartEvent):
-                    open_.append(True if is_mapping else None)
+                    levels.append(True if is_mapping else None)
     except (yaml.YAMLError, ValueError):
         return True
     return False
