@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SEAL = re.compile(rb"LMGATE1\n([0-9a-f]{64})(?: ([0-9a-f]{64}))?\n")  # checksum of the body, and a signature
 _LONGEST_SEAL = 256
 _FORMAT = re.compile(rb"LMGATE([1-9][0-9]{0,8})\n")
+_LF = re.compile(rb"(?<!\r)\n")
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -50,6 +51,29 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
             temporary.unlink()
         raise
     sync(path.parent)
+
+
+def write_kept(path: Path, text: str) -> None:
+    """Write a file that people keep, whole or not at all, through a link to where it leads.
+
+    The lines end as those of the file that was there do, CRLF where each of them does, and the last one where it did.
+    """
+    target = path.resolve()
+    data, before = text.encode(), target.read_bytes() if target.is_file() else b""
+    if b"\r\n" in before and not _LF.search(before):
+        data = _LF.sub(b"\r\n", data)
+    if before and not before.endswith(b"\n"):
+        data = data.rstrip(b"\r\n")
+    write_durably(target, data)
+
+
+def inside(root: Path, *names: str) -> Path:
+    """Return the path of a file below a folder; OSError if a folder on the way is a link, which may lead out of it."""
+    path = root
+    for name in names[:-1]:
+        if (path := path / name).is_symlink():
+            raise OSError(errno.ELOOP, "its folder is a link", str(path))
+    return path / names[-1]
 
 
 def mark_ignored(folder: Path) -> None:
@@ -148,14 +172,19 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def hold(
-    path: Path, waiting: Callable[[], None] = lambda: None, remark: Callable[[str], None] = lambda _: None
+    path: Path,
+    waiting: Callable[[], None] = lambda: None,
+    remark: Callable[[str], None] = lambda _: None,
+    *,
+    is_removed: bool = False,
 ) -> Iterator[None]:
     """Hold the lock of a path: the system's, or a lock file if the file system has none.
 
-    `waiting` is called before a wait, and what it raises ends the attempt.
+    `waiting` is called before a wait, and what it raises ends the attempt. A lock file that `is_removed` stays only if
+    its process is killed, and any user may lock it then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock: filelock.BaseFileLock = filelock.FileLock(path)
+    lock: filelock.BaseFileLock = filelock.FileLock(path, mode=0o666) if is_removed else filelock.FileLock(path)
     if (why := _why_no_locks(path.parent)) is not None:
         lock = filelock.SoftFileLock(path.with_suffix(".marker"))
         remark(
@@ -170,6 +199,9 @@ def hold(
     try:
         yield
     finally:
+        if is_removed:  # while it is held: who waits for the removed file sees that, and makes another
+            with contextlib.suppress(OSError):
+                path.unlink()
         lock.release()
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_lmgate.cache.files import mark_ignored, read_sealed, sync, write_sealed
+from pytest_lmgate.cache.files import inside, mark_ignored, read_sealed, sync, write_sealed
 from pytest_lmgate.errors import CacheError
 from pytest_lmgate.settings.session import CacheKey
 
@@ -108,7 +108,7 @@ class FileDigests:
         return digest
 
     def _memory(self, key: str) -> Path:
-        return self._folder / key[:2] / key[2:40]
+        return inside(self._folder.parent, self._folder.name, key[:2], key[2:40])
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:

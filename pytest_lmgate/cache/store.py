@@ -26,7 +26,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from pytest_lmgate.cache.files import hold, is_newer, mark_ignored, read_sealed, write_sealed
+from pytest_lmgate.cache.files import hold, inside, is_newer, mark_ignored, read_sealed, write_sealed
 from pytest_lmgate.cache.fingerprint import FileDigests, Fingerprint, difference
 from pytest_lmgate.cache.remote import Remote, is_from_fork, needs_network
 from pytest_lmgate.errors import CacheError, NewerError, UnsignedError
@@ -158,6 +158,11 @@ class Store:
         return PurePosixPath(path.relative_to(self.folder).as_posix())
 
     def _found(self, path: Path, fingerprint: Fingerprint) -> Entry | None:
+        try:
+            inside(self.folder, *path.relative_to(self.folder).parts)
+        except OSError as error:
+            self._warn(f"the cache entry {path} cannot be read ({error}); measuring again")
+            return None
         found = self._load(path, fingerprint)
         if found is None and self._remote is not None and self._remote.get(self._name(path), path):
             found = self._load(path, fingerprint)
@@ -185,9 +190,10 @@ class Store:
         return None
 
     def _save(self, path: Path, fingerprint: Fingerprint, entry: Entry) -> bool:
-        if is_newer(path):
-            return False
         try:
+            inside(self.folder, *path.relative_to(self.folder).parts)
+            if is_newer(path):
+                return False
             mark_ignored(self.folder)
             write_sealed(path, encode(entry, fingerprint), key=self._key)
         except OSError as error:  # said without the file's name, which differs each time
@@ -198,8 +204,8 @@ class Store:
 
     def set_aside(self, path: Path, reason: Exception) -> None:
         """Set an entry aside that turned out to be damaged."""
-        aside = self.folder / "set-aside" / path.name
         try:
+            aside = inside(self.folder, "set-aside", path.name)
             aside.parent.mkdir(parents=True, exist_ok=True)
             path.replace(aside)
             done = f"set aside as {aside}"
@@ -210,7 +216,7 @@ class Store:
 
 def lock_of(folder: Path, address: str) -> Path:
     """Return the file that is locked while an address is measured or removed."""
-    return folder / "locks" / f"{address[:40]}.lock"
+    return inside(folder, "locks", f"{address[:40]}.lock")
 
 
 def open_store(options: Options, warn: Callable[[str], None], remark: Callable[[str], None]) -> Store:

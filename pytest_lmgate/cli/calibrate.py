@@ -19,13 +19,14 @@ import typer
 import yaml
 from msgspec import structs
 
-from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, flow, show
 from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, MetricInputError, nearest
 from pytest_lmgate.report.text import counted, table
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.file import YamlGate, read_gates
 from pytest_lmgate.settings.gates import EvaluationSpec, Gate, LimitGate, Tolerance, untaken
+from pytest_lmgate.settings.options import read_project_file
 
 if TYPE_CHECKING:
     from pytest_lmgate.cache.store import Entry
@@ -355,6 +356,8 @@ def _percent(share: float) -> str:
 
 def _write(entry: YamlGate, found: Calibrated) -> str:
     """Write what holds into a gate of lmgate.yaml, and the reason above it; return a sentence about that."""
+    from pytest_lmgate.cache.files import write_kept
+
     worth = found.worth
     threshold = worth.threshold if found.holds else _holding(found)
     key, value = _argument(found, threshold)
@@ -366,8 +369,8 @@ def _write(entry: YamlGate, found: Calibrated) -> str:
         f"80%; {_percent(worth.changed)} of the rows change between two runs"
     )
     try:
-        text = entry.file.read_bytes().decode()  # with the ends of lines as they are
-        entry.file.write_bytes(edited(text, entry, key, None if found.holds else value, reason).encode())
+        text = read_project_file(entry.file)
+        write_kept(entry.file, edited(text, entry, key, None if found.holds else value, reason))
     except OSError as error:
         raise ConfigError(f"{entry.file} cannot be written: {error}") from error
     what = "the reason, since the gate holds" if found.holds else f"{key} {value} with the reason"
@@ -378,18 +381,30 @@ def edited(text: str, entry: YamlGate, key: str, value: object, reason: str) -> 
     """Return the text of an lmgate.yaml with another value at a gate, if one is given, and a comment above the gate."""
     index = int(entry.key.partition("[")[2].partition("]")[0])
     root: Any = yaml.compose(text)
-    gates = next(value for name, value in root.value if name.value == "gates")
+    gates = next((value for name, value in root.value if name.value == "gates"), None)
+    elsewhere = ConfigError(
+        f"{entry.file}:{entry.line}: {entry.key}.{key}: expected a value of this gate alone, but it is merged in, an "
+        f"alias, or has an anchor from which others take it: write {key}: {flow(value)} at the gate itself"
+    )
+    if gates is None:
+        raise elsewhere
     node = gates.value[index]
     if value is not None:
-        pairs = node.value[0][1].value
-        found = next((pair for pair in pairs if pair[0].value == key), None)
+        wanted = yaml.safe_load(text)
+        gate = wanted["gates"][index]
+        wanted["gates"] = [*wanted["gates"]]
+        wanted["gates"][index] = {entry.marker: {**gate[entry.marker], key: value}}
+        found = next((pair for pair in node.value[0][1].value if pair[0].value == key), None)
         begin, end = (found[1].start_mark.index, found[1].end_mark.index) if found else (0, 0)
         if found is None or text[found[0].end_mark.index : begin].strip() != ":":
-            raise ConfigError(
-                f"{entry.file}:{entry.line}: {entry.key}.{key}: expected the value at the gate itself, but it is "
-                f"merged in or an alias: write {key}: {value} there"
-            )
-        text = text[:begin] + str(value) + text[end:]
+            raise elsewhere
+        text = text[:begin] + flow(value) + text[end:]
+        try:
+            is_as_wanted = yaml.safe_load(text) == wanted
+        except yaml.YAMLError:  # the value had an anchor
+            is_as_wanted = False
+        if not is_as_wanted:
+            raise elsewhere
     lines = text.splitlines(keepends=True)
     at = node.start_mark.line
     indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]

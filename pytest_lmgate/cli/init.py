@@ -215,6 +215,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: list[Proposal]) -> None:
+    from pytest_lmgate.cache.files import write_kept
     from pytest_lmgate.judge.baseline import entry_of, rewrite
     from pytest_lmgate.judge.provenance import provenance
 
@@ -237,7 +238,7 @@ def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: l
     try:
         for file, text in [(project, written), *((file, _INI) for file in ini)]:
             ours.append(file)
-            file.write_text(text, encoding="utf-8")
+            write_kept(file, text)
         rewrite(baseline, lambda before: {**before, **accepted})
     except BaseException:  # a file that was left would stop the next `lmgate init`
         for file in ours:

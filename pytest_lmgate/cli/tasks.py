@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -18,7 +19,7 @@ import yaml
 
 from pytest_lmgate.cli.console import AsJson, ConfigOption, flow, root, show
 from pytest_lmgate.cli.measure import measuring
-from pytest_lmgate.errors import ConfigError, DataError, LmgateError
+from pytest_lmgate.errors import ConfigError, DataError
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.entries import ProjectSpec
@@ -69,9 +70,11 @@ class Imported:
     origin: str
 
     @property
-    def data(self) -> bytes:
+    def data(self) -> str:
         try:
-            return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in self.rows).encode()
+            text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in self.rows)
+            text.encode()
+            return text
         except ValueError as error:  # NaN, or half of a surrogate pair
             raise DataError(f"the task's documents cannot be written as JSON in UTF-8: {error}") from error
 
@@ -312,21 +315,24 @@ def _last_line(node: yaml.Node) -> int:
     return _last_line(last)
 
 
-def _write(data: Path, content: bytes, project: Path, text: str, name: str, gates: Sequence[tuple[str, Any]]) -> None:
+def _write(data: Path, content: str, project: Path, text: str, name: str, gates: Sequence[tuple[str, Any]]) -> None:
     """Write the rows, read them as a gate would, and only then write lmgate.yaml."""
+    from pytest_lmgate.cache.files import write_kept
+
     is_new = not data.exists()
-    if not is_new and data.read_bytes() != content:
+    if not is_new and data.read_bytes() != content.encode():
         raise ConfigError(f"{data} exists and holds something else: choose another --name or --out, or remove it")
     try:
-        data.parent.mkdir(parents=True, exist_ok=True)
-        data.write_bytes(content)
-        _read_back(project, text, name, gates)
-        project.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"a file cannot be written: {error}") from error
-    except LmgateError:
         if is_new:
-            data.unlink(missing_ok=True)
+            write_kept(data, content)
+        _read_back(project, text, name, gates)
+        write_kept(project, text)
+    except BaseException as error:
+        if is_new:  # it would stop the next `lmgate import`
+            with contextlib.suppress(OSError):
+                data.unlink()
+        if isinstance(error, OSError):
+            raise ConfigError(f"a file cannot be written: {error}") from error
         raise
 
 

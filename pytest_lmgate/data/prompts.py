@@ -39,16 +39,39 @@ def make_task(rows: Sequence[Row], spec: DatasetSpec, *, name: str, examples: Se
         return bare(str(spec.source), row, where, index, what="source")
 
     shots = [(ask(row, shown, index), _references(row, columns, shown, index)[0]) for index, row in enumerate(examples)]
-    prompts: list[Prompt]
+    asked: list[Prompt]
     if spec.messages is None:
-        prompts = [
-            shown_after(shots, ask(row, name, index), chat=spec.chat, system=spec.system)
-            for index, row in enumerate(rows)
-        ]
+        asked = [ask(row, name, index) for index, row in enumerate(rows)]
     else:
-        prompts = [chat_in(row, spec.messages, name, index) for index, row in enumerate(rows)]
+        asked = [chat_in(row, spec.messages, name, index) for index, row in enumerate(rows)]
     references = tuple(_references(row, columns, name, index) for index, row in enumerate(rows))
+    answered = [[(str(each), text) for text in texts] for each, texts in zip(asked, references, strict=True)]
+    require_unseen(shots, answered, name)
+    prompts = [
+        shown_after(shots, each, chat=spec.chat, system=spec.system) if isinstance(each, str) else each
+        for each in asked
+    ]
     return TextTask(name, tuple(prompts), references, tuple(rows))
+
+
+def require_unseen(shots: Sequence[tuple[str, str]], rows: Sequence[Sequence[tuple[str, str]]], name: str) -> None:
+    """Refuse `shots`, each a question and its answer, that are among the rows, each with its right answers."""
+    if not shots:
+        return
+    known = {(_normalized(asked), _normalized(right)): place for place, row in enumerate(rows) for asked, right in row}
+    places = [known.get((_normalized(asked), _normalized(answer))) for asked, answer in shots]
+    shown = [f"example {number} is row {place}" for number, place in enumerate(places) if place is not None]
+    if shown:
+        more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
+        raise DataError(
+            f"dataset {name!r}: examples: expected none of the dataset's own rows, whose answers would be shown, got "
+            f"{len(shown)}: {', '.join(shown[:3])}{more} (from 0); take them out of one of the two files"
+        )
+
+
+def _normalized(text: str) -> str:
+    """Return a text in small letters, without white space and punctuation at its ends."""
+    return "".join(text.casefold().split()).strip(".,:;?!\"'")
 
 
 def shown_after(shots: Sequence[tuple[str, str]], prompt: str, *, chat: bool, system: str | None) -> Prompt:

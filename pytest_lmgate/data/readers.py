@@ -1,14 +1,17 @@
 """Rows of a dataset from where they are, one after another: text, JSON lines, CSV, parquet, saved folders, the hub.
 
-Text is never normalized: no newline translation, no stripping, and bytes that are not UTF-8 are an error.
+Text is never normalized: no newline translation, no stripping, and bytes that are not UTF-8 are an error. The end of a
+line, LF or CRLF, is no part of a row.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -33,7 +36,7 @@ def lines_of_text(path: Path, name: str) -> Iterator[str]:
     line = None
     with _opened(path, name, _PLAIN, "\n") as file:
         for line in file:
-            yield line.removesuffix("\n")
+            yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
     if line is None:
         yield ""
 
@@ -51,29 +54,58 @@ def _jsonl_rows(path: Path, name: str) -> Iterator[Any]:
                 )
             is_first = False
             try:
-                yield msgspec.json.decode(line.removesuffix("\n"))
+                row = msgspec.json.decode(line.removesuffix("\n"))
+                if isinstance(row, dict) and any(line.count(f'"{key}"') > 1 for key in row):
+                    _require_keys_once(line, f"{path}:{number}", name)
+                yield row
             except msgspec.DecodeError as error:
                 raise DataError(f"dataset {name!r}: {path}:{number}: not JSON: {error}") from error
             except RecursionError:
                 raise DataError(f"dataset {name!r}: {path}:{number}: nested too deeply to be read as JSON") from None
 
 
+def _require_keys_once(line: str, where: str, name: str) -> None:
+    """Refuse a row of JSON in which a key is twice, of which msgspec keeps the last; this takes longer."""
+    json.loads(line, object_pairs_hook=lambda pairs: _require_different((key for key, _ in pairs), where, name))
+
+
 def _csv_rows(path: Path, name: str, delimiter: str = ",") -> Iterator[Any]:
+    kind = path.suffix[1:].upper()
     with _opened(path, name, _TABLE, "") as file:
-        reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        header: list[str] = []
         while True:
+            begin = reader.line_num + 1
             limit = csv.field_size_limit(2**31 - 1)  # 128 KiB at first, less than a document can have
             try:
-                row = next(reader, None)
+                cells = next(reader, None)
             except csv.Error as error:
-                raise DataError(
-                    f"dataset {name!r}: {path}:{reader.line_num}: not {path.suffix[1:].upper()}: {error}"
-                ) from error
+                since = "" if reader.line_num == begin else f" in the row that begins in line {begin}"
+                raise DataError(f"dataset {name!r}: {path}:{reader.line_num}: not {kind}: {error}{since}") from error
             finally:
                 csv.field_size_limit(limit)
-            if row is None:
+            if cells is None:
                 return
-            yield row
+            if not cells:  # a blank line
+                continue
+            if not header:
+                header = cells
+                _require_different(header, f"{path}:{begin}", name)
+                continue
+            if len(cells) != len(header):
+                raise DataError(
+                    f"dataset {name!r}: {path}:{begin}: expected {len(header)} cells, as in the header, got "
+                    f"{len(cells)}: {delimiter.join(cells)!r:.80}; put a cell with {delimiter!r}, a quote or a line "
+                    "break in quotes"
+                )
+            yield dict(zip(header, cells, strict=True))
+
+
+def _require_different(columns: Iterable[Any], where: str, name: str) -> None:
+    """Refuse two columns, or keys of a row, of one name. Columns without a name may be several."""
+    (column, count), *_ = Counter(filter(None, columns)).most_common(1) or [("", 0)]
+    if count > 1:
+        raise DataError(f"dataset {name!r}: {where}: {count} columns are called {column!r}: give each its own name")
 
 
 def _parquet_rows(path: Path, name: str) -> Iterator[Any]:
@@ -82,6 +114,7 @@ def _parquet_rows(path: Path, name: str) -> Iterator[Any]:
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
+            _require_different(file.schema_arrow.names, str(path), name)
             for batch in file.iter_batches():
                 yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:

@@ -18,12 +18,11 @@ or wrong, one more line has a bit for each row, up to 100,000 rows.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import itertools
 import json
 import math
 import os
 import shlex
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -33,7 +32,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pytest_lmgate.cache.files import hold, remove_leftovers, write_durably
+from pytest_lmgate.cache.files import hold, remove_leftovers, write_kept
 from pytest_lmgate.errors import BaselineError
 from pytest_lmgate.judge.provenance import Provenance, changed_since, provenance
 from pytest_lmgate.judge.result import Scored, scored_facts
@@ -297,7 +296,7 @@ def write_baseline(
     new: Mapping[str, BaselineEntry],
     *,
     used: Sequence[str] | None,
-    unknown: Sequence[str] = (),
+    was_looked_for: Callable[[str], bool] = lambda _: True,
     expected: Sequence[str] = (),
     unjudged: Collection[str] = (),
     prefix: str = "",
@@ -310,7 +309,7 @@ def write_baseline(
         new: New entries by gate; all others stay.
         used: After a full run, all gates that use the baseline; other entries are removed, unless only new gates are
             written. None after any other run.
-        unknown: Files and folders that could not be collected, whose entries stay.
+        was_looked_for: Whether a gate would have been found if it existed: a file that was not collected may have it.
         expected: Gates that use the baseline. ``prune`` removes nothing until each was judged against an entry, because
             an unused entry may be theirs under a former name.
         unjudged: Gates that ended with an error.
@@ -323,17 +322,23 @@ def write_baseline(
     if not update:
         names = []
         with contextlib.suppress(BaselineError):  # said where a gate wanted it
-            names = [] if used is None else _without_gate(read_baseline(path, prefix), used, unknown)
-        return [f"baseline {file}: no gate uses {name}; remove it with --lmgate-prune" for name in names], []
+            names = [] if used is None else _without_gate(read_baseline(path, prefix), used)
+        return [
+            f"baseline {file}: no gate uses {name}; remove it with --lmgate-prune"
+            for name in filter(was_looked_for, names)
+        ], []
     if update == "prune" and used is None:
         why = "not all tests were collected (a path, -k or -m for instance), or not all ran"
         return [f"baseline {file}: --lmgate-prune changed nothing: {why}"], []
     waiting: list[str] = []
     unused: list[str] = []
+    left: list[str] = []
 
     def change(before: Mapping[str, BaselineEntry]) -> dict[str, BaselineEntry]:
         entries = {**before, **{name: _dated(before.get(name), entry) for name, entry in new.items()}}
-        unused[:] = [] if used is None or update == "new" else _without_gate(before, [*used, *new], unknown)
+        without = [] if used is None or update == "new" else _without_gate(before, [*used, *new])
+        unused[:] = filter(was_looked_for, without)
+        left[:] = itertools.filterfalse(was_looked_for, without)
         waiting[:] = [name for name in expected if name not in entries or name in unjudged] if update == "prune" else []
         return entries if waiting else {name: entry for name, entry in entries.items() if name not in unused}
 
@@ -342,6 +347,9 @@ def write_baseline(
     except (BaselineError, OSError) as error:
         return [], [f"the baseline was not written: {error}"]
     told = _told(file, before, after, list(new), [] if waiting else unused)
+    if left and update == "prune":
+        more = " and more" if len(left) > 3 else ""
+        told.append(f"  {len(left)} kept, since their files were not collected here: {', '.join(left[:3])}{more}")
     if waiting and unused:
         told.append(
             f"  nothing was removed: no entry judged {waiting[0]}, and if that gate was renamed, an entry that no "
@@ -355,24 +363,26 @@ def rewrite(
 ) -> tuple[Mapping[str, BaselineEntry], Mapping[str, BaselineEntry]]:
     """Change the entries of a file, durably and under its lock; return those before and after.
 
-    Equal entries write nothing. A link is followed and stays a link.
+    Equal entries write nothing, so their folder may be for reading only. A link is followed and stays a link.
     """
+    before = read_baseline(path, prefix)
+    if (after := change(before)) == before:
+        return before, after
     # Two sessions at once: each reads what the other wrote.
     target = path.resolve()
-    lock = Path(tempfile.gettempdir()) / f"lmgate-{hashlib.sha256(str(target).encode()).hexdigest()[:32]}.lock"
-    with hold(lock):
+    with hold(target.with_name(f".{target.name}.lock"), is_removed=True):
         remove_leftovers(target)
         before = read_baseline(path, prefix)
         after = change(before)
         if after != before:
             kept = {name.removeprefix(prefix): entry for name, entry in after.items()}
-            write_durably(target, format_baseline(kept).encode())
+            write_kept(target, format_baseline(kept))
     return before, after
 
 
-def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str], unknown: Sequence[str]) -> list[str]:
+def _without_gate(entries: Mapping[str, BaselineEntry], used: Sequence[str]) -> list[str]:
     known = set(used)
-    return [name for name in entries if name not in known and not name.startswith(tuple(unknown))]
+    return [name for name in entries if name not in known]
 
 
 def _dated(old: BaselineEntry | None, new: BaselineEntry) -> BaselineEntry:

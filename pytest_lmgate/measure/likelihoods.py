@@ -349,7 +349,9 @@ class ChoiceLikelihoods(_AfterQuestions[list[float]]):
         return Entry({"log_likelihood": np.array(statistics)})
 
     def decode(self, entry: Entry) -> list[float]:
-        return [float(value) for value in entry.arrays["log_likelihood"]]
+        found = entry.arrays["log_likelihood"]
+        _require_length(found, sum(len(each.choices) for each in self.data.questions))
+        return [float(value) for value in found]
 
     def score(self, statistics: list[float]) -> Score:
         choices = [choice for each in self.data.questions for choice in each.choices]
@@ -436,9 +438,16 @@ class TargetLikelihoods(_AfterQuestions[TargetStatistics]):
         return Entry(found if statistics.greedy is None else {**found, "greedy": statistics.greedy.astype(np.float32)})
 
     def decode(self, entry: Entry) -> TargetStatistics:
+        for array in entry.arrays.values():
+            _require_length(array, len(self.data.questions))
         greedy = entry.arrays["greedy"] == 1 if "greedy" in self.model.offers else None
         return TargetStatistics(entry.arrays["log_likelihood"], greedy)
 
     def score(self, statistics: TargetStatistics) -> Score:
         groups = {"groups": self.data.groups} if self.metric == "accuracy" else {}
         return make_score(self.metric, statistics, signature=self.signature, clusters=self.data.clusters, **groups)
+
+
+def _require_length(array: NDArray[Any], expected: int) -> None:
+    if array.shape != (expected,):
+        raise ValueError(f"expected {expected:,} numbers, got an array of shape {list(array.shape)}")

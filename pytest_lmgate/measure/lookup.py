@@ -24,10 +24,10 @@ from pytest_lmgate.cache.store import Entry, Store
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.devices import available_bytes
 from pytest_lmgate.engines.registry import raised
-from pytest_lmgate.errors import CacheError, LmgateError, ModelError, escape_controls
+from pytest_lmgate.errors import CacheError, LmgateError, MetricInputError, ModelError, escape_controls
 from pytest_lmgate.identity.code import find_patched_libraries
 from pytest_lmgate.measure.loop import Job, Log, Progress
-from pytest_lmgate.measure.measurement import Measurement, MeasurementContext
+from pytest_lmgate.measure.measurement import Measurement, MeasurementContext, impossible
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
@@ -360,6 +360,11 @@ class Measurements:
         # Not by time: an entry may come from a machine whose clock is fast.
         if entry is None or (self.options.refresh and entry.facts.get("run") != self.options.run):
             return None
+        if wrong := impossible(entry):
+            raise MetricInputError(
+                f"the cache entry {self.store.path(fingerprint)} of {measurement.words} is impossible: {wrong}; "
+                "identify its writer, and delete it, or measure again with --lmgate-refresh"
+            )
         try:
             return measurement.decode(entry)
         except (KeyError, TypeError, ValueError, LmgateError) as error:

@@ -6,6 +6,7 @@ import abc
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -190,6 +191,26 @@ class TargetMeasurement(Measurement[S]):
         facts = {"running_text": bool(entry.facts["running_text"]), "targets": str(entry.facts["targets"])}
         statistics: S = self.kept(**arrays, **facts)
         return statistics
+
+
+_POSSIBLE = {
+    **dict.fromkeys(("nll", "nll_p", "nll_q", "kl"), (0.0, math.inf)),
+    "log_likelihood": (-math.inf, 0.0),
+    "dp": (-1.0, 1.0),
+    **dict.fromkeys(("same_top", "greedy"), (0.0, 1.0)),
+}
+_ROUNDING = 1e-3  # beyond these ranges
+
+
+def impossible(entry: Entry) -> str:
+    """Return what in a stored entry no model can have given, such as a log-likelihood above 0; empty if nothing is."""
+    for name, array in entry.arrays.items():
+        low, high = _POSSIBLE.get(name, (-math.inf, math.inf))
+        wrong = array[~((array >= low - _ROUNDING) & (array <= high + _ROUNDING) & np.isfinite(array))]
+        if wrong.size:
+            limits = f"finite numbers from {low:g} to {high:g}"
+            return f"{name}: expected {limits}, got {wrong.flat[0]:g} ({wrong.size:,} of {array.size:,})"
+    return ""
 
 
 def counted(sizes: Sequence[TextSizes]) -> dict[str, Ints]:

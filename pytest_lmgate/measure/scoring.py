@@ -97,6 +97,9 @@ class TargetSink:
             finite = np.isfinite(known.reshape(table.shape)).all(1)
             kept = np.repeat(np.logical_and.reduceat(finite, requests.offsets[:-1]), requests.counts)
             self.values[kept] = known[kept]
+            for item, begin in enumerate(requests.offsets[:-1].tolist()):
+                if kept[begin]:
+                    check(item, self.values[begin : begin + requests.counts[item]])
         self.done = int(np.isfinite(self._first).sum())
         job.say_resumed(self.done, self.of)
         self.total = float(np.nansum(self._first, dtype=np.float64)) if self.done else 0.0

@@ -391,10 +391,6 @@ class Resolver:
         examples: tuple[Mapping[str, Any], ...] = ()
         if spec.examples is not None:
             file, key = self._project.path(spec.examples), f"datasets.{name}.examples"
-            if path is not None and path.exists() and file.exists() and path.samefile(file):
-                raise ConfigError(
-                    f"{key}: {file} is the dataset's own file, so each row would be shown with its answer"
-                )
             shown = read_rows(DatasetSpec(path=spec.examples), file, name=f"{name} (examples)", key=key)
             examples = mappings(shown, f"{name} (examples)")
         rows = mappings(found, name)

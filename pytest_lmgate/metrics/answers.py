@@ -2,7 +2,7 @@
 
 A row has a list of texts until a step takes one of them. Where the harness stops with an error, because a text has
 fewer matches than `Regex.group` asks for, the text has no answer here. A step after ``take_first`` reads the text that
-was taken; the harness would read each character of it as a text.
+was taken; the harness would read each character of it as a text, so `tasks.freeze` imports no such list.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pytest_lmgate.errors import DataError, nearest
+from pytest_lmgate.metrics.presets import READINGS
 from pytest_lmgate.settings.extraction import (
+    INVALID,
     Lowercase,
     MajorityVote,
     Map,
     MultiChoiceRegex,
+    Preset,
     Regex,
     RemoveWhitespace,
     Step,
@@ -98,6 +101,9 @@ def applied(step: Step, answers: list[Answer], row: Row, *, where: str) -> list[
             return [Answer(letter or step.fallback, found and bool(letter)) for letter, found in read]
         case Regex():
             return [_regex(step, answer) for answer in answers]
+        case Preset(reading=reading):
+            read = [(READINGS[reading](text), found) for text, found in answers]
+            return [Answer(text or INVALID, found and bool(text)) for text, found in read]
     raise AssertionError(step)
 
 

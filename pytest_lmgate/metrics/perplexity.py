@@ -31,10 +31,9 @@ class LikelihoodStatistics(TargetLayout):
     utf8_bytes: Ints  # bytes of each document, shape ``[documents]``
 
     def __post_init__(self) -> None:
-        if len(self.nll) == 0 or int(self.window_targets.sum()) != len(self.nll):
-            raise MetricInputError(
-                f"expected an NLL for each of {int(self.window_targets.sum())} targets, got {len(self.nll)}"
-            )
+        expected = int(self.window_targets.sum())
+        if expected == 0 or self.nll.shape != (expected,):
+            raise MetricInputError(f"expected an NLL for each of {expected} targets, got {self.nll.shape}")
 
 
 def perplexity(

@@ -1,7 +1,7 @@
 """`Score`: a measured number that knows its noise, its unit and how it was made.
 
 It is a real ``float``, so that ``assert ppl_of(model, dataset) < 16.5`` reads as what it is. What it carries besides
-the value never takes part in a comparison.
+the value never takes part in a comparison. What is computed with it is a plain float: another number was not measured.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from pytest_lmgate.errors import escape_controls
 from pytest_lmgate.settings.metrics import METRICS, Direction
@@ -66,7 +68,9 @@ class Score(float):
     content: str = ""
     show_row: Callable[[int], ScoredRow] | None = None
 
-    def __new__(cls, number: float, **_: object) -> Score:
+    def __new__(cls, number: float, **attributes: object) -> Score:
+        if not attributes:  # as statistics.mean makes its result, by the class of its numbers
+            return float(number)  # type: ignore[return-value]
         return super().__new__(cls, number)
 
     def __post_init__(self, number: float) -> None:
@@ -109,6 +113,12 @@ class Score(float):
     def __str__(self) -> str:
         return float.__repr__(self)
 
+    def __copy__(self) -> Score:
+        return _rebuild(float(self), vars(self))
+
+    def __deepcopy__(self, _: object) -> Score:
+        return self.__copy__()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (float(self), {**vars(self), "sample": None, "show_row": None})
 
@@ -121,6 +131,13 @@ def distinct(a: float, b: float) -> tuple[str, str]:
 
 def _rebuild(value: float, attributes: dict[str, Any]) -> Score:
     return Score(value, **attributes)
+
+
+def _represented(dumper: yaml.representer.SafeRepresenter, score: Score) -> yaml.Node:
+    return dumper.represent_float(float(score))
+
+
+yaml.representer.SafeRepresenter.add_representer(Score, _represented)  # for yaml.safe_dump
 
 
 def make_score(name: str, statistics: object, /, **how: Any) -> Score:

@@ -56,6 +56,10 @@ class Closing:
     def is_shown(self) -> bool:
         return any([self.verdicts, self.shown, self.notes, self.problems])
 
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.problems) or any(verdict.failed and not verdict.xfail for verdict in self.verdicts)
+
     def results(self, run: Run) -> Results:
         return Results(
             run=run, verdicts=tuple(self.verdicts), measured=tuple(self.measured), problems=tuple(self.problems)
@@ -99,11 +103,18 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
     if received := ledger.verdicts():
         expected = ledger.expected_to_fail
         closing.verdicts = [replace(verdict, xfail=verdict.id in expected) for verdict in received]
+    if passed(session) and closing.has_failed and not closing.problems:
+        closing.problems.append(
+            f"a gate failed, but a plugin, a conftest or pytest.exit set the exit status {int(session.exitstatus)}: "
+            "the session fails"
+        )
     _keep_baseline(closing, ledger, session)
     closing.notes += ledger.remarks
     if ledger.verified:
         closing.notes.append(verified_note(ledger.verified))
     closing.notes += ledger.left_out
+    if not config.getoption("no_lmgate"):
+        closing.notes += ledger.not_run()
     if ledger.not_kept:
         closing.notes.append(not_kept_note(ledger.not_kept))
     closing.measured = [each for found in ledger.measured.values() for each in found]
@@ -202,7 +213,7 @@ def _keep_baseline(closing: Closing, ledger: Ledger, session: pytest.Session) ->
                 mode,
                 entries,
                 used=[name for name in ledger.used if name in own] if is_looked_at else None,
-                unknown=ledger.uncollected,
+                was_looked_for=lambda gate: ledger.was_looked_for(gate, config.rootpath),
                 expected=by_baseline,
                 unjudged={verdict.id for verdict in closing.verdicts if verdict.verdict == "error"},
                 prefix=prefix,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_lmgate.plugin import options
-from pytest_lmgate.plugin.yaml_items import asked_files, mentions_gates, placed
+from pytest_lmgate.plugin.yaml_items import asked_files, may_have_gates, placed
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import FIXTURES, MARKER_NAMES, metric_called
 from pytest_lmgate.settings.options import find_project_file
@@ -114,8 +114,33 @@ def left_out(config: pytest.Config, collected: Collection[Path]) -> list[str]:
     return [sentence for file in files if (sentence := _left_out(config, file))]
 
 
+def without_parameters(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that were parametrized with nothing, and whose gates so do not run.
+
+    The gates may have been marks of the parameters: then the test's file tells that there are some.
+    """
+    return [
+        item
+        for item in items
+        if any(str(mark.kwargs.get("reason", "")).startswith(_NO_PARAMETERS) for mark in item.iter_markers())
+        and (is_gated(item) or is_measuring(item) or names_gates(item.path))
+    ]
+
+
+_NO_PARAMETERS = "got empty parameter set"  # begins pytest's reason
+
+
+def names_gates(path: Path) -> bool:
+    """Return whether a file of Python, or one in a folder, names a marker or a fixture of this plugin."""
+    words = re.compile(rf"\b({'|'.join(map(re.escape, [*MARKER_NAMES, *FIXTURES]))})\b".encode())
+    try:
+        return any(words.search(file.read_bytes()) for file in (path.rglob("*.py") if path.is_dir() else [path]))
+    except OSError:
+        return True
+
+
 def _left_out(config: pytest.Config, file: Path) -> str:
-    if _is_meant(config, file) or not mentions_gates(file):
+    if _is_meant(config, file) or not may_have_gates(file):
         return ""
     from pytest_lmgate.settings.file import read_gates
 

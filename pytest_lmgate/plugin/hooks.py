@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import uuid
 from collections.abc import Generator, Sequence
@@ -13,7 +14,7 @@ import pytest
 
 from pytest_lmgate.errors import ConfigError, escape_controls
 from pytest_lmgate.plugin import collection, options
-from pytest_lmgate.plugin.ledger import EXTRAS, VERIFIED, Ledger
+from pytest_lmgate.plugin.ledger import EXTRAS, VERIFIED, Ledger, skip_reason
 from pytest_lmgate.plugin.options import update
 from pytest_lmgate.plugin.yaml_items import GateFile, add_to_testpaths, gate_file, placed, wrong_files
 from pytest_lmgate.report.text import counted
@@ -41,9 +42,11 @@ class GateHooks:
         self._session: GateSession | None = None
         self._worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         self._run = uuid.uuid4().hex if self._worker is None else str(self._worker["lmgate_run"])
+        self._skipped_files: list[str] = []  # a sentence for each that names gates
         self._unread: list[str] = []  # problems of gates in lmgate.yaml
         self._gate_files: set[Path] = set()  # the lmgate.yaml whose gates were collected
         self.running = config.rootpath  # the file of the running test, whose lmgate.yaml its fixtures use
+        self._is_finished = False
         self._closing: Closing | None = None  # controller: what the summary shows
         self.controller: Controller | None = None
         if hasattr(config.option, "dist"):  # else there is no xdist, nor anything to import for it
@@ -75,7 +78,10 @@ class GateHooks:
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> GateFile | None:
         if file_path.name != self._project_file.name:
             return None
-        return gate_file(file_path, parent, self._unread)
+        node = gate_file(file_path, parent, self._unread)
+        if node is None:  # it has no gates any more
+            self._ledger.collected.append(Path(os.path.relpath(file_path, self._config.rootpath)).as_posix())
+        return node
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
         if isinstance(collector, GateFile):
@@ -102,8 +108,13 @@ class GateHooks:
             ledger.left_out = collection.left_out(self._config, self._gate_files)
         except ConfigError as error:
             problems.append(str(error))
-        if ledger.left_out and options.flag(self._config, "require-all"):
-            problems += [f"--lmgate-require-all: {sentence}" for sentence in ledger.left_out]
+        empty = collection.without_parameters(items)
+        told = {item: f"{item.nodeid}: its parameters are none, so its gates did not run" for item in empty}
+        missing = [*ledger.left_out, *told.values()]
+        known = {*gated, *measuring}  # whose skip is told with its reason
+        ledger.left_out += [*(told[item] for item in empty if item not in known), *self._skipped_files]
+        if missing and options.flag(self._config, "require-all"):
+            problems += [f"--lmgate-require-all: {sentence}" for sentence in missing]
         if gated or measuring or ledger.left_out:
             problems += options.unknown_variables()
         if not (gated or measuring or problems or ledger.left_out or update(self._config)):
@@ -183,8 +194,13 @@ class GateHooks:
         self._ledger.deselected |= bool(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if not report.passed:
+        if report.passed and "::" not in report.nodeid:
+            self._ledger.collected.append(report.nodeid)
+        elif not report.passed:
             self._ledger.uncollected.append(report.nodeid)
+            path = self._config.rootpath / report.nodeid.partition("::")[0]
+            if report.skipped and path.exists() and collection.names_gates(path):
+                self._skipped_files.append(f"{report.nodeid} was skipped with its gates ({skip_reason(report)})")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -199,11 +215,35 @@ class GateHooks:
         """Note that a worker crashed, because xdist may still exit with 0."""
         self._broke = "an xdist worker crashed"
 
+    @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True, tryfirst=True)
+    def pytest_sessionfinish_whole(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Fail a session whose exit status another plugin, a conftest or ``pytest.exit`` set to success after us."""
+        try:
+            result = yield
+        except pytest.exit.Exception as error:
+            if not self._is_finished:
+                self._finish(session)
+            if error.returncode == pytest.ExitCode.OK and self._has_failed:
+                error.returncode = pytest.ExitCode.TESTS_FAILED
+                sys.stderr.write("ERROR: a gate failed, so the session fails\n")  # there will be no summary
+            raise
+        if self._has_failed and collection.passed(session):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return result
+
+    @property
+    def _has_failed(self) -> bool:
+        return self._closing is not None and self._closing.has_failed
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         """Write reports, and fail a session that lost a verdict; only in the controller."""
         if not hasattr(session, "exitstatus"):  # pytester's getitems() ends a session that never ran
             session.exitstatus = exitstatus
+        self._finish(session)
+
+    def _finish(self, session: pytest.Session) -> None:
+        self._is_finished = True
         if self._session is not None and options.verify(self._config) and not collection.was_stopped(session):
             self._ledger.verified.append(self._session.verify())
         if self._worker is not None:

@@ -32,7 +32,8 @@ measured; ``not_kept``, models with the reason; and ``expected_to_fail`` if the 
 ``pytest.xfail``, or another plugin, excuses no gate.
 """
 _DUMPED = (
-    "expected", "measuring", "models", "problem", "by_baseline", "folders", "deselected", "uncollected", "left_out",
+    "expected", "measuring", "models", "problem", "by_baseline", "folders", "deselected", "collected", "uncollected",
+    "left_out",
 )  # fmt: skip
 
 
@@ -46,6 +47,7 @@ class Ledger:
         self.problem = ""  # why the markers could not be read
         self.by_baseline: list[str] = []  # gates that go by the committed baseline, by id
         self.deselected = False
+        self.collected: list[str] = []  # files and folders that were collected whole
         self.uncollected: list[str] = []  # files and folders skipped or failed at collection: their gates are unknown
         self.folders: list[str] = []  # of baselines, as `options.baseline_file` takes them
         self.left_out: list[str] = []  # which gates of lmgate.yaml pytest was led past, a sentence for each file
@@ -61,6 +63,7 @@ class Ledger:
         self._expected_to_fail: set[str] = set()
         self._rerun: set[str] = set()  # tests of which an attempt failed that no xfail mark excused
         self._died: set[str] = set()  # tests in which a worker died
+        self._skipped: dict[str, str] = {}  # why tests were skipped, by node id
 
     def receive(self, report: pytest.TestReport) -> None:
         """Note a report; a later attempt of a test replaces its verdicts."""
@@ -83,6 +86,8 @@ class Ledger:
             self._ended_otherwise.add(report.nodeid)
         if is_part:
             return
+        if report.outcome == "skipped":
+            self._skipped[report.nodeid] = skip_reason(report)
         if str(report.when) == "???":  # as xdist says it
             self._died.add(report.nodeid)
         if "expected_to_fail" in extras:
@@ -102,6 +107,11 @@ class Ledger:
     def used(self) -> list[str]:
         """Return the gates that may have a baseline entry: those known at collection, and later ones."""
         return [*self.by_baseline, *(name for verdicts in self._verdicts.values() for name in verdicts)]
+
+    def was_looked_for(self, gate: str, root: Path) -> bool:
+        """Return whether a gate would have been found: its file was collected, or is gone from the root folder."""
+        file = gate.partition("::")[0]
+        return not gate.startswith(tuple(self.uncollected)) and (file in self.collected or not (root / file).exists())
 
     @property
     def expected_to_fail(self) -> set[str]:
@@ -137,6 +147,19 @@ class Ledger:
         ]
         return lost + ignored
 
+    def not_run(self) -> list[str]:
+        """Return a sentence for each reason for which tests with gates or measurements were skipped."""
+        by_reason: dict[str, list[str]] = {}
+        for test in dict.fromkeys([*self.expected, *self.measuring]):
+            is_whole = len(self._verdicts.get(test, ())) >= self.expected.get(test, 1) or test in self.measured
+            if test in self._skipped and not is_whole:
+                by_reason.setdefault(self._skipped[test], []).append(test)
+        return [
+            f"{'a gate' if len(tests) == 1 else f'gates of {len(tests)} tests'} did not run ({reason}): "
+            f"{', '.join(tests[:3])}{' and more' if len(tests) > 3 else ''}"
+            for reason, tests in by_reason.items()
+        ]
+
     def verdicts(self) -> Sequence[Verdict]:
         """Return the received verdicts in the order of the tests."""
         tests = [*self.expected, *(test for test in self._verdicts if test not in self.expected)]
@@ -154,6 +177,12 @@ class Ledger:
             data = json.loads(path.read_text(encoding="utf-8"))
             for key in _DUMPED:
                 setattr(self, key, data[key])
+
+
+def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    where = report.longrepr  # a file, a line and the reason
+    reason = getattr(report, "wasxfail", "") or (where[-1] if isinstance(where, list | tuple) else where)
+    return str(reason).removeprefix("Skipped: ")
 
 
 def _record(value: Any, kind: type[_Record]) -> _Record:

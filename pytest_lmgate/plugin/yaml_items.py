@@ -1,7 +1,7 @@
 """The ``gates:`` of lmgate.yaml as tests: one item per gate, which carries the gate's marker as a Python test would.
 
-The hooks judge them as any marked test. A file is parsed only if it contains ``gates``, or a key that may be a
-misspelling of it.
+The hooks judge them as any marked test. Every lmgate.yaml that pytest comes by is parsed, and one that is no YAML is an
+error: its gates may be lost. That takes milliseconds, and the records of gates are imported only if it has some.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ast
 import functools
 import linecache
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +18,15 @@ import pytest
 
 from pytest_lmgate.errors import ConfigError, LmgateError
 from pytest_lmgate.plugin import options
+from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt, read_project_file
 
 if TYPE_CHECKING:
     from pytest_lmgate.settings.file import YamlGate
 
-# Matches flow style in one line, and any unknown key at the start of a line: the parser refuses `gatse:`, and a
-# merge, `<<:`, may bring gates.
-_GATES = (
-    r"(?im)^(?![ \t]*#).*\bgates?[\"']?\s*:"
-    r"|^(?![\"']?(?:defaults|models|datasets)[\"']?\s*:)[\"'\w<][^:#\n]*:(?:\s|$)"
-)
+_OTHER_KEYS = {"defaults", "models", "datasets"}  # of the top level
+_KEYS_OF_GATES = {"gates", "gate", *MARKER_NAMES}  # of a list that is below datasets: by a blank too many
+_DEEPEST = 100  # levels; parsers end in odd ways on thousands
 
 
 class GateFile(pytest.File):
@@ -78,7 +75,7 @@ def gate_file(file_path: Path, parent: pytest.Collector, problems: list[str]) ->
     explicit = options.project_file(parent.config)
     if file_path.name != (explicit.name if explicit else FILE_NAME) or (explicit and not explicit.samefile(file_path)):
         return None
-    if not mentions_gates(file_path):
+    if not may_have_gates(file_path):
         return None
     node: GateFile = GateFile.from_parent(parent, path=file_path)
     node.problems = problems
@@ -106,7 +103,7 @@ def wrong_files(folder: pytest.Directory) -> list[str]:
 def add_to_testpaths(config: pytest.Config) -> None:
     """Collect an lmgate.yaml in rootdir that ``testpaths`` excludes: its gates would silently not run."""
     for file in asked_files(config):
-        if not file.is_file() or not _inside(file, config.rootpath) or not mentions_gates(file):
+        if not file.is_file() or not _inside(file, config.rootpath) or not may_have_gates(file):
             continue
         if not any(_inside(file, config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args):
             config.args.append(str(file))
@@ -130,12 +127,40 @@ def entry_of(item: pytest.Item, mark: pytest.Mark) -> YamlGate | None:
     return item.entry if isinstance(item, GateItem) and mark is item.mark else None
 
 
-def mentions_gates(file: Path) -> bool:
+def may_have_gates(file: Path) -> bool:
+    """Return whether a file has gates, or is so wrong that they may be lost: reading it then says why."""
     try:
-        text = read_project_file(file)
+        return _may_have_gates(read_project_file(file))
     except ConfigError:
-        return True  # reading it later says why it cannot be read
-    return "\0" in text or bool(re.search(_GATES, text))  # UTF-16 has zeros, and the parser refuses it
+        return True
+
+
+@functools.lru_cache(maxsize=8)
+def _may_have_gates(text: str) -> bool:
+    """Look for anything but entries of models and datasets, without making objects of it."""
+    import yaml  # imported lazily: sessions without an lmgate.yaml never need it
+
+    levels: list[bool | None] = []  # of each open list None, of each mapping whether a key comes next
+    try:
+        for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            is_key, is_top = bool(levels and levels[-1]), len(levels) == 1
+            if isinstance(event, yaml.CollectionEndEvent):
+                levels.pop()
+            elif isinstance(event, yaml.NodeEvent):
+                name = event.value if isinstance(event, yaml.ScalarEvent) else None
+                is_mapping = isinstance(event, yaml.MappingStartEvent)
+                if is_key and (name not in _OTHER_KEYS if is_top else name in _KEYS_OF_GATES or name is None):
+                    return True
+                is_list = isinstance(event, yaml.SequenceStartEvent) and len(levels) < 3  # where entries are expected
+                if is_list or len(levels) == _DEEPEST or not (levels or is_mapping):
+                    return True
+                if levels and levels[-1] is not None:
+                    levels[-1] = not is_key
+                if isinstance(event, yaml.CollectionStartEvent):
+                    levels.append(True if is_mapping else None)
+    except (yaml.YAMLError, ValueError):
+        return True
+    return False
 
 
 def placed(file: Path) -> Path:

@@ -96,6 +96,16 @@ class Map(Step, frozen=True, kw_only=True):
     default: str = INVALID  # the text that stands for all others
 
 
+class Preset(Step, frozen=True):
+    """A reading of a text that is more than a pattern, by `metrics.presets`.
+
+    Its name stands in signatures: a preset that is to read texts in another way gets another name.
+    """
+
+    name = "preset"
+    reading: str
+
+
 Steps = tuple[Step, ...]
 _KINDS: Mapping[str, type[Step]] = {
     kind.name: kind
@@ -103,23 +113,10 @@ _KINDS: Mapping[str, type[Step]] = {
         Regex, TakeFirst, TakeFirstK, MajorityVote, RemoveWhitespace, Lowercase, Uppercase, Map, MultiChoiceRegex,
     )
 }  # fmt: skip
-_NESTED = r"(?:[^{}]|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})*"
 PRESETS: Mapping[str, list[Any]] = {
     "gsm8k-strict": [{"regex": {"pattern": r"#### (\-?[0-9\.\,]+)"}}, "take_first"],
     "gsm8k-flexible": [{"regex": {"pattern": r"(-?[$0-9.,]{2,})|(-?[0-9]+)", "group": -1}}, "take_first"],
-    # As 7, -1,234.5 and 1e-3, without a full stop behind them.
-    "last-number": [{"regex": {"pattern": r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?", "group": -1}}],
-    # After "answer", else at the beginning, else the last one in brackets.
-    "letter": [
-        {
-            "regex": {
-                "pattern": r"(?s)\A(?:.*\b(?i:answer)(?:\s+(?i:is))?\W*\b([A-J])\b|\W*([A-J])\b(?!['\u2019])|"
-                r".*\(([A-J])\))"
-            }
-        }
-    ],
-    # The braces may be nested four deep.
-    "boxed": [{"regex": {"pattern": rf"\\boxed\s*\{{({_NESTED})\}}", "group": -1}}],
+    **{reading: [Preset(reading)] for reading in ("last-number", "letter", "boxed")},
 }
 """Extractions with a name; the first two are the filters of the harness's task gsm8k."""
 
@@ -150,6 +147,9 @@ def words_of(steps: Steps) -> str:
     """Return steps in one line, as in ``regex({"pattern":"#### (.*)"})+take_first``."""
     found = []
     for step in steps:
+        if isinstance(step, Preset):
+            found.append(step.reading)
+            continue
         unusual = {
             each.name: getattr(step, each.name)
             for each in structs.fields(step)
@@ -173,6 +173,8 @@ def _steps(written: object, key: str) -> Steps:
 
 
 def _step(written: object, key: str, number: int) -> Step:
+    if isinstance(written, Preset):
+        return written
     if isinstance(written, str):
         name, arguments = written, None
     elif isinstance(written, dict) and len(written) == 1:

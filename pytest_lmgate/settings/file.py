@@ -21,6 +21,7 @@ from pytest_lmgate.settings.metrics import MARKER_NAMES
 from pytest_lmgate.settings.options import FILE_NAME, find_project_file, misspelt, read_project_file
 
 _TOP_LEVEL = ("defaults", "models", "datasets", "gates")
+_MOST_VALUES = 1_000_000  # a megabyte of text has fewer, and a kilobyte of aliases may have billions
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,8 @@ def _parse(text: str, file: Path) -> _Document:
     try:
         loader = _Loader(text)  # a SafeLoader
         node = loader.get_single_node()
+        if node is not None:
+            _values(node, {})
         return _Document(file, None if node is None else loader.construct_document(node), node)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
@@ -174,6 +177,25 @@ def _parse(text: str, file: Path) -> _Document:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # ValueError: the library passes on what int() and date() say of 0x_ and 2024-13-45.
         raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _values(node: yaml.Node, known: dict[yaml.Node, int | None]) -> int:
+    """Count the values below a node, with those that its aliases repeat; refuse aliases without end."""
+    if node in known:
+        count = known[node]
+        if count is None:
+            raise yaml.constructor.ConstructorError(
+                None, None, "an alias repeats what it is in itself", node.start_mark
+            )
+        return count
+    known[node] = None
+    nodes = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
+    is_scalar = isinstance(node, yaml.ScalarNode)
+    known[node] = count = 1 if is_scalar else 1 + sum(_values(each, known) for each in nodes)
+    if count > _MOST_VALUES:
+        text = f"with its aliases it has more than {_MOST_VALUES:,} values; write out what is needed of them"
+        raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+    return count
 
 
 def _brace_hint(text: str, mark: Any) -> str:

@@ -53,7 +53,8 @@ OPTIONS: Mapping[str, Option] = {
     "offline": Option("never use the network; missing files are errors"),
     "strict": Option("treat INCONCLUSIVE as FAIL"),
     "require-all": Option(
-        "refuse a session that does not collect all gates of lmgate.yaml; fail what requires: would skip"
+        "refuse a session that does not collect all gates of lmgate.yaml, or has a gate that is parametrized with "
+        "nothing; fail what requires: would skip"
     ),
     "explain-cache": Option("print for each gate: cache hit, or which ingredient changed"),
     "update": Option(
@@ -117,7 +118,7 @@ def read_project_file(file: Path, hint: str = "") -> str:
         kind = "a folder" if file.is_dir() else "a broken link" if file.is_symlink() else "a pipe or a device"
         raise ConfigError(f"{file}: expected a file, got {kind}; put the file there, or remove it")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_bytes().decode()  # with the ends of lines as they are
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}{hint}") from error
     except UnicodeDecodeError as error:

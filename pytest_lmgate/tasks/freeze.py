@@ -330,7 +330,13 @@ def _text_gates(
             notes.append(f"the filter {ensemble.name} is left out: it needs {repeats} texts of a prompt{why}")
             continue
         steps = None
-        if filters and not own and "take_first" in names:
+        reads_characters = any(name == "take_first" for name, _ in (filters or ())[:-1])
+        if reads_characters and not own:
+            notes.append(
+                f"the filter {ensemble.name} has steps behind take_first, which read each character as a text of its "
+                "own: only the harness scores that"
+            )
+        elif filters and not own and "take_first" in names:
             steps = _steps([each for each in filters if repeated or each[0] not in _CHOOSE])
         if repeated and steps is not None and not chooses:
             steps = [{"take_first_k": {"k": 1}}, *steps]

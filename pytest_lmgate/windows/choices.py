@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.data.prompts import Prompt, bare, cell, chat_in, fill, shown_after
+from pytest_lmgate.data.prompts import Prompt, bare, cell, chat_in, fill, require_unseen, shown_after
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.windows.protocols import WindowPlan
@@ -65,12 +65,18 @@ def make_questions(
     An answer is an index from 0 or a text; if a text could be either (CSV has no numbers), the column's other rows
     decide. A list means that each of its choices is right.
     """
-    shots = []
-    for asked, offered, right, follows in _read_rows(examples, spec, f"{name} (examples)"):
-        shown = offered[right[0]] if follows is None else follows
-        shots.append((str(asked[right[0] if len(asked) > 1 else 0]), shown if spec.chat else spec.between + shown))
+
+    def answered(read: _Read) -> list[tuple[str, str]]:
+        """Return the question with each right choice."""
+        asked, offered, right, follows = read
+        return [(str(asked[at if len(asked) > 1 else 0]), offered[at] if follows is None else follows) for at in right]
+
+    shown = [answered(read)[0] for read in _read_rows(examples, spec, f"{name} (examples)")]
+    shots = [(asked, answer if spec.chat else spec.between + answer) for asked, answer in shown]
+    questions = _read_rows(rows, spec, name)
+    require_unseen(shown, [answered(read) for read in questions], name)
     found = []
-    for asked, offered, right, follows in _read_rows(rows, spec, name):
+    for asked, offered, right, follows in questions:
         prompts = tuple(
             shown_after(shots, each, chat=spec.chat, system=spec.system) if isinstance(each, str) else each
             for each in asked

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -14,6 +16,9 @@ from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpus import TextSizes
 from pytest_lmgate.data.prompts import Chat, Prompt
 from pytest_lmgate.errors import DataError, ModelError
+
+RENDERING_SECONDS = 10.0  # a chat template that takes longer has no end
+_MOST_OWN, _MOST_COPIES = 1_000_000, 10  # characters that a template adds, and times that it repeats a chat
 
 
 class Placed(NamedTuple):
@@ -173,13 +178,41 @@ def rendered_chat(turns: Chat, tokenizer: TokenizerFacts, *, model: str) -> str:
             f"model {model!r}: chat: true (or messages:), but its tokenizer has no chat template; add "
             "chat_template.jinja to its folder, or leave out chat:"
         )
+    messages = [{"role": role, "content": content} for role, content in turns]
     try:
-        return tokenizer.chat([{"role": role, "content": content} for role, content in turns])
+        return _rendered(functools.partial(tokenizer.chat, messages), sum(len(content) for _, content in turns))
     except Exception as error:  # anything a template raises, for example because it knows no system message
         roles = ", ".join(role for role, _ in turns)
         raise ModelError(
             f"model {model!r}: its chat template refuses a chat of {roles}: {type(error).__name__}: {error}"
         ) from error
+
+
+def _rendered(render: Callable[[], str], size: int) -> str:
+    """Return what a template writes of a chat with `size` characters; one without end is stopped.
+
+    It runs in a thread of its own, in which an exception can be raised from here.
+    """
+    done: list[tuple[str, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            done.append((render(), None))
+        except BaseException as error:
+            done.append(("", error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(RENDERING_SECONDS)
+    if not done:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        raise TimeoutError(f"not done after {RENDERING_SECONDS:g} s; does it have a loop without end?")
+    ((text, error),) = done
+    if error is not None:
+        raise error
+    if len(text) > (most := _MOST_OWN + _MOST_COPIES * size):
+        raise ValueError(f"expected at most {most:,} characters of a chat with {size:,}, got {len(text):,}")
+    return text
 
 
 def with_variables(tokenizer: TokenizerFacts, variables: Mapping[str, Any]) -> TokenizerFacts:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_lmgate.cache.files import read_sealed, write_durably, write_sealed
+from pytest_lmgate.cache.files import read_sealed, write_durably, write_kept, write_sealed
 from pytest_lmgate.errors import CacheError, UnsignedError
 from pytest_lmgate.settings.session import CacheKey
 
@@ -166,6 +166,34 @@ def test_a_signed_file_is_not_read_with_another_key_under_another_name_or_withou
     write_sealed(path, b"body")
     with pytest.raises(UnsignedError):
         read_sealed(path, KEY)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, b"a\nb\n"),
+        (b"", b"a\nb\n"),
+        (b"x\n", b"a\nb\n"),
+        (b"x\r\ny\r\n", b"a\r\nb\r\n"),
+        (b"x\r\ny", b"a\r\nb"),
+        (b"x\ny", b"a\nb"),
+        (b"x\r\ny\n", b"a\nb\n"),
+    ],
+)
+def test_a_file_that_people_keep_has_its_ends_of_lines_and_stays_where_its_link_leads(
+    tmp_path: Path, before: bytes | None, after: bytes
+) -> None:
+    target, link = tmp_path / "inner" / "target", tmp_path / "link"
+    target.parent.mkdir()
+    if before is not None:
+        target.write_bytes(before)
+        target.chmod(0o640)
+    link.symlink_to(target)
+    write_kept(link, "a\nb\n")
+    assert target.read_bytes() == after
+    assert link.is_symlink()
+    assert before is None or target.stat().st_mode & 0o777 == 0o640
+    assert [each.name for each in target.parent.iterdir()] == ["target"]
 
 
 def test_what_was_there_keeps_its_permissions(tmp_path: Path) -> None:

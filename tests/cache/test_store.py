@@ -266,6 +266,30 @@ def test_a_pipe_a_folder_or_a_device_in_the_place_of_an_entry_holds_nobody_up(
     assert cache.store.get(FINGERPRINT) is not None
 
 
+@pytest.mark.parametrize("linked", ["token-nll", "token-nll/*", "locks", "set-aside", "digests"])
+def test_a_folder_in_the_cache_that_is_a_link_is_not_followed(
+    cache: _Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: str
+) -> None:
+    monkeypatch.setattr("pytest_lmgate.cache.fingerprint._RACY_SECONDS", -1.0)
+    shard = FINGERPRINT.address[:2]
+    victim, path = tmp_path / "victim", cache.folder / linked.replace("*", shard)
+    (victim / shard).mkdir(parents=True)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(victim)
+    kept = linked in ("locks", "set-aside", "digests")
+    with cache.store.lock(FINGERPRINT):
+        cache.store.put(FINGERPRINT, ENTRY)
+        assert (cache.store.get(FINGERPRINT) is not None) == kept
+        if linked == "set-aside":
+            cache.file(".lmgate").write_bytes(b"damaged")
+            assert cache.store.get(FINGERPRINT) is None
+    (tmp_path / "a file").write_text("content")
+    cache.store.digests.digest(tmp_path / "a file")
+    assert linked == "digests" or list(cache.folder.glob("digests/*/*"))
+    assert [file for file in victim.rglob("*") if file.is_file()] == []
+    assert linked == "digests" or "its folder is a link" in cache.warnings[0]
+
+
 # Two processes: each measures only what it does not find once it holds the lock.
 
 _MEASURE = """

@@ -347,8 +347,39 @@ def test_the_reason_stands_above_the_gate_and_all_else_is_as_it_was(tmp_path: Pa
         "  - no_regression:\n      metric: exact\n      model: m\n      dataset: d\n      tolerance: 2.5%  # old\n"
         "  - exact_min: {<<: &c {model: m, dataset: e, limit: 0.5}}\n"
     )
-    with pytest.raises(ConfigError, match=r"merged in or an alias: write limit: 0\.4 there"):
+    with pytest.raises(ConfigError, match=r"merged in, .* write limit: 0\.4 at the gate itself"):
         edited(file.read_text(), merged, "limit", 0.4, "# lmgate calibrate: no")
+
+
+ARGUMENTS = "{model: m, dataset: d, limit: 0.7}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_alone"),
+    [
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n", True),
+        (
+            f"gates:\n  - exact_min: {ARGUMENTS.replace('0.7', '&l 1')}\n  - ter_max: {ARGUMENTS.replace('0.7', '*l')}",
+            False,
+        ),
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: {{<<: *a, model: n}}\n", False),
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: {{<<: *a, limit: 0.5}}\n", True),
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: *a\n", False),
+        (f"gates:\n  - &g\n    exact_min: {ARGUMENTS}\n  - *g\n", False),
+        (f"defaults: &d\n  gates:\n  - exact_min: {ARGUMENTS}\n<<: *d\n", False),
+    ],
+)
+def test_a_value_that_other_gates_take_too_is_not_written(tmp_path: Path, text: str, is_alone: bool) -> None:
+    file = tmp_path / "lmgate.yaml"
+    file.write_text(text)
+    entry, _ = find_gate(file, "exact_min[m-d]")
+    if is_alone:
+        assert edited(text, entry, "limit", 1e-05, "# reason").count("limit: 1.0e-05") == 1
+        return
+    with pytest.raises(
+        ConfigError, match=r"lmgate.yaml:\d: gates\[0\]\.exact_min\.limit: expected a value of this gate"
+    ):
+        edited(text, entry, "limit", 0.4, "# reason")
 
 
 def test_a_gate_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
@@ -368,10 +399,15 @@ def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cann
     found = measured(gate, _Coins(1))
     assert not found.holds
     entry, _ = find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])
+    path = tmp_path / "lmgate.yaml"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
     assert _write(entry, found).startswith("written into lmgate.yaml: limit 0.")
+    written = path.read_bytes()
+    assert written.count(b"\n") == written.count(b"\r\n") > 2
+    assert not written.endswith(b"\n")
     after = find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])[0]
     assert after.arguments["limit"] < 0.775
-    with pytest.raises(ConfigError, match=r"gone\.yaml cannot be written: .*No such file"):
+    with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read: No such file"):
         _write(dataclasses.replace(entry, file=tmp_path / "gone.yaml"), found)
 
 

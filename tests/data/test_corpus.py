@@ -65,12 +65,12 @@ def test_a_text_file_is_one_text_whole_and_unchanged(tmp_path: Path, suffix: str
     assert read(path) == Corpus("d", (text,), is_one_text=True)
 
 
-def test_lines_are_rows_where_asked_and_only_line_feeds_end_them(tmp_path: Path) -> None:
+def test_lines_are_rows_where_asked_and_end_with_lf_or_crlf_only(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("one\r\n\ntwo \u2028 still two\x0c\r three\n".encode())
 
-    assert read(path, lines=True) == Corpus("d", ("one\r", "", "two \u2028 still two\x0c\r three"))
-    assert read(path, lines=True, limit=2).rows == ("one\r", "")
+    assert read(path, lines=True) == Corpus("d", ("one", "", "two \u2028 still two\x0c\r three"))
+    assert read(path, lines=True, limit=2).rows == ("one", "")
 
 
 # Tables.
@@ -118,6 +118,23 @@ def test_a_cell_of_csv_may_have_more_than_128_kib(tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv").rows == ("word " * 100_000,)
 
 
+def test_columns_of_csv_without_a_name_may_be_several(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,,\nx,,\n")  # as spreadsheets write empty columns
+
+    assert read(tmp_path / "a.csv").rows == ("x",)
+
+
+def test_two_columns_of_parquet_with_one_name_are_an_error(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = [pyarrow.array(["x"]), pyarrow.array(["y"])]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["text", "text"]), tmp_path / "a.parquet")
+
+    with pytest.raises(DataError, match="2 columns are called 'text'"):
+        read(tmp_path / "a.parquet")
+
+
 def test_blank_lines_between_the_rows_of_jsonl_are_none(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "x"}\r\n\n  \n{"text": "y\\u2028z"}')
 
@@ -141,9 +158,24 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
             for lines in (False, True)
         ],
         ("a.csv", b"text\n", False, r"expected text, got none \(0 rows, all blank\)"),
-        ("a.csv", b'text\n"open\n', False, r".*a\.csv:.*: not CSV"),
+        ("a.csv", b'text\n"open\n\n', False, r".*a\.csv:3: not CSV: .* in the row that begins in line 2$"),
+        ("a.csv", b'text,b\na,"b\n"\n"e" f,g\n', False, r".*a\.csv:4: not CSV: [^.]*$"),
+        (
+            "a.csv",
+            b"text,b\n\na,b\n1,000,c\n",
+            False,
+            r".*a\.csv:4: expected 2 cells, as in the header, got 3: '1,000,c'",
+        ),
+        ("a.tsv", b"text\tb\tc\na\tb\n", False, r".*a\.tsv:2: expected 3 cells, .* got 2"),
+        ("a.csv", b"text,,,text\na,,,b\n", False, r".*a\.csv:1: 2 columns are called 'text'"),
         ("a.jsonl", b'[{"text": "x"}]', False, r".*expected one row a line, got a JSON array; .* jq -c"),
         ("a.jsonl", b'\n[\n  {"text": "x"}\n]\n', False, ".*expected one row a line, got a JSON array"),
+        (
+            "a.jsonl",
+            b'{"text": "x", "a": "text"}\n{"text": "x", "text": "y"}',
+            False,
+            r".*a\.jsonl:2: 2 columns are called",
+        ),
         ("a.jsonl", LFS, False, r".*a\.jsonl.*git lfs pull"),
     ],
 )

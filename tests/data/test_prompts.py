@@ -23,10 +23,19 @@ def task(rows: Any = ROWS, template: str | None = "{q}", references: Any = ("a",
 def test_a_source_is_a_column_of_whatever_name(column: str) -> None:
     rows = [{column: "{x}", "a": "1"}, {column: 3, "a": "2"}]
     assert task(rows, template=None, source=column).prompts == ("{x}", "3")
-    shown = task(rows, template=None, source=column, examples=rows[:1])
-    assert shown.prompts == ("{x}1\n\n{x}", "{x}1\n\n3")
+    shown = task(rows, template=None, source=column, examples=[{column: "{x}", "a": "3"}])
+    assert shown.prompts == ("{x}3\n\n{x}", "{x}3\n\n3")
     with pytest.raises(DataError, match=r"dataset 'quiz': row 0: source: no column 'q'; it has "):
         task(rows, template=None, source="q")
+
+
+def test_examples_that_are_rows_of_the_dataset_are_an_error_that_names_them() -> None:
+    rows = [{"q": "Capital of X?", "a": ["Aa", "A."]}, {"q": "1 - 1 =", "a": "0"}, {"q": "1 - 1 =", "a": "none"}]
+    others = [{"q": "1 + 1 =", "a": "0"}, {"q": "1 - 1 =", "a": "nothing"}, {"q": "capital of Y?", "a": "Aa"}]
+    assert len(task(rows, examples=others).prompts) == 3
+    for example, place in (({"a": "a", "q": " capital\tof X"}, 0), ({"q": "1 - 1 =", "a": "None."}, 2)):
+        with pytest.raises(DataError, match=rf"'quiz': examples: .* got 1: example 3 is row {place} \(from 0\)"):
+            task(rows, examples=[*others, example])
 
 
 def test_fields_are_filled_from_the_row_and_everything_else_stays() -> None:

@@ -131,6 +131,24 @@ def test_one_generation_serves_all_variants_and_a_gate_that_repeats_the_datasets
     ]  # fmt: skip
 
 
+def test_a_preset_says_that_there_is_no_answer_rather_than_guess(project: AnswersProject) -> None:
+    said = [
+        "It is 5-10.",
+        "so 12 + 30 =",
+        "A car needs fuel: (B) or (C)",
+        "\\boxed{1}? No: \\boxed{",
+        "It is \u22125, (D)",
+    ]
+    rows = [{"q": f"q{row}", "a": answer} for row, answer in enumerate(["10", "30", "A", "1", "5"])]
+    project.model("m", {f"q{row}": text for row, text in enumerate(said)})
+    presets = {"number": "last-number", "letter": "letter", "box": "boxed"}
+    gates = [gate("invalid_max", limit=0.9, variant=variant) for variant in ("number", "letter")]
+    project.gates(*gates, gate("exact_min", limit=0.1), rows=rows, extract=presets, max_new_tokens=80, stop=None)
+    project.run("--lmgate-report", "json:report.json").expect(1, passed=2, failed=1)
+    no_number, no_letter, right = project.report()["gates"]
+    assert [no_number["value"], no_letter["value"], right["value"]] == [4 / 5, 4 / 5, 0]
+
+
 def test_a_gate_overrides_the_datasets_settings_one_by_one(project: AnswersProject) -> None:
     sampled = {"seed": 1, "temperature": 0.5}
     project.gates(gate("exact_min", limit=0.1, seed=2), gate("exact_min", limit=0.1, max_new_tokens=30), **sampled)

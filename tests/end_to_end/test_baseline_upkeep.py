@@ -1,6 +1,7 @@
 """Entries of the baseline file that no gate uses: only a run of all there is may say so, and remove them."""
 
 import json
+import shutil
 
 import pytest
 
@@ -124,6 +125,42 @@ def test_a_gate_keeps_its_id_where_others_are_added(measured: Project) -> None:
         "the protocol differs", f"no entry judged {OF_YAML[0]}"
     )
     assert "lmgate.yaml::gone" in entries(measured)
+
+
+@pytest.mark.parametrize(
+    ("conftest", "ini", "workers"),
+    [
+        ("collect_ignore = ['inner/test_inner.py']", "", ()),
+        ("", "testpaths = outer", WORKERS),
+        ("", "python_files = test_outer.py", ()),
+        ("", "norecursedirs = inner", ()),
+    ],
+)
+def test_entries_of_files_that_are_there_but_were_not_collected_stay(
+    measured: Project, conftest: str, ini: str, workers: tuple[str, ...]
+) -> None:
+    for name in ("inner", "outer"):
+        (measured.folder / name).mkdir()
+        (measured.folder / name / f"test_{name}.py").write_text(GATES)
+    measured.with_torch.run("--lmgate-update").expect(0, passed=4)
+    (measured.folder / "outer" / "test_outer.py").write_text(marked(gate=BY_PPL))
+    measured.write(conftest=conftest, pytest_ini=f"[pytest]\n{ini}\n")
+    measured.run(*workers).expect(0, passed=1).is_silent_on("no gate uses inner").says("no gate uses outer")
+    measured.run("--lmgate-prune", *workers).expect(0, passed=1).says("1 removed", "2 kept, since their files")
+    assert [entry.partition("::no")[0] for entry in entries(measured)] == [
+        "inner/test_inner.py::test_gate", "inner/test_inner.py::test_other", "outer/test_outer.py::test_gate",
+    ]  # fmt: skip
+    shutil.rmtree(measured.folder / "inner")
+    measured.run("--lmgate-prune", *workers).expect(0, passed=1).says("2 removed")
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS])
+def test_the_entry_of_the_last_gate_of_lmgate_yaml_is_removed(kept: Project, workers: tuple[str, ...]) -> None:
+    plain = kept.settings
+    kept.add_gates("no_regression: {metric: ppl, model: die, dataset: words, tolerance: 1%}")
+    kept.run("--lmgate-update").expect(0, passed=3)
+    kept.write(lmgate_yaml=plain).run("--lmgate-prune", *workers).expect(0, passed=2).says("1 removed")
+    assert OF_YAML[0] not in entries(kept)
 
 
 def test_prune_of_a_part_changes_nothing_and_says_so(kept: Project) -> None:

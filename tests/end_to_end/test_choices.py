@@ -29,6 +29,9 @@ def project(writing: Project) -> Project:
     )
     # Right three times of four in one topic, and once of two in the other: 0.625.
     write_rows(made, "topics", [*({**row, "topic": "x"} for row in QUIZ), *({**QUIZ[0], "label": at} for at in (0, 1))])
+    write_rows(
+        made, "spaced", [{"label": each["label"], "options": each["options"], "q": f" {each['q']}"} for each in QUIZ]
+    )
     write_rows(made, "shots", [{"q": "six", "options": ["seven", "one"], "label": 0}])
     entries = {
         "quiz": "path: quiz.jsonl, question: q, choices: options, answer: label",
@@ -36,7 +39,8 @@ def project(writing: Project) -> Project:
         "columns": 'path: quiz.jsonl, question: "seven {q}", choices: [a, b], answer: a',
         "shown": "path: quiz.jsonl, question: q, choices: options, answer: label, examples: shots.jsonl",
         "told": "path: quiz.jsonl, question: q, choices: options, answer: label, system: one",
-        "own": "path: quiz.jsonl, question: q, choices: options, answer: label, examples: ./quiz.jsonl",
+        "own": "path: quiz.jsonl, question: q, choices: options, answer: label, limit: 1, examples: ./quiz.jsonl",
+        "copied": "path: quiz.jsonl, question: q, choices: options, answer: label, examples: spaced.jsonl",
         "chat": "path: quiz.jsonl, question: q, choices: options, answer: label, chat: true",
         "greedy": "path: targets.jsonl, question: q, target: t",
         "pronouns": "path: pronouns.jsonl, question: q, target: t, answer: a",
@@ -128,10 +132,15 @@ def test_examples_chat_and_system_text_are_read_before_each_question(project: Pr
 
             @pytest.mark.accuracy_min("counter", "own", 0.1)
             def test_own_answers(): pass
+
+            @pytest.mark.accuracy_min("counter", "copied", 0.1)
+            def test_copied_answers(): pass
         """
     )
-    done = project.run().expect(1, passed=1, error=2)
-    done.says("model 'counter': chat: ", "datasets.own.examples: ")
+    done = project.run().expect(1, passed=1, error=3)
+    done.says(
+        "model 'counter': chat: ", "dataset 'own': examples: ", "dataset 'copied': examples: ", "example 0 is row 0"
+    )
 
 
 def test_what_cannot_be_answered_is_one_clear_error_and_fails_the_build(project: Project) -> None:

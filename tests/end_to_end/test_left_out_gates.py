@@ -71,6 +71,53 @@ def test_a_broken_gate_counts_and_a_file_that_cannot_be_read_is_an_error(gated: 
     gated.run("tests").expect(4).says("lmgate.yaml:2: ")
 
 
+NOT_RUN = """
+    import pytest
+
+    @pytest.fixture
+    def absent(): pytest.skip("no GPU")
+
+    @pytest.fixture(params=[])
+    def model(request): return request.param
+
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    @pytest.mark.bpb_max("die", "words", 60.5)
+    def test_skipped(absent): pass
+
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    def test_skipped_too(absent): pass
+
+    @pytest.mark.parametrize("n", [])
+    @pytest.mark.ppl_max("die", "words", 60.5)
+    def test_empty(n): pass
+
+    @pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.ppl_max("die", "words", n)) for n in ()])
+    def test_marked_by_parameters(n): pass
+
+    def test_measuring(ppl_of, model): pass
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_gates_that_did_not_run_are_named_with_the_reason(unmeasured: Project, workers: tuple[str, ...]) -> None:
+    unmeasured.write(
+        test_it=NOT_RUN,
+        test_module="import pytest\npytest.importorskip('nosuch')\n@pytest.mark.ppl_max\ndef test_gate(): pass",
+        test_plain="import pytest\npytest.importorskip('nosuch')",
+    )
+    outcome = unmeasured.run(*workers).expect(0, skipped=7)
+    outcome.says(
+        "gates of 2 tests did not run (no GPU): test_it.py::test_skipped, test_it.py::test_skipped_too\n",
+        "a gate did not run (got empty parameter set",
+        "test_it.py::test_marked_by_parameters[NOTSET]: its parameters are none, so its gates did not run",
+        "test_module.py was skipped with its gates (could not import 'nosuch'",
+    ).is_silent_on("test_plain.py was", "lost", "test_empty[NOTSET]: its")
+    refused = unmeasured.run("--lmgate-require-all", *workers).expect(4)
+    for test in ("empty", "marked_by_parameters", "measuring"):
+        refused.says(f"--lmgate-require-all: test_it.py::test_{test}[NOTSET]: its parameters are none")
+    unmeasured.run("--no-lmgate", *workers).expect(0, skipped=7).is_silent_on("did not run (")
+
+
 def test_no_gate_no_word(unmeasured: Project) -> None:
     Path(unmeasured.folder, "tests").mkdir()
     (unmeasured.folder / "tests" / "test_plain.py").write_text("def test_plain(): pass\n")

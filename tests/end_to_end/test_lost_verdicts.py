@@ -130,6 +130,27 @@ def test_an_early_exit_that_claims_success_is_not_believed(measured: Project) ->
     )
 
 
+LENIENT = {
+    "exit after a test": "def pytest_runtest_logfinish(): pytest.exit('no time left', returncode=0)",
+    "exit at the end": "def pytest_sessionfinish(): pytest.exit('all is well', returncode=0)",
+    "a status": "def pytest_sessionfinish(session): session.exitstatus = 0",
+    "a late status": "@pytest.hookimpl(trylast=True)\ndef pytest_sessionfinish(session): session.exitstatus = 0",
+    "a later status": """
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session):
+    yield
+    session.exitstatus = 0
+""",
+}
+
+
+@pytest.mark.parametrize("how", LENIENT)
+def test_a_failed_gate_fails_the_session_whatever_status_the_project_sets(measured: Project, how: str) -> None:
+    measured.write(test_gate=BROKEN_GATE, conftest=f"import pytest\n\n{LENIENT[how]}\n")
+    measured.run().expect(1).says("a gate failed, so" if how == "exit at the end" else "1 gate: 1 fail")
+    measured.write(test_gate=GATE).run().expect(0)
+
+
 def test_a_report_sent_to_a_device_or_a_link_leaves_it_what_it_is(measured: Project) -> None:
     measured.write(test_gate=GATE)
     link = measured.folder / "link.json"

@@ -18,6 +18,7 @@ CASES = {
     "long": ("counter", f"path: long.jsonl, {BOTH}", "", f"row 2: the prompt has {CONTEXT} tokens"),
     "context": ("counter", f"{PATH}, {BOTH}", f"max_new_tokens={CONTEXT}", f"can write {CONTEXT - 1} at most"),
     "refusing": ("./refusing", f"{PATH}, {BOTH}, chat: true, system: Be brief.", "", "no system message, please"),
+    "endless": ("./endless", f"{PATH}, {BOTH}, chat: true", "", "expected at most 1,0"),
     "damaged": ("./damaged", f"{PATH}, {BOTH}", "", "NaN or infinite"),
     "masked": ("masked", f"{PATH}, {BOTH}", "", "masked model 'masked'"),
 }
@@ -27,6 +28,7 @@ def test_every_bad_input_is_one_clear_error_and_fails_the_build(writing: Project
     project, counter = writing, writers / "counter"
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system message, please') }}{% endif %}"
     (project.model("refusing", counter) / "chat_template.jinja").write_text(template)
+    (project.model("endless", counter) / "chat_template.jinja").write_text("{{ 'so ' * 9000000 }}")
     _damage(project.model("damaged", counter) / "model.safetensors")
     first = ROWS[0]
     for name, rows in {

@@ -1,9 +1,13 @@
 """`--lmgate-verify`: an untrue entry fails the session, whatever its gates say; an honest cache passes."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pytest_lmgate.cache.files import read_sealed
+from pytest_lmgate.cache.store import decode
 from tests.end_to_end.dice import DiceProject
 from tests.end_to_end.forging import forge, times
 from tests.end_to_end.projects import COUNT_MEASUREMENTS, GATE, Project, marked
@@ -54,6 +58,33 @@ def test_forged_entries_pass_every_gate_and_fail_the_session_that_verifies(three
     # The logarithm of 60, the faces of the die.
     outcome.says("nll is 0.000409434 on average in the cache and 4.09434 when measured again")
     outcome.says(*map(str, three.entries))
+
+
+@pytest.mark.parametrize("number", [-0.5, math.nan, math.inf])
+def test_an_entry_of_impossible_numbers_is_an_error_even_where_nothing_is_verified(
+    measured: Project, number: float
+) -> None:
+    (entry,) = [each for each in measured.entries if forged(each, number)]
+    measured.write(test_gate=GATE)
+    measured.run().expect(1, error=1).says(f"the cache entry {entry} of die on words is impossible: nll: expected ")
+    measured.with_torch.run("--lmgate-refresh").expect(0, passed=1)
+    measured.run().expect(0, passed=1)
+
+
+def forged(entry: Path, number: float) -> bool:
+    """Put another number into the entry if it is the die's."""
+    if decode(read_sealed(entry))[1].facts["models"] != ["die"]:
+        return False
+    forge(entry, lambda name, array: np.full_like(array, number) if name == "nll" else array)
+    return True
+
+
+def test_an_interrupted_measurement_of_impossible_numbers_is_not_resumed(dice: DiceProject) -> None:
+    dice.models(red={"kills_after": 3}).gates([("red", "one")])
+    dice.run()
+    (partial,) = dice.partials
+    forge(partial, lambda name, array: -array)
+    dice.run().expect(1, error=1).says("a negative log-likelihood of -")
 
 
 def test_as_many_hits_as_asked_for_are_measured_again(three: Project) -> None:

@@ -20,9 +20,9 @@ PLAIN = """
 
 
 def test_a_session_without_gates_imports_nothing_heavy_and_leaves_the_environment_alone(project: Project) -> None:
+    (project.folder / "lmgate.yaml").unlink()
     project.write(
         test_plain=PLAIN,
-        lmgate_yaml="models: [",  # which nobody reads
         conftest=f"""
             import os, sys
 
@@ -38,6 +38,12 @@ def test_a_session_without_gates_imports_nothing_heavy_and_leaves_the_environmen
         """,
     )
     project.run("-n", "2", fresh=True).expect(0, passed=1, skipped=1)
+
+
+def test_a_project_file_without_gates_is_looked_at_without_its_records(project: Project) -> None:
+    heavy = [name for name in HEAVY if name != "yaml"]
+    conftest = f"import sys\ndef pytest_unconfigure(): assert not {{*{heavy!r}}} & {{*sys.modules}}"
+    project.write(test_plain=PLAIN, conftest=conftest).run(fresh=True).expect(0, passed=1, skipped=1)
 
 
 def test_a_session_without_gates_prints_and_writes_the_same_as_without_the_plugin(project: Project) -> None:

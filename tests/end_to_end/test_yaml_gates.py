@@ -192,6 +192,13 @@ def test_a_file_with_a_misspelt_name_is_refused_unless_it_is_left_out_or_named(u
     unmeasured.run("--no-lmgate", "--lmgate-config", "Lmgate.yaml").expect(0, passed=1, skipped=3)
 
 
+@pytest.mark.parametrize("key", ["", "gates\n", "gates\uff1a\n", "gates =\n", "x: &x [*x]\ngates:\n"])
+def test_a_file_that_is_no_yaml_is_refused_since_its_gates_may_be_lost(unmeasured: Project, key: str) -> None:
+    with_tests(unmeasured, "[pytest]\n").change("gates:\n", key)
+    for paths in ((), ("tests",), ("-n", "2")):
+        unmeasured.run(*paths).expect(4).says(f"{unmeasured.folder}/lmgate.yaml:", ": not valid YAML: ")
+
+
 def test_a_project_file_whose_gates_would_silently_not_run_is_refused(unmeasured: Project) -> None:
     with_tests(unmeasured, "[pytest]\n")
     unmeasured.write(lmgate_yaml="models:\n  die: {path: x}\n  gates:\n    - ppl_max: {model: die}\n")

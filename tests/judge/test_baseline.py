@@ -2,6 +2,7 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from pytest_lmgate.judge.baseline import (
     read_baseline,
     reference_of,
     require_same,
+    rewrite,
     write_baseline,
 )
 from pytest_lmgate.metrics.score import Score
@@ -131,6 +133,26 @@ def test_a_file_that_cannot_be_read_is_an_error_and_is_never_written_over(tmp_pa
     assert told == []
     assert problem.startswith("the baseline was not written: ")
     assert path.read_bytes() == b"\xff"
+
+
+def test_writers_at_one_time_lose_no_entry_and_leave_no_lock(tmp_path: Path) -> None:
+    path, made = tmp_path / "b.json", entries(24)
+
+    def add(name: str) -> None:
+        rewrite(path, lambda before: {**before, name: made[name]})
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, made))
+    assert read_baseline(path) == made
+    assert [each.name for each in tmp_path.iterdir()] == ["b.json"]
+
+
+def test_a_rewrite_that_changes_nothing_touches_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_text(text())
+    before = tmp_path.stat().st_mtime_ns
+    rewrite(path, dict)
+    assert tmp_path.stat().st_mtime_ns == before
 
 
 def test_a_value_that_its_clusters_do_not_add_up_to_is_an_error() -> None:

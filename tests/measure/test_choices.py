@@ -186,7 +186,7 @@ def harness(
         "several-chat": Task(SEVERAL, [chatty], SEVERAL_SHOTS, columns=several),
         "listed": Task(LISTED, [checkpoint]),
         "target": Task(TARGETS + _greedy_rows(checkpoint), [checkpoint], **target),
-        "target-shown": Task(TARGETS, [chatty], TARGETS[:2], **target),
+        "target-shown": Task(TARGETS[2:], [chatty], TARGETS[:2], **target),
     }
     if models:
         asked["cloze"] = Task(_cloze_rows(), models)
@@ -250,7 +250,7 @@ def test_the_perplexity_of_targets_and_the_share_of_greedy_ones_are_the_harnesss
     workplace: Any, checkpoint: Path, chatty: Path, harness: Any, task: str
 ) -> None:
     model = checkpoint if task == "target" else chatty
-    rows = TARGETS + _greedy_rows(checkpoint) if model is checkpoint else TARGETS
+    rows = TARGETS + _greedy_rows(checkpoint) if model is checkpoint else TARGETS[2:]
     keys: dict[str, Any] = {} if model is checkpoint else {"examples": write_rows(workplace, "shots", TARGETS[:2])}
     path = write_rows(workplace, "rows", rows)
     entry(workplace, "quiz", path=path, question="q", target="t", delimiter="", **keys)

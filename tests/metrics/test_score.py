@@ -1,10 +1,16 @@
 """A score is a float in everything but what it carries."""
 
 import copy
+import json
 import math
 import pickle
+import statistics
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from pytest_lmgate.metrics.score import Score
 
@@ -26,7 +32,35 @@ def test_a_score_compares_and_computes_as_its_value() -> None:
     assert hash(SCORE) == hash(12.25)
 
 
-@pytest.mark.parametrize("copied", [pickle.loads(pickle.dumps(SCORE)), copy.deepcopy(SCORE)])
+@pytest.mark.parametrize(
+    "compute",
+    [
+        statistics.mean, statistics.variance, statistics.median, sum, np.mean, np.std,
+        lambda scores: scores[0] + scores[1], lambda scores: -scores[0], lambda scores: abs(scores[0]),
+        lambda scores: np.float64(2) * scores[0], lambda scores: scores[0] * np.float64(2),
+        lambda scores: np.array(scores)[0], lambda scores: type(scores[0])(7.5), lambda scores: Score.fromhex("0x1p3"),
+        lambda scores: json.loads(json.dumps(scores))[0], lambda scores: yaml.safe_load(yaml.safe_dump(scores))[0],
+    ],
+)  # fmt: skip
+def test_what_is_computed_with_scores_or_written_of_one_is_a_plain_number(compute: Callable[[Any], Any]) -> None:
+    found = compute([SCORE, replaced(SCORE, 3.25)])
+    assert type(found) in (float, np.float64)
+    assert math.isfinite(found)
+
+
+def replaced(score: Score, value: float) -> Score:
+    return Score(value, **vars(score))
+
+
+def test_a_copy_keeps_the_sample_which_a_pickle_leaves_out() -> None:
+    sample: Any = object()
+    score = Score(1.5, metric="ppl", sample=sample)
+    assert copy.copy(score).sample is copy.deepcopy(score).sample is sample
+    assert copy.copy(score) is not score
+    assert pickle.loads(pickle.dumps(score)).sample is None
+
+
+@pytest.mark.parametrize("copied", [pickle.loads(pickle.dumps(SCORE)), copy.copy(SCORE), copy.deepcopy(SCORE)])
 def test_a_score_survives_pickling_and_copying(copied: Score) -> None:
     assert type(copied) is Score
     assert copied == SCORE

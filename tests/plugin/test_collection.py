@@ -1,5 +1,6 @@
 """Which tests a session runs: all there are, mistyped marks, and gates of lmgate.yaml."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from pytest_lmgate.plugin.collection import (
     only_lists,
     was_stopped,
 )
-from pytest_lmgate.plugin.yaml_items import add_to_testpaths
+from pytest_lmgate.plugin.yaml_items import add_to_testpaths, may_have_gates
 from pytest_lmgate.settings import decoding
 from tests.plugin.conftest import Configured
 
@@ -178,3 +179,33 @@ def test_testpaths_get_a_file_of_gates_only_where_there_is_one(
     (pytester.path / "lmgate.yaml").write_text("gates:\n  - ppl_max: {model: m, dataset: d, limit: 3}\n")
     add_to_testpaths(config)
     assert config.args == ["tests", str(pytester.path / "lmgate.yaml")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("models: {a: {path: x, load: {gate_up: [1]}}}\ndatasets:\ndefaults: {}\n# gates:\n", False),
+        ("datasets:\n  gate-keepers: &a {path: x}\n  b: *a\n", False),
+        ("models:\n  a: {path: x}\n  gates:\n    - ppl_max: {model: a}\n", True),
+        ("datasets:\n  a: {path: x}\n  all:\n    - ppl_max: {model: a}\n", True),
+        ("datasets:\n  - pplmax: {model: a}\n", True),
+        ("datasets:\n  a: {path: x}\n  gatse:\n    - pplmax: {model: a}\n", True),
+        ("models: {a: {path: x, load: {b: [1]}, choices: [c]}}", False),
+        ("{models: {}, gates: []}", True),
+        ("models: {}\ngatse: []\n", True),
+        ("models: {}\n<<: {gates: []}\n", True),
+        ("? [gates]\n: []\n", True),
+        ("? *a\n: []\n", True),
+        ("- models: {}\n", True),
+        ("models\n", True),
+        ("models: {}\n---\ngates: []\n", True),
+        ("models: {a: [}", True),
+        ("models: {a: '\x07'}", True),
+        ("models: " + "[" * 100_000, True),
+    ],
+)
+def test_a_project_file_is_looked_at_for_gates_and_for_what_may_have_lost_them(
+    tmp_path: Path, text: str, expected: bool
+) -> None:
+    (tmp_path / "lmgate.yaml").write_text(text)
+    assert may_have_gates(tmp_path / "lmgate.yaml") is expected

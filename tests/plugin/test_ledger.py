@@ -132,14 +132,29 @@ def test_verdicts_are_in_the_order_of_the_tests_whoever_was_first() -> None:
     assert made.used == ["l", "s", "f"]
 
 
+def test_a_gate_was_looked_for_if_its_file_was_collected_or_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "test_left_out.py").touch()
+    made = Ledger()
+    made.collected, made.uncollected = [".", "test_a.py"], ["test_a.py::TestSkipped", "test_broken.py"]
+    looked_for = (
+        "test_a.py::test::g",
+        "test_a.py::TestOther::test::g",
+        "test_gone.py::test::g",
+        "gone/test_a.py::t::g",
+    )
+    assert all(made.was_looked_for(gate, tmp_path) for gate in looked_for)
+    others = ("test_left_out.py::test::g", "test_a.py::TestSkipped::test::g", "test_broken.py::test::g")
+    assert not any(made.was_looked_for(gate, tmp_path) for gate in others)
+
+
 def test_what_a_worker_hands_over_is_what_the_controller_takes(tmp_path: Path) -> None:
     worker, controller = ledger(expected=3), Ledger()
     controller.load(tmp_path / "ledger.json")  # no worker has gates yet
     assert controller.expected == {}
     worker.measuring, worker.by_baseline, worker.deselected = ["m"], ["g"], True
-    worker.uncollected, worker.problem = ["broken.py"], "a gate is wrong"
+    worker.collected, worker.uncollected, worker.problem = ["test_a.py"], ["broken.py"], "a gate is wrong"
     worker.dump(tmp_path / "ledger.json")
     controller.load(tmp_path / "ledger.json")
-    for name in ("expected", "measuring", "by_baseline", "deselected", "uncollected", "problem"):
+    for name in ("expected", "measuring", "by_baseline", "deselected", "collected", "uncollected", "problem"):
         assert getattr(controller, name) == getattr(worker, name)
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.json"]

@@ -274,6 +274,13 @@ def test_a_wrong_key_that_is_merged_in_is_named_by_the_line_it_is_written_in(tmp
         _load(tmp_path, "models:\n  a:\n    path: x\n    <<: {dtype: float33}")
 
 
+def _doubled(form: str) -> str:
+    """Return lines of which each repeats the one before twice."""
+    return "".join(
+        ["k0: &a0 {x: 1}\n", *(f"k{at}: &a{at} {form.format(f'*a{at - 1}', f'*a{at - 1}')}\n" for at in range(1, 60))]
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "line", "facts"),
     [
@@ -293,6 +300,10 @@ def test_a_wrong_key_that_is_merged_in_is_named_by_the_line_it_is_written_in(tmp
         ("models: {a: {revision: 010}}", 1, "010 would be the number 8"),
         ("gates: [-1_0.5]", 1, "-1_0.5 would be the number -10.5"),
         ("models: 0x_", 0, "base 16"),
+        ("models: &a {b: *a}", 1, "an alias repeats what it is in itself"),
+        ("models: &a\n  - *a", 1, "an alias repeats what it is in itself"),
+        pytest.param(_doubled("[{}, {}]"), 19, "more than 1,000,000 values", id="aliases"),
+        pytest.param(_doubled("{{<<: [{}, {}]}}"), 19, "more than 1,000,000 values", id="merges"),
         pytest.param("models: " + "[" * 3000, 0, "recursion", id="3000 brackets"),
     ],
 )

@@ -103,6 +103,11 @@ def test_what_no_gate_can_be_made_of_is_refused_with_the_reason(
                  yes={"function": "map", "mapping_dict": {1: 2}, "default_value": 0.5}),
          [("task.exact_match.span", {}), ("task.exact_match.half", {}), ("exact", {"variant": "yes", "strip": False})],
          {"yes": [{"map": {"mapping": {"1": "2"}, "default": "0.5"}}, "take_first"], "raw": ["take_first"]}),
+        ({**TEXT, "filter_list": [
+            {"name": "first", "filter": [FIRST, {"function": "regex", "regex_pattern": "cat"}]},
+            {"name": "last", "filter": [{"function": "regex", "regex_pattern": "cat"}, FIRST]}]},
+         [("task.exact_match.first", {}), ("exact", {"variant": "last", "strip": False})],
+         {"last": [{"regex": {"pattern": "cat"}}, "take_first"], "raw": ["take_first"]}),
     ],
 )  # fmt: skip
 def test_filters_become_extractions_and_other_filters_code_of_the_task(

@@ -1,6 +1,8 @@
 """``lmgate import`` through the command line: what it writes, refuses and compares, and pytest without the harness."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -446,6 +448,38 @@ def test_a_group_without_a_number_of_its_own_gets_the_mean_over_all_rows(project
     found = run("both")
     assert found["notes"] == ["the harness gives the group no number of its own; here it is the mean over all rows"]
     assert found["rows"] == 8
+
+
+def test_lmgate_yaml_keeps_the_ends_of_its_lines(
+    project: Path, tasks: Path, run: Callable[..., dict[str, Any]]
+) -> None:
+    write_task(tasks, "quiz", ROWS, **CHOICE)
+    before = (project / "lmgate.yaml").read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n")
+    (project / "lmgate.yaml").write_bytes(before)
+    run("quiz")
+    after = (project / "lmgate.yaml").read_bytes()
+    assert b"\r\ndatasets:\r\n" in after
+    assert after.count(b"\n") == after.count(b"\r\n")
+    assert not after.endswith(b"\n")
+    assert (project / "data" / "quiz.jsonl").read_bytes().count(b"\r") == 0
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_full_disk_leaves_lmgate_yaml_as_it_was_and_no_data(
+    project: Path, tasks: Path, refused: Any, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    write_task(tasks, "quiz", ROWS, **CHOICE)
+    synced, fsync = list[int](), os.fsync
+
+    def full(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) == 2 * number - 1:  # of each file, then of its folder
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", full)
+    assert "a file cannot be written: " in refused("quiz")
+    assert [path.name for path in project.rglob("*") if path.suffix in (".jsonl", ".tmp")] == []
 
 
 @pytest.mark.parametrize("value", [float("nan"), "\ud800"])

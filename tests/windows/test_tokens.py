@@ -1,6 +1,7 @@
 """From rows to token streams: what each protocol tokenizes together, and what it puts before."""
 
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
 from pytest_lmgate.windows.requests import Pair, pair_requests
-from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts, continued
+from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts, continued, rendered_chat
 
 BOS, EOS = 1001, 1002
 ROWS = ("ab\nc", "", "  ", "défg hi")
@@ -232,3 +233,33 @@ def test_pairs_are_called_by_their_rows() -> None:
     describe = pair_requests(pairs, "d").describe
     assert describe([1]) == "row 1, 1,005 tokens"
     assert describe([0, 1]) == "row 0, 5 tokens, and 1 more"
+
+
+TEMPLATES = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "lists": "{% for a in l %}" * 4 + "{% endfor %}" * 4,
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_chat_template_without_end_is_an_error_and_its_thread_ends(
+    monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    import jinja2.sandbox
+
+    monkeypatch.setattr("pytest_lmgate.windows.tokens.RENDERING_SECONDS", 0.1)
+    chat = jinja2.sandbox.ImmutableSandboxedEnvironment().from_string(TEMPLATES[template])
+    tokenizer = TokenizerFacts(lambda text, _: [1], chat=lambda messages: chat.render(l=list(range(999))))
+    before = threading.active_count()
+    with pytest.raises(ModelError, match=r"model 'm': its chat template .* not done after 0.1 s"):
+        rendered_chat((("user", "x"),), tokenizer, model="m")
+    for thread in threading.enumerate()[before:]:
+        thread.join(10)
+    assert threading.active_count() == before
+
+
+def test_a_chat_template_may_repeat_a_chat_but_not_write_without_measure() -> None:
+    tokenizer = TokenizerFacts(lambda text, _: [1], chat=lambda messages: messages[0]["content"] * 11)
+    assert len(rendered_chat((("user", "x" * 99),), tokenizer, model="m")) == 11 * 99
+    with pytest.raises(ModelError, match=r"expected at most 11,000,010 characters .* got 11,000,011"):
+        rendered_chat((("user", "x" * 1_000_001),), tokenizer, model="m")
