@@ -49,6 +49,7 @@ class Closing:
         self.verdicts: Sequence[Verdict] = ()
         self.measured: Sequence[FixtureCall] = ()
         self.shown: Sequence[FixtureCall] = ()  # what the summary shows of `measured`: failed tests, or all with -v
+        self.remarks: tuple[str, ...] = ()  # those of `notes` that the reports show too
         self.notes: list[str] = []
         self.problems: list[str] = []  # what fails the session although every test passed
         self.printed: list[str] = []  # reports for stdout
@@ -59,7 +60,11 @@ class Closing:
 
     def results(self, run: Run) -> Results:
         return Results(
-            run=run, verdicts=tuple(self.verdicts), measured=tuple(self.measured), problems=tuple(self.problems)
+            run=run,
+            verdicts=tuple(self.verdicts),
+            measured=tuple(self.measured),
+            problems=tuple(self.problems),
+            remarks=self.remarks,
         )
 
     def show(self, terminal: pytest.TerminalReporter) -> None:
@@ -105,7 +110,8 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
         closing.verdicts, notes, blocked = corrected(closing.verdicts, strict=options.flag(config, "strict"))
         closing.notes += notes
         closing.problems += blocked
-    closing.notes += ledger.remarks
+    closing.remarks = tuple(ledger.remarks)
+    closing.notes += closing.remarks
     if ledger.verified:
         closing.notes.append(verified_note(ledger.verified))
     closing.notes += ledger.left_out

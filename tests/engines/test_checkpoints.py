@@ -13,6 +13,7 @@ from pytest_lmgate.engines.base import Entry, Kind, Model, Option, Runner
 from pytest_lmgate.engines.checkpoints import (
     Architecture,
     Contents,
+    TokenizerFolder,
     contents_of,
     fetch_checkpoint,
     open_checkpoint,
@@ -177,7 +178,8 @@ def entry(workers: int = 1, **spec: Any) -> Entry:
 
 
 def contents(folder: Path, **spec: Any) -> Contents:
-    return contents_of(entry(**spec), model=folder, tokenizer=folder)
+    tokenizer = TokenizerFolder("m", folder, {}, spec.get("trust_remote_code", False))
+    return contents_of(entry(**spec), model=folder, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("absolute", [False, True])
