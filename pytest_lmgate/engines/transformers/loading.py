@@ -108,7 +108,7 @@ def load_checkpoint(
                 f"model {name!r}: the checkpoint in {folder} lacks weights that {type(model).__name__} needs: "
                 f"{_some(missing)}; save the whole model"
             )
-        require_quantized(checkpoint, model, options, warned)
+        require_quantized(checkpoint, model, load, options.get("quantization_config"), warned)
         require_all_weights_used(checkpoint, model, info.get("unexpected_keys", ()))
         require_known_keys(name, checkpoint.folder / "config.json", model.config, {**checkpoint.config, **load})
         if adapter_folder is not None:

@@ -82,9 +82,14 @@ def _values(stored: Stored) -> Any:
         return file.get_tensor(stored.name)
 
 
-def require_quantized(checkpoint: Checkpoint, model: Any, load: Mapping[str, Any], warnings: Collection[str]) -> None:
-    """Refuse a model that should compute with quantized weights, by its config.json or `load`, and does not."""
-    stored, wanted = checkpoint.config.get("quantization_config"), load.get("quantization_config")
+def require_quantized(
+    checkpoint: Checkpoint, model: Any, load: Mapping[str, Any], wanted: Any, warnings: Collection[str]
+) -> None:
+    """Refuse a checkpoint that is quantized, and a model that does not compute with its weights as they are stored.
+
+    `wanted` is the quantizer's config that was made of `load`, if it has any.
+    """
+    stored = checkpoint.config.get("quantization_config")
     if not stored or getattr(wanted, "dequantize", False):
         return
     quantizer = getattr(model, "hf_quantizer", None)
@@ -95,11 +100,12 @@ def require_quantized(checkpoint: Checkpoint, model: Any, load: Mapping[str, Any
             f"has a quantization_config ({stored.get('quant_method')}){why and f' ({why})'}; to measure its "
             "dequantized weights, write load: {dequantize: true}"
         )
-    for key, value in vars(wanted).items() if wanted else ():
-        if (used := getattr(quantizer.quantization_config, key, value)) != value:
+    for key in load.get("quantization_config", ()):
+        asked, used = (getattr(config, key, None) for config in (wanted, quantizer.quantization_config))
+        if asked != used:
             raise ModelError(
-                f"model {checkpoint.name!r}: load.quantization_config.{key}: the checkpoint is quantized already, with "
-                f"{used!r} for {value!r}: leave quantization_config out of load:"
+                f"model {checkpoint.name!r}: load.quantization_config.{key}: {asked!r} is not used, because the "
+                f"checkpoint is quantized already, with {used!r}: remove it"
             )
 
 

@@ -248,6 +248,19 @@ def test_a_checkpoint_in_fp8_is_measured_as_a_float_model_only_on_request(saved:
         assert all(torch.allclose(state[name], value) for name, value in expected.items())
 
 
+def test_an_option_that_a_quantized_checkpoint_overrides_is_an_error(tmp_path: Path) -> None:
+    stored = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    with quiet():
+        build("llama").save_pretrained(tmp_path / "float")
+        load_quantized = transformers.AutoModelForCausalLM.from_pretrained
+        config = transformers.BitsAndBytesConfig(**stored)
+        load_quantized(tmp_path / "float", quantization_config=config).save_pretrained(tmp_path / "m")
+    word_tokenizer().save_pretrained(tmp_path / "m")
+    load(tmp_path / "m", load={"quantization_config": stored})
+    with pytest.raises(ModelError, match=r"bnb_4bit_quant_type: 'fp4' is not used, .* with 'nf4'"):
+        load(tmp_path / "m", load={"quantization_config": stored | {"bnb_4bit_quant_type": "fp4"}})
+
+
 def test_a_quantization_that_the_library_does_not_know_is_an_error(saved: Path, tmp_path: Path) -> None:
     folder = changed(saved, tmp_path / "m", quantization_config={"quant_method": "modelopt"})
     with pytest.raises(ModelError, match=r"has a quantization_config \(modelopt\)"):
