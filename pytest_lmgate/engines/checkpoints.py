@@ -154,9 +154,11 @@ class Checkpoint(Architecture):
         if absent := [file for file in files if not (self.folder / file).is_file()]:
             raise ModelError(f"{where}: {told} names {absent[0]}, which is not there: copy the whole model again")
         held = {file: set(_stored_in(self.folder / file)) for file in files}
-        for file, names in held.items():
-            mapped = names if index is None else {tensor for tensor, its in index.items() if its == file}
-            if names and (wrong := sorted(names ^ mapped)):
+        mapped: dict[str, set[str]] = {file: set() for file in files}
+        for tensor, file in (index or {}).items():
+            mapped[file].add(tensor)
+        for file, names in held.items() if index is not None else ():
+            if names and (wrong := sorted(names ^ mapped[file])):
                 raise ModelError(
                     f"{where}: {file} and {told} disagree about {len(wrong)} tensors, such as {wrong[0]}, which is "
                     f"{'' if wrong[0] in names else 'not '}in the file: files and index are of two models; save one "
@@ -164,11 +166,11 @@ class Checkpoint(Architecture):
                 )
         known = set[str]().union(*held.values())
         for other in sorted(set(self.files) - set(files)):
-            is_set = index is not None and (other == f"{stem}{suffix}" or _SHARD.search(other))
             if not other.endswith(suffix) or "/" in other or _APART.match(other):
                 continue
-            if is_set or known & _stored_in(self.folder / other).keys():
-                read = told if index is not None else files[0]
+            is_whole = index is not None and (other == f"{stem}{suffix}" or _SHARD.search(other))
+            if is_whole or known & _stored_in(self.folder / other).keys():
+                read = files[0] if index is None else told
                 raise ModelError(
                     f"{where} holds two sets of weights, {other} and what {read} has, of which engines "
                     "read one or the other: remove the one that is out of date"
@@ -183,7 +185,7 @@ def _stored_in(file: Path) -> dict[str, Stored]:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
             header = json.loads(opened.read(size)) if size < _LONGEST_HEADER else {}
-        return {name: Stored(file, name, each["shape"]) for name, each in header.items() if name != "__metadata__"}
+        return {name: Stored(file, name, facts["shape"]) for name, facts in header.items() if name != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 

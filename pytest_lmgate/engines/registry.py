@@ -143,24 +143,21 @@ def library_warnings() -> Iterator[Mapping[str, None]]:
     """
     outer = _listening.get()
     listener, root = outer or _Listener(), logging.getLogger()
-    loggers = [each for each in list(root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
-    # transformers passes nothing on to the root, and prints by a handler of its own.
-    deaf = [each for each in (root, *loggers) if listener not in each.handlers and (each is root or not each.propagate)]
-    before = [(each, each.handlers, each.level) for each in deaf]
     with contextlib.ExitStack() as stack:
         if outer is None:
             stack.callback(_listening.reset, _listening.set(listener))
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("always")
             warnings.showwarning = listener.show
+            root.addHandler(listener)
+            stack.callback(root.removeHandler, listener)
             # Else a second model of a session would not be warned of.
             getattr(getattr(logging.Logger, "warning_once", None), "cache_clear", lambda: None)()
-        for each in deaf:
-            each.handlers = [*root.handlers, listener] if each is root else [listener]
-            each.setLevel(each.level if each is root else min(each.level, logging.WARNING))
-        try:
-            yield listener.texts
-        finally:
-            for each, handlers, level in before:
-                each.handlers = handlers
-                each.setLevel(level)
+        for logger in list(root.manager.loggerDict.values()):
+            # transformers passes nothing on to the root, and prints by a handler of its own.
+            if isinstance(logger, logging.Logger) and not logger.propagate and listener not in logger.handlers:
+                stack.callback(setattr, logger, "handlers", logger.handlers)
+                stack.callback(logger.setLevel, logger.level)
+                logger.handlers = [listener]
+                logger.setLevel(min(logger.level, logging.WARNING))
+        yield listener.texts

@@ -65,10 +65,10 @@ def _is_harmless(key: str, checkpoint: Checkpoint, model: Any) -> bool:
         return True
     if checkpoint.kind == "masked" and _OF_OTHER_TASKS.search(key):
         return True
-    config = model.config.get_text_config()
-    layer = re.search(r"\.(?:layers|h|blocks)\.(\d+)\.", key)
-    if layer and any(_AHEAD.search(name) and value for name, value in config.to_dict().items()):
-        return bool(int(layer[1]) >= config.num_hidden_layers)
+    # A head for tokens ahead may be one more layer, which joins an embedding and a hidden state.
+    layer = re.match(r".*\.layers\.\d+\.", key)
+    if layer and any(name.startswith(f"{layer[0]}eh_proj.") for name in checkpoint.tensors):
+        return True
     if not key.endswith(".bias"):
         return False
     # An attention mask was once stored under this name; and some quantizers store biases that are all 0.
@@ -173,27 +173,27 @@ def _misspelt(config: Any, given: Mapping[str, Any], where: str = "") -> Iterato
     for key, value in given.items():
         if not isinstance(value, Mapping):
             continue
-        part = getattr(config, key, None)
         if key in _ROPE:
-            code = [
-                each for each in vars(modeling_rope_utils).values() if inspect.isfunction(each) or inspect.isclass(each)
-            ]
+            members = vars(modeling_rope_utils).values()
+            code = [member for member in members if inspect.isfunction(member) or inspect.isclass(member)]
             names = _names(kind).union(*map(_names, code))
-            for inner in (value, *(each for each in value.values() if isinstance(each, Mapping))):
+            # The layers may be of several kinds, each with rope parameters of its own.
+            for inner in (value, *(layers for layers in value.values() if isinstance(layers, Mapping))):
                 yield from _near_misses(inner, names, names, f"{where}{key}.")
-        elif isinstance(part, transformers.PretrainedConfig) or key == "quantization_config":
+            continue
+        part = getattr(config, key, None)
+        if isinstance(part, transformers.PretrainedConfig) or key == "quantization_config":
             yield from _misspelt(part, value, f"{where}{key}.")
 
 
 def _near_misses(
     given: Mapping[str, Any], names: Collection[str], options: Collection[str], where: str
 ) -> Iterator[tuple[str, str]]:
+    absent = sorted(set(options) - given.keys())
     for key in given:
         # Special tokens have names that are alike: eos, eoi.
         if key not in names and not key.endswith("_token_id"):
-            yield from (
-                (f"{where}{key}", option) for option in options if option not in given and _are_alike(key, option)
-            )
+            yield from ((f"{where}{key}", option) for option in absent if _are_alike(key, option))
 
 
 def _are_alike(one: str, other: str) -> bool:
@@ -209,12 +209,12 @@ def _are_alike(one: str, other: str) -> bool:
 
 def _options(kind: type) -> set[str]:
     """Return the names of a class's fields and of the arguments that make it."""
-    found: set[str] = set()
+    options: set[str] = set()
     for base in kind.__mro__[:-1]:
-        found |= inspect.get_annotations(base).keys() | getattr(base, "attribute_map", {}).keys()
+        options |= inspect.get_annotations(base).keys() | getattr(base, "attribute_map", {}).keys()
         if (init := vars(base).get("__init__")) is not None:
-            found |= inspect.signature(init).parameters.keys()
-    return found | {"rope_scaling", "rope_theta"} if "rope_parameters" in found else found
+            options |= inspect.signature(init).parameters.keys()
+    return options | {"rope_scaling", "rope_theta"} if "rope_parameters" in options else options
 
 
 def _names(kind: Any) -> set[str]:
@@ -222,26 +222,26 @@ def _names(kind: Any) -> set[str]:
     if not isinstance(kind, type):
         code = getattr(inspect.unwrap(kind), "__code__", None)
         return _names_in(code) if code else set()
-    found = _options(kind)
+    names = _options(kind)
     for base in kind.__mro__[:-1]:
         for name, member in vars(base).items():
-            found.add(name)
+            names.add(name)
             if isinstance(member, list | tuple):
-                found |= {each for each in member if isinstance(each, str)}
-            member = getattr(member, "fget", None) or getattr(member, "__func__", member)
-            if inspect.isroutine(member):
-                found |= _names(member)
-    return found
+                names |= {text for text in member if isinstance(text, str)}
+            code = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if inspect.isroutine(code):
+                names |= _names(code)
+    return names
 
 
 def _names_in(code: CodeType) -> set[str]:
-    found = {*code.co_varnames, *code.co_names}
+    names = {*code.co_varnames, *code.co_names}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found |= _names_in(constant)
+            names |= _names_in(constant)
         texts = constant if isinstance(constant, tuple | frozenset) else (constant,)
-        found |= {each for each in texts if isinstance(each, str)}
-    return found
+        names |= {text for text in texts if isinstance(text, str)}
+    return names
 
 
 def require_adapter_applied(name: str, folder: Path, adapted: Any) -> None:
@@ -257,13 +257,13 @@ def require_adapter_applied(name: str, folder: Path, adapted: Any) -> None:
         key.removesuffix(".weight") for key in peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
     }
     absent = {key.replace(f".{adapted.active_adapter}", "").removesuffix(".weight") for key in keys.missing_keys}
-    for found, words in (
+    for weights, words in (
         (set(keys.unexpected_keys), "holds weights that PEFT does not apply"),
         (absent & stored, "lacks weights, which PEFT draws at random"),
     ):
-        if found:
+        if weights:
             raise ModelError(
-                f"model {name!r}: the adapter in {folder} {words}, {_counted(sorted(found))}: use the model that it "
+                f"model {name!r}: the adapter in {folder} {words}, {_counted(sorted(weights))}: use the model that it "
                 "was trained on, and its own adapter_config.json"
             )
     file = folder / "adapter_config.json"

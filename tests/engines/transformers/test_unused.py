@@ -59,8 +59,10 @@ UNUSED: dict[str, tuple[Weights, dict[str, Any]]] = {
     # Scales of a cache of keys and values, which transformers does not apply by itself.
     "model.layers.0.self_attn.k_scale": ({"model.layers.0.self_attn.k_scale": torch.ones(1)}, {}),
     "model.layers.1.mlp.up_proj.weight": ({}, {"num_hidden_layers": 1}),
-    "model.layers.2.eh_proj.weight": ({"model.layers.2.eh_proj.weight": torch.ones(3, 3)}, {}),
-}
+    "model.layers.2.mlp.up_proj.weight": (
+        {"model.layers.2.mlp.up_proj.weight": torch.ones(3, 3)}, {"num_nextn_predict_layers": 1},
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("key", UNUSED)
@@ -79,7 +81,7 @@ HARMLESS: dict[str, tuple[Weights, dict[str, Any]]] = {
     "bias of zeros": ({f"{PROJECTION}.bias": torch.zeros(32)}, {}),
     "head for tokens ahead": ({"mtp.layers.0.fc.weight": torch.ones(3, 3)}, {}),
     "layer for tokens ahead": (
-        {"model.layers.2.eh_proj.weight": torch.ones(3, 3)}, {"num_nextn_predict_layers": 1},
+        {"model.layers.2.eh_proj.weight": torch.ones(3, 3), "model.layers.2.mlp.up_proj.weight": torch.ones(3, 3)}, {},
     ),
 }  # fmt: skip
 
