@@ -87,13 +87,13 @@ def load_model(subject: Subject, threads: int) -> Any:
     """
     import torch
 
-    from pytest_lmgate.engines.checkpoints import open_checkpoint
+    from pytest_lmgate.engines.checkpoints import TokenizerFolder, open_checkpoint
     from pytest_lmgate.engines.transformers.loading import load_checkpoint
 
     torch.set_num_threads(threads)
     loaded = load_checkpoint(
         open_checkpoint(subject.model, name="subject"),
-        tokenizer_folder=subject.model,
+        tokenizer_folder=TokenizerFolder("subject", subject.model),
         adapter_folder=None,
         load={},
         dtype="float32",

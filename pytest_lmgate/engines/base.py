@@ -148,12 +148,14 @@ class Runner:
             follows a position can be scored, which is enough for measurements of a causal model.
         epsilon: Relative rounding of the numbers, as ``np.finfo(dtype).eps``; by default that of bfloat16.
         is_tried: Whether the model has passed the trials, or the engine makes its own.
+        load_warnings: What libraries warned of while the model was loaded; filled in by whoever opens it.
     """
 
     tokenizer: TokenizerFacts
     any_target: bool = True
     epsilon: float = 2**-7
     is_tried: bool = False
+    load_warnings: Sequence[str] = ()
 
     def measuring(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which a measurement runs, such as a library's evaluation mode."""

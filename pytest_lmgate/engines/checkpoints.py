@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_bel
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_LONGEST_HEADER = 10**8  # as in the library safetensors
 # Weights that are not read if there are others in safetensors.
 _OTHER_WEIGHTS = (*_PICKLES, ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite")
 _CONTEXT_KEYS = (
@@ -36,6 +37,9 @@ _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt", "spiece.model",
     "sentencepiece.bpe.model", "tekken.json", "tokenizer.tiktoken",
 )  # fmt: skip
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
+# Files that no engine reads together with a model's own: an adapter's, Mistral's format, a variant such as fp16.
+_APART = re.compile(r"adapter_|consolidated|model\.(?!safetensors)")
 # Files of these suffixes in a tokenizer's folder cannot change its tokens.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
 # What to fetch from the hub, and what not.
@@ -74,6 +78,14 @@ class Architecture:
         return "encoder-decoder" if self.config.get("is_encoder_decoder") else "causal"
 
 
+class Stored(NamedTuple):
+    """Where a tensor is, by the header of its file."""
+
+    file: Path
+    name: str
+    shape: Sequence[int]
+
+
 @dataclass(frozen=True)
 class Checkpoint(Architecture):
     folder: Path
@@ -91,12 +103,20 @@ class Checkpoint(Architecture):
     def is_quantized(self) -> bool:
         return "quantization_config" in self.config
 
+    @cached_property
+    def tensors(self) -> dict[str, Stored]:
+        """The tensors in safetensors that an engine reads, by name."""
+        files = self._weight_files("model", ".safetensors")[0]
+        return {name: stored for file in files for name, stored in _stored_in(self.folder / file).items()}
+
     def require_safe_weights(self, *, pickle_weights: bool) -> None:
         """Refuse weights that run code when read, and a folder without weights."""
         files = self.files
         suffixes = {path.suffix for path in files.values()}
         read = [path for path in files.values() if ".safetensors" not in suffixes or path.suffix not in _OTHER_WEIGHTS]
         _require_content(read, name=self.name)
+        if ".safetensors" in suffixes:
+            self._require_one_set("model", ".safetensors")
         if suffixes & {".safetensors", ".gguf"}:
             return
         if not suffixes & set(_PICKLES):
@@ -110,6 +130,64 @@ class Checkpoint(Architecture):
                 "when loaded; convert them with save_pretrained to safetensors, or set pickle_weights: true if you "
                 "trust them"
             )
+        self._require_one_set("pytorch_model", ".bin")
+
+    def _weight_files(self, stem: str, suffix: str) -> tuple[list[str], Mapping[str, str] | None]:
+        """Return the files of weights that an engine reads, and the index that says which tensor is in which file."""
+        file = self.folder / f"{stem}{suffix}.index.json"
+        if not file.is_file():
+            return ([f"{stem}{suffix}"] if (self.folder / f"{stem}{suffix}").is_file() else []), None
+        try:
+            index = {str(tensor): str(where) for tensor, where in json.loads(file.read_bytes())["weight_map"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ModelError(
+                f"model {self.name!r}: {file}: expected the JSON of an index with a weight_map: {error!r}"
+            ) from error
+        return sorted(set(index.values())), index
+
+    def _require_one_set(self, stem: str, suffix: str) -> None:
+        """Refuse files of weights that contradict each other: engines differ in which of them they read."""
+        files, index = self._weight_files(stem, suffix)
+        if not files:
+            return  # of another name, which the entry gives
+        where, told = f"model {self.name!r}: {self.folder}", f"{stem}{suffix}.index.json"
+        if absent := [file for file in files if not (self.folder / file).is_file()]:
+            raise ModelError(f"{where}: {told} names {absent[0]}, which is not there: copy the whole model again")
+        held = {file: set(_stored_in(self.folder / file)) for file in files}
+        mapped: dict[str, set[str]] = {file: set() for file in files}
+        for tensor, file in (index or {}).items():
+            mapped[file].add(tensor)
+        for file, names in held.items() if index is not None else ():
+            if names and (wrong := sorted(names ^ mapped[file])):
+                raise ModelError(
+                    f"{where}: {file} and {told} disagree about {len(wrong)} tensors, such as {wrong[0]}, which is "
+                    f"{'' if wrong[0] in names else 'not '}in the file: files and index are of two models; save one "
+                    "again into an empty folder"
+                )
+        known = set[str]().union(*held.values())
+        for other in sorted(set(self.files) - set(files)):
+            if not other.endswith(suffix) or "/" in other or _APART.match(other):
+                continue
+            is_whole = index is not None and (other == f"{stem}{suffix}" or _SHARD.search(other))
+            if is_whole or known & _stored_in(self.folder / other).keys():
+                read = files[0] if index is None else told
+                raise ModelError(
+                    f"{where} holds two sets of weights, {other} and what {read} has, of which engines "
+                    "read one or the other: remove the one that is out of date"
+                )
+
+
+def _stored_in(file: Path) -> dict[str, Stored]:
+    """Return the tensors in safetensors by the header; none of a damaged file, of which the loader says more."""
+    if file.suffix != ".safetensors":
+        return {}
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(size)) if size < _LONGEST_HEADER else {}
+        return {name: Stored(file, name, facts["shape"]) for name, facts in header.items() if name != "__metadata__"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def require_safe_adapter(folder: Path, *, name: str, pickle_weights: bool) -> None:
@@ -290,26 +368,50 @@ def find_tokenizer(entry: Entry, tokenizer: str) -> Path:
     return folder
 
 
-def tokenizer_folder(entry: Entry, model: Path) -> Path:
-    """Return the folder of a checkpoint's tokenizer: its own, unless the entry names another."""
-    name, spec = entry.name, entry.spec
-    folder = model if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
-    require_tokenizer(folder, name=name)
-    for part in (model, folder) if spec.trust_remote_code else ():
-        require_own_code(part, name=name)
-    return folder
+@dataclass(frozen=True)
+class TokenizerFolder:
+    """The folder of a model's tokenizer, and how it is loaded."""
 
+    name: str  # the model's, for messages
+    path: Path
+    options: Mapping[str, Any] = field(default_factory=dict)  # for the tokenizer's from_pretrained
+    trust_remote_code: bool = False
 
-def facts_of_folder(name: str, folder: Path, *, trust_remote_code: bool = False) -> TokenizerFacts:
-    from pytest_lmgate.engines.transformers.loading import load_tokenizer, tokenizer_facts
+    @classmethod
+    def of(cls, entry: Entry, own: Path | None = None) -> TokenizerFolder:
+        """Return the folder that an entry names, fetched if it is of the hub, or else the model's `own`."""
+        name, spec = entry.name, entry.spec
+        path = own if spec.tokenizer_path is None else find_tokenizer(entry, spec.tokenizer_path)
+        if path is None:
+            raise ConfigError(
+                f"models.{name}.tokenizer: expected path:, a folder or a hub id, because the model has no folder"
+            )
+        require_tokenizer(path, name=name)
+        for part in {own or path, path} if spec.trust_remote_code else ():
+            require_own_code(part, name=name)
+        return cls(name, path, spec.tokenizer_options, spec.trust_remote_code)
 
-    return tokenizer_facts(load_tokenizer(name, folder, trust_remote_code=trust_remote_code))
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that can change the tokens, by their names in an address."""
+        files = checkpoint_files(self.path).items()
+        return {f"tokenizer/{file}": path for file, path in files if path.suffix not in WEIGHTS} | self.named_files
 
+    @property
+    def named_files(self) -> dict[str, Path]:
+        """The files that the options name."""
+        texts = {text: (Path(text), self.path / text) for text in texts_in(self.options)}
+        return {f"tokenizer.{text}": path for text, paths in texts.items() for path in paths if is_file(path)}
 
-def tokenizer_files(folder: Path) -> dict[str, Path]:
-    """Return the files that can change the tokens, by their names in an address."""
-    files = checkpoint_files(folder).items()
-    return {f"tokenizer/{file}": path for file, path in files if path.suffix not in WEIGHTS}
+    @property
+    def ingredients(self) -> dict[str, str]:
+        """What the options add to an address; nothing without any."""
+        return {"tokenizer": json.dumps(_ordered(self.options), default=str)} if self.options else {}
+
+    def facts(self) -> TokenizerFacts:
+        from pytest_lmgate.engines.transformers.loading import load_tokenizer, tokenizer_facts
+
+        return tokenizer_facts(load_tokenizer(self))
 
 
 class Contents(NamedTuple):
@@ -320,13 +422,13 @@ class Contents(NamedTuple):
     hashed: frozenset[str]  # paths of the files
     parts: Mapping[str, Path]  # the folders ``model``, ``tokenizer`` and ``adapter``
     entry: Entry  # the model's entry
+    tokenizer: TokenizerFolder
     unknown: str  # why it is not known what code runs; empty if it is, or if the user gave a revision
 
     def model(self, checkpoint: Checkpoint, open_: Callable[[], Runner], **own: Any) -> Model:
         """Return the described model; `own` are the fields that its files do not decide."""
-        spec, name, tokenizer = self.entry.spec, self.entry.name, self.parts["tokenizer"]
         return Model(
-            name,
+            self.entry.name,
             open_,
             content=self.ingredients,
             weight_bytes=checkpoint.weight_bytes,
@@ -334,7 +436,7 @@ class Contents(NamedTuple):
             not_kept=self.unknown,
             files=self.snapshot,
             changed=self.changed,
-            tokenizer=partial(facts_of_folder, name, tokenizer, trust_remote_code=spec.trust_remote_code),
+            tokenizer=self.tokenizer.facts,
             **own,
         )
 
@@ -342,33 +444,34 @@ class Contents(NamedTuple):
         """Return the files that have changed since, were added or removed."""
         if not (moved := self.snapshot.moved):
             return []
-        there = {str(path) for path in _files(self.parts, self.entry).values()}  # a file may be new
+        there = {str(path) for path in _files(self.parts, self.entry, self.tokenizer).values()}  # a file may be new
         return sorted((there ^ self.hashed) | (set(moved) & self.hashed))
 
 
-def contents_of(entry: Entry, *, model: Path, tokenizer: Path, adapter: Path | None = None) -> Contents:
+def contents_of(entry: Entry, *, model: Path, tokenizer: TokenizerFolder, adapter: Path | None = None) -> Contents:
     """Hash the folders of a model, of its tokenizer, which may be the same, and of its adapter."""
-    spec, parts = entry.spec, {"model": model, "tokenizer": tokenizer}
+    spec, parts = entry.spec, {"model": model, "tokenizer": tokenizer.path}
     if adapter is not None:
         parts["adapter"] = adapter
-    files = _files(parts, entry)
+    files = _files(parts, entry, tokenizer)
     folders = [where for each in parts.values() for where in folders_below(each)]
     snapshot, ingredients = entry.hash_files(files, folders)
     ingredients |= {
         "load": json.dumps(_ordered(spec.load), default=str),
         "dtype": entry.dtype,
         "trust_remote_code": str(spec.trust_remote_code),
+        **tokenizer.ingredients,
     }
     unknown, paths = "", frozenset(map(str, files.values()))
     if spec.trust_remote_code and spec.revision is None:
         code = ", ".join(sorted(Path(path).name for path in paths if path.endswith(".py")))
         unknown = f"it runs code of its own ({code}), whose imports are not part of the cache key" if code else ""
-    return Contents(ingredients, snapshot, paths, parts, entry, unknown)
+    return Contents(ingredients, snapshot, paths, parts, entry, tokenizer, unknown)
 
 
-def _files(parts: Mapping[str, Path], entry: Entry) -> dict[str, Path]:
+def _files(parts: Mapping[str, Path], entry: Entry, tokenizer: TokenizerFolder) -> dict[str, Path]:
     """Return the files of a model's parts by their names in an address."""
-    files: dict[str, Path] = {}
+    files = tokenizer.named_files
     for part, where in parts.items():
         if part == "model" or where != parts["model"]:
             for file, path in checkpoint_files(where, everything=entry.spec.trust_remote_code).items():

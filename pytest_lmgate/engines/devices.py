@@ -111,7 +111,7 @@ def resolve_device(wanted: str, worker: int | None = None) -> str:
     """
     if wanted not in ("auto", "cuda") or (wanted == "cuda" and worker is None):
         return wanted
-    devices = cuda_devices() if _torch_has_cuda() else 0
+    devices = cuda_devices() if _torch_build() else 0
     if devices > 1 and worker is not None:
         return f"cuda:{worker % devices}"
     if devices or wanted == "cuda":
@@ -154,21 +154,29 @@ def share_processors(workers: int) -> None:
 
 
 @cache
-def _torch_has_cuda() -> bool:
-    """Read torch's version file as text: a CPU build says ``cuda: ... = None``."""
+def _torch_build() -> str:
+    """Return what torch was built for, ``cuda``, ``hip`` (AMD's GPUs) or nothing, by its version file as text."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return False
+        return ""
     try:
         text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
     except OSError:
-        return True  # an unusual build: let the driver decide
-    return re.search(r"^(cuda|hip)\b[^=]*=\s*['\"]", text, flags=re.MULTILINE) is not None
+        return "cuda"  # an unusual build: let the driver decide
+    built = re.search(r"^(cuda|hip)\b[^=]*=\s*['\"]", text, flags=re.MULTILINE)
+    return "" if built is None else built[1]
 
 
 @cache
 def cuda_devices() -> int:
-    """Return the number of GPUs by the driver itself, which honours CUDA_VISIBLE_DEVICES."""
+    """Return the number of GPUs that CUDA_VISIBLE_DEVICES, or HIP's own variables, leave: by the driver itself.
+
+    Only torch knows where the library of AMD's driver is, which comes with it.
+    """
+    if _torch_build() == "hip":
+        import torch
+
+        return torch.cuda.device_count()
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1", "NoDevFiles"):
         return 0
     library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"

@@ -1,9 +1,14 @@
-"""The engines: this package's and the user's own, the choice of one for an entry, and what it raises."""
+"""The engines: this package's and the user's own, the choice of one for an entry, and what it raises and warns of."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
 import traceback
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -101,3 +106,58 @@ def raised(error: Exception) -> str:
     ]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}{where}"
+
+
+# transformers lists here which weights it did not use; `engines.transformers.unused` checks them one by one.
+_LOAD_REPORT = re.compile(r"LOAD REPORT|^Some weights of ")
+# These speak of code that calls a library, and never of the model.
+_OF_CODE = (DeprecationWarning, FutureWarning, ImportWarning, PendingDeprecationWarning, ResourceWarning)
+
+
+class _Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not _LOAD_REPORT.search(text := record.getMessage()):
+            self._note(record.name.partition(".")[0], text)
+
+    def show(self, message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
+        """Stand in for `warnings.showwarning`."""
+        if not issubclass(category, _OF_CODE):
+            self._note(home_of_file(filename) or filename, str(message))
+
+    def _note(self, library: str, text: str) -> None:
+        self.texts[f"{library}: {' '.join(text.split())}"] = None
+
+
+_listening: ContextVar[_Listener | None] = ContextVar("listening", default=None)
+
+
+@contextlib.contextmanager
+def library_warnings() -> Iterator[Mapping[str, None]]:
+    """Collect what libraries log at warning or above, and their Python warnings, each once; nothing is printed.
+
+    Inside of another such context, the outer one collects, also from a library that was imported in between.
+    """
+    outer = _listening.get()
+    listener, root = outer or _Listener(), logging.getLogger()
+    with contextlib.ExitStack() as stack:
+        if outer is None:
+            stack.callback(_listening.reset, _listening.set(listener))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("always")
+            warnings.showwarning = listener.show
+            root.addHandler(listener)
+            stack.callback(root.removeHandler, listener)
+            # Else a second model of a session would not be warned of.
+            getattr(getattr(logging.Logger, "warning_once", None), "cache_clear", lambda: None)()
+        for logger in list(root.manager.loggerDict.values()):
+            # transformers passes nothing on to the root, and prints by a handler of its own.
+            if isinstance(logger, logging.Logger) and not logger.propagate and listener not in logger.handlers:
+                stack.callback(setattr, logger, "handlers", logger.handlers)
+                stack.callback(logger.setLevel, logger.level)
+                logger.handlers = [listener]
+                logger.setLevel(min(logger.level, logging.WARNING))
+        yield listener.texts

@@ -106,9 +106,12 @@ class Judge:
             blocking = fails_if_open and outcome == "inconclusive"
         details: dict[str, Any] = {}
         if gate.evaluation.reference is not None:
-            details = {**score.details, "reference": gate.evaluation.reference_name}  # as the user wrote it
-            if isinstance(gate.evaluation.model, str) and gate.evaluation.model == gate.evaluation.reference:
-                self._say_same(*gate.evaluation.model_names)
+            what = gate.evaluation
+            details = {**score.details, "reference": what.reference_name}  # as the user wrote it
+            if isinstance(what.model, str) and what.model == what.reference:
+                self.evaluator.log.remark(
+                    f"{gate.evaluation.model!r} is compared with itself: this gate can never fail"
+                )
         # A percentile of tokens is, unlike their mean, made of no shares of rows.
         is_distance = gate.evaluation.reference is not None and score.sample is not None
         return replace(
@@ -128,8 +131,12 @@ class Judge:
         against = f"model {gate.reference.model_name!r}"
         # Two engines may compute different numbers from the same weights: a gate between them can fail.
         same = bool(score.content) and (score.content, score.fingerprint) == (reference.content, reference.fingerprint)
-        if same:
-            self._say_same(gate.evaluation.model_name, gate.reference.model_name)
+        if score.weights and score.weights == reference.weights and not gate.same:
+            raise ComparisonError(
+                f"{gate.evaluation.model_name!r} has the same weights as {gate.reference.model_name!r}, digest by "
+                "digest, and runs in the same way: check the path of both; if this is meant, because only a template "
+                "or config.json changed, write same: true"
+            )
         samples = score.require_sample(), reference.require_sample()
         found = _compared(gate, samples, against, same=same)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
@@ -169,10 +176,6 @@ class Judge:
             return PreviousBaseline(entry.value, self._with_entry(gate, score, entry)[1])
         except LmgateError as error:
             return PreviousBaseline(entry.value, problem=str(error))
-
-    def _say_same(self, model: str, other: str) -> None:
-        both = f"{model!r} is compared with itself" if model == other else f"{model!r} and {other!r} are the same model"
-        self.evaluator.log.remark(f"{both}: this gate can never fail")
 
     def _judged(
         self, blank: Verdict, gate: NoRegression, score: Score, samples: _Samples, found: Comparison, resolve: Resolve

@@ -341,6 +341,7 @@ class Results(
         verdicts: Verdicts of the gates, in the order of the tests.
         measured: Measurements of fixtures such as ppl_of.
         problems: What fails the session although every test passed, such as a lost verdict.
+        remarks: What fails nothing, such as a warning of a library that loaded a model.
         environment: Versions and the platform.
     """
 
@@ -348,6 +349,7 @@ class Results(
     verdicts: tuple[Verdict, ...]
     measured: tuple[FixtureCall, ...] = ()
     problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     environment: Environment = msgspec.field(default_factory=Environment)
 
     @property
@@ -368,7 +370,7 @@ class Results(
         blank: dict[str, Any] = {"message": "", "cache": "", "layers": "", "file": "", "line": 0, "arguments": ()}
         blank |= {"worst": (), "where": None, "spread": None, "history": (), "previous": None, "details": {}}
         gates = tuple(replace(verdict, **blank) for verdict in self.verdicts)
-        return replace(self, run=replace(self.run, command=""), verdicts=gates, measured=())
+        return replace(self, run=replace(self.run, command=""), verdicts=gates, measured=(), remarks=())
 
 
 def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:

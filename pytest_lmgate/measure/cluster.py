@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from pytest_lmgate import __version__
 from pytest_lmgate.arrays import Floats
@@ -245,13 +245,13 @@ class RayRunner(RemoteRunner):
         self._task: tuple[str, list[Any]] = "", []  # id of the task that was given to the workers, and its reference
 
     def prepare(self, requests: Requests, *, compare: bool = False) -> Batching:
-        return self._give(scoring(self._recipe, outline(requests)))
+        return self._give(scoring(self._recipe, outline(requests)), self)
 
     def score(self, requests: Sequence[Request]) -> Sequence[Floats]:
         return self._run(requests)
 
     def prepare_writing(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Batching:
-        return self._give(writing(self._recipe, prompts, settings))
+        return self._give(writing(self._recipe, prompts, settings), self)
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> Sequence[Written]:
         return self._run(prompts)
@@ -268,15 +268,19 @@ class RayRunner(RemoteRunner):
         if not isinstance(candidate, RayRunner):
             self._refuse()
         task = comparing(self._recipe, candidate._recipe, outline(requests))
-        return lambda: self._give(task), self._run
+        return lambda: self._give(task, self, candidate), self._run
 
     def distributions(self, requests: Sequence[Request]) -> NoReturn:
         self._refuse()
 
-    def _give(self, task: Task) -> Batching:
+    def _give(self, task: Task, *runners: Runner) -> Batching:
+        """Give the workers a task of the models of some runners."""
         # In a list, so that Ray does not fetch it for each call.
         self._task = task.id, [self._cluster.keep(task)]
-        batching: Batching = self._cluster.ask("prepare", self._task[1])
+        batching: Batching
+        batching, warnings = self._cluster.ask("prepare", self._task[1])
+        for runner, texts in zip(runners, warnings, strict=True):
+            cast("list[str]", runner.load_warnings)[:] = texts  # the list that the session keeps
         return replace(batching, max_concurrency=self._cluster.size)
 
     def _run(self, items: Sequence[Any]) -> Sequence[Any]:

@@ -25,7 +25,7 @@ from pytest_lmgate.measure.likelihoods import (
 )
 from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.loop import Log
-from pytest_lmgate.measure.measurement import Measurement, identity_of
+from pytest_lmgate.measure.measurement import Measurement, identity_of, weights_of
 from pytest_lmgate.measure.sampled import SampledDivergences, SelfDivergences
 from pytest_lmgate.measure.sources import DatasetRows, Resolver
 from pytest_lmgate.measure.texts import (
@@ -138,6 +138,7 @@ class Evaluator:
         score = measurement.score(statistics)
         self._with_hint(score, measurement.data.name)
         score.device, score.content = measurement.model.device, identity_of(measurement.model)
+        score.weights = weights_of(measurement.model)
         return score.identified(**measurement.identity).placed(
             model=measurement.model.name,
             dataset=measurement.data.name,

@@ -11,7 +11,7 @@ import contextlib
 import platform
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +23,7 @@ from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry, Store
 from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.devices import available_bytes
-from pytest_lmgate.engines.registry import raised
+from pytest_lmgate.engines.registry import library_warnings, raised
 from pytest_lmgate.errors import CacheError, LmgateError, MetricInputError, ModelError, escape_controls
 from pytest_lmgate.identity.code import find_patched_libraries
 from pytest_lmgate.measure.loop import Job, Log, Progress
@@ -86,7 +86,8 @@ class ModelPool:
 
 def _opened(model: Model) -> Runner:
     try:
-        runner = model.open()
+        with library_warnings() as warnings:
+            runner = model.open()
     except LmgateError:
         raise
     except Exception as error:  # anything an engine raises
@@ -102,6 +103,7 @@ def _opened(model: Model) -> Runner:
             f"model {model.name!r}: {', '.join(changed[:3])} changed while the model was loaded, three times: run "
             "again when nothing writes to these files"
         )
+    runner.load_warnings = list(warnings)
     return runner
 
 
@@ -153,6 +155,7 @@ class Measurements:
     _pool: ModelPool = field(default_factory=ModelPool)
     # Models that could not be loaded, by key and name: the class of the error and its message.
     _failed: dict[tuple[str, str], tuple[type[ModelError], str]] = field(default_factory=dict)
+    _load_warnings: dict[str, Sequence[str]] = field(default_factory=dict)  # by the models' keys
     _hits: Verified = field(default_factory=Verified)
     _drawn: list[tuple[Measurement[Any], Any]] = field(default_factory=list)
     _latest: Progress | None = None  # of the measurement that runs
@@ -179,6 +182,8 @@ class Measurements:
                     if attempt == _ATTEMPTS:
                         raise
                     continue
+                finally:
+                    self._say(measurement, self._warnings_of(measurement))
                 self._keep(measurement, measured, reason)
                 return Made(measurement, measured, fingerprint.address, False)
         raise AssertionError
@@ -220,6 +225,7 @@ class Measurements:
                 "dataset": measurement.data.name,
                 "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
                 "device": measurement.model.device,
+                "load_warnings": self._warnings_of(measurement),
             }
             if self._latest is not None:
                 about |= {"tokens": self._latest.tokens, "seconds": self._latest.seconds}
@@ -271,7 +277,9 @@ class Measurements:
             kind, message = self._failed[known]
             raise kind(message)
         try:
-            return self._pool.get(known[0], model)
+            runner = self._pool.get(known[0], model)
+            self._load_warnings[known[0]] = runner.load_warnings
+            return runner
         except FilesChanged:
             raise
         except ModelError as error:
@@ -366,12 +374,23 @@ class Measurements:
                 "identify its writer, and delete it, or measure again with --lmgate-refresh"
             )
         try:
-            return measurement.decode(entry)
+            found = measurement.decode(entry)
+            self._say(measurement, entry.facts.get("load_warnings", ()))
+            return found
         except (KeyError, TypeError, ValueError, LmgateError) as error:
             # Whole and sealed, but not by this code.
             why = CacheError(f"it is not a measurement of {measurement.words} ({error!r})")
             self.store.set_aside(self.store.path(fingerprint), why)
             return None
+
+    def _warnings_of(self, measurement: Measurement[Any]) -> list[list[str]]:
+        """Return what was warned of while the models of a measurement were loaded, for each of them."""
+        return [list(self._load_warnings.get(_key(model), ())) for model in measurement.models]
+
+    def _say(self, measurement: Measurement[Any], warnings: Sequence[Sequence[str]]) -> None:
+        for model, texts in zip(measurement.models, warnings, strict=False):
+            for text in texts:
+                self.log.remark(f"model {model.name!r} was loaded with a warning of {text}")
 
     def _missed(self, measurement: Measurement[Any]) -> Lookup:
         fingerprint, changed = measurement.fingerprint, tuple[str, ...]()

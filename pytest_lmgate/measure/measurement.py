@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -155,6 +156,19 @@ def template_address(model: Model, spec: DatasetSpec) -> dict[str, str]:
 def identity_of(model: Model) -> str:
     """Return a model's digest, the same wherever it runs; if its content is unknown, one for this session."""
     return Fingerprint.of("model", model.runtime if model.content is None else model.content).address
+
+
+# Files that come with weights, and change without them when a checkpoint is saved again.
+_BESIDE_WEIGHTS = re.compile(r"(model|onnx|tokenizer)/.*\.(json|txt|jinja|model|tiktoken)|tokenizer|memory\.tokenizer")
+
+
+def weights_of(model: Model) -> str:
+    """Return the digest of a model's weights, and of how and where they run; empty if its content is unknown."""
+    if model.content is None:
+        return ""
+    runtime = {name: value for name, value in model.runtime.items() if name != "session"}
+    weights = {name: value for name, value in model.content.items() if not _BESIDE_WEIGHTS.fullmatch(name)}
+    return Fingerprint.of("weights", {**weights, **runtime}).address
 
 
 def digest_of(content: Any) -> str:

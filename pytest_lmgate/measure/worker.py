@@ -134,7 +134,7 @@ class Worker:
         self._pool, self._node = ModelPool(), platform.node()
         self._models: dict[str, Model] = {}  # as described here, by the key of their recipes
         self._task: Task | None = None
-        self._batching = Batching()
+        self._batching, self._warnings = Batching(), list[Sequence[str]]()
 
     def ready(self, version: str) -> None:
         """Answer once the worker has started."""
@@ -147,8 +147,11 @@ class Worker:
     def tokenizer(self, recipe: Recipe) -> TokenizerFacts:
         return self._runner(recipe).tokenizer
 
-    def prepare(self, task: list[Any]) -> Batching:
-        """Load the models of a task and have them prepare for it, once; `task` has a reference to it."""
+    def prepare(self, task: list[Any]) -> tuple[Batching, list[Sequence[str]]]:
+        """Load the models of a task and have them prepare for it, once; `task` has a reference to it.
+
+        Return how they want their batches, and what libraries warned of while each was loaded.
+        """
         import ray
 
         found: Task = ray.get(task[0])
@@ -157,8 +160,9 @@ class Worker:
             runners = self._runners(found)
             with _measuring(runners):
                 self._batching = found.prepare(runners)
+            self._warnings = [runner.load_warnings for runner in runners]
             self._task = found
-        return self._batching
+        return self._batching, self._warnings
 
     def run(self, identity: str, task: list[Any], items: Sequence[Any]) -> Sequence[Any]:
         if self._task is None or self._task.id != identity:

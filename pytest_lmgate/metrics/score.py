@@ -44,6 +44,7 @@ class Score(float):
         details: Further figures under the field's names.
         sample: Statistics behind the value, for comparisons; not pickled.
         content: Digest of the model, wherever it runs; empty for texts and functions.
+        weights: Digest of its weights, and of how and where they run; empty for texts and functions.
         show_row: Of texts, returns what a row says, by its index from 0; not pickled.
     """
 
@@ -66,6 +67,7 @@ class Score(float):
     details: Mapping[str, Any] = field(default_factory=dict)
     sample: Sample | None = None
     content: str = ""
+    weights: str = ""
     show_row: Callable[[int], ScoredRow] | None = None
 
     def __new__(cls, number: float, **attributes: object) -> Score:

@@ -48,6 +48,7 @@ class Closing:
         self.verdicts: Sequence[Verdict] = ()
         self.measured: Sequence[FixtureCall] = ()
         self.shown: Sequence[FixtureCall] = ()  # what the summary shows of `measured`: failed tests, or all with -v
+        self.remarks: tuple[str, ...] = ()  # those of `notes` that the reports show too
         self.notes: list[str] = []
         self.problems: list[str] = []  # what fails the session although every test passed
         self.printed: list[str] = []  # reports for stdout
@@ -62,7 +63,11 @@ class Closing:
 
     def results(self, run: Run) -> Results:
         return Results(
-            run=run, verdicts=tuple(self.verdicts), measured=tuple(self.measured), problems=tuple(self.problems)
+            run=run,
+            verdicts=tuple(self.verdicts),
+            measured=tuple(self.measured),
+            problems=tuple(self.problems),
+            remarks=self.remarks,
         )
 
     def show(self, terminal: pytest.TerminalReporter) -> None:
@@ -109,7 +114,8 @@ def close(ledger: Ledger, session: pytest.Session, *, run: str, broke: str) -> C
             "the session fails"
         )
     _keep_baseline(closing, ledger, session)
-    closing.notes += ledger.remarks
+    closing.remarks = tuple(ledger.remarks)
+    closing.notes += closing.remarks
     if ledger.verified:
         closing.notes.append(verified_note(ledger.verified))
     closing.notes += ledger.left_out

@@ -42,6 +42,7 @@ def html_report(results: Results) -> str:
         fails=sum(each.fails for each in results.verdicts),
         outcomes=[(name, sum(each.outcome == name for each in results.verdicts)) for name in _OUTCOMES],
         problems=[shortened(escape_controls(problem), _LINE) for problem in results.problems],
+        remarks=[shortened(escape_controls(remark), _LINE) for remark in results.remarks],
         gates=[_gate(results, verdict, name_of[verdict.id]) for verdict in worst_first(results.verdicts)],
     )
 

@@ -41,7 +41,9 @@ def markdown_report(results: Results) -> str:
     parts = [f"**{counts(results.verdicts)}**"]
     facts = [f"{key} {code(text, _LINE)}" for key, text in run_facts(results).items()]
     parts += [" · ".join(facts)] * bool(facts)
-    parts += ["\n".join(f"- ❌ {code(problem, _LINE)}" for problem in results.problems)] * bool(results.problems)
+    lines = [f"- ❌ {code(problem, _LINE)}" for problem in results.problems]
+    lines += [f"- ⚠️ {code(remark, _LINE)}" for remark in results.remarks]
+    parts += ["\n".join(lines)] if lines else []
     if ordered:
         rows = _few([_row(verdict, name_of[verdict.id]) for verdict in ordered])
         parts += ["\n".join([_HEADER, *rows]), *_left_out(len(ordered) - len(rows), "row")]

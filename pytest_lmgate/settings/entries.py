@@ -42,6 +42,15 @@ _BESIDE_LOAD = {
 }
 
 
+# Arguments of a tokenizer's from_pretrained of which the same holds.
+_BESIDE_TOKENIZER = {
+    "trust_remote_code": "trust_remote_code",
+    "revision": "path",
+    "subfolder": "path",
+    "config": "path",
+}
+
+
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Defaults for models whose entries do not set these keys.
 
@@ -106,9 +115,11 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         revision: Branch, tag or commit of the hub id. With a path, any text; change it when code changes that this
             package cannot identify; see docs/cache.md.
         backend: Name of the engine; by default that of the path's suffix, else transformers.
-        tokenizer: Folder or hub id of the tokenizer, if not the model's own.
+        tokenizer: Folder or hub id of the tokenizer, if not the model's own; or this as `path`, if it is another, and
+            options of the tokenizer's ``from_pretrained``, as in ``{fix_mistral_regex: true}``.
         adapter: Folder of a PEFT adapter to put on the model.
-        load: Passed on to ``from_pretrained``.
+        load: Passed on to ``from_pretrained``; ``{dequantize: true}`` measures the dequantized weights of a quantized
+            checkpoint.
         dtype: See `Defaults`.
         device: See `Defaults`.
         batch_size: See `Defaults`.
@@ -125,7 +136,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     key: str | None = None
     revision: str | None = None
     backend: str | None = None
-    tokenizer: str | None = None
+    tokenizer: str | dict[str, Any] | None = None
     adapter: str | None = None
     load: dict[str, Any] = msgspec.field(default_factory=dict)
     dtype: Dtype | None = None
@@ -141,6 +152,21 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         for key, instead in _BESIDE_LOAD.items():
             if self.backend in (None, "transformers") and key in self.load:
                 raise ConfigError.of(f"load.{key}", f"put {instead}: next to load:, not inside it")
+        for key in self.tokenizer_options:
+            if key in _BESIDE_TOKENIZER:
+                raise ConfigError.of(f"tokenizer.{key}", f"the key {_BESIDE_TOKENIZER[key]}: of the model decides it")
+        if not isinstance(self.tokenizer_path, str | None):
+            raise ConfigError.of("tokenizer.path", f"expected a folder or a hub id, got {self.tokenizer_path!r}")
+
+    @property
+    def tokenizer_path(self) -> str | None:
+        """Folder or hub id of the tokenizer; None for the model's own."""
+        return self.tokenizer.get("path") if isinstance(self.tokenizer, dict) else self.tokenizer
+
+    @property
+    def tokenizer_options(self) -> dict[str, Any]:
+        given = self.tokenizer if isinstance(self.tokenizer, dict) else {}
+        return {key: value for key, value in given.items() if key != "path"}
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -294,6 +294,7 @@ class NoRegression(BaseGate, frozen=True, kw_only=True):
         against: 'baseline' for the committed baseline, or a model that is measured on the same data.
         confidence: One-sided level of the bounds that decide between PASS, FAIL and INCONCLUSIVE.
         direction: ``lower`` if smaller values are better, else ``higher``; None for a user's metric, which knows.
+        same: With `against`: whether the two may have the same weights, as when only a template or config.json changed.
     """
 
     marker: str = NO_REGRESSION
@@ -301,10 +302,13 @@ class NoRegression(BaseGate, frozen=True, kw_only=True):
     against: Any = "baseline"
     confidence: Level = 0.95
     direction: str | None = None
+    same: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.against, str) and self.against == "baseline":  # None from here on
             msgspec.structs.force_setattr(self, "against", None)
+            if self.same:
+                raise ConfigError.of("same", "it is about the weights of two models, so it needs against: a model")
 
     @property
     def uses_baseline(self) -> bool:

@@ -2,9 +2,12 @@
 
 import json
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.end_to_end.projects import GATE, Project, marked
 
@@ -23,6 +26,16 @@ CASES = {
     "vocabulary": ("'./vocabulary', 'words'", "token id 79"),
     "lacking": ("'./lacking', 'words'", "lm_head.weight"),
     "adapter": ("'./adapter', 'words'", "PEFT adapter"),
+    "unused_weights": ("'./unused_weights', 'words'", "does not use, 1 in all: model.layers.0.self_attn.q_proj.bias"),
+    "unused_adapter": ("'unused_adapter', 'words'", "does not apply, 2 in all: base_model.model.lm_head.lora_A.weight"),
+    "unused_key": ("'./unused_key', 'words'", "'rope_scaling.beta_fst' (did you mean 'beta_fast'?)"),
+    "unused_option": (
+        "'unused_option', 'words'",
+        "has no option 'bnb_4bit_quant_typ' (did you mean ",
+    ),
+    "unused_tokenizer_option": ("'unused_tokenizer_option', 'words'", "tokenizer.add_bos_tokn: "),
+    "not_quantized": ("'./not_quantized', 'words'", "has a quantization_config (fp8)"),
+    "two_sets": ("'./two_sets', 'words'", "holds two sets of weights, model.safetensors and "),
     "foreign_code": ("'foreign_code', 'words'", "org/repo"),
     "nan": ("'nan', 'words'", "NaN log-likelihood of token"),
     "infinite": ("'./infinite', 'words'", "log-likelihood of token"),
@@ -55,7 +68,15 @@ def test_every_bad_input_is_one_clear_error_and_fails_the_build(project: Project
     _break_models(project, models)
     _break_datasets(project.folder)
     foreign = "path: foreign_code, trust_remote_code: true"
-    project.add("models", foreign_code=foreign, pointer_adapter=f"path: {models}/die, adapter: pointer_adapter")
+    project.add(
+        "models",
+        foreign_code=foreign,
+        pointer_adapter=f"path: {models}/die, adapter: pointer_adapter",
+        unused_adapter=f"path: {models}/die, adapter: unused_adapter",
+        unused_option=f"path: {models}/die, load: {{quantization_config: "
+        "{load_in_4bit: true, bnb_4bit_quant_typ: nf4}}",
+        unused_tokenizer_option=f"path: {models}/die, tokenizer: {{add_bos_tokn: true}}",
+    )
     gates = {name: f"ppl_max({gate}, limit=60.5)" for name, (gate, _) in CASES.items()}
     project.write(test_bad=marked(**gates, passes="ppl_max('./other_format', 'words', 60.5)"))
     options = ("--lmgate-report", "json:report.json", "-W", "error")
@@ -115,8 +136,19 @@ def _break_models(project: Project, models: Path) -> None:
     (project.folder / "pointer_adapter" / "adapter_config.json").write_text("{}")
     (project.folder / "pointer_adapter" / "adapter_model.safetensors").write_text(POINTER)
     _rename_tokens(model("vocabulary") / "tokenizer.json")
-    _rewrite_head(model("lacking"), keep=False, factor=1.0)
-    _rewrite_head(model("infinite", "sure"), keep=True, factor=float("inf"))
+    _rewrite(model("lacking"), lambda weights: weights.pop("lm_head.weight"))
+    _rewrite(model("infinite", "sure"), lambda weights: weights["lm_head.weight"].mul_(float("inf")))
+    bias = {"model.layers.0.self_attn.q_proj.bias": torch.ones(16)}
+    _rewrite(model("unused_weights"), lambda weights: weights.update(bias))
+    model("unused_key", rope_scaling={"rope_type": "yarn", "factor": 2.0, "beta_fst": 30.0})
+    _rewrite(model("not_quantized", quantization_config=FP8), _quantize)
+    _shard(model("two_sets"))
+    (project.folder / "unused_adapter").mkdir()
+    adapter = {"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]}
+    (project.folder / "unused_adapter" / "adapter_config.json").write_text(json.dumps(adapter))
+    halves = {"A": torch.ones(2, 16), "B": torch.ones(60, 2)}
+    named = {f"base_model.model.lm_head.lora_{half}.weight": values for half, values in halves.items()}
+    save_file(named, project.folder / "unused_adapter" / "adapter_model.safetensors")
 
 
 def _rename_tokens(tokenizer: Path) -> None:
@@ -127,15 +159,28 @@ def _rename_tokens(tokenizer: Path) -> None:
     tokenizer.write_text(json.dumps(data))
 
 
-def _rewrite_head(folder: Path, *, keep: bool, factor: float) -> None:
-    from safetensors.numpy import load_file, save_file
+FP8 = {"quant_method": "fp8", "weight_block_size": [4, 4], "modules_to_not_convert": ["lm_head"]}
 
-    file = folder / "model.safetensors"
-    weights = load_file(file)
-    head = weights.pop("lm_head.weight")
-    save_file(
-        {**weights, "lm_head.weight": head * head.dtype.type(factor)} if keep else weights, file, {"format": "pt"}
-    )
+
+def _rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def _quantize(weights: dict[str, torch.Tensor]) -> None:
+    for name in [name for name in weights if name.endswith("proj.weight")]:
+        rows, columns = weights[name].shape
+        weights[name] = weights[name].to(torch.float8_e4m3fn)
+        weights[f"{name}_scale_inv"] = torch.ones(rows // 4, columns // 4)
+
+
+def _shard(folder: Path) -> None:
+    """Save the model a second time beside the first, with an index."""
+    shard = folder / "model-00001-of-00001.safetensors"
+    shutil.copy(folder / "model.safetensors", shard)
+    index = {"weight_map": dict.fromkeys(load_file(shard), shard.name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def _break_datasets(folder: Path) -> None:

@@ -34,15 +34,32 @@ def other_model(project: Project, model: str) -> None:
 # Against another model.
 
 
-def test_a_model_against_itself_passes_with_a_change_of_exactly_zero(measured: Project) -> None:
-    word = "no_regression('ppl', 'sure', 'words', '0%', against='sure', unit='word')"
-    measured.write(test_gate=marked(token="no_regression('ppl', 'die', 'words', 0, against='die')", word=word))
-    done = measured.run("--lmgate-report", "json:report.json", "--lmgate-strict").expect(0, passed=2)
-    assert done.text.count("'die' is compared with itself: this gate can never fail") == 1
+def test_a_model_against_itself_passes_with_a_change_of_exactly_zero_if_the_gate_says_so(measured: Project) -> None:
+    word = "no_regression('ppl', 'sure', 'words', '0%', against='sure', unit='word', same=True)"
+    token = "no_regression('ppl', 'die', 'words', 0, against='die', same=True)"
+    measured.write(test_gate=marked(token=token, word=word))
+    measured.run("--lmgate-report", "json:report.json", "--lmgate-strict").expect(0, passed=2)
     for gate in measured.report()["gates"]:
         assert gate["verdict"] == "pass"
         assert gate["comparison"]["degradation"] == gate["comparison"]["lower"] == gate["comparison"]["upper"] == 0
         assert (gate["spread"]["worse"], gate["spread"]["better"], gate["spread"]["bins"]) == (0, 0, [])
+
+
+def test_a_candidate_with_the_weights_of_its_reference_is_an_error_also_if_it_was_saved_again(
+    measured: Project, models: Path
+) -> None:
+    again = measured.model("again", models / "die")
+    config = json.loads((again / "config.json").read_text())
+    (again / "config.json").write_text(json.dumps(config | {"transformers_version": "5.0"}))
+    measured.add("models", half=f"path: {models}/die, dtype: bfloat16")
+    gate = "no_regression('ppl', {}, 'words', '90%', against='die'{})".format
+    measured.write(
+        test_gate=marked(
+            again=gate("'./again'", ""), again_meant=gate("'./again'", ", same=True"), another_dtype=gate("'half'", "")
+        )
+    )
+    done = measured.with_torch.run().expect(1, error=1, passed=2)
+    done.says("'./again' has the same weights as 'die', digest by digest", "write same: true")
 
 
 def test_a_worse_model_fails_with_all_that_is_needed_to_believe_it(measured: Project) -> None:

@@ -1,18 +1,23 @@
 """What a checkpoint's files say of it before anything is loaded."""
 
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import numpy as np
 import pytest
+import safetensors.numpy
 import transformers
 
 from pytest_lmgate.engines.base import Entry, Kind, Model, Option, Runner
 from pytest_lmgate.engines.checkpoints import (
     Architecture,
+    Checkpoint,
     Contents,
+    TokenizerFolder,
     contents_of,
     fetch_checkpoint,
     open_checkpoint,
@@ -110,6 +115,89 @@ def test_no_weights_at_all_are_an_error(tmp_path: Path, pickle_weights: bool) ->
         open_checkpoint(write(tmp_path / "m"), name="m").require_safe_weights(pickle_weights=pickle_weights)
 
 
+# Files of weights: by file a list of the tensors in its header, or the content of an index.
+
+SHARD, OTHER_SHARD = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+INDEX = {"a": SHARD, "b": OTHER_SHARD}
+SHARDED: dict[str, Any] = {SHARD: ["a"], OTHER_SHARD: ["b"], "model.safetensors.index.json": INDEX}
+
+
+def with_weights(folder: Path, files: dict[str, Any]) -> Checkpoint:
+    write(folder)
+    for name, held in files.items():
+        if isinstance(held, dict):
+            (folder / name).write_text(json.dumps({"weight_map": held}))
+        else:
+            safetensors.numpy.save_file({each: np.ones(2, np.float32) for each in held}, folder / name)
+    return open_checkpoint(folder, name="m")
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"model.safetensors": ["a", "b"]}, "holds two sets of weights, model.safetensors and "),
+        ({"model.safetensors": ["c"]}, "holds two sets of weights, model.safetensors and "),
+        (
+            {"model-00003-of-00003.safetensors": ["c"]},
+            "holds two sets of weights, model-00003-of-00003.safetensors and ",
+        ),
+        ({"older.safetensors": ["b"]}, "holds two sets of weights, older.safetensors and "),
+        ({OTHER_SHARD: None}, f"names {OTHER_SHARD}, which is not there"),
+        ({OTHER_SHARD: ["b", "c"]}, "disagree about 1 tensors, such as c, which is in the file"),
+        ({OTHER_SHARD: ["a", "b"]}, "disagree about 1 tensors, such as a, which is in the file"),
+        ({OTHER_SHARD: ["c"]}, "disagree about 2 tensors, such as b, which is not in the file"),
+        ({"model.safetensors.index.json": {"a": SHARD}}, f"holds two sets of weights, {OTHER_SHARD} and "),
+    ],
+)
+def test_weights_and_an_index_that_contradict_each_other_are_an_error(
+    tmp_path: Path, files: dict[str, Any], says: str
+) -> None:
+    held = {name: content for name, content in (SHARDED | files).items() if content is not None}
+    with pytest.raises(ModelError, match=f"^model 'm': .*{re.escape(says)}"):
+        with_weights(tmp_path / "m", held).require_safe_weights(pickle_weights=False)
+
+
+@pytest.mark.parametrize("other", ["model-00001-of-00001.safetensors", "older.safetensors"])
+def test_a_file_with_the_tensors_of_the_model_is_an_error_without_an_index_too(tmp_path: Path, other: str) -> None:
+    checkpoint = with_weights(tmp_path / "m", {"model.safetensors": ["a", "b"], other: ["b", "c"]})
+    with pytest.raises(ModelError, match=f"holds two sets of weights, {other} and what model.safetensors has"):
+        checkpoint.require_safe_weights(pickle_weights=False)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        SHARDED,
+        # Mistral's own format, a variant, an adapter, a part with tensors of its own, an index of a single file.
+        SHARDED | {"consolidated.safetensors": ["a"], "model.fp16.safetensors": ["a"]},
+        {"model.safetensors": ["a"], "consolidated-00001-of-00002.safetensors": ["a"], "mtp.safetensors": ["c"]},
+        {"model.safetensors": ["a"], "model.safetensors.index.json": {"a": "model.safetensors"}},
+        {"pytorch_model.bin": ["a"], **SHARDED},  # every engine reads safetensors
+        {"weights.safetensors": ["a"]},  # of which config.json or an option gives the name
+    ],
+)
+def test_weights_that_every_engine_reads_alike_pass(tmp_path: Path, files: dict[str, Any]) -> None:
+    checkpoint = with_weights(tmp_path / "m", files)
+    checkpoint.require_safe_weights(pickle_weights=False)
+    assert checkpoint.tensors.keys() <= {"a", "b"}
+
+
+def test_a_damaged_index_is_an_error_and_a_damaged_header_is_left_to_the_loader(tmp_path: Path) -> None:
+    checkpoint = with_weights(tmp_path / "m", SHARDED)
+    (tmp_path / "m" / OTHER_SHARD).write_bytes(b"\xff" * 20)
+    checkpoint.require_safe_weights(pickle_weights=False)
+    (tmp_path / "m" / "model.safetensors.index.json").write_text('{"weight_map": []}')
+    with pytest.raises(ModelError, match=r"index\.json: expected the JSON of an index with a weight_map"):
+        checkpoint.require_safe_weights(pickle_weights=False)
+
+
+def test_pickled_shards_beside_one_pickled_file_are_an_error(tmp_path: Path) -> None:
+    shard = "pytorch_model-00001-of-00001.bin"
+    files = {"pytorch_model.bin": ["a"], shard: ["a"], "pytorch_model.bin.index.json": {"a": shard}}
+    with pytest.raises(ModelError, match=r"holds two sets of weights, pytorch_model\.bin and "):
+        with_weights(tmp_path / "m", files).require_safe_weights(pickle_weights=True)
+
+
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^model 'm': no tokenizer in .*: expected tokenizer\.json or"):
         require_tokenizer(write(tmp_path / "m"), name="m")
@@ -177,7 +265,8 @@ def entry(workers: int = 1, **spec: Any) -> Entry:
 
 
 def contents(folder: Path, **spec: Any) -> Contents:
-    return contents_of(entry(**spec), model=folder, tokenizer=folder)
+    tokenizer = TokenizerFolder("m", folder, {}, spec.get("trust_remote_code", False))
+    return contents_of(entry(**spec), model=folder, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("absolute", [False, True])
@@ -193,6 +282,24 @@ def test_a_file_that_an_option_names_is_part_of_a_model(folder: Path, absolute: 
     assert before.changed() == [str(weights)]
     assert contents(folder, load={"gguf_file": named}).ingredients[f"load/{named}"] == "second"
     assert f"load/{named}" not in contents(folder).ingredients
+
+
+def test_options_of_a_tokenizer_and_files_that_they_name_are_part_of_a_model(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "words.txt").write_text("first")
+
+    def ingredients(**options: Any) -> dict[str, str]:
+        named = entry(tokenizer=options or None)
+        return contents_of(named, model=folder, tokenizer=TokenizerFolder.of(named, folder)).ingredients
+
+    assert ingredients() != ingredients(legacy=True) != ingredients(legacy=False)
+    assert ingredients().items() < ingredients(legacy=True).items()
+    assert ingredients(vocab_file="words.txt")["tokenizer.words.txt"] == "first"
+
+
+def test_options_of_a_tokenizer_without_a_folder_are_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"^models\.m\.tokenizer: expected path:"):
+        TokenizerFolder.of(entry(tokenizer={"legacy": True}))
 
 
 def test_a_checkpoint_that_runs_code_of_its_own_is_not_kept(folder: Path) -> None:

@@ -235,6 +235,16 @@ def test_no_key_of_a_model_is_accepted_and_unused(models: Path, engine: str, key
     assert after is None or after != _described(models, {**plain, "backend": engine})
 
 
+@pytest.mark.parametrize("engine", ["transformers", "vllm", "server"])
+def test_options_of_a_tokenizer_are_part_of_a_model(models: Path, engine: str) -> None:
+    described = []
+    for options in ({}, {"legacy": True}, {"legacy": False}):
+        keys = {**ENGINES[engine][0], "tokenizer": {"path": "counter", **options}, "backend": engine}
+        described.append(_described(models, keys))
+    assert None not in described
+    assert described[0] != described[1] != described[2] != described[0]
+
+
 CHECKPOINT = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 # Files of a model by which its numbers or texts may change. Tests of engines that need a library are in their folders.
 FILES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

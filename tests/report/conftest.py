@@ -198,4 +198,5 @@ def results(
     score = {"metric": "ppl", "model": "m", "dataset": "d", "value": 2.0, "stderr": 0.1, "interval": (1.9, INFINITE)}
     facts = {"n": 9, "unit": "token", "signature": "s", "fingerprint": "f", "cached": True, "seconds": 0.1}
     measured = FixtureCall(test="t.py::t", fixture="ppl_of", **score, **facts)
-    return Results(run=run, verdicts=tuple(verdicts), problems=("lost",), measured=(measured,), environment=environment)
+    told = {"problems": ("lost",), "remarks": ("odd",)}
+    return Results(run=run, verdicts=tuple(verdicts), measured=(measured,), environment=environment, **told)

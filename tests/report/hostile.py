@@ -47,4 +47,4 @@ def hostile_results(failed: Verdict, compared: Verdict, text: str) -> Results:
     runs = tuple(PastRun(text, text, text, "fail", value, (1.0, 3.0), 2.0, "worse", text) for value in (1.5, 2.5))
     run = Run(*[text or "none"] * 4, "2026-03-31", *[text or "none"] * 3)
     verdicts = [replace(one, spread=spread, history=runs), replace(other, history=runs)]
-    return results_of(verdicts, problems=(text,), run=run)
+    return results_of(verdicts, problems=(text,), remarks=(text,), run=run)

@@ -77,9 +77,10 @@ def test_what_does_not_fail_the_build_stands_between_failures_and_passes_and_is_
     assert {f"{explain(failed)}\n", f"{explain(open_)}\n"} <= set(_fenced(_read(text)))
 
 
-def test_what_fails_the_session_beside_gates_is_said(passed: Verdict) -> None:
-    text = markdown_report(results_of([passed], problems=("the verdict of t.py::test_x never arrived",)))
-    assert "- ❌ `the verdict of t.py::test_x never arrived`" in text.split("\n\n")[1]
+def test_problems_and_remarks_of_the_session_are_shown(passed: Verdict) -> None:
+    problem = "the verdict of t.py::test_x never arrived"
+    text = markdown_report(results_of([passed], problems=(problem,), remarks=("odd",)))
+    assert text.split("\n\n")[1] == f"- ❌ `{problem}`\n- ⚠️ `odd`"
 
 
 def test_a_section_stands_below_what_others_wrote(passed: Verdict) -> None:

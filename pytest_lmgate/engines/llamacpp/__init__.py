@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
 from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, OutOfMemory, Runner
-from pytest_lmgate.engines.checkpoints import find_tokenizer, tokenizer_files
+from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.devices import device_class
 from pytest_lmgate.engines.llamacpp.gguf import Tokens, own_tokens, tokens_of_folder
 from pytest_lmgate.engines.llamacpp.library import LoadOptions, Weights, built_with, library
@@ -45,9 +45,9 @@ class LlamaCpp(Backend):
         options = LoadOptions.of(entry)
         files = _files(entry)
         first = next(iter(files.values()))
-        folder = None if spec.tokenizer is None else find_tokenizer(entry, spec.tokenizer)
+        folder = None if spec.tokenizer is None else TokenizerFolder.of(entry)
         if folder is not None:
-            files |= tokenizer_files(folder)
+            files |= folder.files
         device = _device(entry, options)
         architecture, context, dtype = _facts(name, first)
         snapshot, content = entry.hash_files(files)
@@ -75,7 +75,11 @@ class LlamaCpp(Backend):
             name,
             open_,
             context=context,
-            content={**content, "load": json.dumps(options.changing_numbers)},
+            content={
+                **content,
+                "load": json.dumps(options.changing_numbers),
+                **({} if folder is None else folder.ingredients),
+            },
             runtime={"device": device_class(device), "llama.cpp": built_with(name), **versions(libraries)},
             offers=self.offers,
             honours=SAMPLING,
@@ -90,7 +94,7 @@ class LlamaCpp(Backend):
         )
 
 
-def _tokens(weights: Weights, folder: Path | None) -> Tokens:
+def _tokens(weights: Weights, folder: TokenizerFolder | None) -> Tokens:
     return own_tokens(weights) if folder is None else tokens_of_folder(folder, weights)
 
 

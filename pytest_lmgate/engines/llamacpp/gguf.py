@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.engines.base import Batching, Drawn, Runner, check_ids
+from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.llamacpp.library import Context, LoadOptions, Weights
 from pytest_lmgate.engines.writing import drawn, written
 from pytest_lmgate.errors import ModelError
@@ -253,11 +254,11 @@ def own_tokens(weights: Weights) -> Tokens:
     return Tokens(facts, text, lambda token: bool(llama.llama_vocab_is_eog(vocabulary, token)))
 
 
-def tokens_of_folder(folder: Path, weights: Weights) -> Tokens:
+def tokens_of_folder(folder: TokenizerFolder, weights: Weights) -> Tokens:
     """Return the tokens of a tokenizer's folder, which must cut every text as the GGUF does."""
     from pytest_lmgate.engines.transformers.loading import decoded, load_tokenizer, tokenizer_facts
 
-    tokenizer = load_tokenizer(weights.name, folder)
+    tokenizer = load_tokenizer(folder)
     given, own = tokenizer_facts(tokenizer), own_tokens(weights)
 
     def check(ids: Sequence[int], text: str, special: bool) -> None:
@@ -268,7 +269,7 @@ def tokens_of_folder(folder: Path, weights: Weights) -> Tokens:
         before = own.text(its[:at])[-_SHOWN:]
         where = f"after {before!r}" if before else "at the beginning"
         raise ModelError(
-            f"model {weights.name!r}: the tokenizer in {folder} and the GGUF tokenize a text differently: token "
+            f"model {weights.name!r}: the tokenizer in {folder.path} and the GGUF tokenize a text differently: token "
             f"{at} {where} is {_shown(ids, at, given)} in the folder and {_shown(its, at, own.facts)} in the GGUF; "
             "give the folder that the GGUF was made from, or leave tokenizer: out to use the GGUF's own tokens"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +173,8 @@ class Weights:
             is_cut = "failed to read" in details or "not within the file bounds" in details
             hint = "; the file is truncated or damaged: copy it again" if is_cut else ""
             raise ModelError(f"model {name!r}: llama.cpp cannot load {file}: {details}{hint}")
+        if options is not None and (text := " ".join("".join(log).split())):
+            logging.getLogger("llama_cpp").warning("%s", text)
         self.vocabulary = self.llama.llama_model_get_vocab(self.pointer)
         self.vocabulary_size = int(self.llama.llama_vocab_n_tokens(self.vocabulary))
         self.is_float32 = self.llama.llama_model_ftype(self.pointer) == _FLOAT32

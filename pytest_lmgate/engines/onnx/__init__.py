@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
 from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, Option, Runner
 from pytest_lmgate.engines.checkpoints import (
     WEIGHTS,
-    facts_of_folder,
+    TokenizerFolder,
     open_checkpoint,
-    tokenizer_files,
-    tokenizer_folder,
 )
 from pytest_lmgate.engines.devices import device_class, resolve_device
 from pytest_lmgate.errors import ModelError
@@ -74,8 +71,8 @@ class Onnx(Backend):
                 f"model {name!r}: the engine onnx runs causal models, but the one in {export.folder} is "
                 f"{checkpoint.kind} ({checkpoint.architecture}): use the checkpoint that it was exported from"
             )
-        folder = tokenizer_folder(entry, export.folder)
-        files = export.by_name() | ({} if spec.tokenizer is None else tokenizer_files(folder))
+        folder = TokenizerFolder.of(entry, export.folder)
+        files = export.by_name() | (folder.named_files if spec.tokenizer_path is None else folder.files)
         snapshot, content = entry.hash_files(files)
         runtime = library(name)
 
@@ -84,7 +81,7 @@ class Onnx(Backend):
             from pytest_lmgate.engines.transformers.loading import load_tokenizer
 
             _require_provider(options, runtime.get_available_providers(), name)
-            tokenizer = load_tokenizer(name, folder)
+            tokenizer = load_tokenizer(folder)
             session = Session(name, export.model, options)
             ends = _ends(checkpoint.config, export.folder, tokenizer, name)
             return OnnxRunner(name, session, tokenizer, ends, checkpoint.context)
@@ -93,7 +90,11 @@ class Onnx(Backend):
             name,
             open_,
             context=checkpoint.context,
-            content={**content, "load": json.dumps(options.changing_numbers, sort_keys=True, default=str)},
+            content={
+                **content,
+                "load": json.dumps(options.changing_numbers, sort_keys=True, default=str),
+                **folder.ingredients,
+            },
             runtime={
                 "device": device_class(device),
                 "onnxruntime": f"{runtime.__version__}, {runtime.get_build_info()}",
@@ -107,7 +108,7 @@ class Onnx(Backend):
             architecture=checkpoint.architecture,
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),
-            tokenizer=partial(facts_of_folder, name, folder),
+            tokenizer=folder.facts,
         )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.engines.base import SAMPLING, Backend, Batching, Drawn, Entry, Model, Runner
-from pytest_lmgate.engines.checkpoints import facts_of_folder, find_tokenizer, tokenizer_files
+from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.server.client import BadAnswer, Client, ServerSettings
 from pytest_lmgate.engines.server.likelihoods import Proven, ServedTokens, decoding, proven_way, tokens_of_folder
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
@@ -68,18 +68,18 @@ class Server(Backend):
                 f"models.{name}.tokenizer: a served model needs the folder or hub id of its tokenizer, since windows "
                 "and prompts are cut into tokens here"
             )
-        folder = find_tokenizer(entry, spec.tokenizer)
-        files = tokenizer_files(folder)
+        folder = TokenizerFolder.of(entry)
+        files = folder.files
         own = {"server": settings.url} if command is None else command.content
         snapshot, digests = entry.hash_files(files if command is None else {**files, **command.files})
-        content = {**digests, **own, "model": settings.model}
+        content = {**digests, **own, "model": settings.model, **folder.ingredients}
         if settings.chat:
             content["chat"] = f"by the server, reasoning_effort {settings.reasoning_effort}"
         is_known = spec.revision is not None or (command is not None and bool(command.spec.content))
-        context = _context(entry, settings, folder)
+        context = _context(entry, settings, folder.path)
 
         def open_() -> Runner:
-            tokens = tokens_of_folder(folder, name)
+            tokens = tokens_of_folder(folder)
             if command is not None:
                 return _started(command, entry, settings, context, tokens)
             _require_allowed(entry, settings)
@@ -105,7 +105,7 @@ class Server(Backend):
             dtype="bfloat16",  # it may be
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),
-            tokenizer=partial(facts_of_folder, name, folder),
+            tokenizer=folder.facts,
         )
 
 

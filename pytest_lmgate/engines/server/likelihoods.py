@@ -13,12 +13,12 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pytest_lmgate.arrays import Floats
+from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.server.client import BadAnswer, Client, WrongNumbers
 from pytest_lmgate.engines.writing import row_seed, sampling
 from pytest_lmgate.errors import ModelError
@@ -100,15 +100,15 @@ class ServedTokens:
         return functools.cache(lambda token: self.text([token], False).replace(_BROKEN, ""))
 
 
-def tokens_of_folder(folder: Path, model: str) -> ServedTokens:
+def tokens_of_folder(folder: TokenizerFolder) -> ServedTokens:
     from pytest_lmgate.engines.transformers.loading import decoded, load_tokenizer, tokenizer_facts
 
-    tokenizer = load_tokenizer(model, folder)
+    tokenizer = load_tokenizer(folder)
 
     def text(ids: Sequence[int], skip_special: bool) -> str:
         return decoded(tokenizer, ids, skip_special=skip_special, clean_up_tokenization_spaces=False)
 
-    return ServedTokens(model, tokenizer_facts(tokenizer), text)
+    return ServedTokens(folder.name, tokenizer_facts(tokenizer), text)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any
 from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, Offer, Runner, Setting
 from pytest_lmgate.engines.checkpoints import (
     Architecture,
+    TokenizerFolder,
     checkpoint_folder,
     contents_of,
     open_checkpoint,
     require_safe_adapter,
-    tokenizer_folder,
 )
 from pytest_lmgate.engines.devices import device_class, require_device, resolve_device, share_processors
 from pytest_lmgate.identity.code import LIBRARIES, QUANTIZERS, summarize, versions
@@ -35,7 +35,7 @@ class Transformers(Backend):
         folder = checkpoint_folder(entry, self.name)
         checkpoint = open_checkpoint(folder, name=name)
         checkpoint.require_safe_weights(pickle_weights=spec.pickle_weights)
-        tokenizer = tokenizer_folder(entry, folder)
+        tokenizer = TokenizerFolder.of(entry, folder)
         adapter = entry.path(spec.adapter) if spec.adapter else None
         if adapter is not None:
             require_safe_adapter(adapter, name=name, pickle_weights=spec.pickle_weights)

@@ -13,8 +13,17 @@ import torch
 import transformers
 
 from pytest_lmgate.engines.base import Kind
-from pytest_lmgate.engines.checkpoints import Checkpoint
-from pytest_lmgate.errors import ModelError
+from pytest_lmgate.engines.checkpoints import Checkpoint, TokenizerFolder
+from pytest_lmgate.engines.registry import library_warnings
+from pytest_lmgate.engines.transformers.unused import (
+    quantization_config,
+    require_adapter_applied,
+    require_all_weights_used,
+    require_known_keys,
+    require_quantized,
+    unknown_options,
+)
+from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.identity.code import is_library
 from pytest_lmgate.windows.tokens import Placed, TokenizerFacts, require_variables
 
@@ -58,7 +67,7 @@ class LoadedModel:
 def load_checkpoint(
     checkpoint: Checkpoint,
     *,
-    tokenizer_folder: Path,
+    tokenizer_folder: TokenizerFolder,
     adapter_folder: Path | None,
     load: dict[str, Any],
     dtype: str,
@@ -68,8 +77,9 @@ def load_checkpoint(
 ) -> LoadedModel:
     """Load a model of the checkpoint's kind and its tokenizer, from local files only."""
     name, folder = checkpoint.name, str(checkpoint.folder)
-    with quiet():
-        tokenizer = load_tokenizer(name, tokenizer_folder, trust_remote_code=trust_remote_code)
+    with _without_progress_bars(), library_warnings() as warned:
+        tokenizer = load_tokenizer(tokenizer_folder)
+        options = _decoded(load, checkpoint, device)
 
         def read(**more: Any) -> Any:
             return _LOADERS[checkpoint.kind].from_pretrained(
@@ -77,7 +87,7 @@ def load_checkpoint(
                 dtype=dtype if dtype == "auto" else getattr(torch, dtype),
                 use_safetensors=None if pickle_weights else True,
                 output_loading_info=True,
-                **{"low_cpu_mem_usage": True, **_decoded(load, checkpoint, device), **more},
+                **{"low_cpu_mem_usage": True, **options, **more},
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
             )
@@ -98,6 +108,9 @@ def load_checkpoint(
                 f"model {name!r}: the checkpoint in {folder} lacks weights that {type(model).__name__} needs: "
                 f"{_some(missing)}; save the whole model"
             )
+        require_quantized(checkpoint, model, load, options.get("quantization_config"), warned)
+        require_all_weights_used(checkpoint, model, info.get("unexpected_keys", ()))
+        require_known_keys(name, checkpoint.folder / "config.json", model.config, {**checkpoint.config, **load})
         if adapter_folder is not None:
             model = _with_adapter(model, adapter_folder, name)
         model = model.eval()
@@ -197,14 +210,22 @@ def quiet() -> Iterator[None]:
     """Silence the libraries' progress bars and warnings: under ``-W error`` a deprecation would fail a gate."""
     logging = transformers.utils.logging
     verbosity = logging.get_verbosity()
-    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        with _without_warnings():
+        with _without_progress_bars(), _without_warnings():
             yield
     finally:
         logging.set_verbosity(verbosity)
+
+
+@contextlib.contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    logging = transformers.utils.logging
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
         if bars:
             logging.enable_progress_bar()
 
@@ -216,17 +237,22 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def load_tokenizer(name: str, folder: Path, *, trust_remote_code: bool = False) -> Any:
+def load_tokenizer(folder: TokenizerFolder) -> Any:
     try:
-        with quiet():
-            return transformers.AutoTokenizer.from_pretrained(
-                str(folder), trust_remote_code=trust_remote_code, local_files_only=True
+        with _without_progress_bars(), library_warnings():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                str(folder.path), trust_remote_code=folder.trust_remote_code, local_files_only=True, **folder.options
             )
     except Exception as error:
         raise ModelError(
-            f"model {name!r}: no usable tokenizer in {folder}: {type(error).__name__}: {error}; save one there with "
-            "tokenizer.save_pretrained, or set tokenizer: to the folder that has it"
+            f"model {folder.name!r}: no usable tokenizer in {folder.path}: {type(error).__name__}: {error}; save one "
+            "there with tokenizer.save_pretrained, or set tokenizer: to the folder that has it"
         ) from error
+    if unknown := unknown_options((type(tokenizer), transformers.AutoTokenizer), folder.options):
+        raise ConfigError(
+            f"models.{folder.name}.tokenizer.{unknown[0]}: {type(tokenizer).__name__} has no such option; remove it"
+        )
+    return tokenizer
 
 
 def decoded(tokenizer: Any, ids: Sequence[int], *, skip_special: bool = True, **how: Any) -> str:
@@ -240,9 +266,13 @@ def _with_adapter(model: Any, folder: Path, name: str) -> Any:
     except ImportError as error:
         raise ModelError(f"model {name!r}: an adapter needs PEFT: pip install 'pytest-lmgate[peft]'") from error
     try:
-        return peft.PeftModel.from_pretrained(model, str(folder), local_files_only=True)
+        adapted = peft.PeftModel.from_pretrained(model, str(folder), local_files_only=True)
     except Exception as error:
-        raise ModelError(f"model {name!r}: adapter {folder} cannot be loaded: {error}") from error
+        raise ModelError(
+            f"model {name!r}: adapter {folder} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    require_adapter_applied(name, folder, adapted)
+    return adapted
 
 
 def _reshaped(error: Exception, read: Callable[..., Any]) -> list[str]:
@@ -262,13 +292,19 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _decoded(load: dict[str, Any], checkpoint: Checkpoint, device: str) -> dict[str, Any]:
-    """Turn options of YAML into those of from_pretrained: a quantization config by its method, the device's map."""
-    options = dict(load)
-    config = options.get("quantization_config")
+    """Turn options of YAML into those of from_pretrained: a quantization config by its method, the device's map.
+
+    ``dequantize: true`` is short for a quantization config of the checkpoint's own method that says so.
+    """
+    options, stored = dict(load), checkpoint.config.get("quantization_config") or {}
+    config = options.pop("quantization_config", None)
+    if "dequantize" in options:
+        config = {**(config or {}), "dequantize": options.pop("dequantize")}
     if isinstance(config, dict):
-        config = transformers.quantizers.auto.AutoQuantizationConfig.from_dict(config)
+        method = {"quant_method": stored["quant_method"]} if "quant_method" in stored else {}
+        config = quantization_config(checkpoint.name, {**method, **config})
+    if config is not None:
         options["quantization_config"] = config
-    stored = checkpoint.config.get("quantization_config") or {}
     if "bitsandbytes" in (getattr(config, "quant_method", None), stored.get("quant_method")):
         # By default it takes the first GPU, even if another device is wanted.
         options.setdefault("device_map", {"": device})

@@ -14,10 +14,10 @@ from typing import Any
 from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, Runner
 from pytest_lmgate.engines.checkpoints import (
     Checkpoint,
+    TokenizerFolder,
     checkpoint_folder,
     contents_of,
     open_checkpoint,
-    tokenizer_folder,
 )
 from pytest_lmgate.engines.devices import device_class, resolve_device
 from pytest_lmgate.errors import ConfigError, ModelError
@@ -64,7 +64,7 @@ class Vllm(Backend):
                 f"model {name!r}: {checkpoint.architecture} is a {checkpoint.kind} model; the engine vllm gives "
                 "likelihoods of causal models only: leave out backend: to run it with transformers"
             )
-        tokenizer = tokenizer_folder(entry, folder)
+        tokenizer = TokenizerFolder.of(entry, folder)
         options, dtype = LoadOptions.of(entry, checkpoint), _dtype(checkpoint, entry)
         takes_several = any(key.endswith("parallel_size") and size != 1 for key, size in spec.load.items())
         device = resolve_device(entry.device, None if takes_several else entry.worker)
@@ -77,14 +77,14 @@ class Vllm(Backend):
             from pytest_lmgate.engines.vllm.process import opened
 
             arguments = options.arguments(
-                model=folder, tokenizer=tokenizer, dtype=dtype, device=device, trust=spec.trust_remote_code
+                model=folder, tokenizer=tokenizer.path, dtype=dtype, device=device, trust=spec.trust_remote_code
             )
             environment = _devices(device)
             if entry.workers > 1:
                 environment["OMP_NUM_THREADS"] = str(entry.threads)
             if options.is_own_context:
                 environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
-            return opened(name, arguments, environment, device=device)
+            return opened(checkpoint, tokenizer, arguments, environment, device=device)
 
         return contents.model(
             checkpoint,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import re
@@ -11,15 +12,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.engines.base import Batching, Drawn, Runner, check_ids
+from pytest_lmgate.engines.checkpoints import Checkpoint, TokenizerFolder
 from pytest_lmgate.engines.devices import device_class, says_out_of_memory
 from pytest_lmgate.engines.transformers.loading import decoded, load_tokenizer, tokenizer_facts
+from pytest_lmgate.engines.transformers.unused import require_all_used
 from pytest_lmgate.engines.vllm.worker import receive, send
 from pytest_lmgate.engines.writing import row_seed, sampling
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
@@ -32,7 +34,7 @@ _MODULE = "pytest_lmgate.engines.vllm.worker"
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_LEVEL": "WARNING",
     "HF_HUB_OFFLINE": "1",
     "PYTHONWARNINGS": "ignore",
 }
@@ -124,9 +126,17 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
-def opened(name: str, arguments: Mapping[str, Any], environment: Mapping[str, str], *, device: str) -> VllmRunner:
+def opened(
+    checkpoint: Checkpoint,
+    tokenizer_folder: TokenizerFolder,
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    device: str,
+) -> VllmRunner:
     """Load a model with the arguments of ``vllm.LLM`` and the environment variables of vLLM's process."""
-    tokenizer = load_tokenizer(name, Path(arguments["tokenizer"]), trust_remote_code=arguments["trust_remote_code"])
+    name, tokenizer = checkpoint.name, load_tokenizer(tokenizer_folder)
+    require_all_used(checkpoint, trust_remote_code=arguments["trust_remote_code"])
 
     def start() -> tuple[VllmProcess, Mapping[str, Any]]:
         process = VllmProcess(name, environment)
@@ -161,6 +171,8 @@ class VllmRunner(Runner):
         self._name, self._start, self._tokenizer, self._tokens = name, start, tokenizer, tokens
         self._process, facts = start()
         self._vocabulary_size = facts["vocabulary"]
+        for library, text in (each.split(": ", 1) for each in facts["warnings"]):
+            logging.getLogger(library).warning("%s", text)
         eos = getattr(tokenizer, "eos_token_id", None)
         self._ends = sorted(facts["ends"] or ([] if eos is None else [eos]))
         self.tokenizer = tokenizer_facts(tokenizer)

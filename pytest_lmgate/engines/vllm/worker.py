@@ -39,16 +39,21 @@ class _Engine:
         import vllm
         from vllm.platforms import current_platform
 
+        from pytest_lmgate.engines.registry import library_warnings
+
         if current_platform.device_type != device:
             built = current_platform.device_type or "a device that this machine does not have"
             raise ValueError(f"this build of vLLM runs on {built}, but the device is {device}; use device: {built}")
-        self._vllm, self._llm = vllm, vllm.LLM(**options)
+        with library_warnings() as warnings:
+            self._vllm, self._llm = vllm, vllm.LLM(**options)
+        self._warnings = list(warnings)
 
     def facts(self) -> dict[str, Any]:
-        """Return the size of the vocabulary, and the ids that end a text by the checkpoint."""
+        """Return the size of the vocabulary, the ids that end a text by the checkpoint, and warnings of loading."""
         config = self._llm.llm_engine.model_config
         ends = config.try_get_generation_config().get("eos_token_id")
-        return {"vocabulary": config.get_vocab_size(), "ends": [ends] if isinstance(ends, int) else ends}
+        ends = [ends] if isinstance(ends, int) else ends
+        return {"vocabulary": config.get_vocab_size(), "ends": ends, "warnings": self._warnings}
 
     def score(self, prompts: Sequence[tuple[bytes, int]]) -> list[bytes]:
         """Return for each prompt the log-likelihoods and ranks of the tokens that follow its tokens.

@@ -9,6 +9,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make
 
 import llama_cpp
 
+from pytest_lmgate.engines.registry import library_warnings
 from tests.engines.projects import described
 
 
@@ -50,3 +51,12 @@ def test_the_vocabulary_alone_gives_the_tokens_of_the_model(files: Path, loads: 
     assert own.chat(messages) == its.chat(messages)
     runner.close()
     assert list(own.encode("the cat <pad>", True)) == ids, "it outlives the model"
+
+
+def test_what_llama_cpp_warns_of_is_heard(files: Path, tmp_path: Path) -> None:
+    unknown = (files / "f32.gguf").read_bytes().replace(b"tokenizer.ggml.pre", b"tokenizer.ggml.xyz")
+    (tmp_path / "unknown.gguf").write_bytes(unknown)
+    for file, expected in ((files / "f32.gguf", False), (tmp_path / "unknown.gguf", True)):
+        with library_warnings() as warned:
+            described("m", path=str(file)).open().close()
+        assert any("missing pre-tokenizer type" in text for text in warned) is expected

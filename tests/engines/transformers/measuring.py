@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.engines.base import Batching
-from pytest_lmgate.engines.checkpoints import open_checkpoint
+from pytest_lmgate.engines.checkpoints import TokenizerFolder, open_checkpoint
 from pytest_lmgate.engines.transformers.head import Scorer, prove_head
 from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, quiet, tokenizer_facts
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
@@ -58,8 +58,8 @@ class Kept:
 def load(folder: Path, **options: Any) -> LoadedModel:
     """Load a checkpoint as an entry without options does."""
     known = {
-        "tokenizer_folder": folder, "adapter_folder": None, "load": {}, "dtype": "auto", "device": "cpu",
-        "trust_remote_code": False, "pickle_weights": False,
+        "tokenizer_folder": TokenizerFolder(folder.name, folder), "adapter_folder": None, "load": {}, "dtype": "auto",
+        "device": "cpu", "trust_remote_code": False, "pickle_weights": False,
     }  # fmt: skip
     return load_checkpoint(open_checkpoint(folder, name=folder.name), **(known | options))
 

@@ -85,13 +85,15 @@ def test_giving_memory_back_collects_what_is_unreachable() -> None:
 
 # Devices.
 
+ROCM = "cuda: Optional[str] = None\nhip: Optional[str] = '6.3'\n"
+
 
 @pytest.fixture
 def clean_caches() -> Iterator[None]:
-    for cached in (devices._torch_has_cuda, devices.cuda_devices):
+    for cached in (devices._torch_build, devices.cuda_devices):
         cached.cache_clear()
     yield
-    for cached in (devices._torch_has_cuda, devices.cuda_devices):
+    for cached in (devices._torch_build, devices.cuda_devices):
         cached.cache_clear()
 
 
@@ -118,7 +120,7 @@ def test_the_device_found_without_torch_is_the_one_torch_would_take() -> None:
 def test_a_worker_takes_a_gpu_of_its_own_by_turns(
     monkeypatch: pytest.MonkeyPatch, wanted: str, worker: int | None, found: str
 ) -> None:
-    monkeypatch.setattr(devices, "_torch_has_cuda", lambda: True)
+    monkeypatch.setattr(devices, "_torch_build", lambda: "cuda")
     monkeypatch.setattr(devices, "cuda_devices", lambda: 3)
     assert devices.resolve_device(wanted, worker) == found
     monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
@@ -132,24 +134,38 @@ def test_the_class_of_a_device_leaves_out_its_number(given: str, found: str) -> 
 
 @pytest.mark.usefixtures("clean_caches")
 @pytest.mark.parametrize(
-    ("version", "has_cuda"),
+    ("version", "build"),
     [
-        (None, True),  # an unusual build, of which the driver knows
-        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", True),
-        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.3'\n", True),
-        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", False),
-        ("cuda = '11.8'\n", True),
+        (None, "cuda"),  # an unusual build, of which the driver knows
+        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", "cuda"),
+        (ROCM, "hip"),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", ""),
+        ("cuda = '11.8'\n", "cuda"),
     ],
 )
-def test_a_build_with_cuda_is_told_by_its_version_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, has_cuda: bool
+def test_what_torch_was_built_for_is_told_by_its_version_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, build: str
 ) -> None:
     if version is not None:
         (tmp_path / "version.py").write_text(version)
     spec = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(devices.importlib.util, "find_spec", lambda _: spec)
 
-    assert devices._torch_has_cuda() is has_cuda
+    assert devices._torch_build() == build
+
+
+@pytest.mark.usefixtures("clean_caches")
+def test_devices_of_a_build_for_rocm_are_counted_by_torch_and_not_by_the_driver_of_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "version.py").write_text(ROCM)
+    spec = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda _: spec)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+
+    assert devices.cuda_devices() == 8
+    assert devices.resolve_device("auto") == "cuda"
+    assert devices.resolve_device("auto", worker=9) == "cuda:1"
 
 
 @pytest.mark.usefixtures("clean_caches")

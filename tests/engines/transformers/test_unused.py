@@ -1,0 +1,362 @@
+"""What a folder or lmgate.yaml says is used by the loaded model, or an error says what is not."""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers.utils import quantization_config as quantizers
+
+from pytest_lmgate.engines.checkpoints import TokenizerFolder, open_checkpoint
+from pytest_lmgate.engines.registry import library_warnings
+from pytest_lmgate.engines.transformers.loading import load_tokenizer, quiet
+from pytest_lmgate.engines.transformers.unused import (
+    _names,
+    _near_misses,
+    _options,
+    quantization_config,
+    require_all_used,
+)
+from pytest_lmgate.errors import ConfigError, ModelError
+from tests.engines.transformers.measuring import load
+from tests.models.tiny import made_once
+from tests.models.zoo import ARCHITECTURES, build, lora, word_tokenizer
+
+Weights = dict[str, torch.Tensor]
+PROJECTION = "model.layers.0.self_attn.q_proj"
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def save(folder: Path) -> None:
+        build("llama").save_pretrained(folder)
+        word_tokenizer().save_pretrained(folder)
+
+    return made_once(tmp_path_factory.getbasetemp(), "unused", save)
+
+
+def changed(saved: Path, folder: Path, weights: Weights | None = None, **config: Any) -> Path:
+    """Return a copy of a checkpoint with other weights and keys."""
+    shutil.copytree(saved, folder)
+    save_file(load_file(folder / "model.safetensors") | (weights or {}), folder / "model.safetensors", {"format": "pt"})
+    known = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(known | config))
+    return folder
+
+
+UNUSED: dict[str, tuple[Weights, dict[str, Any]]] = {
+    f"{PROJECTION}.bias": ({f"{PROJECTION}.bias": torch.ones(32)}, {}),
+    "score.weight": ({"score.weight": torch.ones(1, 32)}, {"architectures": ["LlamaForSequenceClassification"]}),
+    f"{PROJECTION}.lora_A.weight": ({f"{PROJECTION}.lora_A.weight": torch.ones(2, 32)}, {}),
+    f"{PROJECTION}.qweight": ({f"{PROJECTION}.qweight": torch.ones(4, 32, dtype=torch.int32)}, {}),
+    # Scales of a cache of keys and values, which transformers does not apply by itself.
+    "model.layers.0.self_attn.k_scale": ({"model.layers.0.self_attn.k_scale": torch.ones(1)}, {}),
+    "model.layers.1.mlp.up_proj.weight": ({}, {"num_hidden_layers": 1}),
+    "model.layers.2.mlp.up_proj.weight": (
+        {"model.layers.2.mlp.up_proj.weight": torch.ones(3, 3)}, {"num_nextn_predict_layers": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", UNUSED)
+def test_weights_that_the_model_does_not_take_are_an_error(saved: Path, tmp_path: Path, key: str) -> None:
+    weights, config = UNUSED[key]
+    folder = changed(saved, tmp_path / "m", weights, **config)
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM does not use, \d+ in all: .*") as refused:
+        load(folder)
+    assert key in str(refused.value) or len(weights) == 0
+
+
+HARMLESS: dict[str, tuple[Weights, dict[str, Any]]] = {
+    "frequencies": ({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, {}),
+    "mask": ({"model.layers.0.attn.bias": torch.ones(1, 1, 8, 8)}, {}),
+    "masked bias": ({"model.layers.0.attn.masked_bias": torch.tensor(-1e4)}, {}),
+    "bias of zeros": ({f"{PROJECTION}.bias": torch.zeros(32)}, {}),
+    "head for tokens ahead": ({"mtp.layers.0.fc.weight": torch.ones(3, 3)}, {}),
+    "layer for tokens ahead": (
+        {"model.layers.2.eh_proj.weight": torch.ones(3, 3), "model.layers.2.mlp.up_proj.weight": torch.ones(3, 3)}, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_weights_that_change_no_probability_are_silent(saved: Path, tmp_path: Path, case: str) -> None:
+    weights, config = HARMLESS[case]
+    folder = changed(saved, tmp_path / "m", weights, **config)
+    with library_warnings() as warned:
+        load(folder)
+    assert not warned
+
+
+def test_heads_of_a_masked_model_for_other_tasks_are_silent(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=97, **sizes)
+    transformers.BertForPreTraining(config).save_pretrained(tmp_path / "bert")
+    word_tokenizer().save_pretrained(tmp_path / "bert")
+    assert type(load(tmp_path / "bert").model).__name__ == "BertForMaskedLM"
+    assert any("seq_relationship" in name for name in load_file(tmp_path / "bert" / "model.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_neo", "opt", "qwen3", "deepseek_v3", "mixtral", "mamba"])
+def test_an_honest_checkpoint_loads_without_a_word(tmp_path: Path, name: str) -> None:
+    build(name).save_pretrained(tmp_path / name)
+    word_tokenizer().save_pretrained(tmp_path / name)
+    with library_warnings() as warned:
+        load(tmp_path / name)
+    assert not warned
+
+
+def test_weights_that_config_json_ties_are_equal_or_not_tied(saved: Path, tmp_path: Path) -> None:
+    head = load_file(saved / "model.safetensors")["lm_head.weight"]
+    folder = changed(saved, tmp_path / "m", {"lm_head.weight": head + 1}, tie_word_embeddings=True)
+    with contextlib.suppress(ModelError):  # an older transformers, which ties them anyway
+        assert torch.equal(load(folder).model.lm_head.weight, head + 1)
+
+
+# Keys of config.json.
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "meant"),
+    [
+        ({"rope_scaling": YARN | {"beta_fst": 32.0}}, "rope_scaling.beta_fst", "beta_fast"),
+        ({"rope_scaling": YARN | {"mscal": 1.0}}, "rope_scaling.mscal", "mscale"),
+        ({"rope_scalling": YARN}, "rope_scalling", "rope_scaling"),
+        ({"rope_thetta": 1e6}, "rope_thetta", "rope_theta"),
+        ({"attention_bais": True, "attention_bias": None}, "attention_bais", "attention_bias"),
+        ({"rms_norm_epsilon": 1e-3, "rms_norm_eps": None}, "rms_norm_epsilon", "rms_norm_eps"),
+        ({"headDim": 8, "head_dim": None}, "headDim", "head_dim"),
+    ],
+)
+def test_a_misspelt_key_of_config_json_is_an_error(
+    saved: Path, tmp_path: Path, config: dict[str, Any], key: str, meant: str
+) -> None:
+    folder = changed(saved, tmp_path / "m")
+    known = json.loads((folder / "config.json").read_text()) | config
+    for absent in (meant, *(name for name, value in config.items() if value is None)):
+        known.pop(absent, None)
+    (folder / "config.json").write_text(json.dumps(known))
+    with pytest.raises(ModelError, match=rf"config\.json: LlamaConfig does not use the key '{key}' .*'{meant}'"):
+        load(folder)
+
+
+def test_a_misspelt_key_of_a_part_of_config_json_is_an_error(tmp_path: Path) -> None:
+    build("gemma3").save_pretrained(tmp_path / "m")
+    word_tokenizer().save_pretrained(tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    config["text_config"]["sliding_windw"] = config["text_config"].pop("sliding_window")
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"'text_config\.sliding_windw' \(did you mean 'sliding_window'\?\)"):
+        load(tmp_path / "m")
+
+
+FOREIGN = {
+    "_name_or_path": "org/model", "auto_map": {"AutoModel": "x.Y"}, "model_max_length": 64, "neftune_noise_alpha": 5,
+    "pretraining_tp": 1, "torch_dtype": "float32", "unsloth_version": "1", "use_flash_attn": True, "use_cache": True,
+    "bos_token_ids": [1], "rope_scaling": YARN | {"finetuned": True},
+}  # fmt: skip
+
+
+def test_keys_of_other_programs_and_of_older_versions_are_left_alone(saved: Path, tmp_path: Path) -> None:
+    load(changed(saved, tmp_path / "m", **FOREIGN))
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_no_key_that_a_librarys_own_config_has_is_taken_for_a_misspelling(name: str) -> None:
+    config = transformers.AutoConfig.for_model(name, **ARCHITECTURES[name])
+    given = json.loads(config.to_json_string(use_diff=False))
+    assert not list(_near_misses(given, _names(type(config)), _options(type(config)), ""))
+
+
+STORED = {
+    "GPTQConfig": {
+        "bits": 4, "group_size": 128, "damp_percent": 0.01, "desc_act": True, "static_groups": False, "sym": True,
+        "true_sequential": True, "model_name_or_path": None, "model_file_base_name": "model", "quant_method": "gptq",
+        "checkpoint_format": "gptq", "lm_head": False, "meta": {}, "pack_dtype": "int32", "groupsize": 128,
+    },
+    "AwqConfig": {
+        "bits": 4, "group_size": 128, "modules_to_not_convert": None, "quant_method": "awq", "version": "gemm",
+        "zero_point": True, "do_fuse": False, "exllama_config": None, "fuse_max_seq_len": None, "w_bit": 4,
+    },
+    "FineGrainedFP8Config": {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128],
+    },
+    "CompressedTensorsConfig": {
+        "config_groups": {}, "format": "pack-quantized", "global_compression_ratio": 1.2, "ignore": ["lm_head"],
+        "kv_cache_scheme": None, "quant_method": "compressed-tensors", "quantization_status": "compressed",
+        "sparsity_config": {}, "transform_config": {}, "version": "0.10",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_keys_that_quantizers_store_are_left_alone_and_misspelt_ones_are_found(name: str) -> None:
+    kind = getattr(quantizers, name)
+    names, options = _names(kind), _options(kind)
+    assert not list(_near_misses(STORED[name], names, options, ""))
+    known = next(key for key in STORED[name] if key in options and len(key) > 4)
+    misspelt = {key: value for key, value in STORED[name].items() if key != known} | {known[:-1]: 1}
+    assert (known[:-1], known) in _near_misses(misspelt, names, options, "")
+
+
+# Quantizers.
+
+
+@pytest.mark.parametrize(
+    ("given", "unknown"),
+    [
+        ({"load_in_4bit": True, "bnb_4bit_quant_typ": "nf4"}, "bnb_4bit_quant_typ"),
+        ({"load_in_8bit": True, "group_size": 64}, "group_size"),
+        ({"quant_method": "gptq", "bits": 4, "groupsize": 64}, "groupsize"),
+        ({"quant_method": "quanto", "weights": "int8", "activation": "int8"}, "activation"),
+        ({"quant_method": "auto-round", "backen": "triton"}, "backen"),
+    ],
+)
+def test_an_option_that_a_quantizer_does_not_have_is_an_error(given: dict[str, Any], unknown: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^models\.m\.load\.quantization_config: \w+ has no option '{unknown}'"):
+        quantization_config("m", given)
+
+
+def test_options_that_a_quantizer_has_pass() -> None:
+    found = quantization_config("m", {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"})
+    assert found.bnb_4bit_quant_type == "nf4"
+
+
+def _quantized(saved: Path, folder: Path) -> tuple[Path, Weights]:
+    """Return a checkpoint in FP8, and its dequantized weights."""
+    weights = {name: value for name, value in load_file(saved / "model.safetensors").items() if "proj" in name}
+    blocks = {f"{name}_scale_inv": [size // 4 for size in value.shape] for name, value in weights.items()}
+    halved = {name: torch.full(shape, 0.5) for name, shape in blocks.items()}
+    small = {name: value.to(torch.float8_e4m3fn) for name, value in weights.items()}
+    fp8 = {"quant_method": "fp8", "weight_block_size": [4, 4], "modules_to_not_convert": ["lm_head"]}
+    changed(saved, folder, {**small, **halved}, quantization_config=fp8)
+    return folder, {name: value.float() / 2 for name, value in small.items()}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs FP8")
+def test_a_checkpoint_in_fp8_is_measured_as_a_float_model_only_on_request(saved: Path, tmp_path: Path) -> None:
+    folder, expected = _quantized(saved, tmp_path / "m")
+    with pytest.raises(ModelError, match=r"float model, but its config\.json has a quantization_config \(fp8\)"):
+        load(folder)
+    for asked in ({"dequantize": True}, {"quantization_config": {"quant_method": "fp8", "dequantize": True}}):
+        state = load(folder, load=asked, dtype="float32").model.state_dict()
+        assert all(torch.allclose(state[name], value) for name, value in expected.items())
+
+
+def test_an_option_that_a_quantized_checkpoint_overrides_is_an_error(tmp_path: Path) -> None:
+    stored = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    with quiet():
+        build("llama").save_pretrained(tmp_path / "float")
+        load_quantized = transformers.AutoModelForCausalLM.from_pretrained
+        config = transformers.BitsAndBytesConfig(**stored)
+        load_quantized(tmp_path / "float", quantization_config=config).save_pretrained(tmp_path / "m")
+    word_tokenizer().save_pretrained(tmp_path / "m")
+    load(tmp_path / "m", load={"quantization_config": stored})
+    with pytest.raises(ModelError, match=r"bnb_4bit_quant_type: 'fp4' is not used, .* with 'nf4'"):
+        load(tmp_path / "m", load={"quantization_config": stored | {"bnb_4bit_quant_type": "fp4"}})
+
+
+def test_a_quantization_that_the_library_does_not_know_is_an_error(saved: Path, tmp_path: Path) -> None:
+    folder = changed(saved, tmp_path / "m", quantization_config={"quant_method": "modelopt"})
+    with pytest.raises(ModelError, match=r"has a quantization_config \(modelopt\)"):
+        load(folder)
+
+
+# Adapters.
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    lora(build("llama"), "q_proj").save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def _renamed(rename: Callable[[str], str]) -> Callable[[Weights], Weights]:
+    return lambda weights: {rename(name): value for name, value in weights.items()}
+
+
+def _without(part: str) -> Callable[[Weights], Weights]:
+    return lambda weights: {name: value for name, value in weights.items() if part not in name}
+
+
+OUTER = "base_model.model."
+APPLIED, DRAWN = "holds weights that PEFT does not apply, ", "lacks weights, which PEFT draws at random, "
+
+
+@pytest.mark.parametrize(
+    ("weights", "config", "says"),
+    [
+        (_renamed(lambda name: name.replace(OUTER, f"{OUTER}_orig_mod.")), {}, f"{APPLIED}4 in all"),
+        (_renamed(lambda name: f"module.{name}"), {}, f"{APPLIED}4 in all"),
+        (_renamed(lambda name: name.removeprefix(OUTER)), {}, f"{APPLIED}4 in all"),
+        (_renamed(lambda name: name.replace("layers.1.", "layers.7.")), {}, f"{APPLIED}2 in all"),
+        (dict, {"target_modules": ["v_proj"]}, f"{APPLIED}4 in all"),
+        (_without("lora_B"), {}, f"{DRAWN}2 in all"),
+        (_without("layers.1."), {}, f"{DRAWN}2 in all"),
+        (dict, {"target_modules": ["q_proj", "v_proj"]}, f"{DRAWN}4 in all"),
+        (dict, {"use_dora": True}, f"{DRAWN}2 in all"),
+        (dict, {"modules_to_save": ["norm"]}, "cannot be loaded: KeyError"),
+        (dict, {"r": 64}, "cannot be loaded: RuntimeError: .*size mismatch"),
+        (dict, {"lora_alhpa": 8, "lora_alpha": None}, r"LoraConfig does not use the key 'lora_alhpa'"),
+    ],
+)
+def test_an_adapter_is_applied_whole_or_it_is_an_error(
+    saved: Path, adapter: Path, weights: Callable[[Weights], Weights], config: dict[str, Any], says: str
+) -> None:
+    file = adapter / "adapter_model.safetensors"
+    save_file(weights(load_file(file)), file)
+    known = json.loads((adapter / "adapter_config.json").read_text()) | config
+    kept = {key: value for key, value in known.items() if value is not None or key not in config}
+    (adapter / "adapter_config.json").write_text(json.dumps(kept))
+    with pytest.raises(ModelError, match=f"(?s)^model 'unused': .*{says}"):
+        load(saved, adapter_folder=adapter)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"target_modules": ["q_proj"], "use_dora": True},
+        {"target_modules": ["q_proj"], "modules_to_save": ["norm"]},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"target_modules": ["q_proj"], "trainable_token_indices": [1, 2]},
+    ],
+)
+def test_an_adapter_of_any_form_is_applied(saved: Path, tmp_path: Path, kind: dict[str, Any]) -> None:
+    import peft
+
+    with quiet():
+        peft.get_peft_model(build("llama"), peft.LoraConfig(r=2, **kind)).save_pretrained(tmp_path / "adapter")
+    load(saved, adapter_folder=tmp_path / "adapter")
+
+
+# Tokenizers, and another engine.
+
+
+def test_options_reach_the_tokenizer_and_unknown_ones_are_errors(saved: Path) -> None:
+    assert load_tokenizer(TokenizerFolder("m", saved)).padding_side == "right"
+    assert load_tokenizer(TokenizerFolder("m", saved, {"padding_side": "left"})).padding_side == "left"
+    with pytest.raises(ConfigError, match=r"^models\.m\.tokenizer\.fix_mistral_regx: \w+ has no such option"):
+        load_tokenizer(TokenizerFolder("m", saved, {"fix_mistral_regx": True}))
+
+
+def test_what_another_engine_passes_over_is_refused_before_it_runs(saved: Path, tmp_path: Path) -> None:
+    bias = {f"{PROJECTION}.bias": torch.ones(32)}
+    for name, folder, refused in (
+        ("plain", saved, ""),
+        ("bias", changed(saved, tmp_path / "bias", bias), "does not use, 1 in all"),
+        ("key", changed(saved, tmp_path / "key", rope_scaling=YARN | {"mscal": 1.0}), "'rope_scaling.mscal'"),
+        ("foreign", changed(saved, tmp_path / "foreign", bias, model_type="no_such"), ""),
+    ):
+        checkpoint = open_checkpoint(folder, name=name)
+        if refused:
+            with pytest.raises(ModelError, match=refused):
+                require_all_used(checkpoint, trust_remote_code=False)
+        else:
+            require_all_used(checkpoint, trust_remote_code=False)
