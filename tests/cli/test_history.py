@@ -174,6 +174,37 @@ def test_a_change_of_a_gates_own_verdict_is_said_with_its_reference_and_toleranc
     )
 
 
+@pytest.mark.parametrize(
+    ("gates", "says"),
+    [
+        ([record(15.7, interval=None), record(36.7, interval=None)], "nothing was judged"),
+        ([record(15.7), record(36.7, identity={"data": "b" * 64})], "nothing was judged"),
+        ([record(15.7), record(15.8), record(None)], "no change beyond noise in 2 of 3 runs"),
+        ([record(15.7), record(15.8)], "no change beyond noise"),
+        ([record(15.7, comparison=compared(0.001))] * 2, "the verdict has not changed"),
+        (
+            [
+                record(15.7, comparison=compared(0.001)),
+                record(15.8, verdict="inconclusive", comparison=compared(0.0095)),
+            ],
+            "no change between PASS and failing: 1 PASS, 1 INCONCLUSIVE",
+        ),
+        (
+            [
+                record(15.7, comparison=compared(0.001)),
+                record(15.9, verdict="inconclusive", blocking=True, comparison=compared(0.012)),
+            ],
+            "first change of the verdict: 2026-03-02 18:00 2badcafe2bad: worse, INCONCLUSIVE! at +1.20%",
+        ),
+    ],
+)
+def test_a_history_claims_no_more_than_its_runs_show(gates: Sequence[Verdict], says: str, tmp_path: Path) -> None:
+    for day, gate in enumerate(gates, 1):
+        keep(tmp_path / "runs", day, [gate])
+    last = lmgate(tmp_path / "runs").stdout.splitlines()[-1]
+    assert last.startswith(says), last
+
+
 def test_infinite_numbers_are_drawn_at_the_edges() -> None:
     place = _place([record(10.0, interval=(8.0, 12.0), limit=12.0)])
     assert [place(number) for number in (-math.inf, 10.0, math.inf)] == [0.0, 50.0, 100.0]
