@@ -105,7 +105,8 @@ def test_columns_go_before_names_are_shortened() -> None:
 
 
 def test_without_a_terminal_nothing_is_left_out() -> None:
-    command = f"from pytest_lmgate.report.text import table; print(*table({HEADER}, {ROWS}, names=['gate'], folds=['seconds']))"
+    shown = f"print(*table({HEADER}, {ROWS}, names=['gate'], folds=['seconds']))"
+    command = f"from pytest_lmgate.report.text import table; {shown}"
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
     done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True)
     assert "ppl_max[int8-wikitext2]  16.25     12.3" in done.stdout
