@@ -25,13 +25,13 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import PlacesCache
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import ScoredRow
-from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression
+from pytest_lmgate.settings.gates import EvaluationSpec, Gate, LimitGate, NoRegression
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.comparison import Comparison
-from pytest_lmgate.stats.paired import compare, differences
+from pytest_lmgate.stats.paired import compare, known_differences
 from pytest_lmgate.stats.sample import Sample
 
 _ANEW = "; if this is intended, update the baseline with --lmgate-update"
@@ -77,7 +77,7 @@ class Judge:
         try:
             entry = None
             if isinstance(gate, NoRegression) and gate.reference is None and not self.baselines.is_updated(identity):
-                entry = self.baselines.require(identity, test, what)
+                entry = self.baselines.require(identity, test, what, lambda: self._shared(what.resolved(resolve)))
             with contextlib.nullcontext() if entry is None else self.evaluator.expecting(_expect(entry)):
                 score = self.evaluator.evaluate(what.resolved(resolve))
             if isinstance(gate, LimitGate):
@@ -136,12 +136,15 @@ class Judge:
         return replace(self._judged(blank, gate, score, samples, found, resolve), seconds=seconds, cached=cached)
 
     def _updated(self, blank: Verdict, gate: NoRegression, score: Score) -> Verdict:
-        _require_a_share(gate, score, "baseline")
-        if gate.tolerance.relative and not score > 0:
-            raise ComparisonError(
-                f"a tolerance in percent needs a baseline above 0, got {float(score):g}; "
-                "use a tolerance in the metric's unit"
-            )
+        try:  # which fails the next session, not the one that writes the entry
+            _require_a_share(gate, score, "baseline")
+            if gate.tolerance.relative and not score > 0:
+                raise ComparisonError(
+                    f"tolerance: a percentage needs a baseline above 0, got {float(score):g}; use a number in the "
+                    "metric's unit"
+                )
+        except ComparisonError as error:
+            self.evaluator.log.remark(f"{blank.id}: the baseline is written, but this gate cannot judge by it: {error}")
         self.entries[blank.id] = self.baselines.entry(score)
         return replace(
             _measured(blank, score),
@@ -149,6 +152,12 @@ class Judge:
             message="the baseline is measured again",
             previous=self._previous(gate, score, self.baselines.read().get(blank.id)),
         )
+
+    def _shared(self, what: EvaluationSpec) -> Mapping[str, str]:
+        """Return what a comparison with this evaluation must have in common; nothing if that is not known."""
+        with contextlib.suppress(LmgateError):
+            return self.evaluator.cached_statistics(what)[0].shared
+        return {}
 
     def _with_entry(
         self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = ""
@@ -280,8 +289,7 @@ def _expect(entry: BaselineEntry) -> Callable[[Mapping[str, str]], None]:
     """Return a function that refuses, before a model runs, a measurement whose known parts differ from the baseline."""
 
     def expect(known: Mapping[str, str]) -> None:
-        both = known.keys() & entry.identity.keys()
-        if found := differences({part: known[part] for part in both}, {part: entry.identity[part] for part in both}):
+        if found := known_differences(known, entry.identity):
             raise ComparisonError(f"cannot be compared with the {entry.words}: {'; '.join(found)}{_ANEW}")
 
     return expect

@@ -72,6 +72,7 @@ class Job:
 
     model: str
     dataset: str
+    metric: str = ""  # for which it is measured; others may use it too
     batch_size: int | str = "auto"  # requests per batch, or ``auto`` for as many tokens as the runner takes
     partial: Entry | None = None  # results of an interrupted run, if any
     keep: Callable[[Entry], None] | None = None  # called with partial results now and then; None if they are not kept

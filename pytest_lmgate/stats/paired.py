@@ -101,6 +101,12 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
     return sorted(found)
 
 
+def known_differences(known: Mapping[str, str], identity: Mapping[str, str]) -> list[str]:
+    """Return how the parts of a sample that are known before a model runs differ from those of another sample."""
+    both = known.keys() & identity.keys()
+    return differences({part: known[part] for part in both}, {part: identity[part] for part in both})
+
+
 def _bootstrapped(metric: Statistic, candidate: Sample, reference: Sample, found: Comparison) -> Comparison:
     if found.clusters < 2:
         return found
