@@ -69,9 +69,13 @@ def measuring(
     device: str | None = None,
     offline: bool = False,
     refresh: bool = False,
+    looks: bool = False,
     project: Project | None = None,
 ) -> Iterator[Measuring]:
-    """Make an evaluator from a command's options; progress and notes go to stderr."""
+    """Make an evaluator from a command's options; progress and notes go to stderr.
+
+    With `looks`, models are only looked at: no file is hashed, no server asked, and nothing fetched.
+    """
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.measure.loop import Log
 
@@ -83,7 +87,8 @@ def measuring(
         remote_cache=here.text("remote-cache"),
         remote_cache_readonly=here.is_on("remote-cache-readonly"),
         refresh=refresh,
-        offline=offline or here.is_on("offline"),
+        offline=offline or looks or here.is_on("offline"),
+        looks=looks,
         device=here.text("device", device),
         cache_key=CacheKey.from_environment(),
     )

@@ -79,7 +79,7 @@ def test_a_server_that_dies_half_way_is_asked_for_the_rest_when_it_is_back(
 ) -> None:
     (project.folder / "conftest.py").write_text(SAVE_AT_ONCE)
     load = {**QUICK, "concurrency": 1}
-    models = {"served": entry_of(faulty.url, load=load, revision="1", batch_size=4)}
+    models = {"served": entry_of(faulty.url, load=load, revision="1")}
     faulty.spoil = lambda number, _, answer: answer if number < 26 else None
     said = project.run([ppl()], models)
     assert project.status == 1
@@ -94,7 +94,7 @@ def test_a_server_that_dies_half_way_is_asked_for_the_rest_when_it_is_back(
     assert project.status == 0, said
     rest, value = faulty.scored, project.values
     faulty.bodies.clear()
-    project.run([ppl()], {"served": entry_of(faulty.url, load=load, revision="2", batch_size=4)})
+    project.run([ppl()], {"served": entry_of(faulty.url, load=load, revision="2")})
     assert project.values == value
     assert sorted(kept + rest) == sorted(faulty.scored), "only the rest was asked for"
 
