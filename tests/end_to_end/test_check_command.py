@@ -56,10 +56,8 @@ def replaced(file: Path, old: str, new: str) -> int:
 
 
 def test_a_sound_file_runs_no_model_asks_no_server_and_fetches_nothing(file: Path) -> None:
-    file.write_text(
-        file.read_text()
-        + "  - ppl_max: {model: served, dataset: words, limit: 70}\n  - ppl_max: {model: some/where, dataset: words, limit: 70}\n"
-    )
+    more = "".join(f"  - ppl_max: {{model: {name}, dataset: words, limit: 7}}\n" for name in ("served", "some/where"))
+    file.write_text(file.read_text() + more)
     before = sorted(path.name for path in file.parent.iterdir())
     done = lmgate()
     assert (done.exit_code, done.stdout) == (0, f"{file}: 5 models, 2 datasets, 6 gates\n")
