@@ -195,15 +195,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"load": {"concurrency": True}}, "models.x.load.concurrency: expected a whole number from 1, got True"),
     ({"dtype": "float16"}, "models.x.dtype: the engine server does not support it: the server decides it"),
     ({"adapter": "a"}, "models.x.adapter: the engine server does not support it: have the server load the adapter"),
-    ({"backend": "transformers"}, "models.x.server: the engine transformers does not support it"),
-    (
-        {"server": None, "path": "{files}/float"},
-        "models.x.model: the engine transformers does not support it: it is for",
-    ),
+    ({"batch_size": 4}, "models.x.batch_size: the engine server does not support it: the server makes its batches"),
     ({"server": None, "backend": "server"}, "models.x: the engine server needs server:, an address as in"),
     ({"load": {"retries": 0}}, "ConnectError"),
     ({"server": "http://192.0.2.1/v1", "load": QUICK}, "is not on this machine, and --lmgate-offline forbids"),
 ]
+
+
+def test_keys_for_servers_at_another_engine_are_refused_at_collection(project: Project) -> None:
+    entries = [{**ENTRY, "backend": "transformers"}, {"path": "{files}/float", "model": "m"}]
+    models = {f"x{number}": json.dumps(entry) for number, entry in enumerate(entries)}
+    said = project.run([ppl(name) for name in models], models)
+    assert project.status == 4, said
+    assert "models.x0.server: the engine transformers does not support it" in said
+    assert "models.x1.model: the engine transformers does not support it: it is for" in said
 
 
 def test_a_wrong_entry_is_one_clear_sentence(project: Project) -> None:
