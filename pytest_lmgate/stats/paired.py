@@ -80,6 +80,7 @@ def compare(
     if here is not None and there is not None:
         # Where a larger share is worse, what was gained is lost.
         return _compare_outcomes(blank, *((here, there) if candidate.direction == "higher" else (there, here)))
+    blank = replace(blank, unseen=candidate.unseen)
     if candidate.scale is not None:
         return _compare_means(blank, candidate, reference, candidate.scale)
     assert candidate.metric is not None
