@@ -22,7 +22,7 @@ from pytest_lmgate.cli.console import AsJson, DeviceOption, flow, note, root, sh
 from pytest_lmgate.cli.measure import Measuring, measuring
 from pytest_lmgate.cli.tasks import gate_line, insert
 from pytest_lmgate.errors import ComparisonError, ConfigError, EngineError, LmgateError
-from pytest_lmgate.report.text import about, counted
+from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
 from pytest_lmgate.settings.entries import TEXT_SUFFIXES, ProjectSpec
 from pytest_lmgate.settings.file import Project
@@ -75,6 +75,8 @@ def init(
 
     Measures each model once, and explains each limit. Never overwrites a file.
     """
+    from pytest_lmgate.measure.loop import about
+
     here = root()
     if (named := here.project_file(None)) is not None:
         raise ConfigError(f"pytest's settings here name {named}: a new lmgate.yaml would not be read; edit that file")
@@ -342,6 +344,7 @@ def choose_window(session: Measuring, models: Sequence[str], dataset: str) -> di
 
 def _estimate(session: Measuring, models: Sequence[str], dataset: str, window: Mapping[str, int]) -> float:
     """Say how long it takes to measure the models, from two windows of the first; return the seconds for one model."""
+    from pytest_lmgate.measure.loop import about
     from pytest_lmgate.measure.why import shortened
 
     measurements, begun = session.evaluator.measurements, time.monotonic()
@@ -356,7 +359,7 @@ def _estimate(session: Measuring, models: Sequence[str], dataset: str, window: M
     measurements.again(first)  # which also tries the model out
     begun = time.monotonic()
     measurements.again(probe)
-    seconds = loaded + (time.monotonic() - begun) / probe.tokens(tokenizer) * tokens
+    seconds = float(loaded + (time.monotonic() - begun) / probe.tokens(tokenizer) * tokens)
     sizes = [session.evaluator.resolver.model(model).weight_bytes for model in models]
     whole = seconds * (sum(sizes) / sizes[0] if sizes[0] else len(models))
     what = f"{counted(tokens, 'token')} to read by {'each of ' * (len(models) > 1)}{counted(len(models), 'model')}"

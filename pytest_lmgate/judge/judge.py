@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from msgspec.structs import replace
 
 from pytest_lmgate.engines.devices import device_class
@@ -218,8 +219,7 @@ class Judge:
         if (ours.device, ours.dtype, ours.architecture) != (theirs.device, theirs.dtype, theirs.architecture):
             return ""
         command = ["lmgate", "why", what.model, what.dataset, "--against", reference]
-        protocol = how.protocol if isinstance(how, DivergenceRequest) else how
-        command += ["--max-length", str(protocol.max_length)] if protocol.max_length else []
+        command += _protocol_options(how.protocol if isinstance(how, DivergenceRequest) else how)
         if (file := self.evaluator.project.file) != find_project_file(Path.cwd()) and file is not None:
             command += ["--config", os.path.relpath(file)]
         return shlex.join(command)
@@ -234,6 +234,19 @@ class Judge:
             "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
             for lookup in self.evaluator.measurements.lookups[begin:]
         )
+
+
+def _protocol_options(protocol: Protocol) -> list[str]:
+    """Return the options by which a command takes the windows of a protocol."""
+    options = ["--protocol", protocol.name]
+    for field in structs.fields(Protocol):
+        if field.name not in ("name", "unit", "average") and (value := getattr(protocol, field.name)) != field.default:
+            has_option = field.name in ("max_length", "stride")
+            written = "null" if value is None else str(value).lower()
+            options += (
+                [f"--{field.name.replace('_', '-')}", written] if has_option else ["-o", f"{field.name}={written}"]
+            )
+    return options
 
 
 def _measured(blank: Verdict, score: Score) -> Verdict:

@@ -31,13 +31,6 @@ def byte_size(number: float) -> str:
     return f"{number:.3g} TB"
 
 
-def about(seconds: float) -> str:
-    """Return a time in the unit in which people would tell it: ``45 s``, ``6 min``, ``1.5 h``."""
-    if seconds < 90:
-        return f"{max(1, math.ceil(seconds))} s"
-    return f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 _END = "..."
 # Unprintable by Unicode's classes, but part of how words of some scripts (and emoji) are written.
 _JOINERS = "\u200c\u200d"
