@@ -161,8 +161,7 @@ class FixReport:
             "frontier": frontier,
             "limit": up(limit),
             "budget": x.place(budget) if budget <= x.high else None,
-            # A little to the right of the chosen set, which it would hide.
-            "proof": dot(found.proof, across(found.chosen) + 2) if found.proof and found.chosen else None,
+            "proof": dot(found.proof, across(found.chosen)) if found.proof and found.chosen else None,
         }
 
     def _axis(self, numbers: Sequence[float]) -> tuple[Axis | None, bool]:

@@ -207,7 +207,7 @@ def _bar(gate: Verdict, place: Callable[[float], float]) -> str:
     return "".join(cells)
 
 
-_LEFT, _WIDTH, _HIGH = 90.0, 690.0, 150.0
+_LEFT, _WIDTH, _HIGH, _LABEL = 90.0, 690.0, 150.0, 13.0
 
 
 def _panel(track: Track) -> dict[str, Any]:
@@ -238,12 +238,17 @@ def _panel(track: Track) -> dict[str, Any]:
             }
         )
     values = [gate.value for gate in track.gates if gate.value is not None]
-    ends = dict.fromkeys((max(values), min(values))) if values else {}
+    ends = list(dict.fromkeys((max(values), min(values)))) if values else []
+    if len(ends) > 1 and y(ends[1]) - y(ends[0]) < _LABEL:
+        ends = values[-1:]
+    dates = [(when(track.runs[0].run.date), _LEFT, "start")]
+    if len(track.runs) > 1:
+        dates.append((when(track.runs[-1].run.date), _LEFT + _WIDTH, "end"))
     return {
         "name": excerpt(track.id, _NAME),
         "points": points,
         "labels": [(number(value), y(value)) for value in ends],
-        "dates": [when(track.runs[0].run.date), when(track.runs[-1].run.date)],
+        "dates": dates,
     }
 
 

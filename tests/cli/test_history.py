@@ -106,6 +106,19 @@ def test_the_picture_has_a_point_for_each_run_and_marks_the_change(runs: Path, t
     assert str(picture / "x.svg") in failing(runs, "--svg", picture / "x.svg")
 
 
+def test_the_picture_has_its_dates_at_the_first_and_the_last_point_and_one_for_a_single_run(
+    runs: Path, tmp_path: Path
+) -> None:
+    def dates(folder: Path) -> list[tuple[str | None, str | None]]:
+        assert lmgate(folder, "--svg", tmp_path / "x.svg").exit_code == 0
+        texts = ElementTree.parse(tmp_path / "x.svg").getroot().iter("{http://www.w3.org/2000/svg}text")
+        return [(each.get("x"), each.text) for each in texts if each.get("y") == "168"]
+
+    assert dates(runs) == [("90.0", "2026-03-01 18:00"), ("780.0", "2026-03-05 18:00")]
+    keep(tmp_path / "one", 1, [record(9.0)])
+    assert dates(tmp_path / "one") == [("90.0", "2026-03-01 18:00")]
+
+
 def test_the_picture_leaves_out_a_run_that_measured_nothing_and_a_limit_that_is_none(tmp_path: Path) -> None:
     for day, value in enumerate((10.0, None, 10.1), 1):
         keep(tmp_path / "runs", day, [record(value, limit=None)])

@@ -98,8 +98,9 @@ def test_marks_stand_in_the_order_of_their_numbers() -> None:
     # The frontier has all but the third.
     corners = re.findall(r"[HM]([\d.]+)[V ]([\d.]+)", picture["frontier"])
     assert [tuple(map(float, corner)) for corner in corners] == [places[0], places[1], places[3]]
-    proof = float(picture["proof"][0].split()[1].removesuffix("h0"))
+    x, proof = (float(number) for number in picture["proof"][0].removeprefix("M").removesuffix("h0").split())
     assert picture["limit"] < proof == places[2][1]
+    assert x == places[1][0]
     assert picture["budget"] is None
 
 
