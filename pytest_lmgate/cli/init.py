@@ -29,8 +29,6 @@ from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.gates import Tolerance
 from pytest_lmgate.settings.options import BASELINE_NAME, FILE_NAME
 from pytest_lmgate.settings.rootdir import Root
-from pytest_lmgate.stats.comparison import no_interval
-from pytest_lmgate.stats.means import BLOCKS, MIN_BLOCKS
 
 if TYPE_CHECKING:
     from pytest_lmgate.engines.base import Model
@@ -309,6 +307,7 @@ def _project(folder: Path, sections: dict[str, Any]) -> Project:
 def _shortened(session: Measuring, model: str, dataset: str) -> dict[str, int]:
     """Return the keys by which a long text is cut where it is long enough: ``tokens``, or ``limit`` for rows."""
     from pytest_lmgate.measure.why import shortened
+    from pytest_lmgate.stats.means import BLOCKS
 
     described, corpus = session.evaluator.resolver.model(model), session.evaluator.resolver.corpus(dataset)
     enough = _ENOUGH.get(described.kind, 0)
@@ -326,6 +325,9 @@ def choose_window(session: Measuring, models: Sequence[str], dataset: str) -> di
 
     ConfigError if gates on the text could never decide.
     """
+    from pytest_lmgate.stats.comparison import no_interval
+    from pytest_lmgate.stats.means import BLOCKS, MIN_BLOCKS
+
     described = [session.evaluator.resolver.model(model) for model in models]
     contexts = {each.context or math.inf for each in described}
     lengths = sorted({min(length, *contexts) for length in _WINDOWS.get(described[0].kind, ())}, reverse=True)

@@ -29,7 +29,6 @@ from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
 from pytest_lmgate.settings.rootdir import Root
 from pytest_lmgate.settings.session import CacheKey
-from pytest_lmgate.stats.comparison import no_interval
 
 if TYPE_CHECKING:
     from pytest_lmgate.measure.evaluator import Evaluator
@@ -177,9 +176,13 @@ def _read(file: Path, *, looks: bool = False) -> tuple[Project, int, list[str], 
 
 def _looked(evaluator: Evaluator, gate: Gate) -> list[ConfigError]:
     """Describe what a gate measures, as a session does before a model runs; say why it can never decide, if so."""
+    from pytest_lmgate.stats.comparison import no_interval
+
     measurement, *_ = [evaluator.cached_statistics(what)[0] for what in gate.evaluations]
     tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
-    if tokenizer is None or not (isinstance(gate, NoRegression) or gate.confidence is not None):
+    goes_by_noise = isinstance(gate, NoRegression) or gate.confidence is not None
+    # The context of a server is only known once it is asked.
+    if tokenizer is None or not goes_by_noise or any((model.context or 0) > _MOST for model in measurement.models):
         return []
     reason = no_interval(*measurement.clusters(tokenizer()))
     return [ConfigError(f"this gate can never decide: {reason}")] if reason else []
@@ -197,6 +200,7 @@ def _may_be_users(gate: Gate, project: Project) -> bool:
 
 
 _COLLECTED = "collected"
+_MOST = 10**6  # tokens of a context
 
 
 def _said_by_pytest(file: Path) -> str:

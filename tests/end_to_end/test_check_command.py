@@ -56,7 +56,8 @@ def replaced(file: Path, old: str, new: str) -> int:
 
 
 def test_a_sound_file_runs_no_model_asks_no_server_and_fetches_nothing(file: Path) -> None:
-    more = "".join(f"  - ppl_max: {{model: {name}, dataset: words, limit: 7}}\n" for name in ("served", "some/where"))
+    gate = "no_regression: {{metric: ppl, model: {}, dataset: words, tolerance: 1%}}"
+    more = "".join(f"  - {gate.format(name)}\n" for name in ("served", "some/where"))
     file.write_text(file.read_text() + more)
     before = sorted(path.name for path in file.parent.iterdir())
     done = lmgate()
