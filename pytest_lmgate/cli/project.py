@@ -42,6 +42,8 @@ _ENGINES = {
     "server": ("httpx2", "server"),
     "vllm": ("vllm", "vllm"),
 }
+_COLLECTED = "collected"
+_MOST_CONTEXT = 10**6  # tokens
 
 
 class Finding(NamedTuple):
@@ -156,21 +158,19 @@ def _read(file: Path, *, looks: bool = False) -> tuple[Project, int, list[str], 
         for entry in gates:
             try:
                 session.evaluator.check(entry.gate)
-                warnings += [
-                    entry.problem(reason) for reason in (_looked(session.evaluator, entry.gate) if looks else ())
-                ]
+            except LmgateError as error:
+                said = said or (_said_by_pytest(file) if _may_be_users(entry.gate, project) else "")
+                if not _may_be_users(entry.gate, project) or entry.key in said:
+                    problems.append(entry.problem(error))
+                elif said != _COLLECTED:
+                    warnings.append(f"{entry.problem(error)}; pytest cannot collect here, which may know it:\n{said}")
+                continue
+            try:
+                warnings += map(entry.problem, _looked(session.evaluator, entry.gate) if looks else [])
             except (OfflineError, RequirementError):
                 continue  # on the hub, or for another machine
             except LmgateError as error:
-                problem = entry.problem(error)
-                if not _may_be_users(entry.gate, project):
-                    problems.append(problem)
-                    continue
-                said = said or _said_by_pytest(file)
-                if entry.key in said:
-                    problems.append(problem)
-                elif not said.startswith(_COLLECTED):
-                    warnings.append(f"{problem}; pytest does not collect here, which may register it:\n{said}")
+                problems.append(entry.problem(error))
     return project, len(gates), problems, warnings
 
 
@@ -181,8 +181,9 @@ def _looked(evaluator: Evaluator, gate: Gate) -> list[ConfigError]:
     measurement, *_ = [evaluator.cached_statistics(what)[0] for what in gate.evaluations]
     tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
     goes_by_noise = isinstance(gate, NoRegression) or gate.confidence is not None
-    # The context of a server is only known once it is asked.
-    if tokenizer is None or not goes_by_noise or any((model.context or 0) > _MOST for model in measurement.models):
+    # A server that is not asked may have any context.
+    has_context = all((model.context or 0) < _MOST_CONTEXT for model in measurement.models)
+    if tokenizer is None or not goes_by_noise or not has_context:
         return []
     reason = no_interval(*measurement.clusters(tokenizer()))
     return [ConfigError(f"this gate can never decide: {reason}")] if reason else []
@@ -192,15 +193,9 @@ def _may_be_users(gate: Gate, project: Project) -> bool:
     """Whether a gate names a metric or an engine that only a conftest.py or a plugin of pytest may register."""
     from pytest_lmgate.engines.registry import BACKENDS
 
-    models = (
-        project.spec.models.get(str(model)) for what in gate.evaluations for model in (what.model, what.reference)
-    )
-    engines = {model.backend for model in models if model is not None}
+    named = [each for what in gate.evaluations for each in (what.model, what.reference)]
+    engines = {model.backend for each in named if (model := project.spec.models.get(each)) is not None}
     return gate.evaluation.metric not in METRICS or not engines <= {None, *BACKENDS}
-
-
-_COLLECTED = "collected"
-_MOST = 10**6  # tokens of a context
 
 
 def _said_by_pytest(file: Path) -> str:
