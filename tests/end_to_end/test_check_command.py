@@ -28,8 +28,6 @@ gates:
 @pytest.fixture
 def file(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(project.folder)
-    monkeypatch.delenv("LMGATE_CONFIG", raising=False)
-    monkeypatch.setenv("LMGATE_CACHE", str(project.cache))
     project.write(prompts_jsonl='{"q": "w1 w2"}\n{"q": "w3"}\n').add(
         "datasets", prompts="path: prompts.jsonl, prompt: '{q}'"
     )
