@@ -83,10 +83,10 @@ def init(
     folder = here.start
     found, texts = ([], []) if model and dataset is not None else find_places(folder)
     if not model:
-        known = originals(found[:_SHOWN])
-        found = [*known, *(path for path in found if path not in known)]  # a model with an original comes first
-        of = {path: f", against {_relative(original, folder)}" for path, original in known.items()}
-        shown = {path: f"{_relative(path, folder)}{of.get(path, '')}" for path in found}
+        pairs = originals(found[:_SHOWN])
+        found = [*pairs, *(path for path in found if path not in pairs)]  # a model with an original comes first
+        against_words = {path: f", against {_relative(original, folder)}" for path, original in pairs.items()}
+        shown = {path: f"{_relative(path, folder)}{against_words.get(path, '')}" for path in found}
         model = _ask("model", "a folder with config.json and *.safetensors, or a .gguf file", shown, yes=yes)
     if dataset is None:
         looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
@@ -206,15 +206,15 @@ def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> 
     raise typer.BadParameter(f"expected a number from the list or a path, got {answer!r}")
 
 
-def _pairs(chosen: list[Path], against: Path | None, found: Sequence[Path]) -> dict[Path, Path]:
+def _pairs(chosen: list[Path], against: Path | None, checkpoints: Sequence[Path]) -> dict[Path, Path]:
     """Return the original of each model that has one: the given one, or one of the same shape."""
     if against is not None:
         if against.resolve() in [each.resolve() for each in chosen]:
             raise typer.BadParameter(f"--against: expected another model than --model, got {against}")
         return dict.fromkeys(chosen, against.absolute())
-    others = found or (sorted(chosen[0].parent.iterdir()) if len(chosen) == 1 else [])
-    known = originals(dict.fromkeys([*chosen, *(path.absolute() for path in others)]))
-    return {path: known[path] for path in chosen if path in known}
+    siblings = checkpoints or (sorted(chosen[0].parent.iterdir()) if len(chosen) == 1 else [])
+    pairs = originals(dict.fromkeys([*chosen, *(path.absolute() for path in siblings)]))
+    return {path: pairs[path] for path in chosen if path in pairs}
 
 
 def originals(models: Iterable[Path]) -> dict[Path, Path]:
@@ -223,18 +223,17 @@ def originals(models: Iterable[Path]) -> dict[Path, Path]:
     It is the largest of the models with one vocabulary and shape. Of two that are as large, a copy whose weights were
     rounded has fewer different ones; else the first by name is the original.
     """
-    shapes: dict[str, list[tuple[int, Path]]] = {}
+    shapes: dict[str, dict[Path, int]] = {}
     for path in models:
         shape, size = _facts(path)
         if shape is not None:
-            shapes.setdefault(repr(shape), []).append((size, path))
-    found: dict[Path, Path] = {}
-    for alike in shapes.values():
-        most = max(size for size, _ in alike)
-        largest = [path for size, path in alike if _ALIKE * size >= most]
+            shapes.setdefault(repr(shape), {})[path] = size
+    pairs: dict[Path, Path] = {}
+    for sizes in shapes.values():
+        largest = [path for path, size in sizes.items() if _ALIKE * size >= max(sizes.values())]
         original = max(largest, key=_levels) if len(largest) > 1 else largest[0]
-        found |= {path: original for _, path in sorted(alike, key=lambda each: each[0]) if path != original}
-    return found
+        pairs |= {path: original for path in sorted(sizes, key=sizes.__getitem__) if path != original}
+    return pairs
 
 
 @functools.cache
@@ -329,7 +328,7 @@ def choose_window(session: Measuring, models: Sequence[str], dataset: str) -> di
     from pytest_lmgate.stats.means import BLOCKS, MIN_BLOCKS
 
     described = [session.evaluator.resolver.model(model) for model in models]
-    contexts = {each.context or math.inf for each in described}
+    contexts = {model.context or math.inf for model in described}
     lengths = sorted({min(length, *contexts) for length in _WINDOWS.get(described[0].kind, ())}, reverse=True)
     windows = [{} if contexts == {length} else {"max_length": int(length)} for length in lengths] or [{}]
     for window in windows:

@@ -289,16 +289,18 @@ def chosen_protocol(
     gates, problems = read_gates(project.file) if project.file else ([], [])
     if problems:
         raise ConfigError(problems[0])
-    found: dict[bool, dict[Protocol, str]] = {True: {}, False: {}}
+    with_reference: dict[Protocol, str] = {}
+    without: dict[Protocol, str] = {}
     for entry in gates:
-        gate, what = entry.gate, entry.gate.evaluation
-        other = what.reference or getattr(gate, "against", None)
-        if (what.model, what.dataset) == (candidate, dataset) and other in (None, reference):
-            how = what.how.protocol if isinstance(what.how, DivergenceRequest) else what.how
-            if isinstance(how, Protocol):
-                windows = structs.replace(how, unit="token", average=None)
-                found[other is not None].setdefault(windows, gate.label)
-    protocols = found[True] or found[False] or {Protocol(): ""}
+        gate, evaluation = entry.gate, entry.gate.evaluation
+        named = evaluation.reference or getattr(gate, "against", None)
+        if (evaluation.model, evaluation.dataset) == (candidate, dataset) and named in (None, reference):
+            request = evaluation.how
+            protocol = request.protocol if isinstance(request, DivergenceRequest) else request
+            if isinstance(protocol, Protocol):
+                windows = structs.replace(protocol, unit="token", average=None)
+                (without if named is None else with_reference).setdefault(windows, gate.label)
+    protocols = with_reference or without or {Protocol(): ""}
     if len(protocols) > 1:
         raise ConfigError(
             f"{project.file}: its gates on {candidate!r} and {dataset!r} measure by several protocols "

@@ -178,7 +178,7 @@ def _looked(evaluator: Evaluator, gate: Gate) -> list[ConfigError]:
     """Describe what a gate measures, as a session does before a model runs; say why it can never decide, if so."""
     from pytest_lmgate.stats.comparison import no_interval
 
-    measurement, *_ = [evaluator.cached_statistics(what)[0] for what in gate.evaluations]
+    measurement, *_ = [evaluator.cached_statistics(evaluation)[0] for evaluation in gate.evaluations]
     tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
     goes_by_noise = isinstance(gate, NoRegression) or gate.confidence is not None
     # A server that is not asked may have any context.
@@ -193,8 +193,8 @@ def _may_be_users(gate: Gate, project: Project) -> bool:
     """Whether a gate names a metric or an engine that only a conftest.py or a plugin of pytest may register."""
     from pytest_lmgate.engines.registry import BACKENDS
 
-    named = [each for what in gate.evaluations for each in (what.model, what.reference)]
-    engines = {model.backend for each in named if (model := project.spec.models.get(each)) is not None}
+    names = [name for evaluation in gate.evaluations for name in (evaluation.model, evaluation.reference)]
+    engines = {model.backend for name in names if (model := project.spec.models.get(name)) is not None}
     return gate.evaluation.metric not in METRICS or not engines <= {None, *BACKENDS}
 
 

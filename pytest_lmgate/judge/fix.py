@@ -257,9 +257,9 @@ def fix(
     signature = str(Divergences("compare", q, search, request, p).signature)
 
     def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
-        found = steps.measure(partial(Divergences, "compare", model, corpus, request, reference))
-        assert found is not None  # there is no deadline
-        return found
+        statistics = steps.measure(partial(Divergences, "compare", model, corpus, request, reference))
+        assert statistics is not None  # there is no deadline
+        return statistics
 
     whole = measured(q)
     floor = replace(whole, kl=np.zeros_like(whole.kl), nll_q=whole.nll_p) if keep is None else measured(k)

@@ -95,7 +95,7 @@ class Steps:
         if begun + self.pace > self.deadline:
             return None
         log = measurements.log
-        measurements.log = replace(log, progress=lambda each: log.progress(replace(each, search=self.line)))
+        measurements.log = replace(log, progress=lambda now: log.progress(replace(now, search=self.line)))
         try:
             made = measurements.once(describe)
         except KeyboardInterrupt:
@@ -158,22 +158,22 @@ def why(
     found = evaluator.measurements.once(lambda: whole).statistics
     steps.done += 1
     damaged, healed = (
-        [steps.measure(partial(compared, hybrids.model(part, healed=each), text)) for part in hybrids.parts]
-        for each in (False, True)
+        [steps.measure(partial(compared, hybrids.model(part, healed=is_healed), text)) for part in hybrids.parts]
+        for is_healed in (False, True)
     )
     costs = [
         PartCost(
             part.name,
-            one.mean(one.kl),
-            None if other is None else found.mean(found.kl - other.kl),
-            math.exp(one.mean(one.nll_q - one.nll_p).mean),
+            put_in.mean(put_in.kl),
+            None if put_back is None else found.mean(found.kl - put_back.kl),
+            math.exp(put_in.mean(put_in.nll_q - put_in.nll_p).mean),
         )
-        for part, one, other in zip(hybrids.parts, damaged, healed, strict=True)
-        if one is not None
+        for part, put_in, put_back in zip(hybrids.parts, damaged, healed, strict=True)
+        if put_in is not None
     ]
-    bounds = [each.cost.bounds(1 - _LEVEL / len(hybrids.parts)) for each in costs]
-    lower = [None if each is None else each.lower for each in bounds]
-    named = standing_out([each.cost.mean for each in costs], lower, smallest=SMALLEST)
+    bounds = [cost.cost.bounds(1 - _LEVEL / len(hybrids.parts)) for cost in costs]
+    lower = [None if bound is None else bound.lower for bound in bounds]
+    named = standing_out([cost.cost.mean for cost in costs], lower, smallest=SMALLEST)
     parts = tuple(replace(cost, stands_out=index in named) for index, cost in enumerate(costs))
     figures = divergence(found, signature=whole.signature).placed(model=q.name, reference=p.name, dataset=text.name)
     missing, spent = steps.of - steps.done, time.monotonic() - started

@@ -101,9 +101,9 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
 
 def undecidable(verdict: Verdict) -> str:
     """Say why a gate that goes by noise can never tell a worse model from it; empty if it can."""
-    found = verdict.comparison or verdict.bounded
-    if found is not None:
-        reason = no_interval(found.clusters, found.clustered_by)
+    bounds = verdict.comparison or verdict.bounded
+    if bounds is not None:
+        reason = no_interval(bounds.clusters, bounds.clustered_by)
     else:
         is_new = verdict.marker == NO_REGRESSION and verdict.value is not None and verdict.interval is None
         reason = f"its noise is not known, which needs {INTERVAL_NEEDS}" if is_new else ""
