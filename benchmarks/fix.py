@@ -51,7 +51,7 @@ import numpy as np
 import torch
 
 from pytest_lmgate.engines.transformers.hybrids import By, Hybrids, Part
-from pytest_lmgate.judge.fix import LEAST_ROWS, Limit, Tried, fix, search_sets, split
+from pytest_lmgate.judge.fix import Limit, Tried, fix, search_sets, split
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.why import why
@@ -424,7 +424,7 @@ def at_limit(pool: Pool, whole: DivergenceStatistics, name: str, splits: int) ->
     assert whole.row_targets is not None
     sums, counts = of_rows(whole, range(len(whole.row_targets))).of_targets(whole.kl)
     odd = skewness(sums - whole.kl.mean() * counts)
-    for rows in (LEAST_ROWS, 40, 100):
+    for rows in (20, 40, 100):
         random, passed = np.random.default_rng(rows), Counter[str]()
         for _ in range(splits):
             found = of_rows(whole, pool.halves(rows, random)[1])
@@ -441,7 +441,7 @@ def search_and_prove(pool: Pool, name: str, splits: int) -> None:
     composed: dict[tuple[int, ...], DivergenceStatistics] = {(): pool.statistics()}
     for share_of in (0.5, 0.2):
         limit = Limit("kl", share_of * float(composed[()].kl.mean()), 0.95, PROTOCOL)
-        for rows in (LEAST_ROWS, 40):
+        for rows in (20, 40):
             random, above, passed, proven = np.random.default_rng(rows), 0, 0, 0
             for _ in range(splits):
                 search, proof = pool.halves(rows, random)

@@ -15,7 +15,14 @@ import yaml
 
 from pytest_lmgate.cli.calibrate import find_gate
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
-from pytest_lmgate.cli.measure import measuring
+from pytest_lmgate.cli.measure import (
+    MaxLengthOption,
+    OtherOption,
+    ProtocolOption,
+    StrideOption,
+    chosen_protocol,
+    measuring,
+)
 from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
 from pytest_lmgate.report.formats import write_file
 from pytest_lmgate.settings.file import Project, read_gates
@@ -33,6 +40,10 @@ def fix(
     against: Annotated[str, typer.Option(help="The original of the model.")],
     gate: Annotated[str | None, typer.Option(help="Gate of lmgate.yaml, by its id (default: the only one).")] = None,
     kl: Annotated[float | None, typer.Option(help="Without a gate: the highest mean KL, nats per token.")] = None,
+    protocol: ProtocolOption = None,
+    stride: StrideOption = None,
+    max_length: MaxLengthOption = None,
+    option: OtherOption = None,
     budget: Annotated[str | None, typer.Option(help="Most extra bytes, as in +5%.")] = None,
     bits: Annotated[
         float | None, typer.Option(help="Bits of a number of the candidate, if it stores rounded numbers as floats.")
@@ -56,8 +67,9 @@ def fix(
 ) -> None:
     """Find the layers to keep in higher precision so that a gate passes, and prove it on other rows.
 
-    One half of the rows is searched. The other half judges the composed model by the gate's rule. Exit code 1 if it
-    does not pass, or if no set within the budget does.
+    One half of the rows is searched. The other half judges the composed model by the gate's rule and protocol; with
+    --kl, by that of the gates of lmgate.yaml on these models, if no other is given. Exit code 1 if it does not pass, or
+    if no set within the budget does.
     """
     most = _share(budget)
     if bits is not None and not 0 < bits < 32:
@@ -74,7 +86,13 @@ def fix(
 
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
         names = [session.named(each) for each in (candidate, against, dataset)]
-        limit, label = _limit(session.project, names, gate, kl)
+        given = {"protocol": protocol, "stride": stride, "max_length": max_length}
+        if kl is None and (any(given.values()) or option):
+            raise typer.BadParameter(
+                "--protocol, --stride, --max-length and --option: only with --kl; a gate has its own"
+            )
+        chosen = Protocol() if kl is None else chosen_protocol(session.project, names, given, option)
+        limit, label = _limit(session.project, names, gate, kl, chosen)
         kept = None if keep is None else session.named(keep)
         inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]
         _require_writable({option: path for option, path in outputs.items() if path is not None}, inputs)
@@ -134,7 +152,9 @@ def _share(budget: str | None) -> float | None:
     return float(match[1]) / 100
 
 
-def _limit(project: Project, names: list[str], gate: str | None, kl: float | None) -> tuple[Limit, str]:
+def _limit(
+    project: Project, names: list[str], gate: str | None, kl: float | None, protocol: Protocol
+) -> tuple[Limit, str]:
     """Return what to reach, and its name: the gate that is asked for, the only one that fits, or a KL."""
     from pytest_lmgate.judge.fix import CONFIDENCE, Limit
 
@@ -142,7 +162,7 @@ def _limit(project: Project, names: list[str], gate: str | None, kl: float | Non
     if kl is not None:
         if gate is not None or not 0 < kl < math.inf:
             raise typer.BadParameter(f"--kl: expected a finite number above 0, and no --gate; got {kl:g}")
-        return Limit("kl", kl, CONFIDENCE, Protocol()), f"KL of at most {kl:g}"
+        return Limit("kl", kl, CONFIDENCE, protocol), f"KL of at most {kl:g}"
     if gate is not None:
         if project.file is None:
             raise ConfigError(f"{project.origin}; --gate needs a gate of an lmgate.yaml: or give --kl")
@@ -246,6 +266,7 @@ def _data(
         "dataset": names[2],
         "gate": label,
         "metric": found.limit.metric,
+        "signature": found.signature,
         "rows": {"search": found.rows[0], "proof": found.rows[1], "unit": found.unit},
         "bytes": found.size,
         "budget": found.budget,

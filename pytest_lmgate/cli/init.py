@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import json
 import math
 import os
 import re
-from itertools import islice
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
@@ -18,7 +22,8 @@ from pytest_lmgate.cli.console import AsJson, DeviceOption, flow, note, root, sh
 from pytest_lmgate.cli.measure import Measuring, measuring
 from pytest_lmgate.cli.tasks import gate_line, insert
 from pytest_lmgate.errors import ComparisonError, ConfigError, EngineError, LmgateError
-from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.report.text import counted
+from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
 from pytest_lmgate.settings.entries import TEXT_SUFFIXES, ProjectSpec
 from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.gates import Tolerance
@@ -26,7 +31,9 @@ from pytest_lmgate.settings.options import BASELINE_NAME, FILE_NAME
 from pytest_lmgate.settings.rootdir import Root
 
 if TYPE_CHECKING:
+    from pytest_lmgate.engines.base import Model
     from pytest_lmgate.metrics.score import Score
+    from pytest_lmgate.windows.tokens import TokenizerFacts
 
 _INI = """\
 [pytest]
@@ -40,7 +47,13 @@ _WEIGHTS = re.compile(r".*\.safetensors|pytorch_model.*\.bin")
 _NO_TEXTS = re.compile(r"requirements|constraints|licen[cs]e|notice|readme|changelog|cmakelists|robots|top_level", re.I)
 _SUFFIXES = (*(suffix for suffix in TEXT_SUFFIXES if suffix != ".md"), ".jsonl")
 _SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")
-_ENOUGH, _BYTES_PER_TOKEN = 20_000, 4  # tokens: a comparison of similar models then shows a change of about 1%
+# Tokens that are enough, and windows from which to choose. With 20,000 a comparison of similar models shows a change of
+# about 1%; a masked model reads a whole window for each.
+_ENOUGH = {"causal": 20_000, "masked": 2_000}
+_WINDOWS = {"causal": (2048, 1024, 512), "masked": (512, 256, 128)}
+_BYTES_PER_TOKEN, _MOST_CHARACTERS = 4, 30  # of a token
+_ROWS = 64  # of a matrix
+_ALIKE = 1.1  # sizes whose quotient is less may differ by their headers
 _LEAST, _MOST = 0.01, 0.1  # tolerances
 
 
@@ -50,7 +63,7 @@ def init(
     rows: Annotated[int | None, typer.Option(min=1, help="Use only the first rows of a .jsonl file.")] = None,
     margin: Annotated[float, typer.Option(min=0.1, max=1000, help="Percent from the value to the limit.")] = 5.0,
     against: Annotated[
-        Path | None, typer.Option(exists=True, help="Original of the models (default: a larger one of the same shape).")
+        Path | None, typer.Option(exists=True, help="Original of the models (default: one of the same shape).")
     ] = None,
     device: DeviceOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: take the defaults.")] = False,
@@ -60,6 +73,8 @@ def init(
 
     Measures each model once, and explains each limit. Never overwrites a file.
     """
+    from pytest_lmgate.measure.loop import about
+
     here = root()
     if (named := here.project_file(None)) is not None:
         raise ConfigError(f"pytest's settings here name {named}: a new lmgate.yaml would not be read; edit that file")
@@ -68,17 +83,21 @@ def init(
     folder = here.start
     found, texts = ([], []) if model and dataset is not None else find_places(folder)
     if not model:
-        shown = {path: _relative(path, folder) for path in found}
+        pairs = originals(found[:_SHOWN])
+        found = [*pairs, *(path for path in found if path not in pairs)]  # a model with an original comes first
+        against_words = {path: f", against {_relative(original, folder)}" for path, original in pairs.items()}
+        shown = {path: f"{_relative(path, folder)}{against_words.get(path, '')}" for path in found}
         model = _ask("model", "a folder with config.json and *.safetensors, or a .gguf file", shown, yes=yes)
     if dataset is None:
         looked_for = f"a {'.txt, .raw or .jsonl' if rows is None else '.jsonl'} file"
         tokens = {path: count_tokens(path, rows) for path in texts if rows is None or path.suffix == ".jsonl"}
         # The smallest that is long enough comes first.
-        texts = sorted(tokens, key=lambda path: (tokens[path] < _ENOUGH, abs(tokens[path] - _ENOUGH)))
+        enough = _ENOUGH["causal"]
+        texts = sorted(tokens, key=lambda path: (tokens[path] < enough, abs(tokens[path] - enough)))
         shown = {path: f"{_relative(path, folder)}  about {tokens[path]:,} tokens" for path in texts}
         (dataset,) = _ask("dataset", looked_for, shown, yes=yes)
     chosen, text = [path.absolute() for path in model], dataset.absolute()
-    pairs = _pairs(chosen, against)
+    pairs = _pairs(chosen, against, found)
 
     names: dict[Path, str] = {}
     for path in [*chosen, *pairs.values()]:
@@ -95,9 +114,13 @@ def init(
     if taken := [file for file in files if os.path.lexists(file)]:
         raise ConfigError(f"{taken[0]} exists; lmgate init overwrites nothing: move it away, or edit it")
 
-    spec = msgspec.convert(sections, ProjectSpec)
-    with measuring(device=device, project=Project(folder, spec=spec)) as session:
-        proposals = {path: propose(session, names[path], data, margin / 100) for path in chosen}
+    if rows is None:
+        with measuring(device=device, project=_project(folder, sections)) as session:
+            datasets[data] |= _shortened(session, names[chosen[0]], data)
+    with measuring(device=device, project=_project(folder, sections)) as session:
+        window = choose_window(session, list(names.values()), data)
+        seconds = _estimate(session, list(names.values()), data, window)
+        proposals = {path: propose(session, names[path], data, margin / 100, window) for path in chosen}
         for path, larger in pairs.items():
             try:
                 add_pair(session, proposals[path], names[larger])
@@ -116,7 +139,10 @@ def init(
         facts = {"value": float(score), "reasons": reasons}
         gates += [{"marker": marker, "arguments": arguments, **facts} for marker, arguments in proposed]
         lines += [f"{names[path]} on {data}: {score.metric} {float(score):.6g}", *map("  {}".format, reasons)]
-    lines += [f"written: {', '.join(written)}", "Run pytest, and commit these files."]
+    lines += [
+        f"written: {', '.join(written)}",
+        f"Run pytest, and commit these files. A changed model takes about {about(seconds)}.",
+    ]
     show({"files": written, "gates": gates}, "\n".join(lines), as_json=as_json)
 
 
@@ -180,23 +206,37 @@ def _ask(option: str, looked_for: str, shown: dict[Path, str], *, yes: bool) -> 
     raise typer.BadParameter(f"expected a number from the list or a path, got {answer!r}")
 
 
-def _pairs(chosen: list[Path], against: Path | None) -> dict[Path, Path]:
-    """Return the original of each model that has one: the given one, or the largest of the same shape."""
+def _pairs(chosen: list[Path], against: Path | None, checkpoints: Sequence[Path]) -> dict[Path, Path]:
+    """Return the original of each model that has one: the given one, or one of the same shape."""
     if against is not None:
         if against.resolve() in [each.resolve() for each in chosen]:
             raise typer.BadParameter(f"--against: expected another model than --model, got {against}")
         return dict.fromkeys(chosen, against.absolute())
-    siblings = sorted(chosen[0].parent.iterdir()) if len(chosen) == 1 else []
-    facts = {path: _facts(path) for path in (*chosen, *siblings)}
-    pairs = {}
-    for model in chosen:
-        shape, size = facts[model]
-        largest = max((path for path in facts if facts[path][0] == shape), key=lambda path: facts[path][1])
-        if shape is not None and facts[largest][1] > 1.1 * size:  # less is another header
-            pairs[model] = largest
+    siblings = checkpoints or (sorted(chosen[0].parent.iterdir()) if len(chosen) == 1 else [])
+    pairs = originals(dict.fromkeys([*chosen, *(path.absolute() for path in siblings)]))
+    return {path: pairs[path] for path in chosen if path in pairs}
+
+
+def originals(models: Iterable[Path]) -> dict[Path, Path]:
+    """Return the original of each model that has one, the smallest model first.
+
+    It is the largest of the models with one vocabulary and shape. Of two that are as large, a copy whose weights were
+    rounded has fewer different ones; else the first by name is the original.
+    """
+    shapes: dict[str, dict[Path, int]] = {}
+    for path in models:
+        shape, size = _facts(path)
+        if shape is not None:
+            shapes.setdefault(repr(shape), {})[path] = size
+    pairs: dict[Path, Path] = {}
+    for sizes in shapes.values():
+        largest = [path for path, size in sizes.items() if _ALIKE * size >= max(sizes.values())]
+        original = max(largest, key=_levels) if len(largest) > 1 else largest[0]
+        pairs |= {path: original for path in sorted(sizes, key=sizes.__getitem__) if path != original}
     return pairs
 
 
+@functools.cache
 def _facts(folder: Path) -> tuple[object, int]:
     """Return what a checkpoint shares only with its original, vocabulary and shape (None if unknown), and its bytes."""
     from pytest_lmgate.engines.checkpoints import open_checkpoint
@@ -208,6 +248,19 @@ def _facts(folder: Path) -> tuple[object, int]:
         return [vocabulary, *map(checkpoint.config.get, _SHAPE)], checkpoint.weight_bytes
     except Exception:  # no checkpoint, or none that shares a shape with another
         return None, 0
+
+
+def _levels(folder: Path) -> int:
+    """Count the different weights in each row of a matrix of the first block: a copy that was rounded has fewer."""
+    from safetensors import safe_open
+
+    try:
+        with safe_open(min(folder.glob("*.safetensors")), framework="pt") as tensors:
+            matrices = [name for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2]  # noqa: SIM118
+            name = next((name for name in matrices if ".0." in name), matrices[0])
+            return sum(len(row.unique()) for row in tensors.get_slice(name)[:_ROWS])
+    except Exception:  # weights in another format
+        return 0
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -247,6 +300,84 @@ def _write(here: Root, files: list[Path], sections: dict[str, Any], proposals: l
         raise
 
 
+def _project(folder: Path, sections: dict[str, Any]) -> Project:
+    return Project(folder, spec=msgspec.convert(sections, ProjectSpec))
+
+
+def _shortened(session: Measuring, model: str, dataset: str) -> dict[str, int]:
+    """Return the keys by which a long text is cut where it is long enough: ``tokens``, or ``limit`` for rows."""
+    from pytest_lmgate.measure.why import shortened
+    from pytest_lmgate.stats.means import BLOCKS
+
+    described, corpus = session.evaluator.resolver.model(model), session.evaluator.resolver.corpus(dataset)
+    enough = _ENOUGH.get(described.kind, 0)
+    begin, tokenizer = shortened(corpus, _MOST_CHARACTERS * enough), _tokenizer(session, described)
+    if corpus.is_one_text:
+        return {"tokens": enough} if enough and len(tokenizer.ids(begin.rows[0], special=False)) > enough else {}
+    tokens = accumulate(len(tokenizer.ids(row, special=False)) for row in begin.rows)
+    needed = next((row for row, sum_ in enumerate(tokens, 1) if sum_ >= enough), len(corpus.rows))
+    rows = max(BLOCKS, needed)
+    return {"limit": rows} if rows < len(corpus.rows) else {}
+
+
+def choose_window(session: Measuring, models: Sequence[str], dataset: str) -> dict[str, int]:
+    """Return the longest `max_length` that makes 64 blocks of a text, else the shortest; nothing if it is the context.
+
+    ConfigError if gates on the text could never decide.
+    """
+    from pytest_lmgate.stats.comparison import no_interval
+    from pytest_lmgate.stats.means import BLOCKS, MIN_BLOCKS
+
+    described = [session.evaluator.resolver.model(model) for model in models]
+    contexts = {model.context or math.inf for model in described}
+    lengths = sorted({min(length, *contexts) for length in _WINDOWS.get(described[0].kind, ())}, reverse=True)
+    windows = [{} if contexts == {length} else {"max_length": int(length)} for length in lengths] or [{}]
+    for window in windows:
+        clusters, by = _measurement(session, models[0], dataset, window).clusters(_tokenizer(session, described[0]))
+        if clusters >= BLOCKS or by == "rows":
+            break
+    if reason := no_interval(clusters, by):
+        times = math.ceil((2 if by == "rows" else MIN_BLOCKS) / max(1, clusters))
+        raise ConfigError(
+            f"dataset {dataset!r}: gates on it could never decide: {reason}, or about {times} times as much text"
+        )
+    return window
+
+
+def _estimate(session: Measuring, models: Sequence[str], dataset: str, window: Mapping[str, int]) -> float:
+    """Say how long it takes to measure the models, from two windows of the first; return the seconds for one model."""
+    from pytest_lmgate.measure.loop import about
+    from pytest_lmgate.measure.why import shortened
+
+    measurements, begun = session.evaluator.measurements, time.monotonic()
+    measurement = _measurement(session, models[0], dataset, window)
+    tokenizer = measurements.runner(measurement.model).tokenizer
+    loaded, tokens = time.monotonic() - begun, measurement.tokens(tokenizer)
+    length = window.get("max_length") or measurement.model.context or 0
+    first, probe = (
+        dataclasses.replace(measurement, data=dataclasses.replace(shortened(measurement.data, characters), tokens=None))
+        for characters in (_BYTES_PER_TOKEN * length // 8, 2 * _BYTES_PER_TOKEN * length)
+    )
+    measurements.again(first)  # which also tries the model out
+    begun = time.monotonic()
+    measurements.again(probe)
+    seconds = float(loaded + (time.monotonic() - begun) / probe.tokens(tokenizer) * tokens)
+    sizes = [session.evaluator.resolver.model(model).weight_bytes for model in models]
+    whole = seconds * (sum(sizes) / sizes[0] if sizes[0] else len(models))
+    what = f"{counted(tokens, 'token')} to read by {'each of ' * (len(models) > 1)}{counted(len(models), 'model')}"
+    note(f"{dataset}: {what}, about {about(whole)}; Ctrl-C stops, and what was measured is kept")
+    return seconds
+
+
+def _measurement(session: Measuring, model: str, dataset: str, window: Mapping[str, int]) -> Any:
+    metric = _metric(session, model)
+    return session.evaluator.cached_statistics(parse_fixture_call(f"{metric}_of", (model, dataset), window))[0]
+
+
+def _tokenizer(session: Measuring, model: Model) -> TokenizerFacts:
+    return model.tokenizer() if model.tokenizer else session.evaluator.measurements.runner(model).tokenizer
+
+
 class Proposal(NamedTuple):
     """A model's score, markers with their arguments by name, and a sentence for each reason."""
 
@@ -256,26 +387,28 @@ class Proposal(NamedTuple):
     reasons: list[str]
 
 
-def propose(session: Measuring, model: str, dataset: str, margin: float) -> Proposal:
+def propose(
+    session: Measuring, model: str, dataset: str, margin: float, window: Mapping[str, int] | None = None
+) -> Proposal:
     """Measure a model and propose a limit that is a `margin` above the value, as a fraction, and a tolerance."""
-    from pytest_lmgate.stats.means import INTERVAL_NEEDS
-
-    score = _measure(session, model, dataset)
-    low, high = score.interval or (0, 0)
+    window = window or {}
+    score = _measure(session, model, dataset, window)
+    assert score.interval is not None  # or `choose_window` had refused the text
+    low, high = score.interval
     measured = f"the {float(score):.6g} that were measured on {score.n:,} {score.unit}s"
     limit = float(f"{score * (1 + margin):.4g}")
     why = f"limit {limit:g}: {100 * margin:g}% above {measured}"
     if limit < high:  # another text of this kind would fail a limit within the noise
         limit = float(f"{1.001 * high:.4g}")  # four digits round by less than this
         why = f"limit {limit:g}: beyond the interval of {measured}, which reaches further than {100 * margin:g}%"
-    noise = f"the 95% interval is [{low:.6g}, {high:.6g}]" if high else f"not known; it needs {INTERVAL_NEEDS}"
     names, tolerance = {"model": model, "dataset": dataset}, str(Tolerance(_LEAST, relative=True))
     gates: list[tuple[str, dict[str, Any]]] = [
-        (f"{score.metric}_max", {**names, "limit": limit}),
-        ("no_regression", {"metric": score.metric, **names, "tolerance": tolerance}),
+        (f"{score.metric}_max", {**names, "limit": limit, **window}),
+        ("no_regression", {"metric": score.metric, **names, "tolerance": tolerance, **window}),
     ]
     paired = f"at most {tolerance} worse than today's baseline, compared part by part, which cancels most of the noise"
-    return Proposal(model, score, gates, [why, f"noise: {noise}", f"tolerance {tolerance}: {paired}"])
+    noise = f"noise: the 95% interval is [{low:.6g}, {high:.6g}]"
+    return Proposal(model, score, gates, [why, noise, f"tolerance {tolerance}: {paired}"])
 
 
 def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
@@ -283,7 +416,8 @@ def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
     from pytest_lmgate.stats.paired import compare
 
     model, score, arguments = proposal.model, proposal.score, proposal.gates[1][1]
-    other = _measure(session, original, arguments["dataset"])
+    window = {key: arguments[key] for key in ("max_length",) if key in arguments}
+    other = _measure(session, original, arguments["dataset"], window)
     try:
         found = compare(score.require_sample(), other.require_sample(), tolerance=Tolerance(_LEAST, relative=True))
     except ComparisonError as error:
@@ -300,9 +434,12 @@ def add_pair(session: Measuring, proposal: Proposal, original: str) -> None:
     proposal.reasons.append(f"tolerance {tolerance}: {today}, {bound}{shown}")
 
 
-def _measure(session: Measuring, model: str, dataset: str) -> Score:
-    metric = "pppl" if session.evaluator.resolver.model(model).kind == "masked" else "ppl"
-    score = cast("Score", session.measure(metric, model=model, dataset=dataset))
+def _measure(session: Measuring, model: str, dataset: str, window: Mapping[str, int]) -> Score:
+    score = cast("Score", session.measure(_metric(session, model), model=model, dataset=dataset, **window))
     if not score.is_finite:
         raise EngineError(f"the perplexity of {model!r} on {dataset!r} is {float(score)}: no limit can be proposed")
     return score
+
+
+def _metric(session: Measuring, model: str) -> str:
+    return "pppl" if session.evaluator.resolver.model(model).kind == "masked" else "ppl"

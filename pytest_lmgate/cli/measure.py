@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 import yaml
+from msgspec import structs
 
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, root, show
-from pytest_lmgate.errors import EngineError, nearest
-from pytest_lmgate.report.text import ProgressLine, bar, table
-from pytest_lmgate.settings.decoding import parse_fixture_call
-from pytest_lmgate.settings.file import Project, load_project
+from pytest_lmgate.errors import ConfigError, EngineError, nearest
+from pytest_lmgate.report.text import ProgressLine, bar, counted, table
+from pytest_lmgate.settings.decoding import convert, parse_fixture_call
+from pytest_lmgate.settings.file import Project, load_project, read_gates
 from pytest_lmgate.settings.metrics import METRICS, metric_called
-from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import CacheKey, Options
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 
 
 _PLOT = 24  # characters
+ProtocolOption = Annotated[str | None, typer.Option(help="Name as in docs/protocols.md.")]
+StrideOption = Annotated[str | None, typer.Option(help="Tokens between two windows.")]
+MaxLengthOption = Annotated[str | None, typer.Option(help="Tokens per window.")]
+OtherOption = Annotated[
+    list[str] | None, typer.Option("--option", "-o", metavar="K=V", help="Any other argument of the protocol.")
+]
 
 
 @dataclass
@@ -69,9 +76,13 @@ def measuring(
     device: str | None = None,
     offline: bool = False,
     refresh: bool = False,
+    looks: bool = False,
     project: Project | None = None,
 ) -> Iterator[Measuring]:
-    """Make an evaluator from a command's options; progress and notes go to stderr."""
+    """Make an evaluator from a command's options; progress and notes go to stderr.
+
+    With `looks`, models are only looked at: no file is hashed, no server asked, and nothing fetched.
+    """
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.measure.loop import Log
 
@@ -83,7 +94,8 @@ def measuring(
         remote_cache=here.text("remote-cache"),
         remote_cache_readonly=here.is_on("remote-cache-readonly"),
         refresh=refresh,
-        offline=offline or here.is_on("offline"),
+        offline=offline or looks or here.is_on("offline"),
+        looks=looks,
         device=here.text("device", device),
         cache_key=CacheKey.from_environment(),
     )
@@ -103,7 +115,7 @@ def measure(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of lmgate.yaml, path or hub id.")],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name of lmgate.yaml, path or hub id.")],
     reference: Annotated[str | None, typer.Option(help="For kl, top1 and compare: the other model.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="Name as in docs/protocols.md.")] = None,
+    protocol: ProtocolOption = None,
     stride: Annotated[str | None, typer.Option(help="Tokens; 128,256,512 makes a table.")] = None,
     max_length: Annotated[str | None, typer.Option(help="Tokens per window; 512,1024 makes a table.")] = None,
     option: Annotated[
@@ -127,14 +139,7 @@ def measure(
         hint = f" (did you mean {meant!r}?)" if meant in METRICS else nearest(metric, METRICS)
         hint = hint or "; only pytest knows metrics that a conftest.py registers"
         raise typer.BadParameter(f"expected a metric, one of {', '.join(METRICS)}; got {metric!r}{hint}")
-    named = {"protocol": protocol, "stride": stride, "max_length": max_length}
-    axes = {key: _values(key, text) for key, text in named.items() if text is not None}
-    for each in option or ():
-        key, equals, text = each.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key or key in axes:
-            raise typer.BadParameter(f"--option: expected NAME=VALUE, each name once; got {each!r}")
-        axes[key] = _values(key, text)
+    axes = _asked({"protocol": protocol, "stride": stride, "max_length": max_length}, option)
     fixed = {"model": model, "dataset": dataset} | ({} if reference is None else {"reference": reference})
     swept = [key for key, values in axes.items() if len(values) > 1]
 
@@ -152,6 +157,18 @@ def measure(
         raise EngineError(
             f"{metric} of {wrong[0].model!r} on {wrong[0].dataset!r} is {wrong[0].value}, not a number to judge"
         )
+
+
+def _asked(named: Mapping[str, str | None], others: Sequence[str] | None) -> dict[str, list[Any]]:
+    """Return the values of arguments that have an option of their own, and of others as ``NAME=VALUE``."""
+    axes = {key: _values(key, text) for key, text in named.items() if text is not None}
+    for each in others or ():
+        key, equals, text = each.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key or key in axes:
+            raise typer.BadParameter(f"--option: expected NAME=VALUE, each name once; got {each!r}")
+        axes[key] = _values(key, text)
+    return axes
 
 
 def _values(key: str, text: str) -> list[Any]:
@@ -222,7 +239,10 @@ def why(
     against: Annotated[str, typer.Option(help="Model to compare with: the original.")],
     tokens: Annotated[int, typer.Option(min=2, help="Maximum number of tokens to read.")] = 20_000,
     seconds: Annotated[float, typer.Option(min=1, help="Time limit in seconds; shorter means less text.")] = 600,
-    max_length: Annotated[int | None, typer.Option(min=2, help="Tokens per window (default: context).")] = None,
+    protocol: ProtocolOption = None,
+    stride: StrideOption = None,
+    max_length: MaxLengthOption = None,
+    option: OtherOption = None,
     by: Annotated[str, typer.Option(help="What to put in: block, or group for the linear layers of each.")] = "block",
     config: ConfigOption = None,
     cache: CacheOption = None,
@@ -232,22 +252,61 @@ def why(
 ) -> None:
     """Show which layers cost what, by putting each in turn into the original model.
 
+    Measures by the protocol of the gates of lmgate.yaml on these models and this dataset, if no other is given.
     Both models must be causal, of one shape, and run by transformers: a quantization or a fine-tune and its original.
     """
     if by not in ("block", "group"):
         raise typer.BadParameter(f"--by: expected block or group, got {by!r}")
     from pytest_lmgate.measure.why import why as measured
 
+    given = {"protocol": protocol, "stride": stride, "max_length": max_length}
     with measuring(config=config, cache=cache, device=device, offline=offline) as session:
+        names = [session.named(each) for each in (candidate, against, dataset)]
         found = measured(
             session.evaluator,
-            *map(session.named, (candidate, against, dataset)),
-            protocol=Protocol("disjoint", max_length=max_length),
+            *names,
+            protocol=chosen_protocol(session.project, names, given, option),
             tokens=tokens,
             seconds=seconds,
             by=by,  # type: ignore[arg-type]
         )
     show(_data(found), _text(found), as_json=as_json)
+
+
+def chosen_protocol(
+    project: Project, names: Sequence[str], given: Mapping[str, str | None], others: Sequence[str] | None
+) -> Protocol:
+    """Return the protocol that is given, else that of the gates of lmgate.yaml on a candidate, its reference and data.
+
+    Gates that name the reference go before those with a limit or a baseline.
+    """
+    asked = _asked(given, others)
+    if asked:
+        if several := next((key for key, values in asked.items() if len(values) > 1), None):
+            raise typer.BadParameter(f"{several}: expected one value, got {len(asked[several])}")
+        return convert({key: value for key, (value,) in asked.items()}, Protocol)
+    candidate, reference, dataset = names
+    gates, problems = read_gates(project.file) if project.file else ([], [])
+    if problems:
+        raise ConfigError(problems[0])
+    with_reference: dict[Protocol, str] = {}
+    without: dict[Protocol, str] = {}
+    for entry in gates:
+        gate, evaluation = entry.gate, entry.gate.evaluation
+        named = evaluation.reference or getattr(gate, "against", None)
+        if (evaluation.model, evaluation.dataset) == (candidate, dataset) and named in (None, reference):
+            request = evaluation.how
+            protocol = request.protocol if isinstance(request, DivergenceRequest) else request
+            if isinstance(protocol, Protocol):
+                windows = structs.replace(protocol, unit="token", average=None)
+                (without if named is None else with_reference).setdefault(windows, gate.label)
+    protocols = with_reference or without or {Protocol(): ""}
+    if len(protocols) > 1:
+        raise ConfigError(
+            f"{project.file}: its gates on {candidate!r} and {dataset!r} measure by several protocols "
+            f"({', '.join(protocols.values())}): choose one by --protocol, --stride and --max-length"
+        )
+    return next(iter(protocols))
 
 
 def _data(found: Why) -> dict[str, Any]:
@@ -261,11 +320,12 @@ def _data(found: Why) -> dict[str, Any]:
         "signature": str(whole.signature),
         "kl": {"mean": whole.kl.value, "stderr": whole.kl.stderr},
         "perplexity_ratio": whole.ratio.value,
+        "missing": found.missing,
         "parts": [
             {
                 "part": each.part,
                 "kl": {"mean": each.cost.mean, "stderr": each.cost.stderr},
-                "relief": {"mean": each.relief.mean, "stderr": each.relief.stderr},
+                "relief": each.relief and {"mean": each.relief.mean, "stderr": each.relief.stderr},
                 "perplexity_ratio": each.ratio,
                 "stands_out": each.stands_out,
             }
@@ -275,26 +335,34 @@ def _data(found: Why) -> dict[str, Any]:
 
 
 def _text(found: Why) -> str:
-    whole, largest = found.whole, max(each.cost.mean for each in found.parts)
-    width = max(len(each.part) for each in found.parts)
+    whole, largest = found.whole, max((each.cost.mean for each in found.parts), default=0.0)
+    width = max((len(each.part) for each in found.parts), default=0)
     lines = [
         f"{whole.model} against {whole.reference} on {whole.dataset}: {whole.n:,} tokens, {found.seconds:.0f} s",
+        str(whole.signature),
         f"KL {_number(whole.kl.value, whole.kl.stderr)} nats per token, perplexity {_change(whole.ratio.value)}",
         "",
         f"{'part':{width}}  {'KL, put in':>19}  {'perplexity':>10}  {'KL, put back':>19}",
     ]
     for each in found.parts:
-        cost, relief = _number(each.cost.mean, each.cost.stderr), _number(-each.relief.mean, each.relief.stderr)
+        cost = _number(each.cost.mean, each.cost.stderr)
+        relief = "-" if each.relief is None else _number(-each.relief.mean, each.relief.stderr)
         line = (
             f"{each.part:{width}}  {cost:>19}  {_change(each.ratio):>10}  {relief:>19}  {bar(each.cost.mean, largest)}"
         )
         lines.append(line.rstrip())
     named = sorted((each for each in found.parts if each.stands_out), key=lambda each: -each.cost.mean)
-    sentences = [
+    sentences = []
+    if found.missing:
+        missing = f"{counted(found.missing, 'measurement')} missing"
+        sentences.append(f"Time is up, with {missing}: --seconds {math.ceil(found.needed)} would do.")
+    sentences += [
         f"{each.part} stands out: put into {whole.reference}, it alone costs {each.cost.mean:.3g} nats per token."
         for each in named
     ]
-    return "\n".join([*lines, "", *(sentences or ["No part stands out from the others."])])
+    if not named:
+        sentences.append(f"No part stands out from the others{' that were measured' * bool(found.missing)}.")
+    return "\n".join([*lines, "", *sentences])
 
 
 def _number(value: float, stderr: float | None) -> str:

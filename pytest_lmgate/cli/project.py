@@ -5,27 +5,33 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from pytest_lmgate import __version__
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, root, show
 from pytest_lmgate.cli.measure import measuring
-from pytest_lmgate.errors import ConfigError, LmgateError, nearest
+from pytest_lmgate.errors import ConfigError, LmgateError, OfflineError, RequirementError, nearest
 from pytest_lmgate.identity.code import QUANTIZERS, versions
 from pytest_lmgate.report.text import byte_size, counted
 from pytest_lmgate.settings.file import Project, load_project, read_gates
+from pytest_lmgate.settings.gates import Gate, NoRegression
 from pytest_lmgate.settings.help import arguments_help, fixtures_help, json_schema, markers_help
-from pytest_lmgate.settings.metrics import METRICS, metric_hint
+from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
 from pytest_lmgate.settings.rootdir import Root
 from pytest_lmgate.settings.session import CacheKey
+
+if TYPE_CHECKING:
+    from pytest_lmgate.measure.evaluator import Evaluator
 
 _NEEDED = ("torch", "transformers", "tokenizers", "datasets")
 _PLUGINS = ("pytest", "pytest-xdist", "peft")
@@ -36,6 +42,8 @@ _ENGINES = {
     "server": ("httpx2", "server"),
     "vllm": ("vllm", "vllm"),
 }
+_COLLECTED = "collected"
+_MOST_CONTEXT = 10**6  # tokens
 
 
 class Finding(NamedTuple):
@@ -54,11 +62,14 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check lmgate.yaml, and report each error with its line; exit code 1 if there is one."""
+    """Check lmgate.yaml, and report each error with its line; exit code 1 if there is one.
+
+    Looks at models and data, runs no model, and fetches nothing.
+    """
     facts, lines = {}, []
     for file in files or [_nearest()]:
         try:
-            project, gates, problems, warnings = _read(file)
+            project, gates, problems, warnings = _read(file, looks=True)
             counts = f"{file}: {_counts(project, gates)}"
         except LmgateError as error:
             counts, problems, warnings = "", [str(error)], []
@@ -135,23 +146,65 @@ def _nearest() -> Path:
     return file
 
 
-def _read(file: Path) -> tuple[Project, int, list[str], list[str]]:
-    """Return a file's project, the number of its gates, errors and warnings."""
+def _read(file: Path, *, looks: bool = False) -> tuple[Project, int, list[str], list[str]]:
+    """Return a file's project, the number of its gates, errors and warnings.
+
+    With `looks`, models and data are looked at too, as far as that takes neither a model nor the network.
+    """
     project = load_project(file.parent, file)
     gates, problems = read_gates(file)
-    warnings = []
-    with measuring(project=project) as session:
+    warnings, said = [], ""
+    with measuring(project=project, looks=True) as session:
         for entry in gates:
-            if (metric := entry.gate.evaluation.metric) not in METRICS:  # a user's own, which only pytest knows
-                if hint := metric_hint(metric):
-                    own = f"{metric!r} is not a metric of lmgate{hint}; a conftest.py has to register it"
-                    warnings.append(entry.problem(ConfigError.of("metric", own)))
-                continue
             try:
                 session.evaluator.check(entry.gate)
             except LmgateError as error:
+                said = said or (_said_by_pytest(file) if _may_be_users(entry.gate, project) else "")
+                if not _may_be_users(entry.gate, project) or entry.key in said:
+                    problems.append(entry.problem(error))
+                elif said != _COLLECTED:
+                    warnings.append(f"{entry.problem(error)}; pytest cannot collect here, which may know it:\n{said}")
+                continue
+            try:
+                warnings += map(entry.problem, _looked(session.evaluator, entry.gate) if looks else [])
+            except (OfflineError, RequirementError):
+                continue  # on the hub, or for another machine
+            except LmgateError as error:
                 problems.append(entry.problem(error))
     return project, len(gates), problems, warnings
+
+
+def _looked(evaluator: Evaluator, gate: Gate) -> list[ConfigError]:
+    """Describe what a gate measures, as a session does before a model runs; say why it can never decide, if so."""
+    from pytest_lmgate.stats.comparison import no_interval
+
+    measurement, *_ = [evaluator.cached_statistics(evaluation)[0] for evaluation in gate.evaluations]
+    tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
+    goes_by_noise = isinstance(gate, NoRegression) or gate.confidence is not None
+    # A server that is not asked may have any context.
+    has_context = all((model.context or 0) < _MOST_CONTEXT for model in measurement.models)
+    if tokenizer is None or not goes_by_noise or not has_context:
+        return []
+    reason = no_interval(*measurement.clusters(tokenizer()))
+    return [ConfigError(f"this gate can never decide: {reason}")] if reason else []
+
+
+def _may_be_users(gate: Gate, project: Project) -> bool:
+    """Whether a gate names a metric or an engine that only a conftest.py or a plugin of pytest may register."""
+    from pytest_lmgate.engines.registry import BACKENDS
+
+    names = [name for evaluation in gate.evaluations for name in (evaluation.model, evaluation.reference)]
+    engines = {model.backend for name in names if (model := project.spec.models.get(name)) is not None}
+    return gate.evaluation.metric not in METRICS or not engines <= {None, *BACKENDS}
+
+
+def _said_by_pytest(file: Path) -> str:
+    """Return what pytest says of collecting a file's gates; `_COLLECTED` if it has nothing against them."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", f"--lmgate-config={file.absolute()}"]
+    done = subprocess.run(
+        [*command, str(file.absolute())], cwd=file.absolute().parent, capture_output=True, text=True, check=False
+    )
+    return _COLLECTED if done.returncode == 0 else (done.stdout + done.stderr).strip()
 
 
 def _counts(project: Project, gates: int) -> str:

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +34,7 @@ _WIDTH = 116
 # Of a gate on right and wrong rows, as Student's bounds have it: a tolerance that a model passes four times in five,
 # of which this share of the rows changes.
 _CHANGED, _Z = 0.04, 1.645 + 0.842
+_MOST = 0.1
 
 
 @dataclass(frozen=True)
@@ -244,10 +244,12 @@ def _gates(found: Imported, name: str, models: Sequence[str]) -> tuple[list[tupl
     n = len(found.rows)
     tolerance: Any
     if metric in ("accuracy", "exact"):
-        tolerance = max(0.01, math.ceil(200 * _Z * math.sqrt(_CHANGED / n)) / 200)
+        shown = max(0.01, math.ceil(200 * _Z * math.sqrt(_CHANGED / n)) / 200)
+        tolerance = min(shown, _MOST)
         why = f"tolerance {tolerance:g}: about the smallest loss that {n:,} rows show if {_CHANGED:.0%} of them change"
-        if tolerance > 0.1:
-            why += "; import more rows to see a smaller one"
+        if shown > _MOST:  # a tolerance as large as the value itself could never be exceeded
+            needed = math.ceil(_CHANGED * (_Z / _MOST) ** 2)
+            why = f"tolerance {tolerance:g}: {n:,} rows show no loss below {shown:g}: import {needed:,} or more"
     elif metric in ("ppl", "bpb", "target_ppl"):
         tolerance, why = "1%", "tolerance 1%: at most 1% worse than today's baseline"
     else:
@@ -270,7 +272,15 @@ def entry_lines(name: str, entry: Mapping[str, Any], comments: Iterable[str]) ->
 
 
 def _wrapped(comments: Iterable[str]) -> list[str]:
-    return [line for each in comments for line in textwrap.wrap(each, _WIDTH, break_long_words=False)]
+    """Return comments in lines that break between words, never in a command or in options, which may hold a pattern."""
+    lines: list[str] = []
+    for comment in comments:
+        lines.append("")
+        for word in re.findall(r"(?:`[^`]*`|\{.*\}|\S)+", comment):
+            if lines[-1] and len(lines[-1]) + 1 + len(word) > _WIDTH:
+                lines.append("")
+            lines[-1] += f" {word}" if lines[-1] else word
+    return lines
 
 
 def gate_line(gate: tuple[str, dict[str, Any]]) -> str:

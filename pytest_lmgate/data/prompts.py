@@ -21,7 +21,7 @@ class TextTask:
 
     name: str  # the dataset's name, for messages
     prompts: tuple[Prompt, ...]  # one per row: text, or for a chat ``(role, content)`` pairs
-    references: tuple[tuple[str, ...], ...]  # one or more texts per row
+    references: tuple[tuple[str, ...], ...]  # one or more texts per row; none if the entry has no `references`
     rows: tuple[Row, ...]  # the rows themselves, for metrics that look at other columns
 
 
@@ -44,7 +44,7 @@ def make_task(rows: Sequence[Row], spec: DatasetSpec, *, name: str, examples: Se
         asked = [ask(row, name, index) for index, row in enumerate(rows)]
     else:
         asked = [chat_in(row, spec.messages, name, index) for index, row in enumerate(rows)]
-    references = tuple(_references(row, columns, name, index) for index, row in enumerate(rows))
+    references = tuple(_references(row, columns, name, index) if columns else () for index, row in enumerate(rows))
     answered = [[(str(each), text) for text in texts] for each, texts in zip(asked, references, strict=True)]
     require_unseen(shots, answered, name)
     prompts = [

@@ -262,6 +262,7 @@ class Entry:
         device: The wanted device; ``auto`` leaves it to the backend.
         dtype: The wanted dtype; ``auto`` is the model's own.
         offline: Whether nothing may be fetched.
+        looks: Whether the model is only looked at, so that no server is asked.
         workers: Processes that share this machine's processors.
         worker: The number of this process among them, which chooses a GPU if there are several; None if there is
             one process.
@@ -278,6 +279,7 @@ class Entry:
     device: str = "auto"
     dtype: str = "auto"
     offline: bool = False
+    looks: bool = False
     workers: int = 1
     worker: int | None = None
     run: str = ""

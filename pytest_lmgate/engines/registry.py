@@ -33,8 +33,11 @@ BACKENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _OF_SERVERS = ("server", "model", "key")
 
 
-def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Backend:
-    """Return the engine that an entry names, else that of its path's suffix or of `server:`, else transformers."""
+def backend_name(name: str, spec: ModelSpec, users: Mapping[str, Backend]) -> str:
+    """Return the engine that an entry names, else that of its path's suffix or of `server:`, else transformers.
+
+    ConfigError for an engine that nobody has, and for keys that are for servers only.
+    """
     wanted = spec.backend or (_SERVER if spec.server else None)
     if wanted is None:
         suffixes = {each: own for own, (_, several) in BACKENDS.items() for each in several}
@@ -42,7 +45,7 @@ def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Back
         path = spec.path or ""
         wanted = next((own for each, own in suffixes.items() if path.endswith(each)), _DEFAULT)
     if wanted in users:
-        return users[wanted]
+        return wanted
     if wanted not in BACKENDS:
         known = [*BACKENDS, *users]
         hint = nearest(wanted, known)
@@ -54,7 +57,13 @@ def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Back
             raise ConfigError(
                 f"models.{name}.{key}: the engine {wanted} does not support it: it is for a model with server:"
             )
-    found: Backend = resolve_name(BACKENDS[wanted][0])()
+    return wanted
+
+
+def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Backend:
+    """Return the engine of an entry."""
+    wanted = backend_name(name, spec, users)
+    found: Backend = users[wanted] if wanted in users else resolve_name(BACKENDS[wanted][0])()
     return found
 
 

@@ -39,6 +39,7 @@ from pytest_lmgate.judge.result import Scored, scored_facts
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.gates import EvaluationSpec
 from pytest_lmgate.settings.options import conflict_line
+from pytest_lmgate.stats.paired import known_differences
 from pytest_lmgate.stats.proportions import MOST_OUTCOMES, Outcomes
 from pytest_lmgate.stats.sample import Sample
 
@@ -234,8 +235,13 @@ class Baselines:
         """Whether the session writes a gate's entry instead of judging against it."""
         return self._update == "all" or (self._update == "new" and identity not in self.read())
 
-    def require(self, identity: str, test: str, what: EvaluationSpec) -> BaselineEntry:
-        """Return the entry of the gate `identity` of `test`, which measures `what`; it must exist."""
+    def require(
+        self, identity: str, test: str, what: EvaluationSpec, shared: Callable[[], Mapping[str, str]] = dict
+    ) -> BaselineEntry:
+        """Return the entry of the gate `identity` of `test`, which measures `what`; it must exist.
+
+        A comparison must have the parts in common that `shared` returns, as `Measurement.shared`.
+        """
         if (entry := self.read().get(identity)) is not None:
             return entry
         there = "has no entry for this gate" if self.path.exists() else "does not exist"
@@ -247,17 +253,21 @@ class Baselines:
             and (entry.model, entry.dataset) == asked
             and entry.metric in (what.metric, what.variant)
         ]
-        was_renamed = ""
+        hint = ";"
         if former:
             old = max(former, key=lambda name: SequenceMatcher(None, name, identity).ratio())
-            names = [name.removeprefix(self._prefix) for name in (old, identity)]
-            rename = ["lmgate", "baseline", "rename", *names, "--baseline", os.path.relpath(self.path)]
-            was_renamed = (
-                f"; the entry of {old} has the same metric, model and dataset, and no gate of this run uses it: if "
-                f"this gate was renamed, rename its entry with\n    {shlex.join(rename)}\nOtherwise"
-            )
+            hint = f"; the entry of {old} has the same metric, model and dataset, "
+            if differs := known_differences(shared(), self.read()[old].identity):
+                hint += f"but cannot judge this gate: {'; '.join(differs)};"
+            else:
+                names = [name.removeprefix(self._prefix) for name in (old, identity)]
+                rename = ["lmgate", "baseline", "rename", *names, "--baseline", os.path.relpath(self.path)]
+                hint += (
+                    "and no gate of this run uses it: if this gate was renamed, rename its entry with\n    "
+                    f"{shlex.join(rename)}\nOtherwise"
+                )
         raise BaselineError(
-            f"no baseline: {self.path} {there}{was_renamed or ';'} make one with a good model, and commit the file:\n  "
+            f"no baseline: {self.path} {there}{hint} make one with a good model, and commit the file:\n  "
             f"  {shlex.join(['pytest', test, '--lmgate-update-new-only', *self._arguments])}"
         )
 

@@ -25,8 +25,9 @@ from pytest_lmgate.judge.result import Outcome
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.measurement import planned_windows
-from pytest_lmgate.measure.why import SMALLEST, characters_per_token, require_parts, shortened
+from pytest_lmgate.measure.why import SMALLEST, Steps, characters_per_token, require_parts, shortened
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
+from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.settings.gates import Gate, LimitGate
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.stats.comparison import POWER, needed
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from pytest_lmgate.engines.llamacpp.hybrids import GgufHybrids
     from pytest_lmgate.engines.transformers.hybrids import Hybrids, Part
 
-LEAST_ROWS = 20
-"""Rows of each half below which nothing is proven: the bounds would be too narrow (benchmarks/fix.py)."""
+LEAST_ROWS = 40
+"""Rows of each half below which nothing is proven: damage in few rows passes a quarter of proofs with 20 (docs/fix.md).
+"""
 CONFIDENCE = 0.95  # of a gate that has none
 _ROUNDS, _DROPS = 10, 6  # composed models that are measured at most
 _UNITS = 10_000  # of the knapsack: a set is the cheapest for an allowance that is smaller by parts / units at most
@@ -89,11 +91,13 @@ class Limit:
         value = math.exp(min(nats, 700.0))
         return value if self.metric == "ppl" else 100 * (value - 1)
 
-    def shown(self, nats: float) -> str:
-        number = self.number(nats)
+    def shown(self, nats: float, beside: float = math.nan) -> str:
+        """Return a value in words, with enough digits to differ from the one `beside` it."""
+        number, digits = self.number(nats), 5 if self.metric == "ppl" else 3
+        text, _ = distinct(number, self.number(beside), digits)
         if self.metric == "kl":
-            return f"KL {number:.3g}"
-        return f"perplexity {number:.5g}" if self.metric == "ppl" else f"perplexity {number:+.3g}%"
+            return f"KL {text}"
+        return f"perplexity {text}" if self.metric == "ppl" else f"perplexity {'+' * (number >= 0)}{text}%"
 
     def judge(self, found: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Judged:
         """Judge a model by the gate's rule; to pass, its bound must also hold if few rows lose much.
@@ -168,6 +172,7 @@ class Fix:
     floor: Judged | None = None  # the candidate with all groups kept, on the search's half, if not as in the reference
     tensor_types: tuple[str, ...] = ()  # llama-quantize's options for the tensors to keep, if the models are GGUF files
     unit: str = "row"  # what is counted: ``row``, or ``window`` of a text without rows
+    signature: str = ""  # how it is measured
 
     @property
     def is_within_budget(self) -> bool:
@@ -247,10 +252,14 @@ def fix(
         hybrids, reference = GgufHybrids(k, q, pair), p
     require_parts(hybrids, q, k)
 
+    most = len(hybrids.parts) + _ROUNDS + _DROPS + 5  # with the models themselves, all groups and the proof
+    steps = Steps(evaluator, f"{q.name} against {p.name}", most, is_most=True)
+    signature = str(Divergences("compare", q, search, request, p).signature)
+
     def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
-        describe = partial(Divergences, "compare", model, corpus, request, reference)
-        found: DivergenceStatistics = evaluator.measurements.once(describe).statistics
-        return found
+        statistics = steps.measure(partial(Divergences, "compare", model, corpus, request, reference))
+        assert statistics is not None  # there is no deadline
+        return statistics
 
     whole = measured(q)
     floor = replace(whole, kl=np.zeros_like(whole.kl), nll_q=whole.nll_p) if keep is None else measured(k)
@@ -265,15 +274,16 @@ def fix(
         if passes:
             size = hybrids.size().bytes[1] if bits is None else _extra_bytes(hybrids, q, k, bits, keep_bits)[1]
             as_it_is = replace(first, judged=judged)
-            return Fix(limit, size, None, (), (as_it_is,), None, None, (count(text), 0), unit=unit)
+            return Fix(limit, size, None, (), (as_it_is,), None, None, (count(text), 0), unit=unit, signature=signature)
         if first.judged.outcome == "pass":
             first = replace(first, judged=replace(judged, used=first.judged.used))
-    most = limit.judge(floor)
-    if most.outcome != "pass":
+    best = limit.judge(floor)
+    if best.outcome != "pass":
+        value, upper = (limit.shown(nats, best.limit) for nats in (best.value.mean, best.upper))
         raise ModelError(
-            f"even {k.name!r} does not pass: {limit.shown(most.value.mean)}, at most {limit.shown(most.upper)} on "
-            f"{rows[0]} searched {unit}s, and the limit is {limit.shown(most.limit)}; no groups kept as in it can help "
-            f"{q.name!r}: expected a model of higher precision, more rows or a higher limit"
+            f"even {k.name!r} does not pass: {value}, at most {upper} on {rows[0]} searched {unit}s, and the limit "
+            f"is {limit.shown(best.limit, best.upper)}; no groups kept as in it can help {q.name!r}: expected a "
+            "model of higher precision, more rows or a higher limit"
         )
     extra, size = _extra_bytes(hybrids, q, k, bits, keep_bits)
     costs = [float((measured(hybrids.model(part, healed=False)).kl - floor.kl).mean()) for part in hybrids.parts]
@@ -291,8 +301,9 @@ def fix(
     tried = search_sets(np.array(costs), np.array(extra), first, attempt)
     chosen = min((each for each in tried if each.judged.outcome == "pass"), key=lambda each: (each.extra, each.kl))
     found = Fix(
-        limit, size, budget, groups, tuple(tried), chosen, None, rows, floor=None if keep is None else most, unit=unit
-    )
+        limit, size, budget, groups, tuple(tried), chosen, None, rows, floor=None if keep is None else best, unit=unit,
+        signature=signature,
+    )  # fmt: skip
     if not found.is_within_budget:
         return found
     kept = [hybrids.parts[index] for index in chosen.kept]

@@ -69,6 +69,7 @@ LEVEL = 0.05
 _OF_95 = normal_quantile(0.975)
 # Beyond six digits two values differ by the order of adding, if at all.
 _SAME = 1e-6
+_NO_NOISE = "no interval, so its noise is unknown"
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,15 @@ class Finding:
 
 
 def change_between(level: Sequence[Verdict], after: Verdict) -> Change | None:
-    """Compare a value with earlier ones; None if one has no value, only a bound, or no interval.
+    """Compare a value with earlier ones; None if one has no value, or no interval and another value.
 
     The level is the mean of its values; its squared noise is the mean of theirs over their number. They are at least
     one, different (an equal value on the same data adds nothing), and of the identity of `after`.
     """
-    return None if any(map(_unknown, (*level, after))) else _change(level, after)
+    reasons = set(map(_unknown, (*level, after))) - {""}
+    if reasons == {_NO_NOISE} and all(_is_equal(gate, after) for gate in level):
+        return _change(level, after)
+    return None if reasons else _change(level, after)
 
 
 def _change(level: Sequence[Verdict], after: Verdict) -> Change:
@@ -131,12 +135,12 @@ def find_changes(gates: Sequence[Verdict]) -> list[Finding]:
     """
     findings: list[Finding] = []
     level: list[Verdict] = []  # different values with noise, of one identity
-    former: Verdict | None = None  # the last that passed or failed
+    former: Verdict | None = None  # the last that passed or failed the build
     tests = 0
     for gate in gates:
         if gate.comparison is not None:
             findings.append(_by_verdict(gate, former))
-        if gate.verdict in ("pass", "fail"):
+        if gate.verdict == "pass" or gate.failed:
             former = gate
         if gate.comparison is not None:
             continue
@@ -149,7 +153,7 @@ def find_changes(gates: Sequence[Verdict]) -> list[Finding]:
             level = [gate]
             continue
         found = _change(level, gate)
-        if any(math.isclose(_value(gate), _value(other), rel_tol=_SAME) for other in level):
+        if any(_is_equal(gate, other) for other in level):
             findings.append(Finding("same", change=found))
             continue
         tests += 1
@@ -164,9 +168,10 @@ def find_changes(gates: Sequence[Verdict]) -> list[Finding]:
 
 
 def _by_verdict(gate: Verdict, former: Verdict | None) -> Finding:
-    """Compare a gate's own verdict with the last run in which it passed or failed."""
-    if former is not None and gate.verdict != former.verdict and gate.verdict in ("pass", "fail"):
-        return Finding("worse" if gate.verdict == "fail" else "better")
+    """Compare a gate's own verdict with the last run in which it passed or failed the build."""
+    decides = gate.verdict == "pass" or gate.failed
+    if former is not None and decides and gate.failed != former.failed:
+        return Finding("worse" if gate.failed else "better")
     if former is None or gate.identity != former.identity:
         return Finding("first", "" if former is None else "; ".join(differences(gate.identity, former.identity)))
     return Finding("same")
@@ -175,7 +180,11 @@ def _by_verdict(gate: Verdict, former: Verdict | None) -> Finding:
 def _unknown(gate: Verdict) -> str:
     if gate.value is None:
         return "not measured"
-    return "no interval, so its noise is unknown" if gate.interval is None else ""
+    return _NO_NOISE if gate.interval is None else ""
+
+
+def _is_equal(gate: Verdict, other: Verdict) -> bool:
+    return math.isclose(_value(gate), _value(other), rel_tol=_SAME)
 
 
 def _value(gate: Verdict) -> float:

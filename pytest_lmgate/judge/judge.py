@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from msgspec.structs import replace
 
 from pytest_lmgate.engines.devices import device_class
@@ -25,13 +26,13 @@ from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import PlacesCache
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import ScoredRow
-from pytest_lmgate.settings.gates import Gate, LimitGate, NoRegression
+from pytest_lmgate.settings.gates import EvaluationSpec, Gate, LimitGate, NoRegression
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.comparison import Comparison
-from pytest_lmgate.stats.paired import compare, differences
+from pytest_lmgate.stats.paired import compare, known_differences
 from pytest_lmgate.stats.sample import Sample
 
 _ANEW = "; if this is intended, update the baseline with --lmgate-update"
@@ -77,7 +78,7 @@ class Judge:
         try:
             entry = None
             if isinstance(gate, NoRegression) and gate.reference is None and not self.baselines.is_updated(identity):
-                entry = self.baselines.require(identity, test, what)
+                entry = self.baselines.require(identity, test, what, lambda: self._shared(what.resolved(resolve)))
             with contextlib.nullcontext() if entry is None else self.evaluator.expecting(_expect(entry)):
                 score = self.evaluator.evaluate(what.resolved(resolve))
             if isinstance(gate, LimitGate):
@@ -143,12 +144,15 @@ class Judge:
         return replace(self._judged(blank, gate, score, samples, found, resolve), seconds=seconds, cached=cached)
 
     def _updated(self, blank: Verdict, gate: NoRegression, score: Score) -> Verdict:
-        _require_a_share(gate, score, "baseline")
-        if gate.tolerance.relative and not score > 0:
-            raise ComparisonError(
-                f"a tolerance in percent needs a baseline above 0, got {float(score):g}; "
-                "use a tolerance in the metric's unit"
-            )
+        try:  # which fails the next session, not the one that writes the entry
+            _require_a_share(gate, score, "baseline")
+            if gate.tolerance.relative and not score > 0:
+                raise ComparisonError(
+                    f"tolerance: a percentage needs a baseline above 0, got {float(score):g}; use a number in the "
+                    "metric's unit"
+                )
+        except ComparisonError as error:
+            self.evaluator.log.remark(f"{blank.id}: the baseline is written, but this gate cannot judge by it: {error}")
         self.entries[blank.id] = self.baselines.entry(score)
         return replace(
             _measured(blank, score),
@@ -156,6 +160,12 @@ class Judge:
             message="the baseline is measured again",
             previous=self._previous(gate, score, self.baselines.read().get(blank.id)),
         )
+
+    def _shared(self, what: EvaluationSpec) -> Mapping[str, str]:
+        """Return what a comparison with this evaluation must have in common; nothing if that is not known."""
+        with contextlib.suppress(LmgateError):
+            return self.evaluator.cached_statistics(what)[0].shared
+        return {}
 
     def _with_entry(
         self, gate: NoRegression, score: Score, entry: BaselineEntry, hint: str = ""
@@ -212,8 +222,7 @@ class Judge:
         if (ours.device, ours.dtype, ours.architecture) != (theirs.device, theirs.dtype, theirs.architecture):
             return ""
         command = ["lmgate", "why", what.model, what.dataset, "--against", reference]
-        protocol = how.protocol if isinstance(how, DivergenceRequest) else how
-        command += ["--max-length", str(protocol.max_length)] if protocol.max_length else []
+        command += _protocol_options(how.protocol if isinstance(how, DivergenceRequest) else how)
         if (file := self.evaluator.project.file) != find_project_file(Path.cwd()) and file is not None:
             command += ["--config", os.path.relpath(file)]
         return shlex.join(command)
@@ -228,6 +237,19 @@ class Judge:
             "hit" if lookup.hit else f"miss, {', '.join(lookup.changed) or 'no earlier measurement'}"
             for lookup in self.evaluator.measurements.lookups[begin:]
         )
+
+
+def _protocol_options(protocol: Protocol) -> list[str]:
+    """Return the options by which a command takes the windows of a protocol."""
+    options = ["--protocol", protocol.name]
+    for field in structs.fields(Protocol):
+        if field.name not in ("name", "unit", "average") and (value := getattr(protocol, field.name)) != field.default:
+            has_option = field.name in ("max_length", "stride")
+            written = "null" if value is None else str(value).lower()
+            options += (
+                [f"--{field.name.replace('_', '-')}", written] if has_option else ["-o", f"{field.name}={written}"]
+            )
+    return options
 
 
 def _measured(blank: Verdict, score: Score) -> Verdict:
@@ -283,8 +305,7 @@ def _expect(entry: BaselineEntry) -> Callable[[Mapping[str, str]], None]:
     """Return a function that refuses, before a model runs, a measurement whose known parts differ from the baseline."""
 
     def expect(known: Mapping[str, str]) -> None:
-        both = known.keys() & entry.identity.keys()
-        if found := differences({part: known[part] for part in both}, {part: entry.identity[part] for part in both}):
+        if found := known_differences(known, entry.identity):
             raise ComparisonError(f"cannot be compared with the {entry.words}: {'; '.join(found)}{_ANEW}")
 
     return expect

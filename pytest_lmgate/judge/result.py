@@ -118,6 +118,7 @@ class Bounded(msgspec.Struct, frozen=True):
         clusters: Number of clusters.
         clustered_by: What a cluster is.
         needed: Targets or rows that would settle an inconclusive verdict.
+        unseen: Share of rows of which these may hold none; null as in a comparison.
     """
 
     confidence: float
@@ -127,6 +128,7 @@ class Bounded(msgspec.Struct, frozen=True):
     clusters: int = 0
     clustered_by: str = "rows"
     needed: int | None = None
+    unseen: float | None = None
 
     def __post_init__(self) -> None:
         if self.bounds is not None:

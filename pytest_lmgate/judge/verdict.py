@@ -30,7 +30,7 @@ def judge_bounds(score: Score, limit: float, confidence: float) -> tuple[Outcome
     if measured == "error" or score.sample is None:
         return "error", blank
     sample = score.sample
-    blank = replace(blank, clusters=sample.clusters, clustered_by=sample.clustered_by)
+    blank = replace(blank, clusters=sample.clusters, clustered_by=sample.clustered_by, unseen=sample.unseen)
     bounds = sample.bounds(confidence)
     if bounds is None:
         return "inconclusive", blank

@@ -27,15 +27,15 @@ from pytest_lmgate.measure.loop import Job, Log, eager, explained, prepared, run
 from pytest_lmgate.measure.measurement import (
     MeasurementContext,
     TargetMeasurement,
-    digest_of_targets,
     identity_of,
+    layout,
     planned_windows,
     require,
-    targets_of_rows,
 )
 from pytest_lmgate.measure.scoring import TargetSink, prepared_to_score, require_finite, require_ids
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.metrics.score import Score, make_score
+from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.requests import DivergenceRequest, Signature, Windowing
 from pytest_lmgate.windows.protocols import tokenize
@@ -124,12 +124,12 @@ class Divergences(TargetMeasurement[DivergenceStatistics]):
         found = compare(pair, window_requests(streams, plan, data.name), job)
         return DivergenceStatistics(
             **dict(zip(COLUMNS, np.ascontiguousarray(found.T), strict=True)),
-            window_targets=plan.targets,
-            window_document=plan.document,
-            running_text=not windowing.by_document,
-            row_targets=targets_of_rows(plan, streams, data, by_document=windowing.by_document),
-            targets=digest_of_targets(streams.ids),
+            **layout(plan, streams, data, by_document=windowing.by_document),
         )
+
+    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
+        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.reference.name)
+        return TargetLayout(**layout(plan, streams, self.data, by_document=self.windowing.by_document)).clusters
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.reference.name)

@@ -13,6 +13,7 @@ from typing import Any
 from pytest_lmgate.cache.store import open_store
 from pytest_lmgate.data.corpus import Corpus, looks_like_documents
 from pytest_lmgate.engines.base import Backend, Model, Runner
+from pytest_lmgate.engines.registry import backend_name
 from pytest_lmgate.errors import ConfigError, ModelError, naming_argument
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.likelihoods import (
@@ -27,7 +28,7 @@ from pytest_lmgate.measure.lookup import Measurements
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.measure.measurement import Measurement, identity_of, weights_of
 from pytest_lmgate.measure.sampled import SampledDivergences, SelfDivergences
-from pytest_lmgate.measure.sources import DatasetRows, Resolver
+from pytest_lmgate.measure.sources import DatasetRows, Resolver, require_questions, require_references
 from pytest_lmgate.measure.texts import (
     GeneratedTexts,
     TextFunction,
@@ -40,6 +41,7 @@ from pytest_lmgate.measure.texts import (
 from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
+from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.gates import EvaluationSpec, Gate, NoRegression, RevisedModel
 from pytest_lmgate.settings.requests import (
@@ -187,11 +189,11 @@ class Evaluator:
             named = model.model if isinstance(model, RevisedModel) else model
             if isinstance(named, str | Path):
                 with naming_argument(argument):
-                    self.resolver.names.model_spec(named)
+                    backend_name(*self.resolver.names.model_spec(named), self.users_backends)
+        metric = self._text_metric(what) if isinstance(what.how, TextRequest) else None
         with naming_argument("dataset"):
             self._require_rows(what)
-        if isinstance(what.how, TextRequest):
-            metric = self._text_metric(what)
+        if isinstance(what.how, TextRequest) and metric is not None:
             if isinstance(what.dataset, str | Path):
                 name, spec = self.resolver.names.dataset_spec(what.dataset)
                 require_extraction(metric, name, spec, what.how.generation.settings(spec).repeats)
@@ -204,9 +206,13 @@ class Evaluator:
                 )
 
     def _require_rows(self, what: EvaluationSpec) -> None:
-        """Refuse an unknown dataset, or one with clusters if the metric judges rows."""
+        """Refuse a dataset that is unknown or lacks a key that the metric needs, or one with clusters between rows."""
         if isinstance(what.dataset, str | Path):
             name, spec = self.resolver.names.dataset_spec(what.dataset)
+            if isinstance(what.how, ChoiceRequest):
+                require_questions(name, spec)
+            elif isinstance(what.how, TextRequest) and not self._scores_choices(what.how, spec):
+                require_references(name, spec)
             for key in ("cluster", "average_by"):
                 if getattr(spec, key) is not None and not isinstance(what.how, TextRequest | ChoiceRequest):
                     raise ConfigError(
@@ -220,7 +226,7 @@ class Evaluator:
         model = find.model(what.model)
         if isinstance(how, TextRequest):
             rows, scorer = find.rows(what.dataset), self._text_metric(what)
-            if is_task_metric(how.metric) and rows.spec.answer is not None:
+            if self._scores_choices(how, rows.spec):
                 if how.generation.said:
                     raise ConfigError.of(
                         next(iter(how.generation.said)),
@@ -252,11 +258,16 @@ class Evaluator:
             ) from error
         return ConditionalLikelihoods(metric, model, rows, how)
 
+    @staticmethod
+    def _scores_choices(how: TextRequest, spec: DatasetSpec) -> bool:
+        """Whether code of the dataset's task scores likelihoods of choices, and no text is written."""
+        return is_task_metric(how.metric) and spec.answer is not None
+
     def _begun(self, dataset: Any) -> Corpus | DatasetRows:
         """Return the texts that a model is to go on from: a dataset's prompts, or else its texts."""
         if isinstance(dataset, str | Path):
             _, spec = self.resolver.names.dataset_spec(dataset)
-            if spec.prompt or spec.source or spec.messages:
+            if spec.has_prompts:
                 return self.resolver.rows(dataset)
         return self.resolver.corpus(dataset)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -25,9 +26,9 @@ from pytest_lmgate.measure.measurement import (
     counted,
     digest_of_targets,
     digest_of_text,
+    layout,
     planned_windows,
     require,
-    targets_of_rows,
     template_address,
     template_variables,
 )
@@ -36,6 +37,7 @@ from pytest_lmgate.measure.sources import DatasetRows
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, TargetStatistics
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score, make_score
+from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.requests import ChoiceRequest, MaskedRequest, Protocol, Signature, SignatureField, Windowing
 from pytest_lmgate.windows.choices import plan_choices
@@ -92,13 +94,12 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         found = score(runner, window_requests(streams, plan, self.data.name), job)
         return LikelihoodStatistics(
             nll=found.nll if found.is_double else found.nll.astype(np.float32),
-            window_targets=plan.targets,
-            window_document=plan.document,
-            **counted(streams.sizes),
-            running_text=not self.windowing.by_document,
-            row_targets=targets_of_rows(plan, streams, self.data, by_document=self.windowing.by_document),
-            targets=digest_of_targets(streams.ids),
+            **{**counted(streams.sizes), **layout(plan, streams, self.data, by_document=self.windowing.by_document)},
         )
+
+    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
+        streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
+        return TargetLayout(**layout(plan, streams, self.data, by_document=self.windowing.by_document)).clusters
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         streams, plan = planned_windows(self.data, self.windowing, tokenizer, self.model.name)
@@ -142,19 +143,25 @@ class MaskedLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     def measure(self, context: MeasurementContext) -> LikelihoodStatistics:
         runner, name = context.runner(self.model), self.model.name
         texts, pieces = self.pieces(runner.tokenizer)
-        targets = np.array([len(piece.targets) for piece in pieces])
-        documents = np.array([piece.document for piece in pieces])
         job = context.job(name, self.data.name, self.model.batch_size)
         found = score(runner, masked_requests(pieces, runner.tokenizer, self.data.name), job)
         return LikelihoodStatistics(
-            nll=found.nll,
-            window_targets=targets,
-            window_document=documents,
-            **counted(list(map(TextSizes.of, texts))),
-            running_text=self.data.is_one_text,
-            row_targets=(None if self.data.is_one_text else np.bincount(documents, weights=targets).astype(np.int64)),
-            targets=digest_of_targets([piece.ids for piece in pieces]),
+            nll=found.nll, **{**counted(list(map(TextSizes.of, texts))), **self._layout(pieces)}
         )
+
+    def _layout(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        targets = np.array([len(piece.targets) for piece in pieces])
+        documents = np.array([piece.document for piece in pieces])
+        return {
+            "window_targets": targets,
+            "window_document": documents,
+            "running_text": self.data.is_one_text,
+            "row_targets": None if self.data.is_one_text else np.bincount(documents, weights=targets).astype(np.int64),
+            "targets": digest_of_targets([piece.ids for piece in pieces]),
+        }
+
+    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
+        return TargetLayout(**self._layout(self.pieces(tokenizer)[1])).clusters
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return masked_requests(self.pieces(tokenizer)[1], tokenizer, self.data.name).tokens

@@ -177,7 +177,7 @@ class Measurements:
                     return found
                 self.lookups.append(self._missed(measurement))
                 try:
-                    measured = measurement.measure(self._context(None if reason else fingerprint))
+                    measured = measurement.measure(self._context(measurement, is_kept=not reason))
                 except FilesChanged:
                     if attempt == _ATTEMPTS:
                         raise
@@ -234,7 +234,7 @@ class Measurements:
 
     def again(self, measurement: Measurement[T], *, shuffle: int | None = None) -> T:
         """Measure again completely, ignoring the cache; `shuffle` is the seed of another order of the requests."""
-        measured = measurement.measure(self._context(None, shuffle=shuffle))
+        measured = measurement.measure(self._context(measurement, shuffle=shuffle))
         if self._was_patched(measurement):
             raise ModelError("this session patched a library while the model was loaded")
         return measured
@@ -341,9 +341,11 @@ class Measurements:
         """Free the memory of all models; the next measurement opens its own."""
         self._pool.drop("")
 
-    def _context(self, fingerprint: Fingerprint | None, *, shuffle: int | None = None) -> MeasurementContext:
-        """Return what a measurement is made with; without a fingerprint nothing is kept."""
-        self._latest = None
+    def _context(
+        self, measurement: Measurement[Any], *, is_kept: bool = False, shuffle: int | None = None
+    ) -> MeasurementContext:
+        """Return what a measurement is made with."""
+        self._latest, metric, fingerprint = None, measurement.metric, measurement.fingerprint
 
         def progress(progress: Progress) -> None:
             self._latest = progress
@@ -351,8 +353,8 @@ class Measurements:
 
         def job(model: str, dataset: str, batch_size: int | str) -> Job:
             log = replace(self.log, progress=progress)
-            job = Job(model=model, dataset=dataset, batch_size=batch_size, log=log, shuffle=shuffle)
-            if fingerprint is None:
+            job = Job(model=model, dataset=dataset, metric=metric, batch_size=batch_size, log=log, shuffle=shuffle)
+            if not is_kept:
                 return job
             known = None if self.options.refresh else self.store.get_partial(fingerprint)
             return replace(job, partial=known, keep=partial(self.store.put_partial, fingerprint))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -32,6 +33,13 @@ _Items = Sequence[int]
 _Begun = tuple[_Items, Callable[[], Sequence[Any]]]  # a batch, and what waits for its results
 
 
+def about(seconds: float) -> str:
+    """Return a time in the unit in which people would tell it: ``45 s``, ``6 min``, ``1.5 h``."""
+    if seconds < 90:
+        return f"{max(1, math.ceil(seconds))} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far a measurement is."""
@@ -45,10 +53,13 @@ class Progress:
     so_far: str = ""  # the result so far, in words; `total` is its sum
     total: float = 0.0
     resumed: int = 0  # targets or texts of the earlier run
+    search: str = ""  # of one of many measurements: how far all of them are, in words
 
     @property
     def line(self) -> str:
         """In words, for people who wait: share, speed, time left."""
+        if self.search:
+            return self.search
         speed = self.tokens / self.seconds if self.seconds > 0 else 0.0
         fresh = self.done - self.resumed
         left = round(self.seconds * (self.of - self.done) / fresh) if fresh else 0
@@ -72,6 +83,7 @@ class Job:
 
     model: str
     dataset: str
+    metric: str = ""  # for which it is measured; others may use it too
     batch_size: int | str = "auto"  # requests per batch, or ``auto`` for as many tokens as the runner takes
     partial: Entry | None = None  # results of an interrupted run, if any
     keep: Callable[[Entry], None] | None = None  # called with partial results now and then; None if they are not kept

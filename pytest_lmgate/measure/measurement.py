@@ -106,6 +106,11 @@ class Measurement(abc.ABC, Generic[T]):
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         """Count the tokens that the models read, or may generate, without a model."""
 
+    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
+        """Return the number of clusters between which noise is judged, and what they are, without a model."""
+        labels = self.data.clusters
+        return len(self.data.rows) if labels is None else len(set(map(repr, labels))), "rows"
+
     @abc.abstractmethod
     def encode(self, statistics: T) -> Entry:
         """Return what to store of the statistics."""
@@ -233,7 +238,18 @@ def counted(sizes: Sequence[TextSizes]) -> dict[str, Ints]:
     return {name: np.array([getattr(size, name) for size in sizes], dtype=np.int64) for name in names}
 
 
-def targets_of_rows(plan: WindowPlan, streams: Streams, corpus: Corpus, *, by_document: bool) -> Ints | None:
+def layout(plan: WindowPlan, streams: Streams, corpus: Corpus, *, by_document: bool) -> dict[str, Any]:
+    """Return the fields of a `TargetLayout` for the windows of a text."""
+    return {
+        "window_targets": plan.targets,
+        "window_document": plan.document,
+        "running_text": not by_document,
+        "row_targets": _targets_of_rows(plan, streams, corpus, by_document=by_document),
+        "targets": digest_of_targets(streams.ids),
+    }
+
+
+def _targets_of_rows(plan: WindowPlan, streams: Streams, corpus: Corpus, *, by_document: bool) -> Ints | None:
     """Return the targets of each row in the order of the plan, shape ``[rows]``; None if the text has no rows."""
     if corpus.is_one_text:
         return None

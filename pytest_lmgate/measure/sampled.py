@@ -121,7 +121,7 @@ class SelfDivergences(TargetMeasurement[WrittenStatistics]):
             tokenizer = with_variables(tokenizer, template_variables(model, data.spec))
         encoder = prompt_encoder(tokenizer, settings, Job(model=model.name, dataset=data.name), model.context)
         if isinstance(data, DatasetRows):
-            prompts = enumerate(data.task.prompts)
+            prompts = enumerate(data.prompts)
             return [PromptIds(row, prompt, tuple(encoder.encode(prompt, row))) for row, prompt in prompts]
         framing, data = Framing.of(tokenizer.encode), beginning(data, tokenizer)
         most = min(_PROMPT_TOKENS, _PROMPT_TOKENS if encoder.room is None else encoder.room - len(framing.prefix))
@@ -131,6 +131,10 @@ class SelfDivergences(TargetMeasurement[WrittenStatistics]):
         else:
             begun = [tokenizer.ids(data.rows[row], special=False)[:most] for row in data.documents]
         return [PromptIds(row, "", tuple(framing.around(ids.tolist(), suffix=False))) for row, ids in enumerate(begun)]
+
+    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
+        is_one_text = isinstance(self.data, Corpus) and self.data.is_one_text
+        return len(self.prompts(tokenizer)), "blocks" if is_one_text else "rows"
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         prompts = self.prompts(tokenizer)
@@ -200,6 +204,9 @@ class SampledDivergences(TargetMeasurement[SampledStatistics]):
         found = score(context.runner(model), requests, context.job(model.name, name, model.batch_size))
         layout = {each.name: getattr(texts, each.name) for each in fields(TargetLayout)}
         return SampledStatistics(nll_p=texts.nll_q, nll_q=found.nll, **layout)
+
+    def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
+        return self.written.clusters(tokenizer)
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return self.written.tokens(tokenizer)

@@ -73,7 +73,7 @@ class TargetSink:
     """The numbers of each target as they come in, NaN before; a request is done completely or not at all.
 
     `check` raises if the results of a request, given by number, are not finite. Each token is read in so many `passes`.
-    The mean of the first of the `columns` is said in words by `show`.
+    The mean of the first of the `columns` is said in words by `show`, by default as what `Job.metric` makes of NLLs.
     """
 
     def __init__(
@@ -84,9 +84,10 @@ class TargetSink:
         *,
         columns: int = 1,
         passes: int = 1,
-        show: Callable[[float], str] = lambda mean: f"ppl {math.exp(min(700.0, mean)):.4g}",
+        show: Callable[[float], str] | None = None,
     ) -> None:
-        self._requests, self._model, self._check, self._passes, self._show = requests, job.model, check, passes, show
+        self._requests, self._model, self._check, self._passes = requests, job.model, check, passes
+        self._show = show or partial(_loss_words, job.metric)
         self.only: Container[int] | None = None  # the requests that can be run now, where not all can
         self.of, self.tokens = int(requests.counts.sum()), 0
         table: Floats = np.full((self.of, columns), np.nan)
@@ -131,6 +132,10 @@ class TargetSink:
                 self.done += len(values)
                 self.total += float(values.reshape(len(values), -1)[:, 0].sum(dtype=np.float64))
             self.tokens += self._passes * int(self._requests.lengths[item])
+
+
+def _loss_words(metric: str, mean: float) -> str:
+    return f"{metric} {math.exp(min(700.0, mean)):.4g}" if metric in ("ppl", "pppl") else f"loss {mean:.4g}"
 
 
 def require_finite(values: Floats, requests: Requests, index: int, model: str) -> None:

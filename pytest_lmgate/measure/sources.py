@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_lmgate.cache.fingerprint import FileDigests
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows, rows_in_memory
-from pytest_lmgate.data.prompts import TextTask, bare, cell, make_task
+from pytest_lmgate.data.prompts import Prompt, TextTask, bare, cell, make_task
 from pytest_lmgate.data.tags import Tags, read_tags
 from pytest_lmgate.engines.base import Backend, Entry, Model
 from pytest_lmgate.engines.registry import backend_of, described
@@ -159,7 +159,7 @@ class DatasetRows:
     @cached_property
     def prompts_digest(self) -> str:
         """SHA-256 of all prompts."""
-        return digest_of(self.task.prompts)
+        return digest_of(self.prompts)
 
     @cached_property
     def pairs_digest(self) -> str:
@@ -210,28 +210,45 @@ class DatasetRows:
         found = self.spec.chat_template_kwargs
         return [{"chat_template_kwargs": json.dumps(found, sort_keys=True, default=str)}] if found else []
 
-    @cached_property
+    @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """What a model goes on from; no references are needed."""
+        return self._task.prompts
+
+    @property
     def task(self) -> TextTask:
         """Prompts and references."""
-        spec = self.spec
-        if spec.references is None:
-            raise ConfigError(
-                f"dataset {self.name!r}: set references: COLUMN (or a list of them) to compare texts with, and prompt: "
-                "TEMPLATE with {column} fields, source: COLUMN or messages: COLUMN"
-            )
-        return make_task(self.rows, spec, name=self.name, examples=self.examples)
+        require_references(self.name, self.spec)
+        return self._task
+
+    @cached_property
+    def _task(self) -> TextTask:
+        return make_task(self.rows, self.spec, name=self.name, examples=self.examples)
 
     @cached_property
     def questions(self) -> tuple[Question, ...]:
         """Questions with their choices."""
-        spec = self.spec
-        if spec.question is None and (spec.messages is None or spec.answer is spec.target is None):
-            raise ConfigError(
-                f"dataset {self.name!r}: accuracy needs question: (a column or template), choices: (a column that "
-                "holds a list, or a list of columns) and answer: (the column of the right one); or question: and "
-                "target: (the text that follows)"
-            )
-        return make_questions(self.rows, spec, name=self.name, examples=self.examples)
+        require_questions(self.name, self.spec)
+        return make_questions(self.rows, self.spec, name=self.name, examples=self.examples)
+
+
+def require_references(name: str, spec: DatasetSpec) -> None:
+    """Refuse a dataset that has nothing to compare texts with."""
+    if spec.references is None:
+        raise ConfigError(
+            f"dataset {name!r}: set references: COLUMN (or a list of them) to compare texts with, and prompt: TEMPLATE "
+            "with {column} fields, source: COLUMN or messages: COLUMN"
+        )
+
+
+def require_questions(name: str, spec: DatasetSpec) -> None:
+    """Refuse a dataset without choices and targets."""
+    if spec.question is None and (spec.messages is None or spec.answer is spec.target is None):
+        raise ConfigError(
+            f"dataset {name!r}: accuracy needs question: (a column or template), choices: (a column that holds a list, "
+            "or a list of columns) and answer: (the column of the right one); or question: and target: (the text that "
+            "follows)"
+        )
 
 
 def mappings(rows: Iterable[Any], name: str) -> tuple[Mapping[str, Any], ...]:
@@ -423,10 +440,11 @@ class Resolver:
                 spec=spec,
                 path=self._project.path,
                 hub_id=self.names.hub_id,
-                digest=self._digests.digest,
+                digest=_size if self._options.looks else self._digests.digest,
                 device=device,
                 dtype=spec.dtype or defaults.dtype,
                 offline=self._options.offline,
+                looks=self._options.looks,
                 workers=self.workers,
                 worker=self._options.worker,
                 run=self._options.run,
@@ -443,6 +461,10 @@ class Resolver:
             revision = spec.revision
         # Without the password of a server's address.
         return self.code.with_cache_policy(model, revision, escape_controls(key))
+
+
+def _size(path: Path) -> str:
+    return str(path.stat().st_size)
 
 
 def _relative(folder: Path, start: Path) -> str:

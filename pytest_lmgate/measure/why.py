@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,11 @@ from pytest_lmgate.engines.base import Model
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.metrics.divergence import Divergence, divergence
+from pytest_lmgate.measure.loop import about
+from pytest_lmgate.metrics.divergence import Divergence, DivergenceStatistics, divergence
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.stats.means import ClusteredMean
-from pytest_lmgate.windows.protocols import beginning
+from pytest_lmgate.windows.protocols import beginning, tokens_needed
 from pytest_lmgate.windows.tokens import TokenizerFacts
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 _LEVEL = 0.05  # of naming any layer of an undamaged model by its noise, shared by all (Bonferroni)
 SMALLEST = 1e-7  # nats: what rounding alone makes of float32 models
 _OUTLIER, _TWICE = 6.5, math.log(2)
-_PROBE = 2000  # tokens from which the speed is known
+_PROBE = 1000  # tokens from which the speed is known
+_LEAST = 200  # tokens below which a text says nothing
 _SAMPLE = 100_000  # characters from which the length of a token is known
 
 
@@ -44,7 +46,8 @@ class PartCost:
 
     part: str  # name of a block or group, or `hybrids.OUTSIDE`
     cost: ClusteredMean  # Mean ``KL(reference || reference with the candidate's part)``, nats per token
-    relief: ClusteredMean  # Mean fall of ``KL(reference || candidate)`` by the reference's part, nats per token
+    # Mean fall of ``KL(reference || candidate)`` by the reference's part, nats per token; None if time was up
+    relief: ClusteredMean | None
     ratio: float  # perplexity of the reference with the candidate's part, over the reference's
     stands_out: bool = False  # whether it stands out from the other parts
 
@@ -54,8 +57,58 @@ class Why:
     """The costs of a candidate's parts, those outside of the blocks last, and of the whole candidate."""
 
     whole: Divergence
-    parts: tuple[PartCost, ...]
+    parts: tuple[PartCost, ...]  # without those for which there was no time
     seconds: float
+    missing: int = 0  # measurements for which there was no time
+    needed: float = 0.0  # about the seconds that all would take
+
+
+@dataclass
+class Steps:
+    """The measurements of a search: how many there are, how far it is, and whether there is time for another."""
+
+    evaluator: Evaluator
+    words: str  # what is searched
+    of: int
+    is_most: bool = False  # whether `of` is the most that there can be
+    deadline: float = math.inf  # by the monotonic clock
+    done: int = 0
+    made: int = 0  # those of `done` that did not come from the cache, in so many `seconds`
+    seconds: float = 0.0
+
+    @property
+    def pace(self) -> float:
+        """Seconds of a measurement, on average."""
+        return self.seconds / self.made if self.made else 0.0
+
+    @property
+    def line(self) -> str:
+        left = f", about {about(self.pace * (self.of - self.done))} left" if self.made else ""
+        return f"{self.words}: {self.done} of {'at most ' * self.is_most}{self.of} measurements{left}"
+
+    def measure(self, describe: Callable[[], Divergences]) -> DivergenceStatistics | None:
+        """Make a measurement, or take it from the cache; None if there is no time for it.
+
+        Progress speaks of the whole search, and an interruption of what is kept.
+        """
+        begun, measurements = time.monotonic(), self.evaluator.measurements
+        if begun + self.pace > self.deadline:
+            return None
+        log = measurements.log
+        measurements.log = replace(log, progress=lambda now: log.progress(replace(now, search=self.line)))
+        try:
+            made = measurements.once(describe)
+        except KeyboardInterrupt:
+            kept = "nothing is kept" if measurements.uncacheable_reasons else "these are kept"
+            log.note(f"stopped after {self.done} measurements; {kept}, and the same command goes on from there")
+            raise
+        finally:
+            measurements.log = log
+        self.done += 1
+        if not made.cached:
+            self.made, self.seconds = self.made + 1, self.seconds + time.monotonic() - begun
+        statistics: DivergenceStatistics = made.statistics
+        return statistics
 
 
 def why(
@@ -71,7 +124,8 @@ def why(
 ) -> Why:
     """Measure the hybrids of a model and its original.
 
-    Reads at most `tokens` of the dataset, and fewer if it would take longer than `seconds`.
+    Reads at most `tokens` of the dataset, and fewer if it would take longer than `seconds`. If it still does, the last
+    measurements are left out.
     """
     from pytest_lmgate.engines.transformers.hybrids import Hybrids
 
@@ -86,28 +140,50 @@ def why(
     def compared(model: Model, corpus: Corpus) -> Divergences:
         return Divergences("compare", model, corpus, request, hybrids.reference)
 
-    characters = characters_per_token(text, runners[0].tokenizer)
-    probe, begun = shortened(text, int(min(tokens, _PROBE) * characters)), time.monotonic()
-    counted = len(evaluator.measurements.again(compared(q, probe)).kl)
-    pace = (time.monotonic() - begun) / counted * (2 * len(hybrids.parts) + 1)
-    tokens = min(tokens, max(_PROBE, int((seconds - (time.monotonic() - started)) / pace)))
-    text = shortened(text, int(tokens * characters))
+    tokenizer = runners[0].tokenizer
+    characters = characters_per_token(text, tokenizer)
+    least = max(_LEAST, tokens_needed(compared(q, text).windowing, tokenizer))
+    steps = Steps(evaluator, f"{q.name} against {p.name}", 2 * len(hybrids.parts) + 1, deadline=started + seconds)
 
+    def cut(tokens: float) -> Corpus:
+        return shortened(text, math.ceil(tokens * characters))
+
+    evaluator.measurements.again(compared(q, cut(least)))  # which also tries the models out
+    begun, probe = time.monotonic(), compared(q, cut(max(least, min(tokens, _PROBE))))
+    read = len(evaluator.measurements.again(probe).kl)
+    pace = steps.of * (time.monotonic() - begun) / read
+    affordable = (steps.deadline - time.monotonic()) / pace
+    text = cut(tokens if affordable >= tokens else max(least, _round(affordable)))
     whole = compared(q, text)
-    found, costs = evaluator.measurements.once(lambda: whole).statistics, []
-    for part in hybrids.parts:
-        damaged, healed = (
-            evaluator.measurements.once(partial(compared, hybrids.model(part, healed=each), text)).statistics
-            for each in (False, True)
+    found = evaluator.measurements.once(lambda: whole).statistics
+    steps.done += 1
+    damaged, healed = (
+        [steps.measure(partial(compared, hybrids.model(part, healed=is_healed), text)) for part in hybrids.parts]
+        for is_healed in (False, True)
+    )
+    costs = [
+        PartCost(
+            part.name,
+            put_in.mean(put_in.kl),
+            None if put_back is None else found.mean(found.kl - put_back.kl),
+            math.exp(put_in.mean(put_in.nll_q - put_in.nll_p).mean),
         )
-        ratio = math.exp(damaged.mean(damaged.nll_q - damaged.nll_p).mean)
-        costs.append(PartCost(part.name, damaged.mean(damaged.kl), found.mean(found.kl - healed.kl), ratio))
-    bounds = [each.cost.bounds(1 - _LEVEL / len(costs)) for each in costs]
-    least = [None if each is None else each.lower for each in bounds]
-    named = standing_out([each.cost.mean for each in costs], least, smallest=SMALLEST)
+        for part, put_in, put_back in zip(hybrids.parts, damaged, healed, strict=True)
+        if put_in is not None
+    ]
+    bounds = [cost.cost.bounds(1 - _LEVEL / len(hybrids.parts)) for cost in costs]
+    lower = [None if bound is None else bound.lower for bound in bounds]
+    named = standing_out([cost.cost.mean for cost in costs], lower, smallest=SMALLEST)
     parts = tuple(replace(cost, stands_out=index in named) for index, cost in enumerate(costs))
     figures = divergence(found, signature=whole.signature).placed(model=q.name, reference=p.name, dataset=text.name)
-    return Why(figures, parts, time.monotonic() - started)
+    missing, spent = steps.of - steps.done, time.monotonic() - started
+    return Why(figures, parts, spent, missing, spent + missing * steps.pace)
+
+
+def _round(tokens: float) -> int:
+    """Round down to 1, 2 or 5 times a power of ten, so that the same command mostly reads the same text again."""
+    power = 10.0 ** math.floor(math.log10(max(1.0, tokens)))
+    return int(max(digit for digit in (1, 2, 5) if digit * power <= max(1.0, tokens)) * power)
 
 
 def require_parts(hybrids: Hybrids | GgufHybrids, candidate: Model, reference: Model) -> None:

@@ -125,9 +125,9 @@ class Score(float):
         return _rebuild, (float(self), {**vars(self), "sample": None, "show_row": None})
 
 
-def distinct(a: float, b: float) -> tuple[str, str]:
-    """Format two numbers with enough digits to differ, if they do."""
-    pairs = ((f"{a:.{digits}g}", f"{b:.{digits}g}") for digits in range(6, 18))
+def distinct(a: float, b: float, least: int = 6) -> tuple[str, str]:
+    """Format two numbers in so many digits at least, and in enough to differ, if they do."""
+    pairs = ((f"{a:.{digits}g}", f"{b:.{digits}g}") for digits in range(least, 18))
     return next(pair for pair in pairs if pair[0] != pair[1] or not (a < b or a > b))
 
 

@@ -33,6 +33,12 @@ class TargetLayout:
         """Whether at least two rows have targets; a single row is a text without rows."""
         return self._sizes_of_rows(by_window=False) is not None
 
+    @property
+    def clusters(self) -> tuple[int, str]:
+        """The number of clusters between which noise is judged, and what they are: ``rows`` or ``blocks``."""
+        counts = self.of_targets(np.zeros(int(self.window_targets.sum())))[1]
+        return int((counts > 0).sum()), "rows" if self.has_rows else "blocks"
+
     def window_sums(self, values: NDArray[np.floating]) -> Floats:
         """Sum a number per target in each window, in float64; shape ``[windows]``."""
         return _run_sums(values, self.window_targets)

@@ -15,9 +15,9 @@ from pytest_lmgate.judge.result import Bounded, Verdict
 from pytest_lmgate.metrics.score import distinct
 from pytest_lmgate.report.text import counted, ending, excerpt
 from pytest_lmgate.report.wording import answer_counts, degradation, divergence_lines, interval, number, size, tolerance
-from pytest_lmgate.settings.metrics import METRICS
+from pytest_lmgate.settings.metrics import METRICS, NO_REGRESSION
 from pytest_lmgate.stats.comparison import Comparison, no_interval
-from pytest_lmgate.stats.means import Rule
+from pytest_lmgate.stats.means import INTERVAL_NEEDS, Rule
 
 _HELP = '"My build is red: what now?" (docs/howto/red_build.md of pytest-lmgate)'
 _RULES: Mapping[Rule, str] = {
@@ -99,6 +99,22 @@ def _compared(verdict: Verdict, found: Comparison, name: str) -> list[str]:
     ]
 
 
+def undecidable(verdict: Verdict) -> str:
+    """Say why a gate that goes by noise can never tell a worse model from it; empty if it can."""
+    bounds = verdict.comparison or verdict.bounded
+    if bounds is not None:
+        reason = no_interval(bounds.clusters, bounds.clustered_by)
+    else:
+        is_new = verdict.marker == NO_REGRESSION and verdict.value is not None and verdict.interval is None
+        reason = f"its noise is not known, which needs {INTERVAL_NEEDS}" if is_new else ""
+    return f"this gate can never decide: {reason}" if reason else ""
+
+
+def unseen(share: float | None) -> str:
+    """Name the damage that a PASS says nothing of; empty for a metric with a finite range."""
+    return "" if share is None else f"damage to fewer than {100 * share:.2g}% of such rows is not ruled out"
+
+
 def conclusion(verdict: Verdict) -> str:
     """Return why the bounds led to the verdict, and what would settle it; empty without bounds."""
     if verdict.comparison is not None:
@@ -109,12 +125,13 @@ def conclusion(verdict: Verdict) -> str:
 def _of_bounds(verdict: Verdict, bounded: Bounded) -> str:
     level = f"{100 * bounded.confidence:.15g}%"
     if bounded.lower is None or bounded.upper is None:
-        return f"inconclusive: {no_interval(bounded.clusters, bounded.clustered_by)}"
+        return f"inconclusive: {undecidable(verdict)}"
     noise = _noise(bounded.clusters, bounded.clustered_by, bounded.bounds)
     bounds = f"{interval(bounded.lower, bounded.upper)} ({noise})"
     if verdict.verdict in ("pass", "fail"):
         side = "within" if verdict.verdict == "pass" else "beyond"
-        return f"the value is {side} the limit with {level} confidence: {bounds}"
+        text = f"the value is {side} the limit with {level} confidence: {bounds}"
+        return "; ".join(filter(None, (text, unseen(bounded.unseen) if verdict.verdict == "pass" else "")))
     build = "the build fails" if verdict.blocking else "the build does not fail"
     text = f"inconclusive at {level}: the limit lies within the noise {bounds}; {build}"
     return f"{text}; about {bounded.needed:,} {verdict.unit}s would settle it" if bounded.needed else text
@@ -128,7 +145,10 @@ def _noise(clusters: int, clustered_by: str, rule: Rule | None) -> str:
 def _of_comparison(verdict: Verdict, found: Comparison) -> str:
     level = f"{100 * found.confidence:.15g}%"
     if verdict.verdict == "pass":
-        return found.reason or f"the change is within the tolerance with {level} confidence"
+        if found.bounds is None:
+            return "; ".join(filter(None, (found.reason, undecidable(verdict))))
+        within = f"the change is within the tolerance with {level} confidence"
+        return "; ".join(filter(None, (within, unseen(found.unseen))))
     if verdict.verdict == "fail":
         return f"the change is beyond the tolerance with {level} confidence"
     is_beyond = found.degradation > found.tolerance.size
@@ -143,7 +163,7 @@ def _of_comparison(verdict: Verdict, found: Comparison) -> str:
         text += f"; it needs {found.needed:,} {verdict.unit}s without a change to show less than {shown}"
     elif found.needed is not None:
         text += f"; about {found.needed:,} {verdict.unit}s would settle it"
-    return f"{text}; {found.reason}" if found.reason else text
+    return "; ".join(filter(None, (text, undecidable(verdict) or found.reason)))
 
 
 def _how_measured(verdict: Verdict) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_lmgate.judge.fix import Fix, Judged, Tried
+from pytest_lmgate.report.explanation import unseen
 from pytest_lmgate.report.page import Axis, Mark, rendered
 from pytest_lmgate.report.text import bar, counted, table
 
@@ -27,7 +28,8 @@ class FixReport:
     def searched(self) -> str:
         found, judged = self.found, self.found.tried[-1].judged
         search, proof = (counted(count, found.unit) for count in found.rows)
-        tokens, limits = f"{judged.value.n:,} tokens", f"the limit is {found.limit.shown(judged.limit)}"
+        tokens = f"{judged.value.n:,} tokens"
+        limits = f"the limit is {found.limit.shown(judged.limit, judged.upper)}"
         if found.chosen is None:
             return f"read {search} ({tokens}); {limits}"
         floor = "" if found.floor is None else f"; all groups as in {self.kept_as}: {self._words(found.floor)}"
@@ -47,7 +49,7 @@ class FixReport:
                 self._share(each.extra, 1),
                 str(len(each.kept)),
                 f"{each.kl:.3g}",
-                self.found.limit.shown(each.judged.upper),
+                self.found.limit.shown(each.judged.upper, each.judged.limit),
                 "passes" if each.judged.outcome == "pass" else "",
             )
             for each in self.sets
@@ -80,11 +82,13 @@ class FixReport:
         if proof is None:
             return []
         # A tolerance that is no percentage depends on the reference's value.
-        limit, searched = (found.limit.shown(each.limit) for each in (proof, found.tried[-1].judged))
+        limit, searched = (found.limit.shown(each.limit, proof.upper) for each in (proof, found.tried[-1].judged))
         there = "" if limit == searched else f"; the limit is {limit} there"
         verdict = (
             f"{proof.outcome.upper()} on {counted(found.rows[1], f'other {found.unit}')}: {self._words(proof)}{there}."
         )
+        if proof.outcome == "pass" and found.unit == "row":
+            return [verdict, f"{unseen(3 / found.rows[1]).capitalize()}."]
         if proof.outcome != "inconclusive" or not math.isfinite(proof.upper):
             return [verdict]
         if proof.needed is None:
@@ -97,7 +101,7 @@ class FixReport:
 
     def lines(self) -> list[str]:
         """Return what the terminal shows above the recipe."""
-        lines = [self.title, self.searched, ""]
+        lines = [self.title, self.searched, self.found.signature, ""]
         if self.found.chosen is None:
             return [*lines, self.answer]
         largest = max(each.kl for each in self.found.tried)
@@ -157,8 +161,7 @@ class FixReport:
             "frontier": frontier,
             "limit": up(limit),
             "budget": x.place(budget) if budget <= x.high else None,
-            # A little to the right of the chosen set, which it would hide.
-            "proof": dot(found.proof, across(found.chosen) + 2) if found.proof and found.chosen else None,
+            "proof": dot(found.proof, across(found.chosen)) if found.proof and found.chosen else None,
         }
 
     def _axis(self, numbers: Sequence[float]) -> tuple[Axis | None, bool]:
@@ -178,10 +181,11 @@ class FixReport:
         return replace(axis, ticks=marks[:: 1 + len(marks) // 9]), True
 
     def _words(self, judged: Judged) -> str:
-        value = self.found.limit.shown(judged.value.mean)
+        limit = self.found.limit
+        value = limit.shown(judged.value.mean, judged.limit)
         if not math.isfinite(judged.upper):
             return f"{value}, with too few {self.found.unit}s for a bound"
-        return f"{value}, at most {self.found.limit.shown(judged.upper)} at {100 * self.found.limit.confidence:g}%"
+        return f"{value}, at most {limit.shown(judged.upper, judged.limit)} at {100 * limit.confidence:g}%"
 
     def _share(self, extra: int, decimals: int) -> str:
         return f"{100 * extra / self.found.size:+.{decimals}f}%"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,17 +98,33 @@ def _sentences(track: Track) -> list[str]:
     for each, gate, finding in zip(track.runs, track.gates, track.findings, strict=True):
         where = f"{when(each.run.date)} {each.run.commit}".rstrip()
         if finding.is_change:
-            first = "first change beyond noise" if each is track.runs[track.first_change or 0] else "changed again"
+            change = "first change beyond noise" if gate.comparison is None else "first change of the verdict"
+            first = change if each is track.runs[track.first_change or 0] else "changed again"
             said.append(f"{first}: {where}: {finding.kind}, {_finding_words(gate, finding)}")
         elif finding.why:
             begins = "a new comparison starts here: " if finding.kind == "first" else "not judged: "
             said.append(f"{begins}{where}: {escape_controls(finding.why)}")
         if not each.is_whole:
             said.append(f"not whole: {where}: {'the run was stopped' if each.run.stopped else 'the run had problems'}")
-    if track.first_change is None:
-        none = "the verdict has not changed" if track.is_compared else "no change beyond noise"
-        said.append(none if len(track.gates) > 1 else "one run: nothing to compare with")
-    return said
+    return said if track.first_change is not None else [*said, _without_change(track)]
+
+
+def _without_change(track: Track) -> str:
+    """Say what a history without a change shows: nothing, if no two runs could be compared."""
+    runs = len(track.gates)
+    if runs == 1:
+        return "one run: nothing to compare with"
+    if track.is_compared:
+        verdicts = Counter(gate.shown for gate in track.gates)
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        return "the verdict has not changed" if len(verdicts) == 1 else f"no change between PASS and failing: {counts}"
+    judged = sum(finding.kind == "same" for finding in track.findings)
+    if not judged:
+        return "nothing was judged: no two runs have the same data and a known noise"
+    unknown = sum(finding.kind == "unknown" for finding in track.findings)
+    return "no change beyond noise" + (
+        f" in {runs - unknown} of {runs} runs, the others were not judged" if unknown else ""
+    )
 
 
 def _finding_words(gate: Verdict, finding: Finding) -> str:
@@ -116,7 +133,7 @@ def _finding_words(gate: Verdict, finding: Finding) -> str:
         return finding.why
     if (found := gate.comparison) is not None:
         allowed = tolerance(found, gate.metric)
-        return f"{gate.verdict.upper()} at {degradation(found)} against the {found.against}, tolerance {allowed}"
+        return f"{gate.shown} at {degradation(found)} against the {found.against}, tolerance {allowed}"
     change = finding.change
     assert change is not None
     errors = f"{change.errors:.1f} standard errors" if math.isfinite(change.errors) else "without any noise"
@@ -190,7 +207,7 @@ def _bar(gate: Verdict, place: Callable[[float], float]) -> str:
     return "".join(cells)
 
 
-_LEFT, _WIDTH, _HIGH = 90.0, 690.0, 150.0
+_LEFT, _WIDTH, _HIGH, _LABEL = 90.0, 690.0, 150.0, 13.0
 
 
 def _panel(track: Track) -> dict[str, Any]:
@@ -221,12 +238,17 @@ def _panel(track: Track) -> dict[str, Any]:
             }
         )
     values = [gate.value for gate in track.gates if gate.value is not None]
-    ends = dict.fromkeys((max(values), min(values))) if values else {}
+    ends = list(dict.fromkeys((max(values), min(values)))) if values else []
+    if len(ends) > 1 and y(ends[1]) - y(ends[0]) < _LABEL:
+        ends = values[-1:]
+    dates = [(when(track.runs[0].run.date), _LEFT, "start")]
+    if len(track.runs) > 1:
+        dates.append((when(track.runs[-1].run.date), _LEFT + _WIDTH, "end"))
     return {
         "name": excerpt(track.id, _NAME),
         "points": points,
         "labels": [(number(value), y(value)) for value in ends],
-        "dates": [when(track.runs[0].run.date), when(track.runs[-1].run.date)],
+        "dates": dates,
     }
 
 

@@ -325,6 +325,20 @@ def _path(bins: Sequence[int], begin: int, most: int) -> str:
 
 
 @dataclass(frozen=True)
+class End:
+    """The first or the last run: its place in percent from the left, and its words."""
+
+    at: float
+    date: str
+    commit: str
+
+    @property
+    def side(self) -> str:
+        """The class of the label, so that it stays within the plot."""
+        return "first" if self.at < 20 else "last" if self.at > 80 else ""
+
+
+@dataclass(frozen=True)
 class PastView:
     """Runs side by side, the first at 0; y grows downward to 60. Most fields are SVG paths."""
 
@@ -334,9 +348,10 @@ class PastView:
     values: str
     limits: str
     changes: str
+    passed: str  # dots of earlier runs that passed
     dots: Sequence[tuple[str, str]]  # class and path of the runs that did not pass, and of this one
     axis: Axis | None  # None if values are too far apart
-    ends: tuple[str, str]  # date and commit of the first run and of the last
+    ends: Sequence[End]
     notes: Sequence[str]
 
 
@@ -353,10 +368,12 @@ def past_view(past: Sequence[PastRun], most: int) -> PastView | None:
         return _HEIGHT // 2 if axis is None else round(_HEIGHT * (1 - axis.place(value) / 100))
 
     noise = [f"M{at} {y(run.interval[1])}V{y(run.interval[0])}" for at, run, _ in valued if run.interval is not None]
-    dots = {run.verdict: "" for run in runs}
+    dots, passed = {run.verdict: "" for run in runs}, ""
     for at, run, value in valued:
         if run.verdict != "pass" or run is runs[-1]:
             dots[run.verdict] += f"M{at} {y(value)}h0"
+        else:
+            passed += f"M{at} {y(value)}h0"
     return PastView(
         words=f"the last {len(runs)} runs, with 95% intervals; the dashed line is the limit",
         runs=len(runs),
@@ -364,9 +381,10 @@ def past_view(past: Sequence[PastRun], most: int) -> PastView | None:
         values="M" + " ".join(f"{at} {y(value)}" for at, _, value in valued),
         limits=_steps([None if run.limit is None else y(run.limit) for run in runs]),
         changes="".join(f"M{at} 0V{_HEIGHT}" for at, run in enumerate(runs) if _is_change(run)),
+        passed=passed,
         dots=[(verdict, path) for verdict, path in dots.items() if path],
         axis=axis,
-        ends=(_end(runs[0]), _end(runs[-1])),
+        ends=[_end(run, 100 * (at + 0.5) / len(runs)) for at, run in ((0, runs[0]), (len(runs) - 1, runs[-1]))],
         notes=[excerpt(_note(run), _NAME) for run in runs if _is_change(run) or (run.kind == "first" and run.words)],
     )
 
@@ -385,8 +403,8 @@ def _is_change(run: PastRun) -> bool:
     return run.kind in ("worse", "better")
 
 
-def _end(run: PastRun) -> str:
-    return excerpt(f"{run.date[:10]} {run.commit[:7]}".rstrip(), 20)
+def _end(run: PastRun, at: float) -> End:
+    return End(round(at, 1), excerpt(run.date[:10], 20), excerpt(f" {run.commit[:7]}", 20) if run.commit else "")
 
 
 def _note(run: PastRun) -> str:

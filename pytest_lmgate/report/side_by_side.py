@@ -138,14 +138,14 @@ def _pair(before: Verdict, after: Verdict) -> Pair:
         why = "; ".join(differences(after.identity, before.identity))
     else:
         change = change_between([before], after)
-        why = "" if change else "without an interval, or a lower bound only"
+        why = "" if change else "without an interval"
     return Pair(before, after, change, why)
 
 
 def side_by_side_text(found: SideBySide) -> str:
     header = ("verdict", "gate", "value", "change", "")
     rows = [(_verdicts(pair), pair.before.id, _values(pair), _relative(pair), pair.words) for pair in found.pairs]
-    lines = table(header, rows, names=["gate"], left=["verdict"], folds=["change"])
+    lines = table(header, rows, names=["gate"], left=["verdict"])
     return "\n".join([*lines, *_notes(found), found.counts])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_lmgate.judge.result import FixtureCall, PreviousBaseline, Verdict, worst_first
 from pytest_lmgate.measure.plan import PlannedMeasurement
 from pytest_lmgate.metrics.score import distinct
-from pytest_lmgate.report.explanation import conclusion
+from pytest_lmgate.report.explanation import conclusion, undecidable, unseen
 from pytest_lmgate.report.text import byte_size, counted, table
 from pytest_lmgate.report.wording import Row, answer_counts, counts, interval, names, number, size, tolerance
 
@@ -44,9 +44,14 @@ def summary_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
         for verdict, name in pairs
         if verdict.verdict == "inconclusive" and (why := conclusion(verdict))
     ]
+    lines += [
+        ("inconclusive", f"{name}: {why}")
+        for verdict, name in pairs
+        if verdict.verdict != "inconclusive" and (why := undecidable(verdict))
+    ]
     lines += [("", f"{name}: {text}") for verdict, name in pairs if (text := answer_counts(verdict.answers))]
     lines += [("inconclusive", text) for text in _few(verdicts)]
-    lines += [("", text) for text in _elsewhere(verdicts)]
+    lines += [("", text) for text in (*_rare(verdicts), *_elsewhere(verdicts))]
     return [*lines, ("", counts(verdicts))]
 
 
@@ -97,6 +102,13 @@ def _few(verdicts: Sequence[Verdict]) -> list[str]:
             fewer = f"fewer than {_FEW} (min {min(few)})"
             lines.append(f"few {what}: {counted(len(few), 'gate')} {have} {fewer}: only large changes can be detected")
     return lines
+
+
+def _rare(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say which share of rows the gates that pass do not speak of."""
+    passed = [verdict.comparison or verdict.bounded for verdict in verdicts if verdict.verdict == "pass"]
+    shares = [found.unseen for found in passed if found is not None and found.bounds and found.unseen is not None]
+    return [f"rare damage: {counted(len(shares), 'gate')} passed; {unseen(max(shares))}"] if shares else []
 
 
 def _elsewhere(verdicts: Sequence[Verdict]) -> list[str]:

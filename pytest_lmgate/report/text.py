@@ -5,6 +5,7 @@ Commands and the plugin import this at once, so nothing heavy is imported here.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 import unicodedata
@@ -107,7 +108,7 @@ def table(
     left: Sequence[str] = (),
     folds: Sequence[str] = (),
 ) -> list[str]:
-    """Return the lines of a table that fits the terminal.
+    """Return the lines of a table that fits the terminal; without a terminal, and without COLUMNS, nothing is left out.
 
     A table of rich would wrap cells or cut their ends, and keep every column.
 
@@ -118,7 +119,7 @@ def table(
         left: Columns that are left-aligned.
         folds: Columns that are left out, in this order, before names get short or look alike.
     """
-    room = shutil.get_terminal_size().columns
+    room = shutil.get_terminal_size((0, 0)).columns or math.inf
     columns = {title: [escape_controls(row[at], line=True) for row in rows] for at, title in enumerate(header)}
 
     def fitted(least: int) -> tuple[dict[str, list[str]], bool]:

@@ -138,6 +138,7 @@ def parse_marker(marker: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if marker in MARKERS:
         _check_limit(marker, row, judging["limit"])
     else:
+        _ask_about_percent(row, judging["tolerance"])
         judging |= {"tolerance": Tolerance.parse(judging["tolerance"]), "direction": row.direction}
         if row is not USERS_METRIC:
             del given["metric"]
@@ -193,6 +194,16 @@ def _check_limit(marker: str, row: Metric, limit: object) -> None:
             "limit",
             f"{marker} is on a scale from 0 to 100, got {limit!r}: write {100 * limit:g} if you meant percent; for a "
             "model below 1 point use no_regression",
+        )
+
+
+def _ask_about_percent(row: Metric, tolerance: object) -> None:
+    """Refuse a whole number in the unit of a metric without an upper end, where a percentage may be meant."""
+    if type(tolerance) is int and tolerance > 0 and row.highest is None and row.unit not in ("", "points"):
+        raise ConfigError.of(
+            "tolerance",
+            f'expected a percentage or a number with a dot, got {tolerance}: write "{tolerance}%" for percent of the '
+            f"reference, or {tolerance}.0 for {tolerance} {row.unit}",
         )
 
 

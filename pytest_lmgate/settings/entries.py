@@ -313,21 +313,19 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
 
     def _require_use(self) -> None:
         """Refuse keys that no gate on the dataset could use."""
-        writes = self.prompt is not None or self.source is not None
-        writes = writes or (self.messages is not None and self.references is not None)
+        begins = self.has_prompts
+        writes = begins and self.references is not None
         self._require_chat()
-        if writes != (self.references is not None):
-            asked = "prompt" if self.prompt is not None else "source"
-            key, instead = (asked, "references:") if writes else ("references", "prompt: or source:")
-            raise ConfigError.of(key, f"texts to write and to compare need {instead} with {key}:")
+        if self.references is not None and not begins:
+            raise ConfigError.of("references", "texts to compare need prompt:, source: or messages: to be written from")
         self._require_texts(writes)
         asks = self._require_question()
-        if self.counted is not None and (writes or asks):
+        if self.counted is not None and (begins or asks):
             raise ConfigError.of("counted", "only a perplexity of texts counts words; remove it")
         if self.delimiter is not msgspec.UNSET and not asks:
             raise ConfigError.of("delimiter", "only multiple choice has it: question:, choices: and answer:")
         for key in ("chat", "system", "examples", "cluster", "average_by"):
-            if getattr(self, key) and not writes and not asks:
+            if getattr(self, key) and not writes and not asks and not (begins and key in ("chat", "system")):
                 raise ConfigError.of(
                     key,
                     "only texts (prompt: or source:, and references:) and multiple choice (question:, choices: and "
@@ -340,7 +338,7 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
             asked = "question" if self.messages is None else "messages"
             keys = {f"{key}:": getattr(self, key) for key in (asked, "choices", "answer")}
             given = [key for key, value in keys.items() if value is not None]
-            if given == ["messages:"] and self.references is not None:
+            if given == ["messages:"]:
                 return False
             if given and (lacking := " and ".join(key for key, value in keys.items() if value is None)):
                 key, named = given[0][:-1], " and ".join(given)
@@ -368,6 +366,11 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
                     raise ConfigError.of(key, "messages: is the whole chat; remove one of them")
         if self.chat_template_kwargs and not self.is_chat:
             raise ConfigError.of("chat_template_kwargs", "only a chat uses it: chat: true, or messages:")
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether a model can go on from its rows; comparing what it writes needs `references` too."""
+        return any(each is not None for each in (self.prompt, self.source, self.messages))
 
     @property
     def is_chat(self) -> bool:

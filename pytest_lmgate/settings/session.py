@@ -30,6 +30,7 @@ class Options:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     refresh: bool = False  # measure again everything that was not measured in this run
     offline: bool = False  # forbid the network
+    looks: bool = False  # only look at models, for `lmgate check`: no file is hashed and no server is asked
     device: str | None = None  # device for models whose entry names none; None for the project's default
     executor: Executor | None = None  # where models run; None for this process
     workers: int = 1  # processes that measure side by side and share the processors

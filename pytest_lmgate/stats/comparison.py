@@ -61,6 +61,8 @@ class Comparison(msgspec.Struct, frozen=True):
         bounds: The rule of the deciding bound; ``unchanged`` if two different models have the same score in every row.
         against: The reference in words, as in ``model 'fp16'`` or ``baseline of 2026-01-31``.
         clustered_by: What a cluster is: ``rows``, or ``blocks`` of a text without rows.
+        unseen: Share of rows of which these may hold none: damage there is not ruled out. None for a metric with a
+            finite range, and for a text without rows.
         notes: Other differences from the reference, such as hardware and versions.
     """
 
@@ -85,6 +87,7 @@ class Comparison(msgspec.Struct, frozen=True):
     bounds: Rule | None = None
     against: str = ""
     clustered_by: str = "rows"
+    unseen: float | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -80,6 +80,7 @@ def compare(
     if here is not None and there is not None:
         # Where a larger share is worse, what was gained is lost.
         return _compare_outcomes(blank, *((here, there) if candidate.direction == "higher" else (there, here)))
+    blank = replace(blank, unseen=candidate.unseen)
     if candidate.scale is not None:
         return _compare_means(blank, candidate, reference, candidate.scale)
     assert candidate.metric is not None
@@ -99,6 +100,12 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
                 f"{words} ({here} here, {there} there)" if part in ("protocol", "metric", "generation") else words
             )
     return sorted(found)
+
+
+def known_differences(known: Mapping[str, str], identity: Mapping[str, str]) -> list[str]:
+    """Return how the parts of a sample that are known before a model runs differ from those of another sample."""
+    both = known.keys() & identity.keys()
+    return differences({part: known[part] for part in both}, {part: identity[part] for part in both})
 
 
 def _bootstrapped(metric: Statistic, candidate: Sample, reference: Sample, found: Comparison) -> Comparison:

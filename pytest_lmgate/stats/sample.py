@@ -103,6 +103,20 @@ class Sample:
         return self._rule.highest - self._rule.lowest
 
     @property
+    def unseen(self) -> float | None:
+        """The share of rows of which a sample of n rows holds none with a chance of 5%: ``3 / n``, 1 at most.
+
+        No bound on a mean of unbounded losses holds for damage that sits in fewer rows. None for a metric with a finite
+        range, and for a text without rows.
+        """
+        if not self.rows or math.isfinite(self.span):
+            return None
+        rows = self.clusters
+        if self.by_row is not None:
+            rows = len(np.unique(self.by_row.clusters[self.by_row.counts > 0]))
+        return min(1.0, 3 / max(1, rows))
+
+    @property
     def direction(self) -> Direction:
         return self._rule.direction
 

@@ -85,10 +85,10 @@ def find(name: str, include_path: Path | None = None) -> Found:
 
         manager = _manager(name, include_path)
         if name not in manager.task_index:
-            shown = nearest(name, manager.all_tasks)
-            raise ConfigError(
-                f"lm-evaluation-harness {installed()} has no task {name!r}{shown}; `lm-eval ls tasks` lists them"
+            shown = (
+                _unreadable(name, include_path) or f"{nearest(name, manager.all_tasks)}; `lm-eval ls tasks` lists them"
             )
+            raise ConfigError(f"lm-evaluation-harness {installed()} has no task {name!r}{shown}")
         seed()
         try:
             loaded = manager.load(name)
@@ -124,6 +124,19 @@ def _manager(name: str, include_path: Path | None) -> Any:
         if entry is not None and set(_members(entry.cfg or {})) <= own.task_index.keys():
             return own
     return TaskManager(include_path=None if include_path is None else str(include_path))
+
+
+def _unreadable(name: str, folder: Path | None) -> str:
+    """Say why a file that has the name is none of the harness's tasks, as one whose ``include:`` is not there."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    for path in [] if folder is None else sorted(folder.rglob("*.yaml")):
+        try:
+            if name.encode() in path.read_bytes():
+                load_yaml(path, resolve_func=False)
+        except Exception as error:
+            return f": {path} cannot be read: {' '.join(str(error).split())}"
+    return ""
 
 
 def _members(config: Mapping[str, Any]) -> Iterator[str]:
@@ -374,11 +387,12 @@ def offline_task(file: str, folder: Path, document: Mapping[str, Any]) -> Any:
             raise ConfigError(
                 f"task: no file {file} in {folder} or among the tasks of lm-evaluation-harness {installed()}"
             )
-        config = {key: value for key, value in load_yaml(path).items() if key not in ("tag", "group", "task_list")}
-        base = config.pop("class", ConfigurableTask)
         splits = _AnySplit(all=_Documents([document]))
-        offline = type(base.__name__, (base,), {"download": lambda self, *_, **__: setattr(self, "dataset", splits)})
         try:
+            config = {key: value for key, value in load_yaml(path).items() if key not in ("tag", "group", "task_list")}
+            base = config.pop("class", ConfigurableTask)
+            download = {"download": lambda self, *_, **__: setattr(self, "dataset", splits)}
+            offline = type(base.__name__, (base,), download)
             if not issubclass(base, ConfigurableTask):
                 return offline()
             # The documents are frozen as `process_docs` left them.

@@ -299,11 +299,16 @@ def plan_windows(windowing: Windowing, lengths: Sequence[int], *, adds_bos: bool
     return WindowPlan(document[kept], begin[kept], end[kept], first[kept], prefix[kept].astype(bool), reads_last)
 
 
+def tokens_needed(windowing: Windowing, tokenizer: TokenizerFacts) -> int:
+    """Return the tokens of a text below which a protocol scores nothing."""
+    return PROTOCOLS[windowing.protocol].tokens_needed(windowing.max_length, tokenizer)
+
+
 def tokenize(corpus: Corpus, windowing: Windowing, tokenizer: TokenizerFacts, *, model: str) -> Streams:
     """Turn rows into the token streams that the protocol reads."""
     convention, length = PROTOCOLS[windowing.protocol], windowing.max_length
     streams = convention.read(beginning(corpus, tokenizer), windowing, tokenizer)
-    tokens, needed = sum(streams.lengths), convention.tokens_needed(length, tokenizer)
+    tokens, needed = sum(streams.lengths), tokens_needed(windowing, tokenizer)
     if tokens < needed:
         raise DataError(
             f"dataset {corpus.name!r}: {tokens} token{'s' * (tokens != 1)}, but protocol {windowing.protocol!r} needs "

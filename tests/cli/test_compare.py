@@ -102,6 +102,19 @@ def test_nothing_worse_is_exit_code_0(both: tuple[Path, Path]) -> None:
     assert lmgate(*both, "--json", "--markdown").exit_code == 2
 
 
+def test_equal_values_without_an_interval_are_the_same_and_a_narrow_table_keeps_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    before, after = (
+        report(tmp_path / name, gate("ppl_max[a]", 9.0, interval=None), gate("ppl_max[b]", value))
+        for name, value in (("a.json", 9.0), ("b.json", 12.0))
+    )
+    said = lmgate(before, after).stdout
+    assert "+33.33%" in said
+    assert "1 worse, 1 same" in said
+
+
 def test_a_gate_that_turns_into_an_error_or_blocks_fails_now(tmp_path: Path) -> None:
     before = report(tmp_path / "a.json", gate("a", 9.0))
     for now in (gate("a", None, "error"), gate("a", 9.0, "inconclusive", blocking=True)):

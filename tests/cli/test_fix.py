@@ -249,6 +249,17 @@ def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Pa
     assert re.search(r"^PASS on \d+ other windows: ", said, re.M)
 
 
+def test_without_a_gate_it_measures_by_the_protocol_of_the_gates_on_its_models_and_says_so(folder: Path) -> None:
+    arguments = ("damaged", "rows", "--against", "float", "--kl", "0.002", "--bits", "8")
+    gate, free = found(folder, *KL), found(folder, *arguments)
+    assert free["signature"] == gate["signature"]
+    assert "protocol:document" in free["signature"]
+    assert free["proof"] == gate["proof"]
+    said = run(folder, *arguments, "--protocol", "sliding", "--max-length", "32", "--stride", "16").stdout
+    assert "protocol:sliding|max_length:32|stride:16|" in said.splitlines()[2]
+    assert "damage to fewer than 3.8% of such rows is not ruled out" in said.lower()
+
+
 def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, tmp_path: Path) -> None:
     evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
     value = evaluator.evaluate(parse_fixture_call("ppl_of", ("float", "rows"), {"protocol": "document"}))
@@ -271,7 +282,9 @@ gates: [{kl_max: {model: damaged, reference: float, dataset: rows, limit: 1, sig
     [
         ((*KL[:-2],), 3, "take as many bytes as those of 'float'"),
         (("damaged", "rows", "--against", "float"), 3, "expected one gate of lmgate.yaml"),
-        (("damaged", "few", "--against", "float"), 3, "expected at least 40 rows to search"),
+        (("damaged", "few", "--against", "float"), 3, "expected at least 80 rows to search"),
+        ((*KL, "--stride", "8"), 2, "only with --kl; a gate has its own"),
+        (("damaged", "rows", "--against", "float", "--kl", "0.1", "--stride", "8,9"), 2, "stride: expected one value"),
         (("damaged", "rows", "--against", "short"), 3, "have different blocks: 3 in model.layers and 2"),
         ((*KL, "--budget", "0%"), 2, "expected a percentage above 0 such as +5%, got '0%'"),
         ((*KL, "--budget", "none"), 2, "expected a percentage above 0 such as +5%, got 'none'"),
@@ -305,6 +318,25 @@ def test_what_cannot_be_fixed_is_said(
     done = CliRunner().invoke(app, ["fix", *arguments])
     assert (3 if isinstance(done.exception, LmgateError) else done.exit_code) == rc
     assert says in (done.stderr if rc == 2 else str(done.exception))
+
+
+def test_ctrl_c_says_what_is_kept_and_progress_counts_the_measurements(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    talkative = "from pytest_lmgate.report import text; text._LOG_SECONDS = 0.0; from pytest_lmgate.cli.app import main"
+    process = subprocess.Popen(
+        [command()[0], "-c", f"{talkative}; main()", "fix", *KL, "--cache", str(cache)],
+        cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while len(list(cache.rglob("*.lmgate"))) < 5 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert re.search(r"lmgate: damaged against float: [1-9]\d* of at most \d+ measurements, about \d+ s left", said), (
+        said
+    )
+    (count,) = re.findall(r"stopped after (\d+) measurements; these are kept, and the same command goes on", said)
+    assert int(count) <= len(list(cache.rglob("*.lmgate")))
 
 
 def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
@@ -358,4 +390,4 @@ def test_the_recipe_of_ggufs_has_their_tensors_and_that_of_checkpoints_the_embed
 
 def test_a_gate_is_not_asked_for_without_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--gate needs a gate of an lmgate\.yaml: or give --kl"):
-        _limit(load_project(tmp_path), ["q", "p", "d"], "kl_max[q-p-d]", None)
+        _limit(load_project(tmp_path), ["q", "p", "d"], "kl_max[q-p-d]", None, Protocol())

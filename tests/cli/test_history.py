@@ -106,6 +106,19 @@ def test_the_picture_has_a_point_for_each_run_and_marks_the_change(runs: Path, t
     assert str(picture / "x.svg") in failing(runs, "--svg", picture / "x.svg")
 
 
+def test_the_picture_has_its_dates_at_the_first_and_the_last_point_and_one_for_a_single_run(
+    runs: Path, tmp_path: Path
+) -> None:
+    def dates(folder: Path) -> list[tuple[str | None, str | None]]:
+        assert lmgate(folder, "--svg", tmp_path / "x.svg").exit_code == 0
+        texts = ElementTree.parse(tmp_path / "x.svg").getroot().iter("{http://www.w3.org/2000/svg}text")
+        return [(each.get("x"), each.text) for each in texts if each.get("y") == "168"]
+
+    assert dates(runs) == [("90.0", "2026-03-01 18:00"), ("780.0", "2026-03-05 18:00")]
+    keep(tmp_path / "one", 1, [record(9.0)])
+    assert dates(tmp_path / "one") == [("90.0", "2026-03-01 18:00")]
+
+
 def test_the_picture_leaves_out_a_run_that_measured_nothing_and_a_limit_that_is_none(tmp_path: Path) -> None:
     for day, value in enumerate((10.0, None, 10.1), 1):
         keep(tmp_path / "runs", day, [record(value, limit=None)])
@@ -172,6 +185,37 @@ def test_a_change_of_a_gates_own_verdict_is_said_with_its_reference_and_toleranc
         "worse, FAIL at +5.00% [+4.90, +5.10] against the model 'fp16', tolerance 1%"
         in lmgate(tmp_path / "runs").stdout
     )
+
+
+@pytest.mark.parametrize(
+    ("gates", "says"),
+    [
+        ([record(15.7, interval=None), record(36.7, interval=None)], "nothing was judged"),
+        ([record(15.7), record(36.7, identity={"data": "b" * 64})], "nothing was judged"),
+        ([record(15.7), record(15.8), record(None)], "no change beyond noise in 2 of 3 runs"),
+        ([record(15.7), record(15.8)], "no change beyond noise"),
+        ([record(15.7, comparison=compared(0.001))] * 2, "the verdict has not changed"),
+        (
+            [
+                record(15.7, comparison=compared(0.001)),
+                record(15.8, verdict="inconclusive", comparison=compared(0.0095)),
+            ],
+            "no change between PASS and failing: 1 PASS, 1 INCONCLUSIVE",
+        ),
+        (
+            [
+                record(15.7, comparison=compared(0.001)),
+                record(15.9, verdict="inconclusive", blocking=True, comparison=compared(0.012)),
+            ],
+            "first change of the verdict: 2026-03-02 18:00 2badcafe2bad: worse, INCONCLUSIVE! at +1.20%",
+        ),
+    ],
+)
+def test_a_history_claims_no_more_than_its_runs_show(gates: Sequence[Verdict], says: str, tmp_path: Path) -> None:
+    for day, gate in enumerate(gates, 1):
+        keep(tmp_path / "runs", day, [gate])
+    last = lmgate(tmp_path / "runs").stdout.splitlines()[-1]
+    assert last.startswith(says), last
 
 
 def test_infinite_numbers_are_drawn_at_the_edges() -> None:

@@ -36,7 +36,7 @@ _CHANGING = {
 }
 _NUMBER = re.compile(r"(\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)")
 # A slow machine tells how far it is.
-_PROGRESS = re.compile(r"lmgate: .* so far, .* left")
+_PROGRESS = re.compile(r"lmgate: .*( so far, .* left|: \d+ of .*measurements.*)")
 # Other processors round otherwise, and what a model of few bits loses is made of nothing else: a number may differ by
 # this share, one that is given as "about" by more, and a fraction by so many units of its last digit.
 _SHARE, _ABOUT, _UNITS = 0.01, 0.1, 2

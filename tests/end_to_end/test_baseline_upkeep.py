@@ -96,6 +96,15 @@ def test_a_renamed_gate_is_told_the_command_that_keeps_its_entry_and_prune_remov
     assert text(kept) == before
 
 
+def test_a_gate_that_got_another_protocol_is_told_that_and_no_command_to_rename(kept: Project) -> None:
+    kept.write(test_gate=marked(gate="no_regression('ppl', 'die', 'words', '1%', stride=8)", other=BY_BPB))
+    told = kept.run().expect(1, passed=1, error=1)
+    told.says(
+        f"the entry of {GATE_ID} has the same metric, model and dataset, but cannot judge this gate: the protocol"
+    )
+    told.says("--lmgate-update-new-only").is_silent_on("baseline rename")
+
+
 OF_YAML = [f"lmgate.yaml::no_regression:ppl[die-words{args}]" for args in ("", "-stride:8", "-stride:16")]
 TEST = "test_gate.py::test_gate::no_regression:ppl[die-words"
 OF_PYTHON = [f"{TEST}{args}]" for args in ("", "-stride:8", "-stride:8#2")]
@@ -108,7 +117,7 @@ def test_a_gate_keeps_its_id_where_others_are_added(measured: Project) -> None:
     measured.with_torch.run("--lmgate-update").expect(0, passed=1)
     assert entries(measured) == OF_YAML[1:2]
     config.write_text(f"{plain}gates:\n{gate}}}\n{gate}, stride: 8}}\n{gate}, stride: 16}}\n")
-    arguments = ("3, stride=8", "'1%', stride=8", "3")
+    arguments = ("3.0, stride=8", "'1%', stride=8", "3.0")
     marks = [f"@pytest.mark.no_regression('ppl', 'die', 'words', {those})\n" for those in arguments]
     measured.write(test_gate=f"import pytest\n\n{''.join(marks)}def test_gate(): pass\n")
     measured.run("-n", "2").expect(1, passed=1, error=3).says(f"ERROR {OF_YAML[0]}", f"ERROR {OF_YAML[2]}")

@@ -102,7 +102,7 @@ def test_the_first_of_several_models_is_taken_and_a_file_that_is_there_or_cannot
     project = start("die", "sure")
     (project.folder / "lmgate-baseline.json").write_text("mine")
     done = lmgate(project.folder, "init", "--yes", code=3)
-    done.says("model: models/die; --model names another", "lmgate-baseline.json exists")
+    done.says("model: models/sure, against models/die; --model names another", "lmgate-baseline.json exists")
     assert (project.folder / "lmgate-baseline.json").read_text() == "mine"
     assert sorted(each.name for each in project.folder.iterdir()) == ["data", "lmgate-baseline.json", "models"]
     project.write(pytest_ini="[pytest]\nlmgate_baseline = /proc/none/baseline.json\n")
@@ -113,8 +113,8 @@ def test_the_first_of_several_models_is_taken_and_a_file_that_is_there_or_cannot
 def test_it_asks_and_takes_a_number_or_a_path(start: Start) -> None:
     project = start("die", "sure")
     done = lmgate(project.folder, "init", "--margin=10", typed="2\ndata/words.txt\n")
-    done.says("1  models/die", "2  models/sure", "Which model?", "sure on words")
-    assert list(yaml.safe_load((project.folder / "lmgate.yaml").read_text())["models"]) == ["sure"]
+    done.says("1  models/sure, against models/die", "2  models/die", "Which model?", "die on words")
+    assert list(yaml.safe_load((project.folder / "lmgate.yaml").read_text())["models"]) == ["die"]
     project.run().expect(0, passed=2)
 
 
@@ -145,7 +145,61 @@ def test_a_masked_model_is_gated_by_its_pseudo_perplexity_and_an_encoder_decoder
     }
     folder = tmp_path / "new"
     folder.mkdir()
-    (folder / "words.txt").write_text("w1 w2 w3 w4 w5 w6 w7")
+    (folder / "words.jsonl").write_text('{"text": "w1 w2 w3 w4 w5 w6 w7"}\n' * 2)
     lmgate(folder, "init", f"--model={paths['translator']}", "--yes", code=3).says("ppl of the encoder-decoder model")
     lmgate(folder, "init", f"--model={paths['masked']}", "--yes").says(f"masked on words: pppl {MASKED_WORDS}")
     Project(folder).run().expect(0, passed=2).says("pppl_max[masked-words]", "no_regression:pppl[masked-words]")
+
+
+def widened(project: Project, name: str, words: int) -> None:
+    """Give a model a context of 4,096 tokens, and the text so many words."""
+    config = project.folder / "models" / name / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 4096}))
+    (project.folder / "data" / "words.txt").write_text(" ".join(f"w{n * n % 57}" for n in range(words)))
+
+
+def test_the_window_is_short_enough_for_a_gate_that_can_decide(start: Start, models: Path) -> None:
+    project = start("die")
+    widened(project, "die", 2200)
+    lmgate(project.folder, "init", "--yes").says("to read by 1 model, about ", "A changed model takes about ")
+    gates = yaml.safe_load((project.folder / "lmgate.yaml").read_text())["gates"]
+    assert [next(iter(each.values()))["max_length"] for each in gates] == [512, 512]
+    damage(project, "die", models)
+    project.run("--lmgate-report=json:report.json").expect(1, failed=2)
+    assert {gate["verdict"] for gate in project.report()["gates"]} == {"fail"}
+
+
+def test_a_text_on_which_no_gate_could_decide_is_refused_before_anything_is_measured(start: Start) -> None:
+    project = start("die")
+    widened(project, "die", 1000)
+    done = lmgate(project.folder, "init", "--yes", code=3)
+    done.says("gates on it could never decide: 3 blocks of windows", "about 3 times as much text")
+    assert not (project.folder / "lmgate.yaml").exists()
+
+
+def test_a_long_text_is_read_as_far_as_is_enough(start: Start) -> None:
+    project = start("die")
+    widened(project, "die", 21_000)
+    lmgate(project.folder, "init", "--yes")
+    written = yaml.safe_load((project.folder / "lmgate.yaml").read_text())
+    assert written["datasets"]["words"]["tokens"] == 20_000
+    for name in ("lmgate.yaml", "lmgate-baseline.json", "pytest.ini"):
+        (project.folder / name).unlink()
+    row = json.dumps({"text": " ".join(f"w{n % 57}" for n in range(150))})
+    (project.folder / "data" / "rows.jsonl").write_text(f"{row}\n" * 200)
+    lmgate(project.folder, "init", "--dataset=data/rows.jsonl", "--yes")
+    written = yaml.safe_load((project.folder / "lmgate.yaml").read_text())
+    assert written["datasets"]["rows"]["limit"] == 134
+    assert next(iter(written["gates"][0].values()))["max_length"] == 2048
+
+
+def test_of_two_models_of_one_shape_and_size_the_rounded_one_is_compared_with_the_other(start: Start) -> None:
+    project = start("sure")
+    folder = project.folder / "models"
+    shutil.copytree(folder / "sure", folder / "a-copy")
+    weights = safetensors.numpy.load_file(folder / "a-copy" / "model.safetensors")
+    rounded = {key: np.round(value * 256) / 256 for key, value in weights.items()}
+    safetensors.numpy.save_file(rounded, folder / "a-copy" / "model.safetensors", {"format": "pt"})
+    found = lmgate_json(project.folder, "init", "--yes")
+    assert [each["arguments"].get("against") for each in found["gates"]] == [None, None, "sure"]
+    assert {each["arguments"]["model"] for each in found["gates"]} == {"a-copy"}

@@ -10,7 +10,6 @@ BOTH = 'prompt: "{start}", references: rest'
 
 # Test by test: the model, the dataset's entry in lmgate.yaml, more arguments of the gate, what its error must say.
 CASES = {
-    "no_references": ("counter", PATH, "", "references: "),
     "unprompted": ("counter", f"path: unprompted.jsonl, {BOTH}", "", "row 1: prompt: no column 'start'"),
     "no_rows": ("counter", f"path: no_rows.jsonl, {BOTH}", "", "expected rows, got none"),
     "cluster": ("counter", f"{PATH}, {BOTH}, cluster: grp", "", "row 0: cluster: no column 'grp'"),

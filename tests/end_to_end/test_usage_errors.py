@@ -12,6 +12,8 @@ WRONG = {
     "dataset": ('ppl_max("die", "wards", 60)', "dataset 'wards'", "'words'"),
     "argument": ('ppl_max("die", "words", threshold=60)', "threshold: ", "'limit'"),
     "variant": ('no_regression("rouge2", "die", "words", "1%")', "metric: rouge, variant: rouge2"),
+    "texts": ('exact_min("die", "words", 0.5)', "dataset 'words'", "references: "),
+    "choices": ('accuracy_min("die", "words", 0.5)', "dataset 'words'", "choices: "),
     "no_fixture": ('ppl_max(lmgate.fixture("no_such"), "words", 60)', "'no_such'"),
     "name_of_a_fixture": ('ppl_max("pair", "words", 60)', "lmgate.fixture('pair')"),
     "reference": (

@@ -37,6 +37,7 @@ USES: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     "rows": ("ppl_of", ("counter",), {"path": "rows.jsonl"}),
     "divergence": ("kl_of", ("counter", "even"), {"path": "rows.jsonl"}),
     "masked": ("pppl_of", ("masked",), {"path": "rows.jsonl"}),
+    "begun": ("self_kl_of", ("counter",), {"path": "rows.jsonl"}),
     "texts": ("exact_of", ("counter",), {"path": "rows.jsonl", **WRITES}),
     "choices": ("accuracy_of", ("counter",), {"path": "rows.jsonl", **ASKS}),
     "pairs": ("ppl_of", ("translator",), {"path": "rows.jsonl", **WRITES}),
@@ -67,18 +68,24 @@ NOT_ALONE = {
 # Those need other keys, or none.
 OF_TEXTS = {"extract", "max_new_tokens", "num_beams", "stop", "truncate"}
 # What is no error but of no use to this metric: another one of the same dataset reads it.
-OF_OTHERS = {"texts": {"text", "join"}, "choices": {"text", "join"}, "pairs": {"text", "join", *OF_TEXTS}}
+BEGINS = {"prompt", "source", "messages"}
+OF_OTHERS = {
+    **dict.fromkeys(("text", "rows", "divergence", "masked"), BEGINS),
+    "texts": {"text", "join"},
+    "choices": {"text", "join", "prompt", "source"},
+    "pairs": {"text", "join", *OF_TEXTS},
+}
+OF_ROWS = {"path", "text", "join", "limit", "sample", "tags", "counted"}
 ERRORS = {
-    "text": KEYS.keys() - {"path", "lines", "tokens"},
-    **dict.fromkeys(
-        ("rows", "divergence", "masked"), KEYS.keys() - {"path", "text", "join", "limit", "sample", "tags", "counted"}
-    ),
+    "text": KEYS.keys() - {"path", "lines", "tokens"} - BEGINS,
+    **dict.fromkeys(("rows", "divergence", "masked"), KEYS.keys() - OF_ROWS - BEGINS),
+    "begun": KEYS.keys() - OF_ROWS - {"prompt", "source"},
     "texts": {
         "hub", "name", "split", "revision", "lines", "prompt", "question", "choices", "answer", "delimiter",
         *NOT_ALONE,
     },
     "choices": {
-        "hub", "name", "split", "revision", "lines", "prompt", "source", "references", *NOT_ALONE, *OF_TEXTS,
+        "hub", "name", "split", "revision", "lines", "references", *NOT_ALONE, *OF_TEXTS,
     },
     "pairs": {
         "hub", "name", "split", "revision", "lines", "prompt", "question", "choices", "answer", "delimiter", "cluster",
@@ -142,7 +149,7 @@ def test_no_key_of_a_dataset_is_accepted_and_unused(session: Evaluator, use: str
     assert (after is None) == (key in ERRORS[use]), after
     if key in OF_OTHERS.get(use, ()):
         assert after == before
-        use = "texts" if key in OF_TEXTS else "rows"
+        use = "texts" if key in OF_TEXTS else "begun" if key in BEGINS else "rows"
         before, after = _seen(session, use, plain), _seen(session, use, keys)
     assert after != before
 
@@ -159,7 +166,7 @@ ENGINES: dict[str, tuple[dict[str, Any], set[str]]] = {
             "load": {"context": 64},
             "revision": "1",
         },
-        {"path", "hub", "adapter", "dtype", "device", "trust_remote_code", "pickle_weights"},
+        {"path", "hub", "adapter", "dtype", "device", "batch_size", "trust_remote_code", "pickle_weights"},
     ),
     **dict.fromkeys(
         ("onnx", "llama.cpp"),

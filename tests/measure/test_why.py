@@ -1,6 +1,7 @@
 """Which costs stand out of others: one damaged layer among ordinary ones, and none where all are ordinary."""
 
 import copy
+import itertools
 import os
 import random
 import types
@@ -18,6 +19,7 @@ from pytest_lmgate.errors import ModelError
 from pytest_lmgate.judge.baseline import Baselines
 from pytest_lmgate.judge.judge import Judge
 from pytest_lmgate.measure import lookup as pool
+from pytest_lmgate.measure import why as why_module
 from pytest_lmgate.measure.why import Why, standing_out, why
 from pytest_lmgate.settings.decoding import parse_marker
 from pytest_lmgate.settings.gates import LimitGate
@@ -131,6 +133,23 @@ def test_a_short_time_reads_less_of_the_text(workplace: Workplace) -> None:
     short = measured(workplace, candidate, reference, rows=rows, tokens=3000, seconds=0.001)
     assert short.whole.n < whole.whole.n
     assert short.whole.n > 2 * CONTEXT
+    assert (short.parts, short.missing, whole.missing) == ((), 2 * 3, 0)
+
+
+def test_the_time_limit_ends_the_search_and_says_what_is_missing(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = make_reference(layers=3)
+    candidate = copy.deepcopy(reference)
+    quantize(candidate, bits=4)
+    clock = itertools.count()
+    monkeypatch.setattr(why_module, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    # Looking at the clock takes a second: the first four calls are before the search, two more are a measurement.
+    found = measured(workplace, candidate, reference, seconds=16)
+    assert 0 < len(found.parts) <= 4
+    assert 0 < found.missing < 2 * 4
+    assert sum(each.relief is None for each in found.parts) == len(found.parts) - max(0, 4 - found.missing)
+    assert found.needed > found.seconds
 
 
 def test_of_a_text_that_is_cut_after_some_tokens_no_more_are_read(workplace: Workplace) -> None:
@@ -267,9 +286,12 @@ def test_a_failing_comparison_names_the_command_with_the_file_where_it_is_not_fo
     assert isinstance(gate, LimitGate)
     judge = Judge(evaluator, Options(cache=tmp_path / "cache"), Baselines(tmp_path / "lmgate-baseline.json"))
     monkeypatch.chdir(workplace.folder)
-    assert judge._layers(gate) == "lmgate why twin text --against float"
+    assert judge._layers(gate) == "lmgate why twin text --against float --protocol sliding"
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (elsewhere / "lmgate.yaml").touch()
     monkeypatch.chdir(elsewhere)
     file = os.path.relpath(workplace.folder / "lmgate.yaml")
-    assert judge._layers(gate) == f"lmgate why twin text --against float --config {file}"
+    assert judge._layers(gate) == f"lmgate why twin text --against float --protocol sliding --config {file}"
+    given = {"protocol": "lm-eval", "max_length": 64, "add_bos_token": None, "allow_beyond_context": True}
+    layers = judge._layers(parse_marker("kl_max", ("twin", "float", "text", 1), given))
+    assert "--protocol lm-eval --max-length 64 -o allow_beyond_context=true -o add_bos_token=null --config" in layers

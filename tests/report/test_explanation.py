@@ -82,7 +82,7 @@ MESSAGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ),
     (
         {"verdict": "inconclusive", "bounded": Bounded(0.95, clusters=1, clustered_by="rows")},
-        ["inconclusive: 1 independent row: the noise needs at least two"],
+        ["inconclusive: this gate can never decide: 1 independent row: the noise needs at least two"],
         [],
     ),
     (
@@ -98,6 +98,22 @@ MESSAGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"verdict": "inconclusive", "comparison": _SEEN}, [_POWER], []),
     ({"verdict": "inconclusive", "comparison": replace(_SEEN, detectable=0.04)}, [], [_POWER]),
     ({"verdict": "fail", "comparison": _SEEN}, [], [_POWER]),
+    (
+        {"verdict": "pass", "value": 16.0, "comparison": replace(_SEEN, unseen=0.15)},
+        ["within the tolerance with 95% confidence; damage to fewer than 15% of such rows is not ruled out\n"],
+        [],
+    ),
+    ({"verdict": "fail", "comparison": replace(_SEEN, unseen=0.15)}, [], ["ruled out"]),
+    (
+        {"verdict": "pass", "value": 16.0, "bounded": Bounded(0.95, 15.0, 16.2, "hall", clusters=30, unseen=0.1)},
+        ["damage to fewer than 10% of such rows is not ruled out\n"],
+        [],
+    ),
+    (
+        {"verdict": "pass", "value": 16.0, "comparison": replace(_TWICE, clusters=3, clustered_by="blocks")},
+        ["both are the same measurement; this gate can never decide: 3 blocks of windows"],
+        [],
+    ),
     (
         {"verdict": "pass", "value": 16.0, "comparison": _TWICE},
         ["\n  degraded   +0% [+0, +0]\n  verdict    both are the same measurement\n"],

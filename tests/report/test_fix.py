@@ -98,9 +98,26 @@ def test_marks_stand_in_the_order_of_their_numbers() -> None:
     # The frontier has all but the third.
     corners = re.findall(r"[HM]([\d.]+)[V ]([\d.]+)", picture["frontier"])
     assert [tuple(map(float, corner)) for corner in corners] == [places[0], places[1], places[3]]
-    proof = float(picture["proof"][0].split()[1].removesuffix("h0"))
+    x, proof = (float(number) for number in picture["proof"][0].removeprefix("M").removesuffix("h0").split())
     assert picture["limit"] < proof == places[2][1]
+    assert x == places[1][0]
     assert picture["budget"] is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "value", "said"),
+    [
+        ("kl", 0.001, 0.00099996 / 1.01, "at most KL 0.00099996 at 95%"),
+        ("kl", 0.001, 0.0005, "at most KL 0.000505 at 95%"),
+        ("ppl", math.log(16.5), math.log(16.5) / 1.01 - 1e-7, "at most perplexity 16.499998 at 95%"),
+        ("ppl ratio", math.log1p(0.01), math.log1p(0.01) / 1.01 - 1e-8, "at most perplexity +0.999999% at 95%"),
+    ],
+)
+def test_a_bound_has_as_many_digits_as_tell_it_from_the_limit(
+    metric: str, limit: float, value: float, said: str
+) -> None:
+    report = report_of((0, 9 * limit), (20, value), limit=limit, proof=value, metric=metric)
+    assert said in report.proof[0]
 
 
 def test_a_small_value_is_not_drawn_at_the_edge_and_none_at_all_is() -> None:

@@ -132,7 +132,9 @@ def test_a_histogram_of_distances_has_no_better_side_and_says_percentiles(distan
     assert view.paths == [("apart", "M0 60V0h1V30h1V54h1V57h1V60z")]
 
 
-def test_runs_are_drawn_in_their_order_with_a_dot_where_one_did_not_pass(past: list[PastRun]) -> None:
+def test_runs_are_drawn_in_their_order_with_a_dot_each_and_a_date_below_the_first_and_the_last(
+    past: list[PastRun],
+) -> None:
     view = past_view([*past[22:24], replace(past[24], value=None, interval=None), past[25]], 31)
     assert view is not None
     # From 15.408 to 18.192 in 60 units, downward.
@@ -142,12 +144,17 @@ def test_runs_are_drawn_in_their_order_with_a_dot_where_one_did_not_pass(past: l
     assert (view.dots, view.changes) == ([("fail", "M3 13h0")], "M2 0V60")
     assert view.axis is not None
     assert [mark.label for mark in view.axis.ticks] == ["16", "17", "18"]
-    assert view.ends == ("2026-03-23 22c0ffe", "2026-03-26 25c0ffe")
+    assert view.passed == "M0 47h0M1 47h0"
+    assert [(end.at, end.date + end.commit, end.side) for end in view.ends] == [
+        (12.5, "2026-03-23 22c0ffe", "first"),
+        (87.5, "2026-03-26 25c0ffe", "last"),
+    ]
     assert view.notes == [f"2026-03-25 18:00 24c0ffee1c0f: worse: {past[24].words}"]
     assert past_view([replace(past[0], value=None), past[1]], 31) is None
     same = past_view([replace(past[0], interval=None, limit=None)] * 2, 31)
     assert same is not None
     assert (same.values, same.noise, same.limits) == ("M0 30 1 30", "", "")
+    assert [(end.at, end.side) for end in same.ends] == [(25.0, ""), (75.0, "")]
 
 
 def test_values_too_far_apart_and_an_interval_without_an_end_are_drawn_within_the_picture(past: list[PastRun]) -> None:
@@ -159,7 +166,7 @@ def test_values_too_far_apart_and_an_interval_without_an_end_are_drawn_within_th
     assert endless.noise.endswith("M1 0V56")
 
 
-def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_5_mb(
+def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_6_mb(
     compared: Verdict, spread: ChangeHistogram, past: list[PastRun]
 ) -> None:
     assert compared.comparison is not None
@@ -174,7 +181,14 @@ def test_a_page_of_1000_gates_with_spreads_and_histories_is_below_3_5_mb(
     ]
     page = html_report(results_of(verdicts))
     assert page.count('class="spread drawn"') == page.count('class="past drawn"') == 1000
-    assert len(page.encode()) < 3_500_000
+    assert len(page.encode()) < 3_600_000
+
+
+def test_a_change_without_bounds_is_short_enough_for_its_column(compared: Verdict) -> None:
+    assert compared.comparison is not None
+    blind = replace(compared.comparison, degradation=1.342, lower=None, upper=None, bounds=None)
+    page = html_report(results_of([replace(compared, comparison=blind)]))
+    assert '<span class="number change">+134.2%</span>' in page
 
 
 def test_a_row_has_three_digits_the_tolerance_and_a_picture(

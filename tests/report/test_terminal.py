@@ -77,6 +77,23 @@ def test_blocks_of_a_text_and_the_same_measurement_twice_are_not_few_rows(passed
     assert _few(_compared(passed, 20, clustered_by="blocks"), twice, passed) == []
 
 
+def test_a_gate_that_can_never_decide_and_rows_that_a_pass_does_not_speak_of_are_in_the_summary(
+    passed: Verdict,
+) -> None:
+    def said(*verdicts: Verdict) -> str:
+        return "\n".join(line for _, line in summary_lines(verdicts))
+
+    twice = _compared(passed, 3, clustered_by="blocks", bounds=None, reason="both are the same measurement")
+    assert "can never decide: 3 blocks of windows" in said(twice)
+    new = replace(passed, marker="no_regression", limit=None)
+    assert "can never decide: its noise is not known" in said(replace(new, interval=None))
+    assert "can never decide" not in said(new, _compared(passed, 64, clustered_by="blocks"))
+    rare = "rare damage: 2 gates passed; damage to fewer than 15% of such rows is not ruled out"
+    gates = [_compared(passed, rows, unseen=3 / rows) for rows in (20, 100)]
+    assert rare in said(*gates, _compared(replace(passed, verdict="fail"), 5, unseen=0.6))
+    assert "rare damage" not in said(twice, passed)
+
+
 def test_a_plan_without_a_measurement_says_so_or_why() -> None:
     assert plan_lines([]) == ["no gate needs a measurement"]
     assert plan_lines([], ["test_a: no model 'm'"]) == ["test_a: no model 'm'"]

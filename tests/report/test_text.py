@@ -1,6 +1,9 @@
 """Counts and bytes as people read them."""
 
+import os
 import string
+import subprocess
+import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +102,14 @@ def test_columns_go_before_names_are_shortened() -> None:
     ]
     assert in_width(48, ROWS) == whole
     assert in_width(47, ROWS) == [line[:39] for line in whole]
+
+
+def test_without_a_terminal_nothing_is_left_out() -> None:
+    shown = f"print(*table({HEADER}, {ROWS}, names=['gate'], folds=['seconds']))"
+    command = f"from pytest_lmgate.report.text import table; {shown}"
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True)
+    assert "ppl_max[int8-wikitext2]  16.25     12.3" in done.stdout
 
 
 def test_names_are_shortened_in_the_middle_unless_nobody_could_tell_them_apart() -> None:

@@ -188,7 +188,13 @@ TEXTS = "datasets: {a: {path: x.csv, prompt: '{q}', references: r"
         ("datasets: {a: {path: x.md, text: body}}", "datasets.a.text", "no columns"),
         ("datasets: {a: {path: x.csv, split: test}}", "datasets.a.split", "only a hub id"),
         ("datasets: {a: {path: x, revision: main}}", "datasets.a", "name, revision: "),
-        ("datasets: {a: {path: x.csv, prompt: '{q}'}}", "datasets.a.prompt", "references:"),
+        ("datasets: {a: {path: x.csv, references: r}}", "datasets.a.references", "prompt:"),
+        *[
+            (f"datasets: {{a: {{path: x.csv, {begins}: q, {key}: {value}}}}}", f"datasets.a.{key}", "references:")
+            for begins in ("prompt", "source", "messages")
+            for key, value in (("max_new_tokens", 9), ("extract", "boxed"), ("cluster", "c"), ("average_by", "c"))
+        ],
+        ("datasets: {a: {path: x.csv, prompt: '{q}', examples: e.csv}}", "datasets.a.examples", "references:"),
         ("datasets: {a: {path: x.csv, question: q, answer: a}}", "datasets.a.question", "choices:"),
         ("datasets: {a: {path: x.csv, target: t, answer: a}}", "datasets.a.target", "it needs question:"),
         ("datasets: {a: {path: x.csv, messages: m, target: t, answer: a}}", "datasets.a.target", "follows one chat"),
@@ -215,7 +221,7 @@ TEXTS = "datasets: {a: {path: x.csv, prompt: '{q}', references: r"
         ("datasets: {a: {path: x.csv, max_new_tokens: 9}}", "datasets.a.max_new_tokens", "only generated texts"),
         ("datasets: {a: {path: x.csv, messages: m, references: r, chat: true}}", "datasets.a.chat", "the whole chat"),
         ("datasets: {a: {path: x.csv, messages: m, references: r, source: s}}", "datasets.a.source", "the whole chat"),
-        ("datasets: {a: {path: x.csv, messages: m}}", "datasets.a.messages", "needs choices:"),
+        ("datasets: {a: {path: x.csv, messages: m, choices: c}}", "datasets.a.messages", "needs answer:"),
         ("datasets: {a: {path: x, prompt: {begin}}}", "datasets.a.prompt", "quotes: prompt: '{begin}'"),
         ("defaults: {dtype: flaot32}", "defaults.dtype", "'float32'"),
         ("defaults: {batch_size: 0}", "defaults.batch_size", "got 0"),

@@ -1,5 +1,6 @@
 """Markers' and fixtures' arguments: all are checked before anything is measured."""
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,23 @@ def test_a_tolerance_is_shown_as_it_can_be_written(written: str | float) -> None
 def test_a_gate_that_could_never_fail_is_refused(written: str | float, direction: str, span: float | None) -> None:
     with pytest.raises(ConfigError, match="never fail"):
         Tolerance.parse(written).require_that_it_can_fail("accuracy", direction, span)
+
+
+@pytest.mark.parametrize(
+    ("metric", "tolerance", "is_asked"),
+    [
+        *[(metric, size, True) for metric in ("ppl", "bpb", "kl", "pppl", "target_ppl") for size in (1, 5)],
+        *[("ppl", size, False) for size in (1.0, 0.5, "1%", 0)],
+        *[(metric, 1, False) for metric in ("bleu", "ter", "metric_of_mine")],
+    ],
+)
+def test_a_whole_number_as_tolerance_of_a_perplexity_is_asked_about(
+    metric: str, tolerance: object, is_asked: bool
+) -> None:
+    reference = {"reference": "fp16"} if metric == "kl" else {}
+    asked = pytest.raises(ConfigError, match=rf'write "{tolerance}%" .* or {tolerance}\.0 ')
+    with asked if is_asked else contextlib.nullcontext():
+        parse_marker("no_regression", (metric, "int8", "words", tolerance), reference)
 
 
 def test_a_pair_with_a_revision_is_named_as_the_pair_is() -> None:

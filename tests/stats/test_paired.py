@@ -664,3 +664,11 @@ def test_one_model_measured_twice_passes_with_a_change_of_exactly_0(
     # Nothing was tested; sacrebleu's formula says 1/1001 of identical systems, which would mislead.
     assert found.p_pass is found.p_fail is found.p_value is found.detectable is found.bounds is None
     assert not found.fails_build(strict=True)
+
+
+def test_the_share_of_rows_that_a_sample_may_hold_none_of_is_three_in_n_for_unbounded_means_over_rows() -> None:
+    clean, same = likelihoods([10.0] * 60), likelihoods([10.1, 9.9] * 30)
+    assert compare(clean, same, tolerance=PERCENT).unseen == 3 / 60
+    assert compare(replace(clean, rows=False), replace(same, rows=False), tolerance=PERCENT).unseen is None
+    assert compare(bleu_sample(40, 0.2), bleu_sample(40, 0.1), tolerance=PERCENT).unseen is None
+    assert likelihoods([10.0]).unseen == 1.0

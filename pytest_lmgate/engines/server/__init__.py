@@ -38,6 +38,7 @@ _UNSUPPORTED_KEYS = {
     "device": "the server decides it",
     "trust_remote_code": "only the tokenizer is read here, and its code is not run",
     "pickle_weights": "no weights are read here",
+    "batch_size": "the server makes its batches of the requests on their way: set load: {concurrency: 8}",
 }
 # A prompt ends with the last target, and a server has to write a token of its own.
 _TAKEN = 2
@@ -157,7 +158,7 @@ def _context(entry: Entry, settings: ServerSettings, folder: Path) -> int:
     """Return how many tokens prompt and text may have together, by the entry, the server or the tokenizer."""
     if settings.context is not None:
         return settings.context
-    if settings.url:
+    if settings.url and not entry.looks:
         _require_allowed(entry, settings)
         with contextlib.closing(Client(entry.name, settings)) as client:
             served = client.served_context()
@@ -169,6 +170,8 @@ def _context(entry: Entry, settings: ServerSettings, folder: Path) -> int:
         length = None
     if isinstance(length, int) and _TAKEN < length < _NO_LIMIT:
         return length
+    if entry.looks and settings.url:
+        return _NO_LIMIT  # the server may know
     raise ModelError(
         f"model {entry.name!r}: neither its server nor its tokenizer gives its context length; set it in "
         f"models.{entry.name}: load: {{context: 2048}}"

@@ -79,7 +79,7 @@ def test_a_server_that_dies_half_way_is_asked_for_the_rest_when_it_is_back(
 ) -> None:
     (project.folder / "conftest.py").write_text(SAVE_AT_ONCE)
     load = {**QUICK, "concurrency": 1}
-    models = {"served": entry_of(faulty.url, load=load, revision="1", batch_size=4)}
+    models = {"served": entry_of(faulty.url, load=load, revision="1")}
     faulty.spoil = lambda number, _, answer: answer if number < 26 else None
     said = project.run([ppl()], models)
     assert project.status == 1
@@ -94,7 +94,7 @@ def test_a_server_that_dies_half_way_is_asked_for_the_rest_when_it_is_back(
     assert project.status == 0, said
     rest, value = faulty.scored, project.values
     faulty.bodies.clear()
-    project.run([ppl()], {"served": entry_of(faulty.url, load=load, revision="2", batch_size=4)})
+    project.run([ppl()], {"served": entry_of(faulty.url, load=load, revision="2")})
     assert project.values == value
     assert sorted(kept + rest) == sorted(faulty.scored), "only the rest was asked for"
 
@@ -195,15 +195,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"load": {"concurrency": True}}, "models.x.load.concurrency: expected a whole number from 1, got True"),
     ({"dtype": "float16"}, "models.x.dtype: the engine server does not support it: the server decides it"),
     ({"adapter": "a"}, "models.x.adapter: the engine server does not support it: have the server load the adapter"),
-    ({"backend": "transformers"}, "models.x.server: the engine transformers does not support it"),
-    (
-        {"server": None, "path": "{files}/float"},
-        "models.x.model: the engine transformers does not support it: it is for",
-    ),
+    ({"batch_size": 4}, "models.x.batch_size: the engine server does not support it: the server makes its batches"),
     ({"server": None, "backend": "server"}, "models.x: the engine server needs server:, an address as in"),
     ({"load": {"retries": 0}}, "ConnectError"),
     ({"server": "http://192.0.2.1/v1", "load": QUICK}, "is not on this machine, and --lmgate-offline forbids"),
 ]
+
+
+def test_keys_for_servers_at_another_engine_are_refused_at_collection(project: Project) -> None:
+    entries = [{**ENTRY, "backend": "transformers"}, {"path": "{files}/float", "model": "m"}]
+    models = {f"x{number}": json.dumps(entry) for number, entry in enumerate(entries)}
+    said = project.run([ppl(name) for name in models], models)
+    assert project.status == 4, said
+    assert "models.x0.server: the engine transformers does not support it" in said
+    assert "models.x1.model: the engine transformers does not support it: it is for" in said
 
 
 def test_a_wrong_entry_is_one_clear_sentence(project: Project) -> None:

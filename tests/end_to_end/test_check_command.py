@@ -1,0 +1,175 @@
+"""``lmgate check``: what is wrong with lmgate.yaml, its models and data, with its line, before a model runs."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.errors import ConfigError
+from tests.end_to_end.projects import Project
+
+GATE = "- ppl_max: {model: die, dataset: words, limit: 70}"
+GATES = f"""\
+gates:
+  {GATE}
+  - no_regression: {{metric: ppl, model: die, dataset: words, tolerance: 1%, against: sure}}
+  - kl_max: {{model: die, reference: sure, dataset: words, limit: 0.01}}
+  - self_kl_max: {{model: die, dataset: prompts, limit: 0.01}}
+"""
+
+
+@pytest.fixture
+def file(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(project.folder)
+    project.write(prompts_jsonl='{"q": "w1 w2"}\n{"q": "w3"}\n').add(
+        "datasets", prompts="path: prompts.jsonl, prompt: '{q}'"
+    )
+    project.add("models", served=f"server: 'http://localhost:1/v1', model: m, tokenizer: {_path(project, 'die')}")
+    path = project.folder / "lmgate.yaml"
+    path.write_text(project.settings + GATES)
+    return path
+
+
+def _path(project: Project, model: str) -> str:
+    return str(yaml.safe_load(project.settings)["models"][model]["path"])
+
+
+def lmgate(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["check", *map(str, arguments)])
+
+
+def replaced(file: Path, old: str, new: str) -> int:
+    """Replace a text of a file, and return its line."""
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    return text[: text.index(old)].count("\n") + 1
+
+
+def test_a_sound_file_runs_no_model_asks_no_server_and_fetches_nothing(file: Path) -> None:
+    gate = "no_regression: {{metric: ppl, model: {}, dataset: words, tolerance: 1%}}"
+    more = "".join(f"  - {gate.format(name)}\n" for name in ("served", "some/where"))
+    file.write_text(file.read_text() + more)
+    before = sorted(path.name for path in file.parent.iterdir())
+    done = lmgate()
+    assert (done.exit_code, done.stdout) == (0, f"{file}: 5 models, 2 datasets, 6 gates\n")
+    assert json.loads(lmgate("--json").stdout) == {
+        "ok": True,
+        "files": {str(file): {"ok": True, "problems": [], "warnings": []}},
+    }
+    assert sorted(path.name for path in file.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("model: die, dataset: words, limit: 70", "model: dye, dataset: words, limit: 70", "'die'"),
+        ("against: sure", "against: shure", "gates[1].no_regression.against"),
+        ("path: prompts.jsonl, ", "path: prompts.jsonl, cluster: c, ", "datasets.prompts.cluster"),
+        ("gates:\n", "gates: [\n", "not valid YAML"),
+        # What the session finds out when it describes models and data.
+        ("path: prompts.jsonl", "path: gone.jsonl", "gone.jsonl"),
+        ("prompt: '{q}'", "prompt: '{question}'", "no column 'question'"),
+        ("  - self_kl_max: {model: die,", "  - self_kl_max: {model: ./gone,", "no such folder"),
+        (GATE, "- accuracy_min: {model: die, dataset: words, limit: 0.7}", "choices:"),
+        (GATE, "- bleu_min: {model: die, dataset: prompts, limit: 7}", "references:"),
+        ("sure, dataset: words, limit", "sure, dataset: prompts, limit", "no column 'text'"),
+        ("kl_max: {model: die", "kl_max: {model: served", "whole distributions"),
+        ("served: {", "served: {batch_size: 4, ", "concurrency"),
+        ("die: {", "die: {backend: mine, ", "'mine'"),
+        (GATE, "- metric_min: {metric: acc_norm, model: die, dataset: words, limit: 7}", "'acc_norm'"),
+    ],
+)
+def test_an_error_has_its_line_and_its_key(file: Path, old: str, new: str, words: str) -> None:
+    if "served" in new:
+        file.write_text(file.read_text().replace("self_kl_max: {model: die", "self_kl_max: {model: served"))
+    at = replaced(file, old, new)
+    done = lmgate(file)
+    assert done.exit_code == 1
+    lines = [line for line in done.stdout.splitlines() if words in line]
+    assert lines, done.stdout
+    is_of_gate = old.lstrip().startswith(("-", "against", "model: die", "sure", "kl_max"))
+    assert lines[0].startswith(f"{file}:{at}: " if is_of_gate else f"{file}:"), lines
+
+
+REGISTERED = """
+    import numpy as np
+    from pytest_lmgate import TextMetric
+
+    def pytest_lmgate_metrics():
+        return [TextMetric("mine", "higher", "mine", lambda texts, references, rows: np.ones((len(texts), 2)))]
+"""
+
+
+def test_a_metric_that_a_conftest_registers_is_sound_and_a_conftest_that_fails_is_a_warning(
+    project: Project, file: Path
+) -> None:
+    gate = "  - metric_min: {metric: mine, model: die, dataset: asked, limit: 1}\n"
+    project.add("datasets", asked="path: prompts.jsonl, prompt: '{q}', references: q")
+    file.write_text(file.read_text() + gate)
+    assert "expected a registered metric, got 'mine'" in lmgate().stdout
+    project.write(conftest=REGISTERED)
+    assert lmgate().stdout == f"{file}: 5 models, 3 datasets, 5 gates\n"
+    project.write(conftest="import a_module_that_is_nowhere")
+    done = lmgate()
+    assert done.exit_code == 0
+    assert "warning: " in done.stdout
+    assert "a_module_that_is_nowhere" in done.stdout
+
+
+def test_a_gate_that_can_never_decide_is_a_warning(project: Project, file: Path) -> None:
+    project.add("datasets", short=f"path: {_words(project)}, tokens: 90", one="path: one.jsonl")
+    project.write(one_jsonl='{"text": "w1 w2 w3 w4"}\n')
+    file.write_text(
+        project.settings
+        + "  - no_regression: {metric: ppl, model: die, dataset: short, tolerance: 1%}\n"
+        + "  - ppl_max: {model: die, dataset: short, limit: 70, confidence: 0.9}\n"
+        + "  - no_regression: {metric: ppl, model: die, dataset: one, tolerance: 1%, protocol: document}\n"
+        + "  - ppl_max: {model: die, dataset: short, limit: 70}\n"
+    )
+    done = lmgate()
+    assert done.exit_code == 0
+    warned = [line for line in done.stdout.splitlines() if line.startswith("warning: ")]
+    assert len(warned) == 3, done.stdout
+    assert all("can never decide" in line for line in warned)
+    assert "gates[4].no_regression" in warned[0]
+
+
+def _words(project: Project) -> str:
+    return str(yaml.safe_load(project.settings)["datasets"]["words"]["path"])
+
+
+def test_all_errors_of_all_files_are_named(file: Path) -> None:
+    other = file.with_name("other.yaml")
+    other.write_text(file.read_text().replace("model: die, dataset", "model: dye, dataset"))
+    replaced(file, "limit: 70", "limt: 70")
+    found = json.loads(lmgate(file, other, "--json").stdout)
+    assert [len(each["problems"]) for each in found["files"].values()] == [1, 3]
+
+
+def test_a_file_that_is_not_there_is_an_error(file: Path) -> None:
+    assert "gone.yaml: cannot be read" in lmgate("gone.yaml").stdout
+    assert lmgate("gone.yaml").exit_code == 1
+    file.rename(file.with_name("Lmgate.yaml"))
+    failed = lmgate().exception
+    assert isinstance(failed, ConfigError)
+    assert "Lmgate.yaml" in str(failed)
+
+
+def test_the_hook_of_pre_commit_runs_the_command_on_every_lmgate_yaml(file: Path) -> None:
+    (hook,) = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
+    found = [bool(re.search(hook["files"], name)) for name in ("lmgate.yaml", "a/lmgate.yaml", "a/xlmgate.yaml")]
+    assert found == [True, True, False]
+    program, *arguments = shlex.split(hook["entry"])
+    assert program == "lmgate"
+    command = [sys.executable, "-m", "pytest_lmgate.cli", *arguments, file.name]
+    assert subprocess.run(command, check=False).returncode == 0
+    replaced(file, "ppl_max", "ppl_mx")
+    assert subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode == 1
