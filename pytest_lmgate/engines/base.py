@@ -264,7 +264,8 @@ class Entry:
         worker: The number of this process among them, which chooses a GPU if there are several; None if there is
             one process.
         run: Id of the run, which all its processes share.
-        cache: The cache folder, where an engine may keep logs.
+        logs: Folder for the logs of programs that an engine starts, outside of the cache; None is the system's for
+            temporary files.
         note: Called with a sentence that is worth saying at once.
     """
 
@@ -279,7 +280,7 @@ class Entry:
     workers: int = 1
     worker: int | None = None
     run: str = ""
-    cache: Path | None = None
+    logs: Path | None = None
     note: Callable[[str], None] = unheard
 
     @property

@@ -20,7 +20,7 @@ from pytest_lmgate.data.prompts import Prompt
 from pytest_lmgate.engines.base import Runner, Setting
 from pytest_lmgate.engines.writing import cut
 from pytest_lmgate.errors import ConfigError, EngineError, MetricInputError
-from pytest_lmgate.measure.loop import Job, eager, prepared, run_batches
+from pytest_lmgate.measure.loop import Job, discarded_if_unreliable, eager, prepared, run_batches
 from pytest_lmgate.measure.measurement import (
     Measurement,
     MeasurementContext,
@@ -299,7 +299,7 @@ def written_rows(
     rows = _Rows(prompts, settings, job.dataset)
     sink = _RowSink(len(prompts), job.partial)
     job.say_resumed(sink.done, sink.of)
-    with runner.measuring():
+    with discarded_if_unreliable(job), runner.measuring():
         longest_first = [rows.prompts[row] for row in rows.order]
         batching = prepared(job.model, rows, lambda: runner.prepare_writing(longest_first, settings), job)
         run = eager(lambda some: write([rows.prompts[row] for row in some]))
