@@ -353,6 +353,8 @@ class Model:
         in_memory: Whether the model is the user's own object, which is not to be closed.
         not_kept: Why its measurements may not be kept; empty where they may.
         writing: Returns what else can change a text that it generates.
+        named: Returns the engine's settings that signatures name, from whether it generates text. They are part of
+            `content` or follow from it, and may differ between the two sides of a comparison.
         files: Its files as they were when they were hashed; None to describe the model again each time.
         changed: Returns the files that have changed since.
         tokenizer: Returns what `Runner.tokenizer` will be, without loading the model; None where that cannot be.
@@ -377,6 +379,7 @@ class Model:
     in_memory: bool = False
     not_kept: str = ""
     writing: Callable[[], Mapping[str, str]] = dict
+    named: Callable[[bool], Mapping[str, str]] = lambda generates: {}
     files: Snapshot | None = None
     changed: Callable[[], Sequence[str]] = tuple
     tokenizer: Callable[[], TokenizerFacts] | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
-from typing import Any, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 
@@ -75,6 +75,7 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
     data: DatasetRows
     asked: TextRequest
     scorer: TextMetric
+    generates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.model, "generating texts", "generate", "causal", "encoder-decoder")

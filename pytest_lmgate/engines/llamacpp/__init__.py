@@ -84,6 +84,7 @@ class LlamaCpp(Backend):
             weight_bytes=size,
             architecture=architecture,
             writing=lambda: options.writing,
+            named=lambda generates: {"flash_attn": options.flash_words(dtype == "float32", generates)},
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),
             tokenizer=tokenizer,
