@@ -151,20 +151,17 @@ class Project:
         self, *command: str, statuses: Sequence[int] = (0,), folder: Path | None = None
     ) -> tuple[str, float, float]:
         """Run a module of this Python; return what it printed, its seconds, and the MiB that it held at most."""
-        log, begun = self.folder / "printed.txt", time.perf_counter()
-        with log.open("w") as printed:
+        printed, noise, begun = self.folder / "printed.txt", self.folder / "noise.txt", time.perf_counter()
+        with printed.open("w") as out, noise.open("w") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", *command],
-                cwd=folder or self.folder,
-                env=self._env,
-                stdout=printed,
-                stderr=sys.stderr,
+                [sys.executable, "-m", *command], cwd=folder or self.folder, env=self._env, stdout=out, stderr=errors
             )
             _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode not in statuses:
-            raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{log.read_text()}")
-        return log.read_text(), time.perf_counter() - begun, usage.ru_maxrss / 1024
+            said = f"{printed.read_text()}\n{noise.read_text()}"
+            raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{said}")
+        return printed.read_text(), time.perf_counter() - begun, usage.ru_maxrss / 1024
 
     def measure(self, metric: str, model: str, *options: str) -> dict[str, Any]:
         """Return the only measurement that `lmgate measure` prints."""

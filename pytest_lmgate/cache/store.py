@@ -221,7 +221,7 @@ def logs_of(folder: Path) -> Path:
     They are not in it, since CI may save it for everyone who can read a branch.
     """
     user = getattr(os, "getuid", lambda: "user")()
-    name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
+    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"lmgate-logs-{user}" / name
 
 
