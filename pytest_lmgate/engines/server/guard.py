@@ -43,7 +43,8 @@ class Log:
 
     def __init__(self, printed: int, secrets: list[str]) -> None:
         self._printed, self._held = printed, b""
-        longest_first = sorted((secret.encode() for secret in secrets), key=len, reverse=True)
+        encoded = (secret.encode(errors="surrogateescape") for secret in secrets)
+        longest_first = sorted(encoded, key=len, reverse=True)
         self._secrets = re.compile(b"|".join(map(re.escape, longest_first)) or b"(?!)")
         self._begins = {secret[:size] for secret in longest_first for size in range(1, len(secret))}
         self._longest = max(map(len, longest_first), default=0)

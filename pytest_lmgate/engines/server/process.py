@@ -202,7 +202,12 @@ class Lease:
         """Say why answers may be another program's, as what follows "it"; empty if they are the server's."""
         if self.has_ended():
             return self.status()
-        return "" if _listens_alone(self.port, self._guard) else f"does not listen at port {self.port} alone"
+        if _listens_alone(self.port, self._guard):
+            return ""
+        return (
+            f"does not listen at port {self.port} alone (a container's port is the container engine's: start it "
+            "yourself, and give its address under server:)"
+        )
 
     def status(self) -> str:
         """Say how the server ended, as what follows "it"; several threads may ask."""
@@ -318,8 +323,7 @@ class ServerProcess:
             self.close()  # the next measurement starts it again, at another port
             raise UnreliableError(
                 f"model {self.name!r}: its server {problem}, so another program may have answered, and nothing of "
-                "this measurement is kept: run it again; if the command starts a container, start it yourself and "
-                f"give its address under server:{tail}"
+                f"this measurement is kept: run it again{tail}"
             )
 
     @property
@@ -380,7 +384,6 @@ class ServerProcess:
         hello = json.dumps({"port": port, "log": str(log)})
         # Isolated and without site, so that variables for the server do not concern the guard.
         guard = [sys.executable, "-I", "-S", str(_GUARD), str(self._folder / self._key), hello, str(IDLE), *words]
-        ours.sendall(json.dumps(sorted(self._secrets)).encode() + b"\n")
         with os.fdopen(printed, "wb"), theirs:
             process = subprocess.Popen(
                 guard,
@@ -391,6 +394,8 @@ class ServerProcess:
                 env=command.environment(port),
                 start_new_session=True,
             )
+        with contextlib.suppress(OSError):  # it has ended already
+            ours.sendall(json.dumps(sorted(self._secrets)).encode() + b"\n")
         self._note(f"starts the server of {self.name} on port {port}; its log is {log}")
         found = Lease.over(ours)
         if isinstance(found, Lease):
@@ -504,6 +509,8 @@ def _listens_alone(port: int, guard: int) -> bool:
     Linux lists sockets by inode, and the inodes that each process holds.
     """
     tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if path.exists()]
+    if not tables:
+        return True
     rows = [line.split() for path in tables for line in path.read_text(encoding="ascii").splitlines()[1:]]
     listening = {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTENS and int(row[1][-4:], 16) == port}
     held: set[str] = set()
@@ -512,7 +519,7 @@ def _listens_alone(port: int, guard: int) -> bool:
             held |= _files_of(process)
         except PermissionError:  # it runs as another user
             return True
-    return not tables or (bool(listening) and listening <= held)
+    return bool(listening) and listening <= held
 
 
 def _below(process: int) -> list[int]:

@@ -109,7 +109,7 @@ def stranger(project: Project, comes: str) -> Iterator[None]:
     folder.mkdir()
 
     def join() -> None:
-        while not (project.folder / comes).exists():
+        while not (project.folder / comes).exists() or not started(project.folder)[1]:
             if ended.wait(0.01):
                 return
         command = [sys.executable, str(FAKE), "--port", str(started(project.folder)[1][0]), "--share-port"]
@@ -171,7 +171,7 @@ def test_the_log_has_no_secret_is_in_no_cache_and_goes_with_it(project: Project)
     env = {"THE_SECRET": SECRET, "A_KEY_2": "line 4711\nline 4712"}
     models = {"served": fake(printed, env=env, content=["text.jsonl"])}
     for command in (["clear", "--yes"], ["gc", "--max-size", "1GB"]):
-        said = project.run([ppl("served", SHORT)], models, LMGATE_REFRESH="1")
+        said = project.run([ppl("served", SHORT)], models)
         assert project.status == 0, said
         (log,) = project.folder.glob("lmgate-logs-*/*/*.log")
         text = log.read_text()
@@ -189,14 +189,14 @@ def test_a_secret_in_two_reads_is_masked_and_what_only_begins_like_one_is_not(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     printed, prints = os.pipe()
-    log = Log(printed, ["abcabd", "abc"])
-    for chunk in (b"1 abca", b"bd 2 ab", b" 3 a", b"bc 4 ab"):
+    log = Log(printed, ["abcabd", "abc", os.fsdecode(b"\xff\xfe")])
+    for chunk in (b"1 abca", b"bd 2 ab", b" 3 a", b"bc 4 \xff", b"\xfe 5 ab"):
         os.write(prints, chunk)
         assert log.pass_on()
     os.close(prints)
     assert not log.pass_on(is_end=True)
     os.close(printed)
-    assert capfdbinary.readouterr().out == b"1 *** 2 ab 3 *** 4 ab"
+    assert capfdbinary.readouterr().out == b"1 *** 2 ab 3 *** 4 *** 5 ab"
 
 
 def test_after_an_error_the_next_gate_starts_the_server_again(project: Project) -> None:
