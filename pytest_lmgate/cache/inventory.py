@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from pytest_lmgate.cache.files import hold, read_head, read_sealed
 from pytest_lmgate.cache.fingerprint import Fingerprint
-from pytest_lmgate.cache.store import PARTIAL, WHOLE, decode, decode_head, lock_of
+from pytest_lmgate.cache.store import PARTIAL, WHOLE, decode, decode_head, lock_of, logs_of
 from pytest_lmgate.errors import CacheError, NewerError
 from pytest_lmgate.settings.session import CacheKey
 
@@ -108,6 +109,11 @@ def forget_digests(folder: Path) -> None:
             if _DIGEST.fullmatch(path.name):
                 with contextlib.suppress(OSError):
                     path.unlink()
+
+
+def remove_logs(folder: Path) -> None:
+    """Remove the logs of servers; one that runs goes on without its log."""
+    shutil.rmtree(logs_of(folder), ignore_errors=True)
 
 
 def _folders(folder: Path) -> Iterator[Path]:

@@ -13,9 +13,11 @@ A cache that cannot be read or written never changes a verdict: it warns, and th
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -217,6 +219,16 @@ class Store:
 def lock_of(folder: Path, address: str) -> Path:
     """Return the file that is locked while an address is measured or removed."""
     return inside(folder, "locks", f"{address[:40]}.lock")
+
+
+def logs_of(folder: Path) -> Path:
+    """Return where the logs of servers are that measure for a cache folder.
+
+    They are not in it, since CI may save it for everyone who can read a branch.
+    """
+    user = getattr(os, "getuid", lambda: "user")()
+    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"lmgate-logs-{user}" / name
 
 
 def open_store(options: Options, warn: Callable[[str], None], remark: Callable[[str], None]) -> Store:

@@ -113,7 +113,7 @@ def gc(
 ) -> None:
     """Remove measurements until the rest fits SIZE.
 
-    Removes the least recently used first.
+    Removes the least recently used first. Also removes the logs of servers that sessions started.
     """
     place, entries = _entries(folder)
     _sweep(place, entries, bytes_of(max_size), as_json)
@@ -125,7 +125,7 @@ def clear(
     folder: CacheOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove all measurements and remembered digests. Gates then measure again."""
+    """Remove all measurements, remembered digests and logs of servers. Gates then measure again."""
     from pytest_lmgate.cache.inventory import forget_digests
 
     place, entries = _entries(folder)
@@ -136,9 +136,10 @@ def clear(
 
 
 def _sweep(place: Path, entries: list[EntryInfo], most: int, as_json: bool) -> None:
-    from pytest_lmgate.cache.inventory import collect_garbage
+    from pytest_lmgate.cache.inventory import collect_garbage, remove_logs
 
     swept = collect_garbage(place, entries, most)
+    remove_logs(place)
     gone = sum(entry.size for entry in swept.removed)
     text = [f"{entry.path}: stays, since {why}" for entry, why in swept.kept]
     removed = f"{counted(len(swept.removed), 'entry')} removed ({byte_size(gone)})"

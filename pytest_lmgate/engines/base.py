@@ -267,7 +267,8 @@ class Entry:
         worker: The number of this process among them, which chooses a GPU if there are several; None if there is
             one process.
         run: Id of the run, which all its processes share.
-        cache: The cache folder, where an engine may keep logs.
+        logs: Folder for the logs of programs that an engine starts, outside of the cache; None is the system's for
+            temporary files.
         note: Called with a sentence that is worth saying at once.
     """
 
@@ -283,7 +284,7 @@ class Entry:
     workers: int = 1
     worker: int | None = None
     run: str = ""
-    cache: Path | None = None
+    logs: Path | None = None
     note: Callable[[str], None] = unheard
 
     @property
@@ -356,6 +357,8 @@ class Model:
         in_memory: Whether the model is the user's own object, which is not to be closed.
         not_kept: Why its measurements may not be kept; empty where they may.
         writing: Returns what else can change a text that it generates.
+        named: Returns the engine's settings that signatures name, from whether it generates text. They are part of
+            `content` or follow from it, and may differ between the two sides of a comparison.
         files: Its files as they were when they were hashed; None to describe the model again each time.
         changed: Returns the files that have changed since.
         tokenizer: Returns what `Runner.tokenizer` will be, without loading the model; None where that cannot be.
@@ -380,6 +383,7 @@ class Model:
     in_memory: bool = False
     not_kept: str = ""
     writing: Callable[[], Mapping[str, str]] = dict
+    named: Callable[[bool], Mapping[str, str]] = lambda generates: {}
     files: Snapshot | None = None
     changed: Callable[[], Sequence[str]] = tuple
     tokenizer: Callable[[], TokenizerFacts] | None = None

@@ -141,7 +141,9 @@ class Evaluator:
         self._with_hint(score, measurement.data.name)
         score.device, score.content = measurement.model.device, identity_of(measurement.model)
         score.weights = weights_of(measurement.model)
-        return score.identified(**measurement.identity).placed(
+        score = score.identified(**measurement.identity)
+        score.signature = score.signature.plus(*measurement.named_settings)
+        return score.placed(
             model=measurement.model.name,
             dataset=measurement.data.name,
             fingerprint=address,
@@ -154,7 +156,8 @@ class Evaluator:
         started = time.monotonic()
         measurement, statistics, address, cached = self.measurements.once(lambda: self._ready(what))
         assert isinstance(measurement, Divergences)
-        return divergence(statistics, signature=measurement.signature).placed(
+        signature = measurement.signature.plus(*measurement.named_settings)
+        return divergence(statistics, signature=signature).placed(
             model=measurement.model.name,
             reference=measurement.reference.name,
             dataset=measurement.data.name,

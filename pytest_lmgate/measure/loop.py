@@ -234,6 +234,17 @@ def explained(model: str, what: Callable[[], str], *, halves: bool = False) -> I
         ) from error
 
 
+@contextlib.contextmanager
+def discarded_if_unreliable(job: Job) -> Iterator[None]:
+    """Keep no part of a measurement that an `UnreliableError` ends: nobody knows which of its results are right."""
+    try:
+        yield
+    except UnreliableError:
+        if job.keep is not None:
+            job.keep(Entry({}))
+        raise
+
+
 class ResultSink(Protocol):
     """Takes results as they come in; `of` and `tokens` are those of `Progress`."""
 

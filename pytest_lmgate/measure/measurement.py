@@ -27,7 +27,7 @@ from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.metrics import METRICS, Statistics
-from pytest_lmgate.settings.requests import Signature, Windowing
+from pytest_lmgate.settings.requests import Signature, SignatureField, Windowing
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
 from pytest_lmgate.windows.requests import row_targets
 from pytest_lmgate.windows.tokens import Streams, TokenizerFacts
@@ -68,6 +68,7 @@ class Measurement(abc.ABC, Generic[T]):
     model: Model
     data: Any
     asked: Any
+    generates: ClassVar[bool] = False  # whether it measures generated texts
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -91,6 +92,15 @@ class Measurement(abc.ABC, Generic[T]):
     def signature(self) -> Signature | None:
         """How it is measured; None if only the score knows."""
         return None
+
+    @property
+    def named_settings(self) -> list[SignatureField]:
+        """What the signature names of the models' engines; sides of a comparison may differ in it."""
+        found: dict[str, list[str]] = {}
+        for model in self.models:
+            for key, value in model.named(self.generates).items():
+                found.setdefault(key, []).append(value)
+        return [(key, "/".join(dict.fromkeys(values))) for key, values in found.items()]
 
     @property
     def shared(self) -> dict[str, str]:

@@ -21,8 +21,8 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.engines.registry import raised
-from pytest_lmgate.errors import EngineError, LmgateError, ModelError, NonFiniteError, UnreliableError
-from pytest_lmgate.measure.loop import Job, prepared, run_batches
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError, NonFiniteError
+from pytest_lmgate.measure.loop import Job, discarded_if_unreliable, prepared, run_batches
 from pytest_lmgate.windows.requests import Request, Requests, read_once
 
 _LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
@@ -56,14 +56,9 @@ def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
         found = parted(checked(wait(), job.model))
         return lambda: found
 
-    try:
-        with runner.measuring():
-            batching = prepared(job.model, requests, lambda: prepared_to_score(runner, requests, job.model), job)
-            run_batches(requests, begin, sink, batching, job)
-    except UnreliableError:
-        if job.keep is not None:
-            job.keep(Entry({}))  # instead of partial results: nobody knows which of them are right
-        raise
+    with discarded_if_unreliable(job), runner.measuring():
+        batching = prepared(job.model, requests, lambda: prepared_to_score(runner, requests, job.model), job)
+        run_batches(requests, begin, sink, batching, job)
     if columns == 1:
         return ScoringResult(sink.values, batching.is_double)
     return ScoringResult(sink.values[:, 0], batching.is_double, sink.values[:, 1] == 1)

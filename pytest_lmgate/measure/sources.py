@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_lmgate.cache.fingerprint import FileDigests
+from pytest_lmgate.cache.store import logs_of
 from pytest_lmgate.data.corpus import Corpus, corpus_from_rows, read_corpus, read_rows, rows_in_memory
 from pytest_lmgate.data.prompts import Prompt, TextTask, bare, cell, make_task
 from pytest_lmgate.data.tags import Tags, read_tags
@@ -448,7 +449,7 @@ class Resolver:
                 workers=self.workers,
                 worker=self._options.worker,
                 run=self._options.run,
-                cache=self._options.cache,
+                logs=logs_of(self._options.cache),
                 note=self._note,
             )
             model = replace(described(backend, entry), batch_size=spec.batch_size or defaults.batch_size)

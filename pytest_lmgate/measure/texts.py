@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
-from typing import Any, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from pytest_lmgate.data.prompts import Prompt
 from pytest_lmgate.engines.base import Runner, Setting
 from pytest_lmgate.engines.writing import cut
 from pytest_lmgate.errors import ConfigError, EngineError, MetricInputError
-from pytest_lmgate.measure.loop import Job, eager, prepared, run_batches
+from pytest_lmgate.measure.loop import Job, discarded_if_unreliable, eager, prepared, run_batches
 from pytest_lmgate.measure.measurement import (
     Measurement,
     MeasurementContext,
@@ -75,6 +75,7 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
     data: DatasetRows
     asked: TextRequest
     scorer: TextMetric
+    generates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.model, "generating texts", "generate", "causal", "encoder-decoder")
@@ -299,7 +300,7 @@ def written_rows(
     rows = _Rows(prompts, settings, job.dataset)
     sink = _RowSink(len(prompts), job.partial)
     job.say_resumed(sink.done, sink.of)
-    with runner.measuring():
+    with discarded_if_unreliable(job), runner.measuring():
         longest_first = [rows.prompts[row] for row in rows.order]
         batching = prepared(job.model, rows, lambda: runner.prepare_writing(longest_first, settings), job)
         run = eager(lambda some: write([rows.prompts[row] for row in some]))

@@ -19,6 +19,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 import types
@@ -178,6 +179,7 @@ def be_python(streams: Sequence[int], arguments: Sequence[str], folder: str, env
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # by the new TMPDIR
     _, sys.executable, *arguments = arguments  # the client's own path, so that the workers of xdist are forks too
     if arguments[0] == "-u":
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]

@@ -29,8 +29,8 @@ _UNSUPPORTED_KEYS = {
 }
 # What llama.cpp calls its devices, by what torch calls them.
 _DEVICES = {"CUDA": "cuda", "ROCm": "cuda", "Metal": "mps", "MTL": "mps"}
-# What llama_ftype calls the weights; quantized ones round more coarsely than bfloat16.
-_DTYPES = {0: "float32", 1: "float16"}
+# Dtypes by general.file_type, a llama_ftype; quantized weights round more coarsely than bfloat16.
+_DTYPES = {"0": "float32", "1": "float16"}
 
 
 class LlamaCpp(Backend):
@@ -88,6 +88,7 @@ class LlamaCpp(Backend):
             weight_bytes=size,
             architecture=architecture,
             writing=lambda: options.writing,
+            named=lambda generates: {"flash_attn": options.flash_words(dtype == "float32", generates)},
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),
             tokenizer=tokenizer,
@@ -111,7 +112,8 @@ def _facts(name: str, file: Path) -> tuple[str, int | None, str]:
                 "likelihoods of causal models only: use the checkpoint that it was converted from"
             )
         length = weights.metadata(f"{architecture}.context_length")
-        dtype = _DTYPES.get(int(llama.llama_model_ftype(model)), "bfloat16")
+        # llama_model_ftype is 0 of every file that is opened without its weights.
+        dtype = _DTYPES.get(weights.metadata("general.file_type") or "", "bfloat16")
         return architecture, int(length) if length else None, dtype
     finally:
         weights.close()

@@ -120,6 +120,16 @@ class LoadOptions:
         """
         return bool(self.given.get("flash_attn", self.given.get("type_v", "f16") not in _FLOATS))
 
+    def flash(self, is_float32: bool, writes: bool) -> bool | None:
+        """Whether to use flash attention; None lets llama.cpp choose."""
+        default = self._flash_writing if writes or is_float32 else None
+        found: bool | None = self.given.get("flash_attn", default)
+        return found
+
+    def flash_words(self, is_float32: bool, writes: bool) -> str:
+        """Return `flash` as signatures name it."""
+        return {None: "auto", False: "off", True: "on"}[self.flash(is_float32, writes)]
+
     @property
     def gpu_layers(self) -> int:
         """Layers to offload; -1 for all."""
@@ -149,8 +159,7 @@ class LoadOptions:
         for key in _CACHES:
             name = self.given.get(key, "f32" if is_float32 else "f16")
             setattr(params, key, getattr(library, f"GGML_TYPE_{name.upper()}"))
-        flash = self.given.get("flash_attn", self._flash_writing if writes or is_float32 else None)
-        if flash is not None:
+        if (flash := self.flash(is_float32, writes)) is not None:
             state = "ENABLED" if flash else "DISABLED"
             params.flash_attn_type = getattr(library, f"LLAMA_FLASH_ATTN_TYPE_{state}")
 

@@ -234,10 +234,13 @@ class ServerRunner(Runner):
         """Do several things at once; the first failure cancels those that have not begun."""
         futures = [self._pool.submit(do, item) for item in items]
         try:
-            return [future.result() for future in futures]
+            answers = [future.result() for future in futures]
         finally:
             for future in futures:
                 future.cancel()
+        if self._process is not None:
+            self._process.require_own_answers()
+        return answers
 
     def _nll(self, request: Request) -> Floats:
         assert self._proven is not None

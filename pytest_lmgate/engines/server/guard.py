@@ -5,8 +5,9 @@ session of its own, and each process that uses the server holds a connection to 
 system closes however the process ends. Without connections the server ends, and also where nobody measured with it for
 a while. This program imports only the standard library, so that it starts in a few milliseconds.
 
-``guard.py SOCKET HELLO IDLE COMMAND...``: the first connection is its standard input. Each connection is sent HELLO,
-and later a line of JSON with the exit status if the server ends by itself. A connection sends ``+`` before it measures,
+``guard.py SOCKET HELLO IDLE COMMAND...``: the first connection is its standard input, and begins with a line of JSON,
+the secrets that the server's log must not have; the log is the standard output. Each connection is sent HELLO, and
+later a line of JSON with the exit status if the server ends by itself. A connection sends ``+`` before it measures,
 which is answered by ``+``, and ``-`` after that; ``!`` means that it waits for the server's end. It closes its side to
 leave, and sees the end of the connection once nothing is left of the server, or after ``.`` if others still use it.
 """
@@ -18,6 +19,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import selectors
 import signal
 import socket
@@ -36,11 +38,58 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+class Log:
+    """What a server prints, with secrets masked; a read may end within a secret."""
+
+    def __init__(self, printed: int, secrets: list[str]) -> None:
+        self._printed, self._held = printed, b""
+        encoded = (secret.encode(errors="surrogateescape") for secret in secrets)
+        longest_first = sorted(encoded, key=len, reverse=True)
+        self._secrets = re.compile(b"|".join(map(re.escape, longest_first)) or b"(?!)")
+        self._begins = {secret[:size] for secret in longest_first for size in range(1, len(secret))}
+        self._longest = max(map(len, longest_first), default=0)
+        os.set_blocking(printed, False)
+
+    def pass_on(self, *, is_end: bool = False) -> bool:
+        """Write what the server has printed since; return False once nobody can print any more."""
+        chunk = None
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._printed, 2**16):
+                self._write(self._masked(self._held + chunk))
+        if is_end:
+            self._write(self._secrets.sub(b"***", self._held))
+            self._held = b""
+        return chunk != b""
+
+    def _masked(self, text: bytes) -> bytes:
+        """Mask secrets, and hold back the end of a text if a secret may begin there."""
+        done, cut, shown = 0, self._cut(text, 0), b""
+        for secret in self._secrets.finditer(text):
+            if secret.start() >= cut:
+                break
+            shown += text[done : secret.start()] + b"***"
+            done = secret.end()
+            cut = self._cut(text, done)
+        self._held = text[cut:]
+        return shown + text[done:cut]
+
+    def _cut(self, text: bytes, begin: int) -> int:
+        ends = range(max(begin, len(text) - self._longest), len(text))
+        return next((at for at in ends if text[at:] in self._begins), len(text))
+
+    @staticmethod
+    def _write(text: bytes) -> None:
+        with contextlib.suppress(OSError):  # the disk is full
+            os.write(1, text)
+
+
 class Guard:
     """A running server, and the connections of those who use it."""
 
-    def __init__(self, listener: socket.socket, first: socket.socket, hello: str, idle: float) -> None:
-        self._hello, self._idle = hello.encode(), idle
+    def __init__(
+        self, listener: socket.socket, first: socket.socket, hello: str, idle: float, secrets: list[str]
+    ) -> None:
+        self._hello, self._idle, self._secrets = hello.encode(), idle, secrets
         self._busy: dict[socket.socket, bool] = {}  # whether each user measures
         self._leaving: list[socket.socket] = []  # they wait for the end
         self._makes_way = self._is_told = False
@@ -61,14 +110,19 @@ class Guard:
     def run(self, command: list[str]) -> None:
         """Start the server, and return when nothing is left of it."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # children that a server leaves behind become ours
+        printed, prints = os.pipe()
         server = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
+            stdout=prints,
+            stderr=prints,
             start_new_session=True,
             preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # should this program be killed
         )
-        self._pid = server.pid
-        hello = {**json.loads(self._hello), "pid": server.pid}
+        os.close(prints)
+        self._pid, self._log = server.pid, Log(printed, self._secrets)
+        self._selector.register(printed, selectors.EVENT_READ)
+        hello = {**json.loads(self._hello), "pid": server.pid, "guard": os.getpid()}
         self._hello = json.dumps(hello).encode() + b"\n"
         for user in self._busy:
             self._send(user, self._hello)
@@ -78,10 +132,12 @@ class Guard:
             for key, _ in self._selector.select(wait):
                 self._hear(key.fileobj)  # type: ignore[arg-type]
         server.returncode = self._ended  # reaped here
+        self._log.pass_on(is_end=True)  # whoever hears of the end reads the log
         if self._ended is not None:
             for user in self._busy:
                 self._send(user, json.dumps({"status": self._ended}).encode() + b"\n")
         self._stop()
+        self._log.pass_on(is_end=True)
 
     def _tell(self, *_: object) -> None:
         self._is_told = True
@@ -93,7 +149,11 @@ class Guard:
         idle = time.monotonic() - self._since
         return not any(self._busy.values()) and idle >= (_LINGER if self._makes_way else self._idle)
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _hear(self, connection: socket.socket | int) -> None:
+        if isinstance(connection, int):  # the server prints
+            if not self._log.pass_on():
+                self._selector.unregister(connection)
+            return
         if connection is self._listener:
             self._welcome(connection.accept()[0])
             return
@@ -149,6 +209,7 @@ class Guard:
             until = time.monotonic() + _PATIENCE
             while time.monotonic() < until:
                 self._reap()
+                self._log.pass_on()  # a server whose output nobody reads stops at a full pipe
                 if not self._signal(0):
                     return
                 if number == signal.SIGKILL:
@@ -175,11 +236,13 @@ class Guard:
 def main() -> None:
     path, hello, idle, *command = sys.argv[1:]
     first = socket.socket(fileno=os.dup(0))
+    with first.makefile("rb", buffering=0) as begin:
+        secrets = json.loads(begin.readline())
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    guard = Guard(listener, first, hello, float(idle))
+    guard = Guard(listener, first, hello, float(idle), secrets)
     try:
         guard.run(command)
     except OSError as error:  # there is no such program

@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from typing import Any
 from pytest_lmgate.engines.base import Entry
 from pytest_lmgate.engines.devices import cuda_devices
 from pytest_lmgate.engines.server.client import Client, ServerSettings, hide
-from pytest_lmgate.errors import ConfigError, EngineError, ModelError, RequirementError
+from pytest_lmgate.errors import ConfigError, EngineError, ModelError, RequirementError, UnreliableError
 from pytest_lmgate.identity.code import versions
 from pytest_lmgate.settings.entries import ServerSpec
 
@@ -44,9 +44,12 @@ IDLE, _SAY, _ANSWER, _DYING = 60.0, 30.0, 5.0, 2.0
 _LINES, _LONGEST_LINE, _READ = 20, 300, 2**16
 # Linux gives ports above these to whoever does not choose, as clients do while a server loads.
 _PORTS = range(20_000, 32_000)
-_SECRET = re.compile(r"(key|token|secret|passw(or)?d|credentials?|auth)s?$", re.IGNORECASE)
-_SHORTEST_SECRET = 4
+# Names of variables and options whose value is taken for a secret, as MY_KEY_2, --api-key and HF_TOKEN.
+_SECRET = re.compile(r"(key|token|secret|passw(or)?d|passphrase|credential|auth)s?($|[^a-z])", re.IGNORECASE)
+# A shorter text, or a number such as a count of tokens, may be anywhere in a log.
+_SHORTEST_SECRET, _COUNT = 4, re.compile(r"\d{1,7}")
 _LONGEST_SOCKET = 100  # characters of its path
+_LISTENS = "0A"  # in Linux's tables of sockets
 # The servers of this process; one may have to end before another starts.
 _running: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 
@@ -116,15 +119,13 @@ class Command:
         found.pop("LMGATE_CACHE_KEY", None)  # it signs the cache
         return found
 
-    def hidden(self, text: str) -> str:
-        """Remove values that look like secrets from a text."""
+    @property
+    def secrets(self) -> set[str]:
+        """Values of its variables and words that look like secrets, line by line."""
         known = {**os.environ, **{name: str(value) for name, value in self.spec.env.items()}}
-        secrets = {value for name, value in known.items() if _SECRET.search(name)}
-        for before, word in zip(("", *self.arguments), self.arguments, strict=False):
-            name, equals, value = word.partition("=")
-            secrets |= {value} if equals and _SECRET.search(name) else set()
-            secrets |= {word} if before.startswith("-") and _SECRET.search(before) else set()
-        return hide(text, (each for each in secrets if len(each) >= _SHORTEST_SECRET))
+        values = {value for name, value in known.items() if _SECRET.search(name)} | _secrets_in(self.arguments)
+        lines = {line.strip() for value in values for line in value.splitlines()}
+        return {line for line in lines if len(line) >= _SHORTEST_SECRET and not _COUNT.fullmatch(line)}
 
     def require(self) -> None:
         """Raise `RequirementError` where the machine lacks what the entry requires."""
@@ -137,6 +138,23 @@ class Command:
             raise RequirementError(f"{where}: expected the program {wanted.command!r} in PATH, found none")
 
 
+def _secrets_in(words: Sequence[str]) -> set[str]:
+    """Return the values of options and assignments that look like secrets, also those inside of ``sh -c "..."``."""
+    secrets: set[str] = set()
+    for before, word in zip(("", *words), words, strict=False):
+        name, equals, value = word.partition("=")
+        if equals and _SECRET.search(name):
+            secrets.add(value)
+        if before.startswith("-") and "=" not in before and _SECRET.search(before):
+            secrets.add(word)
+        if any(letter.isspace() for letter in word):
+            nested = shlex.shlex(word, posix=True, punctuation_chars=True)
+            nested.whitespace_split = True
+            with contextlib.suppress(ValueError):  # a quotation mark without its second: it is no command
+                secrets |= _secrets_in(list(nested))
+    return secrets
+
+
 def _digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -145,7 +163,7 @@ class Lease:
     """A connection to the guard of a running server, which runs at least as long as the connection exists."""
 
     def __init__(self, connection: socket.socket, hello: Mapping[str, Any]) -> None:
-        self._connection, self._pid = connection, int(hello["pid"])
+        self._connection, self._pid, self._guard = connection, int(hello["pid"]), int(hello["guard"])
         self.port, self.log = int(hello["port"]), Path(hello["log"])
         self._said, self._how, self._lock = b"", "", threading.Lock()
         self.guard: subprocess.Popen[bytes] | None = None  # if this process started it
@@ -179,6 +197,17 @@ class Lease:
     def has_ended(self, wait: float = 0.0) -> bool:
         """Return whether the server has ended, or ends within some seconds."""
         return self._connection.fileno() < 0 or bool(select.select([self._connection], [], [], wait)[0])
+
+    def problem(self) -> str:
+        """Say why answers may be another program's, as what follows "it"; empty if they are the server's."""
+        if self.has_ended():
+            return self.status()
+        if _listens_alone(self.port, self._guard):
+            return ""
+        return (
+            f"does not listen at port {self.port} alone (a container's port is the container engine's: start it "
+            "yourself, and give its address under server:)"
+        )
 
     def status(self) -> str:
         """Say how the server ended, as what follows "it"; several threads may ask."""
@@ -246,7 +275,8 @@ class ServerProcess:
     def __init__(self, command: Command, entry: Entry, settings: ServerSettings) -> None:
         self._command, self._settings, self._note = command, settings, entry.note
         self.name, self.together = entry.name, command.spec.together
-        self._logs = entry.cache / "servers" if entry.cache is not None else Path(tempfile.gettempdir())
+        self._logs = entry.logs
+        self._secrets = command.secrets | ({settings.key} if settings.key else set())
         self._folder = _session_folder(entry.run)
         identity = json.dumps([command.arguments, dict(command.spec.env), str(command.folder)], default=str)
         self._key = _digest(identity)[7:17] + (".together" if self.together else ".alone")
@@ -284,6 +314,17 @@ class ServerProcess:
             with _locked(self._folder):
                 if (running := _connected(self._folder / self._key)) is not None:
                     running.close()
+
+    def require_own_answers(self) -> None:
+        """Raise `UnreliableError` if the answers so far may be those of another program at the server's port."""
+        assert self._lease is not None
+        if problem := self._lease.problem():
+            tail = self._tail(self._lease.log)
+            self.close()  # the next measurement starts it again, at another port
+            raise UnreliableError(
+                f"model {self.name!r}: its server {problem}, so another program may have answered, and nothing of "
+                f"this measurement is kept: run it again{tail}"
+            )
 
     @property
     def has_ended(self) -> bool:
@@ -337,13 +378,13 @@ class ServerProcess:
 
     def _started(self) -> Lease:
         port, command = _free_port(), self._command
-        log = self._new_log()
+        printed, log = self._new_log()
         words = [word.replace("{port}", str(port)) for word in command.arguments]
         ours, theirs = socket.socketpair()
         hello = json.dumps({"port": port, "log": str(log)})
         # Isolated and without site, so that variables for the server do not concern the guard.
         guard = [sys.executable, "-I", "-S", str(_GUARD), str(self._folder / self._key), hello, str(IDLE), *words]
-        with log.open("wb") as printed, theirs:
+        with os.fdopen(printed, "wb"), theirs:
             process = subprocess.Popen(
                 guard,
                 stdin=theirs.fileno(),
@@ -353,6 +394,8 @@ class ServerProcess:
                 env=command.environment(port),
                 start_new_session=True,
             )
+        with contextlib.suppress(OSError):  # it has ended already
+            ours.sendall(json.dumps(sorted(self._secrets)).encode() + b"\n")
         self._note(f"starts the server of {self.name} on port {port}; its log is {log}")
         found = Lease.over(ours)
         if isinstance(found, Lease):
@@ -364,15 +407,12 @@ class ServerProcess:
         why = found.get("cannot", "the program that guards it ended") if isinstance(found, dict) else found.status()
         raise self._failed(f"cannot be started: {why}; check server.command", log)
 
-    def _new_log(self) -> Path:
+    def _new_log(self) -> tuple[int, Path]:
         name = re.sub(r"[^\w.-]", "-", self.name)
-        try:
+        if self._logs is not None:
             self._logs.mkdir(parents=True, exist_ok=True)
-            handle, path = tempfile.mkstemp(".log", f"{name}-", self._logs)
-        except OSError:  # the cache is read-only, say
-            handle, path = tempfile.mkstemp(".log", f"lmgate-{name}-")
-        os.close(handle)
-        return Path(path)
+        handle, path = tempfile.mkstemp(".log", f"{name}-", self._logs)
+        return handle, Path(path)
 
     def _answering(self, lease: Lease) -> Client:
         """Wait until the server answers, and return a client of it."""
@@ -394,6 +434,7 @@ class ServerProcess:
                     last = next(iter(self._lines(lease.log)[-1:]), "")
                     self._note(f"the server of {self.name} has been loading for {now - began:.0f} s: {last}")
                     said = now
+            self.require_own_answers()
         except BaseException:
             client.close()
             self.close()
@@ -410,7 +451,7 @@ class ServerProcess:
         return f"; the end of its log, which is {log}:\n{shown}" if lines else f"; its log, {log}, is empty"
 
     def _lines(self, log: Path) -> list[str]:
-        """Return the last lines of the log without secrets."""
+        """Return the last lines of the log, in which the guard has masked secrets."""
         try:
             with log.open("rb") as file:
                 file.seek(max(0, log.stat().st_size - _READ))
@@ -418,11 +459,11 @@ class ServerProcess:
         except OSError:
             return []
         # Programs draw bars of progress over each other.
-        lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in self.hidden(text).split("\n")]
+        lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n")]
         return [line[:_LONGEST_LINE] for line in lines if line][-_LINES:]
 
     def hidden(self, text: str) -> str:
-        return self._settings.hidden(self._command.hidden(text))
+        return hide(text, self._secrets)
 
 
 def _session_folder(run: str) -> Path:
@@ -462,9 +503,49 @@ def _connected(path: Path) -> socket.socket | None:
     return found
 
 
+def _listens_alone(port: int, guard: int) -> bool:
+    """Return whether all that listens at a port are processes below a guard; True where this cannot be known.
+
+    Linux lists sockets by inode, and the inodes that each process holds.
+    """
+    tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if path.exists()]
+    if not tables:
+        return True
+    rows = [line.split() for path in tables for line in path.read_text(encoding="ascii").splitlines()[1:]]
+    listening = {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTENS and int(row[1][-4:], 16) == port}
+    held: set[str] = set()
+    for process in _below(guard):
+        try:
+            held |= _files_of(process)
+        except PermissionError:  # it runs as another user
+            return True
+    return bool(listening) and listening <= held
+
+
+def _below(process: int) -> list[int]:
+    """Return a process and all that it started, and that these started."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(ValueError, OSError):  # another file, or a process that has ended
+            parents[int(folder.name)] = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    found = [process]
+    for parent in found:
+        found += [child for child, its in parents.items() if its == parent]
+    return found
+
+
+def _files_of(process: int) -> set[str]:
+    found: set[str] = set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for file in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found.add(str(file.readlink()))
+    return found
+
+
 def _free_port() -> int:
     for port in random.sample(_PORTS, 200):
         with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("127.0.0.1", port))
+            tried.bind(("", port))
             return port
     raise EngineError(f"no free port between {_PORTS[0]} and {_PORTS[-1]}: end some programs on this machine")

@@ -1,5 +1,7 @@
 """GGUF files gated in real pytest processes: numbers, the cache, resuming, files of several parts, errors."""
 
+import json
+import re
 import shutil
 
 import pytest
@@ -89,6 +91,30 @@ def test_what_changes_a_number_is_in_the_address_and_threads_are_not(project: Pr
     assert not measured("{path: {files}/f16.gguf, load: {n_threads: 3}}")
     assert measured("{path: {files}/f16.gguf, load: {flash_attn: false}}")
     assert measured("{path: {files}/q8_0.gguf}")
+
+
+def test_the_signature_names_flash_attention_and_a_comparison_may_differ_in_it(project: Project) -> None:
+    kl = "kl_max: {model: f16, reference: REFERENCE, dataset: text, limit: 1, max_length: 128}"
+    gates = [ppl(model) for model in ("float", "f32", "f16", "flash")]
+    gates += [kl.replace("REFERENCE", model) for model in ("f32", "float")]
+    gates += ["chrf_min: {model: f16, dataset: news, limit: 0.001, max_new_tokens: 4}"]
+    gates += ["no_regression: {metric: ppl, model: flash, dataset: text, tolerance: 1%, against: f32}"]
+    said = project.run(gates, {"flash": "{path: {files}/f16.gguf, load: {flash_attn: true}}"})
+    assert project.status == 0, said
+    found = {}
+    for gate in json.loads((project.folder / "report.json").read_text())["gates"]:
+        fields = dict(field.split(":", 1) for field in gate["signature"].split("|") if ":" in field)
+        found[re.split(r"::|-text|-news", gate["id"])[1]] = fields.get("flash_attn")
+    assert found == {
+        "ppl_max[float": None,
+        "ppl_max[f32": "off",
+        "ppl_max[f16": "auto",
+        "ppl_max[flash": "on",
+        "kl_max[f16-f32": "auto/off",
+        "kl_max[f16-float": "auto",
+        "chrf_min[f16": "off",
+        "no_regression:ppl[flash": "on",
+    }
 
 
 def test_a_file_in_several_parts_is_one_model(project: Project) -> None:

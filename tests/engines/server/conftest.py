@@ -162,4 +162,5 @@ def entry_of(server: str | dict[str, Any], **more: Any) -> str:
 def project(tmp_path: Path, files: Path) -> Project:
     """A project with a text, questions and prompts."""
     assert CONTEXT == ROOM - 2
-    return Project(tmp_path, files, python=warm_python({**os.environ, **_QUIET})).fill()
+    python = warm_python({**os.environ, **_QUIET})
+    return Project(tmp_path, files, python=python, environment={"TMPDIR": str(tmp_path)}).fill()

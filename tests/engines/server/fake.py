@@ -13,6 +13,7 @@ import math
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -84,6 +85,10 @@ class Handler(BaseHTTPRequestHandler):
         options, number = self.options, Handler.asked
         if number == options.hang_at:
             time.sleep(600)
+        if number == options.wait_at:
+            Path("asked").touch()
+            while not Path("joined").exists():
+                time.sleep(0.01)
         if number == options.die_at:
             print("no memory is left", flush=True)
             os._exit(7)
@@ -116,9 +121,11 @@ def main() -> None:
     parser.add_argument("--never", action="store_true", help="never listen")
     parser.add_argument("--hang-at", type=int, help="answer no request from this one on")
     parser.add_argument("--die-at", type=int, help="end at this request")
+    parser.add_argument("--wait-at", type=int, help="write the file asked at this request, and wait for joined")
+    parser.add_argument("--share-port", action="store_true", help="let another process listen at the port too")
     parser.add_argument("--stubborn", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--children", action="store_true", help="start children, one in a session of its own")
-    parser.add_argument("--print-env", help="print a variable")
+    parser.add_argument("--print-env", action="append", default=[], help="print a variable")
     parser.add_argument("--api-key", help="print it")
     parser.add_argument("--alone", help="file that is locked; end if another server has locked it")
     options = parser.parse_args()
@@ -136,8 +143,8 @@ def main() -> None:
             with Path("starts.txt").open("a") as file:
                 file.write(f"{child.pid}{' 0 apart' * apart}\n")
     print("loading", *range(30), sep="\n")
-    if options.print_env:
-        print("the secret is", os.environ[options.print_env])
+    for name in options.print_env:
+        print("the secret is", os.environ[name])
     if options.api_key:
         print("the key is", options.api_key)
     sys.stdout.flush()
@@ -148,7 +155,12 @@ def main() -> None:
     time.sleep(options.load)
     seed = hashlib.sha256(Path(options.weights).read_bytes()).hexdigest() if options.weights else ""
     Handler.options, Handler.model = options, Model(seed)
-    http = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
+    http = ThreadingHTTPServer(("127.0.0.1", options.port), Handler, bind_and_activate=False)
+    if options.share_port:
+        http.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    http.server_bind()
+    http.server_activate()
+    Path("listens").touch()
     http.daemon_threads = True
     http.serve_forever()
 

@@ -116,7 +116,7 @@ def killed(python: str, folder: Path, way: tuple[str, signal.Signals, int], seco
     with (folder / "printed.txt").open("wb") as printed:
         session = subprocess.Popen(
             command, cwd=folder, stdout=printed, stderr=printed, start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)},
         )  # fmt: skip
     until, victims = time.monotonic() + seconds, list[int]()
     while session.poll() is None and not (victims and time.monotonic() > until):

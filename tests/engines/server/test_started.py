@@ -1,12 +1,15 @@
 """Servers that a session starts itself: their end, their faults, the cache, workers, chats; real ones last."""
 
+import contextlib
 import json
 import os
 import random
 import shutil
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,13 @@ import pytest
 
 pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server runs these tests")
 
+from pytest_lmgate.engines.server.guard import Log
 from tests.engines.numbers import texts_of
 from tests.engines.projects import Project, ppl, text_of
 from tests.engines.server.conftest import ROOM, damage, entry_of
 from tests.engines.server.faulty import NAME
 from tests.engines.server.kills import FAKE, WAYS, command_of, killed, started, write_project
+from tests.engines.server.test_gates import SAVE_AT_ONCE
 
 FAST = {"context": ROOM, "retries": 0, "timeout": 2}
 SHORT = "protocol: sliding, max_length: 96, stride: 96"
@@ -95,6 +100,103 @@ def test_a_server_that_does_not_serve_is_an_error_with_the_end_of_its_log(projec
     gates = json.loads((project.folder / "report.json").read_text())["gates"]
     assert [gate["verdict"] for gate in gates] == ["error"] * len(bad)
     starts(project)
+
+
+@contextlib.contextmanager
+def stranger(project: Project, comes: str) -> Iterator[None]:
+    """Have a process that is not the session's listen at the server's port once a file is there."""
+    folder, ended = project.folder / "stranger", threading.Event()
+    folder.mkdir()
+
+    def join() -> None:
+        while not (project.folder / comes).exists() or not started(project.folder)[1]:
+            if ended.wait(0.01):
+                return
+        command = [sys.executable, str(FAKE), "--port", str(started(project.folder)[1][0]), "--share-port"]
+        with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as process:
+            while not (folder / "listens").exists() and not ended.wait(0.01):
+                pass
+            (project.folder / "joined").touch()
+            ended.wait()
+            process.kill()
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+TER = "ter_max: {model: served, dataset: news, limit: 999999, max_new_tokens: 8}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody knows which process owns a port")
+@pytest.mark.parametrize(
+    ("gate", "options", "comes"),
+    [
+        (ppl("served", SHORT), "--never", "starts.txt"),
+        (ppl("served", SHORT), "--share-port --wait-at 30", "asked"),
+        (TER, "--share-port --wait-at 7", "asked"),  # the second of two batches
+    ],
+    ids=["while the server loads", "while it scores", "while it writes"],
+)
+def test_what_another_program_answers_at_its_port_is_an_error_and_not_kept(
+    project: Project, gate: str, options: str, comes: str
+) -> None:
+    (project.folder / "conftest.py").write_text(SAVE_AT_ONCE)
+    (project.folder / "weights").write_text("good")
+    command = f"{sys.executable} {FAKE} --port {{port}} --weights weights"
+    server, load = {"content": ["weights"], "wait": 30}, {**FAST, "concurrency": 1}
+    entry = entry_of({"command": f"{command} {options}", **server}, load=load, batch_size=4)
+    with stranger(project, comes):
+        said = project.run([gate], {"served": entry})
+    assert project.status == 1, said
+    assert "another program may have answered" in said
+    assert not [*(project.folder / ".lmgate_cache").rglob("*.lmgate")]
+    said = project.run([gate], {"served": entry.replace("--never", "")})
+    assert project.status == 0, said
+    assert "resumed" not in said
+
+
+def test_a_child_of_the_server_that_listens_is_the_server(project: Project) -> None:
+    command = f"/bin/sh -c '{sys.executable} {FAKE} --port {{port}}; true'"
+    said = project.run([ppl("served", SHORT)], {"served": entry_of({"command": command, "wait": 30}, load=FAST)})
+    assert project.status == 0, said
+
+
+def test_the_log_has_no_secret_is_in_no_cache_and_goes_with_it(project: Project) -> None:
+    printed = f"--print-env THE_SECRET --print-env A_KEY_2 --api-key {SECRET}key"
+    env = {"THE_SECRET": SECRET, "A_KEY_2": "line 4711\nline 4712"}
+    models = {"served": fake(printed, env=env, content=["text.jsonl"])}
+    for command in (["clear", "--yes"], ["gc", "--max-size", "1GB"]):
+        said = project.run([ppl("served", SHORT)], models)
+        assert project.status == 0, said
+        (log,) = project.folder.glob("lmgate-logs-*/*/*.log")
+        text = log.read_text()
+        assert "loading" in text
+        assert "the secret is ***\nthe secret is ***\n***\nthe key is ***\n" in text
+        kept = [path.read_bytes() for path in (project.folder / ".lmgate_cache").rglob("*") if path.is_file()]
+        assert not any(b"loading" in content for content in kept)
+        where = {**os.environ, "TMPDIR": str(project.folder)}
+        lmgate = [sys.executable, "-m", "pytest_lmgate.cli", "cache", *command]
+        subprocess.run(lmgate, cwd=project.folder, env=where, check=True, capture_output=True)
+        assert not log.exists()
+
+
+def test_a_secret_in_two_reads_is_masked_and_what_only_begins_like_one_is_not(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    printed, prints = os.pipe()
+    log = Log(printed, ["abcabd", "abc", os.fsdecode(b"\xff\xfe")])
+    for chunk in (b"1 abca", b"bd 2 ab", b" 3 a", b"bc 4 \xff", b"\xfe 5 ab"):
+        os.write(prints, chunk)
+        assert log.pass_on()
+    os.close(prints)
+    assert not log.pass_on(is_end=True)
+    os.close(printed)
+    assert capfdbinary.readouterr().out == b"1 *** 2 ab 3 *** 4 *** 5 ab"
 
 
 def test_after_an_error_the_next_gate_starts_the_server_again(project: Project) -> None:

