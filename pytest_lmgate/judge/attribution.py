@@ -287,12 +287,13 @@ def _rows_of_clusters(layout: TargetLayout, candidate: Sample) -> list[Ints] | N
 
     Neighbours are merged by the sample's counts, so clusters of windows or bytes have other rows than those of tokens.
     """
-    sizes = layout.row_targets if candidate.by_row is None else candidate.by_row.counts
-    if sizes is None or not layout.has_rows:
+    counts = layout.row_targets if candidate.by_row is None else candidate.by_row.counts
+    if counts is None or not layout.has_rows:
         return None
+    sizes = counts if candidate.by_row is None or candidate.by_row.sizes is None else candidate.by_row.sizes
     rows = np.flatnonzero(sizes)
     clusters = merged_rows(sizes[rows])
-    if not np.array_equal(np.bincount(clusters, weights=sizes[rows]), candidate.counts):
+    if not np.allclose(np.bincount(clusters, weights=counts[rows]), candidate.counts):
         return None
     return [rows[clusters == cluster] for cluster in range(len(candidate.counts))]
 

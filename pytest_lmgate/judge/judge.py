@@ -31,7 +31,7 @@ from pytest_lmgate.settings.options import find_project_file
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.comparison import Comparison
-from pytest_lmgate.stats.paired import compare, differences
+from pytest_lmgate.stats.paired import compare, differences, scored_differently
 from pytest_lmgate.stats.sample import Sample
 
 _ANEW = "; if this is intended, update the baseline with --lmgate-update"
@@ -134,6 +134,7 @@ class Judge:
         if same:
             self._say_same(gate.evaluation.model_name, gate.reference.model_name)
         samples = score.require_sample(), reference.require_sample()
+        self._say_parts(gate, samples, against)
         found = _compared(gate, samples, against, same=same)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         return replace(self._judged(blank, gate, score, samples, found, resolve), seconds=seconds, cached=cached)
@@ -158,6 +159,7 @@ class Judge:
     ) -> tuple[_Samples, Comparison]:
         candidate = score.require_sample().merged()
         samples = candidate, self.baselines.reference(entry, score, candidate)
+        self._say_parts(gate, samples, entry.words)
         same = bool(score.content) and score.content == entry.content
         try:
             found = _compared(gate, samples, entry.words, same=same)
@@ -172,6 +174,14 @@ class Judge:
             return PreviousBaseline(entry.value, self._with_entry(gate, score, entry)[1])
         except LmgateError as error:
             return PreviousBaseline(entry.value, problem=str(error))
+
+    def _say_parts(self, gate: NoRegression, samples: _Samples, against: str) -> None:
+        if scored_differently(*samples):
+            ours, theirs = (f"{float(sample.counts.sum()):,.0f}" for sample in samples)
+            self.evaluator.log.remark(
+                f"{gate.evaluation.model_name!r} and the {against} score different parts of the text, {ours} and "
+                f"{theirs} units: protocol='lm-eval' scores all of it"
+            )
 
     def _say_same(self, model: str, other: str) -> None:
         both = f"{model!r} is compared with itself" if model == other else f"{model!r} and {other!r} are the same model"

@@ -17,7 +17,7 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.corpus import Corpus, TextSizes
-from pytest_lmgate.errors import ConfigError, DataError, ProtocolError
+from pytest_lmgate.errors import ConfigError, DataError, ModelError, ProtocolError
 from pytest_lmgate.measure.measurement import (
     AtLeast,
     Measurement,
@@ -36,11 +36,12 @@ from pytest_lmgate.measure.measurement import (
 from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.measure.sources import DatasetRows
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, TargetStatistics
-from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
+from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, scored_in
 from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.requests import ChoiceRequest, MaskedRequest, Protocol, Signature, SignatureField, Windowing
 from pytest_lmgate.windows.choices import plan_choices
+from pytest_lmgate.windows.places import lost_characters, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
 from pytest_lmgate.windows.requests import (
     Pair,
@@ -55,7 +56,7 @@ from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, with_variables
 
 T = TypeVar("T")
 # Raise a number whenever the code that measures may give another result.
-_CAUSAL, _MASKED, _CONDITIONAL = "token-nll/7", "pseudo-nll/5", "conditional-nll/3"
+_CAUSAL, _MASKED, _CONDITIONAL = "token-nll/8", "pseudo-nll/5", "conditional-nll/4"
 _CHOICES, _TARGETS = "choices/4", "targets/1"
 
 
@@ -91,21 +92,23 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         runner = context.runner(self.model)
         streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
         job = context.job(self.model.name, self.data.name, self.model.batch_size)
-        counts = counted(streams.sizes)
-        sizes = {"token": int(plan.targets.sum()), "word": counts["words"].sum(), "char": counts["chars"].sum()}
-        sizes["byte"] = sizes["bits_per_byte"] = counts["utf8_bytes"].sum()
-        of_unit, limit = int(sizes[self.asked.unit]), context.stop_above
+        scored = scored_sizes(streams, plan)
+        self._require_sizes(scored)
+        unit, limit = self.asked.unit, context.stop_above
+        of_unit = int(plan.targets.sum()) if scored is None or unit == "token" else scored_in(unit, scored).sum()
         if limit is not None and self._average == "token":
             # NLLs are not negative, so a partial sum that is above the limit stays above it.
             job = replace(job, stop_when=lambda nll: self._value(nll / of_unit) > limit)
         found = score(runner, window_requests(streams, plan, self.data.name), job)
         if not found.is_whole:
-            return AtLeast(self._value(found.total / of_unit), of_unit)
+            return AtLeast(self._value(found.total / of_unit), round(of_unit))
         return LikelihoodStatistics(
             nll=found.nll if found.is_double else found.nll.astype(np.float32),
             window_targets=plan.targets,
             window_document=plan.document,
-            **counts,
+            **counted(streams.sizes),
+            scored=scored,
+            lost=lost_characters(streams, runner.tokenizer),
             running_text=not self.windowing.by_document,
             row_targets=targets_of_rows(plan, streams, self.data, by_document=self.windowing.by_document),
             targets=digest_of_targets(streams.ids),
@@ -123,7 +126,8 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         )
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
-        return make_score(
+        self._require_sizes(statistics.scored)
+        found = make_score(
             self.metric,
             statistics,
             signature=self.signature,
@@ -132,6 +136,15 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
             iid=self.windowing.rules.iid,
             metric=self.metric,
         )
+        return _with_lost_text(found, statistics, self.model.name)
+
+    def _require_sizes(self, scored: Floats | None) -> None:
+        if scored is None and self.asked.unit != "token":
+            raise ModelError(
+                f"model {self.model.name!r}: unit={self.asked.unit!r} counts the text that is scored, but its tokenizer "
+                "does not say which characters its tokens stand for; use protocol='lm-eval', which scores all of a "
+                "text, or a fast tokenizer (tokenizer.json)"
+            )
 
     @property
     def _average(self) -> str:
@@ -139,13 +152,26 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
 
     @property
     def signature(self) -> Signature:
-        own = ("average", self._average), ("unit", self.asked.unit), ("version", __version__)
+        text: list[SignatureField] = []
+        if self.asked.unit != "token" and not self.windowing.rules.whole_text:
+            text = [("text", "scored")]  # the unit once counted the whole text
+        own = ("average", self._average), ("unit", self.asked.unit), *text, ("version", __version__)
         return self.windowing.signature.plus(*own)
 
     def _value(self, mean: float) -> float:
         if self.asked.unit == "bits_per_byte":
             return mean / math.log(2)
         return math.exp(mean) if mean < 709 else math.inf
+
+
+def _with_lost_text(score: Score, statistics: LikelihoodStatistics, model: str) -> Score:
+    """Have the summary say that a tokenizer loses part of the text, for which it is not charged."""
+    if statistics.lost is not None and (share := statistics.lost_share):
+        score.details["hint"] = (  # type: ignore[index]
+            f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {share} of its "
+            "characters, and the model is not judged by what they were"
+        )
+    return score
 
 
 @dataclass(frozen=True)
@@ -241,19 +267,24 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         runner, model, name = context.runner(self.model), self.model, self.data.name
         pairs = self._pairs(runner.tokenizer)
         found = score(runner, pair_requests(pairs, name), context.job(model.name, name, model.batch_size))
-        lengths = np.array([len(pair.target) for pair in pairs])
+        lengths, texts = np.array([len(pair.target) for pair in pairs]), self.data.targets
+        sizes = counted(list(map(TextSizes.of, texts)))
+        streams = Streams([pair.target for pair in pairs], texts=[[text] for text in texts])
         return LikelihoodStatistics(
             nll=found.nll,
             window_targets=lengths,
             window_document=np.arange(len(pairs)),
-            **counted(list(map(TextSizes.of, self.data.targets))),
+            **sizes,
+            scored=np.stack(list(sizes.values()), axis=1).astype(np.float64),
+            lost=lost_characters(streams, runner.tokenizer),
             running_text=False,
             row_targets=lengths,
             targets=digest_of_targets([pair.target for pair in pairs]),
         )
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
-        return make_score(self.metric, statistics, signature=self.signature, unit=self.asked.unit, metric=self.metric)
+        found = make_score(self.metric, statistics, signature=self.signature, unit=self.asked.unit, metric=self.metric)
+        return _with_lost_text(found, statistics, self.model.name)
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return pair_requests(self._pairs(tokenizer), self.data.name).tokens

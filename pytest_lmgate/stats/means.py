@@ -114,9 +114,9 @@ def clustered_mean(sums: Floats, counts: Ints) -> ClusteredMean:
     plain, residuals, n = _without_noise(sums, counts)
     if plain.clusters < 2:
         return plain
-    h = n / plain.n
+    h = n / n.sum()
     residuals = residuals / np.sqrt(1 - h)
-    stderr = math.sqrt(float((residuals**2).sum())) / plain.n
+    stderr = math.sqrt(float((residuals**2).sum())) / float(n.sum())
     return replace(plain, stderr=stderr, df=_bell_mccaffrey(n, h), skewness=_skewness_of_mean(residuals, n))
 
 
@@ -135,7 +135,7 @@ def mean_of_blocks(sums: Floats, counts: Ints) -> ClusteredMean:
     plain, residuals, n = _without_noise(sums, counts)
     if plain.clusters < MIN_BLOCKS:
         return plain
-    stderr = math.sqrt(cosine_variance(residuals, n)) / plain.n
+    stderr = math.sqrt(cosine_variance(residuals, n)) / float(n.sum())
     return replace(plain, stderr=stderr, df=float(COSINES), skewness=_skewness_of_mean(residuals, n))
 
 
@@ -188,8 +188,8 @@ def cautious_upper(sums: Floats, counts: Ints, noise: ClusteredMean, confidence:
     """
     assert noise.stderr is not None
     assert noise.df is not None
-    plain, residuals, n = _without_noise(sums, counts)
-    largest = max(0.0, *_skewness_estimates(residuals / np.sqrt(1 - n / plain.n), n))
+    _, residuals, n = _without_noise(sums, counts)
+    largest = max(0.0, *_skewness_estimates(residuals / np.sqrt(1 - n / n.sum()), n))
     return noise.mean - hall(-t_quantile(confidence, noise.df), largest) * noise.stderr
 
 
