@@ -258,7 +258,7 @@ def _by_sums(here: Targets, candidate: Sample, reference: Sample, *, unit: str) 
     """Name rows or blocks of the text by their sums; all losses are summed in nats."""
     layout, total = here.layout, int(candidate.counts.sum())
     by_window = total == len(layout.window_targets) != len(here.loss)
-    counted = "token" if total == len(here.loss) else unit.replace("bits_per_byte", "byte")
+    counted = unit.replace("bits_per_byte", "byte") if candidate.of_text else "token"
     per = "window" if by_window else counted
     named: Sequence[Ints] | None
     if candidate.by_row is not None and reference.by_row is not None:
@@ -293,7 +293,8 @@ def _rows_of_clusters(layout: TargetLayout, candidate: Sample) -> list[Ints] | N
     sizes = counts if candidate.by_row is None or candidate.by_row.sizes is None else candidate.by_row.sizes
     rows = np.flatnonzero(sizes)
     clusters = merged_rows(sizes[rows])
-    if not np.allclose(np.bincount(clusters, weights=counts[rows]), candidate.counts):
+    merged = np.bincount(clusters, weights=counts[rows])
+    if len(merged) != len(candidate.counts) or not np.allclose(merged, candidate.counts):
         return None
     return [rows[clusters == cluster] for cluster in range(len(candidate.counts))]
 

@@ -134,8 +134,8 @@ class Judge:
         if same:
             self._say_same(gate.evaluation.model_name, gate.reference.model_name)
         samples = score.require_sample(), reference.require_sample()
-        self._say_parts(gate, samples, against)
         found = _compared(gate, samples, against, same=same)
+        self._say_parts(score, samples, against)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         return replace(self._judged(blank, gate, score, samples, found, resolve), seconds=seconds, cached=cached)
 
@@ -159,12 +159,12 @@ class Judge:
     ) -> tuple[_Samples, Comparison]:
         candidate = score.require_sample().merged()
         samples = candidate, self.baselines.reference(entry, score, candidate)
-        self._say_parts(gate, samples, entry.words)
         same = bool(score.content) and score.content == entry.content
         try:
             found = _compared(gate, samples, entry.words, same=same)
         except ComparisonError as error:
             raise type(error)(f"{error}{hint}") from None
+        self._say_parts(score, samples, entry.words)
         return samples, replace(found, notes=self.baselines.notes(entry, score))
 
     def _previous(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> PreviousBaseline:
@@ -175,12 +175,12 @@ class Judge:
         except LmgateError as error:
             return PreviousBaseline(entry.value, problem=str(error))
 
-    def _say_parts(self, gate: NoRegression, samples: _Samples, against: str) -> None:
+    def _say_parts(self, score: Score, samples: _Samples, against: str) -> None:
         if scored_differently(*samples):
-            ours, theirs = (f"{float(sample.counts.sum()):,.0f}" for sample in samples)
+            ours, theirs = (f"{float(sample.counts.sum()):,.0f} {score.unit}s" for sample in samples)
             self.evaluator.log.remark(
-                f"{gate.evaluation.model_name!r} and the {against} score different parts of the text, {ours} and "
-                f"{theirs} units: protocol='lm-eval' scores all of it"
+                f"{score.model!r} and the {against} score different parts of the text, {ours} and {theirs}: "
+                "protocol='lm-eval' scores all of it"
             )
 
     def _say_same(self, model: str, other: str) -> None:

@@ -16,7 +16,7 @@ from pytest_lmgate.windows.protocols import PROTOCOLS, WindowPlan, beginning, pl
 from pytest_lmgate.windows.requests import Piece
 from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, TokenSpans
 
-_DIGITS = 6  # to which shares of a character are rounded: their sum depends on the order of adding
+_DIGITS = 9  # to which shares of a character are rounded: their sum depends on the order of adding
 
 
 @dataclass(frozen=True)

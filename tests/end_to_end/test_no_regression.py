@@ -78,10 +78,14 @@ def test_a_number_as_tolerance_is_shown_with_its_unit_and_share_and_refused_abov
 def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Project, models: Path) -> None:
     file = project.model("joined", models / "die") / "tokenizer.json"
     state = json.loads(file.read_text(encoding="utf-8"))
-    # The same words under other numbers, and one that is no word any more.
-    words = ("gone" if word == "w5" else word for word in state["model"]["vocab"])
-    state["model"]["vocab"] = {word: number for number, word in enumerate(words)}
-    file.write_text(json.dumps(state), encoding="utf-8")
+
+    def write(*words: str) -> None:
+        state["model"]["vocab"] = {word: number for number, word in enumerate(words)}
+        file.write_text(json.dumps(state), encoding="utf-8")
+
+    # The same words under other numbers.
+    first, *others = state["model"]["vocab"]
+    write(first, *others[::-1])
     rows = "".join(json.dumps({"text": f"w{i} w5 w{i + 1} w{i + 2}"}) + "\n" for i in range(1, 20))
     project.write(
         rows_jsonl=rows,
@@ -91,7 +95,10 @@ def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Pro
         ),
     )
     done = project.run().expect(1, passed=1, error=1)
-    done.says("the tokens differ", "bits per byte", "'bpb' with protocol='document'")
+    done.says("the tokens differ", "bits per byte", "'bpb' with protocol='lm-eval'")
+    write(first, *("gone" if word == "w5" else word for word in others))
+    lost = project.run().expect(1, error=2)
+    lost.says("does not give the text back by decode(encode(text))", "nothing there", "the tokenizer of './joined'")
 
 
 # Inconclusive.
