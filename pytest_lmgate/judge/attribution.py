@@ -27,7 +27,8 @@ from pytest_lmgate.stats.sample import ByRow, Sample
 if TYPE_CHECKING:
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.measure.targets import PlacesCache, Targets
-    from pytest_lmgate.windows.places import Spelling, TargetPlaces
+    from pytest_lmgate.windows.places import TargetPlaces
+    from pytest_lmgate.windows.tokens import TokenSpans
 
 _DOCUMENTS, _TOKENS = 5, 5
 """How many documents are named, and how many tokens of each."""
@@ -306,7 +307,7 @@ class _Text:
     targets: Targets
     places: TargetPlaces
 
-    def spelling(self, target: int) -> Spelling:
+    def spelling(self, target: int) -> TokenSpans:
         return self.places.spelling(int(self.places.text[target]))
 
     def place(self, targets: Ints, row: int | None) -> tuple[str, str]:

@@ -141,7 +141,7 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     def _require_sizes(self, scored: Floats | None) -> None:
         if scored is None and self.asked.unit != "token":
             raise ModelError(
-                f"model {self.model.name!r}: unit={self.asked.unit!r} counts the text that is scored, but its tokenizer "
+                f"model {self.model.name!r}: unit={self.asked.unit!r} counts the text that is scored, but the tokenizer "
                 "does not say which characters its tokens stand for; use protocol='lm-eval', which scores all of a "
                 "text, or a fast tokenizer (tokenizer.json)"
             )

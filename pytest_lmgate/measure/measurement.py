@@ -208,7 +208,7 @@ class TargetMeasurement(Measurement[S]):
         return statistics
 
 
-def counted(sizes: Sequence[TextSizes]) -> dict[str, Ints]:
+def counted(sizes: Sequence[TextSizes]) -> dict[str, Any]:
     """Return the words, code points and bytes of each text."""
     names = [each.name for each in fields(TextSizes)]
     return {name: np.array([getattr(size, name) for size in sizes], dtype=np.int64) for name in names}

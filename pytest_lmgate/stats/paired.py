@@ -35,8 +35,8 @@ _PARTS = {
     "generation": "the dataset's entry has other settings of generation",
     "reference": "the reference of the divergence differs: another model, or loaded with other options",
     "targets": "the tokens differ: the text was tokenized differently, so likelihoods per token cannot be compared; "
-    "compare bits per byte (metric 'bpb' with protocol='lm-eval', which scores all of a text and pairs by rows with any "
-    "tokenizer, if there are at least two)",
+    "compare bits per byte (metric 'bpb' with protocol='lm-eval', which scores all of a text and pairs by rows with "
+    "any tokenizer, if there are at least two)",
     "lost text": "a tokenizer does not give the text back by decode(encode(text)), so what the two models read differs",
 }
 
@@ -112,9 +112,7 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
         words = _PARTS.get(part, f"{part} differs")
         # Other texts have other tokens, which says nothing of how they were tokenized.
         if part != "targets" or ours.get("data") == theirs.get("data"):
-            found.append(
-                f"{words} ({here} here, {there} there)" if part in _SHOWN else words
-            )
+            found.append(f"{words} ({here} here, {there} there)" if part in _SHOWN else words)
     return sorted(found)
 
 

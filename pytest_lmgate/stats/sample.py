@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +68,8 @@ class ByRow:
 
     def by_cluster(self) -> tuple[Floats, Ints | Floats]:
         columns = [np.bincount(self.clusters, weights=column) for column in self.sums.T]
-        counts = np.bincount(self.clusters, weights=self.counts).astype(self.counts.dtype)
-        return np.stack(columns, axis=1), counts
+        counts: Any = np.bincount(self.clusters, weights=self.counts).astype(self.counts.dtype)
+        return np.stack(columns, axis=1, dtype=np.float64), counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +183,7 @@ class Sample:
         return found if self.scale is None else found.merged(part.sizes)
 
     def merged(self, sizes: Ints | None = None) -> Sample:
-        """Return the sample in at most 512 clusters, with neighbours merged evenly by their sizes, or by their counts."""
+        """Return the sample in at most 512 clusters, with neighbours merged evenly by their sizes or else counts."""
         if len(self.counts) <= MAX_CLUSTERS:
             return self
         groups = merged_rows(self.counts if sizes is None else sizes)

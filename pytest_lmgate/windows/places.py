@@ -1,4 +1,4 @@
-"""Where the targets of a measurement are in the texts, how they are spelled, and how much of a text they cover. Pure."""
+"""Where the targets of a measurement are in the texts, and how much of a text they cover. Pure."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def places_of_windows(corpus: Corpus, windowing: Windowing, tokenizer: Tokenizer
     counts = plan.targets
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     token = np.repeat(plan.first, counts) + within
-    return TargetPlaces(
-        streams.ids, streams.spans, streams.ids, np.repeat(plan.document, counts), token, tokenizer
-    )
+    return TargetPlaces(streams.ids, streams.spans, streams.ids, np.repeat(plan.document, counts), token, tokenizer)
 
 
 def places_of_pieces(texts: Sequence[str], pieces: Sequence[Piece], tokenizer: TokenizerFacts) -> TargetPlaces:
@@ -101,7 +99,8 @@ def scored_sizes(streams: Streams, plan: WindowPlan) -> Floats | None:
         else:
             parts = _sizes_of_tokens(spans)
             sizes[document] *= parts[here].sum(0) / parts.sum(0)
-    return sizes.round(_DIGITS)
+    found: Floats = sizes.round(_DIGITS)
+    return found
 
 
 def _sizes_of_tokens(spans: TokenSpans) -> Floats:

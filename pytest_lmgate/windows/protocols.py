@@ -205,9 +205,7 @@ LLAMA_CPP = Convention(
 
 
 # ``lm-eval``: each document after a prefix token, as ``loglikelihood_rolling`` of lm-evaluation-harness 0.4.13.
-def _as_harness(
-    tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None
-) -> tuple[Ints, TokenSpans | None]:
+def _as_harness(tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None) -> tuple[Ints, TokenSpans | None]:
     """Encode as the harness does (``HFLM.tok_encode``) with a tokenizer that it loaded by `add_bos_token`.
 
     False drops all special tokens. None keeps those that the tokenizer adds by itself. True has it add a BOS and
@@ -225,7 +223,9 @@ def _as_harness(
     if tokenizer.bos is None:
         return own
     ids, spans = own
-    return np.append(tokenizer.bos, ids), spans and TokenSpans(text, np.append(0, spans.begins), np.append(0, spans.ends))
+    return np.append(tokenizer.bos, ids), spans and TokenSpans(
+        text, np.append(0, spans.begins), np.append(0, spans.ends)
+    )
 
 
 def _bos_or_eos(tokenizer: TokenizerFacts) -> int | None:

@@ -20,8 +20,8 @@ class Placed(NamedTuple):
     """A text's token ids, and where the characters of each token begin and end; both 0 for a special token."""
 
     ids: Sequence[int]
-    begins: Sequence[int]
-    ends: Sequence[int]
+    begins: Sequence[int] | Ints
+    ends: Sequence[int] | Ints
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,8 @@ class Streams:
     ids: Sequence[Ints]  # token ids of each document, shape ``[tokens]``
     prefix: int | None = None  # id of the prefix token of windows that have one
     sizes: Sequence[TextSizes] = ()  # words, code points and bytes of each document; none where nothing counts them
-    # of each document the texts that the tokenizer was called with, and the characters of its tokens in them; None where
-    # these cannot be known
-    texts: Sequence[Sequence[str]] = ()
-    spans: Sequence[TokenSpans | None] = ()
+    texts: Sequence[Sequence[str]] = ()  # of each document the texts that the tokenizer was called with
+    spans: Sequence[TokenSpans | None] = ()  # the characters of each document's tokens; None where they are unknown
     # row of each token where the rows were joined to one text, shape ``[tokens]``; None where rows are documents, or
     # the text has no rows
     rows: Ints | None = None
