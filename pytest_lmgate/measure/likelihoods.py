@@ -141,9 +141,9 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     def _require_sizes(self, scored: Floats | None) -> None:
         if scored is None and self.asked.unit != "token":
             raise ModelError(
-                f"model {self.model.name!r}: unit={self.asked.unit!r} counts the text that is scored, but the tokenizer "
-                "does not say which characters its tokens stand for; use protocol='lm-eval', which scores all of a "
-                "text, or a fast tokenizer (tokenizer.json)"
+                f"model {self.model.name!r}: unit={self.asked.unit!r} counts the text that is scored, but its "
+                "tokenizer does not say which characters its tokens stand for; use protocol='lm-eval', which scores "
+                "all of a text, or a fast tokenizer (tokenizer.json)"
             )
 
     @property
@@ -169,7 +169,7 @@ def _with_lost_text(score: Score, statistics: LikelihoodStatistics, model: str) 
     if statistics.lost is not None and (share := statistics.lost_share):
         score.details["hint"] = (  # type: ignore[index]
             f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {share} of its "
-            "characters, and the model is not judged by what they were"
+            "characters, which the model need not predict"
         )
     return score
 
