@@ -1,6 +1,6 @@
 """Three ways to the same NLLs in one process: the plugin's engine, the published loop, and the floor under both.
 
-The floor computes no NLL at all: it is the work that no exact method can leave out, done as fast as torch does it.
+The floor computes no NLL: it is the work that no exact method can leave out, done as fast as torch does it.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ def published_loop(what: Job) -> list[float]:
 
 
 class Floor:
-    """Hidden states of all windows by the base model, and one matrix product for the scored targets, tile by tile.
+    """Hidden states of all windows by the base model; for the scored targets all logits, and their exponentials' sums.
 
     Batch size and tile are tried out on this machine, and the fastest are used, not the plugin's own.
     """
 
     def __init__(self, what: Job) -> None:
-        self._body = what.loaded.model.transformer
-        self._weight = what.loaded.model.lm_head.weight.detach()
+        self._body = what.loaded.model.base_model
+        self._weight = what.loaded.model.get_output_embeddings().weight.detach()
         self._job = what
         some = _by_length(what.plan)[:_CALIBRATION_WINDOWS]
         self.batch = _fastest(_BATCHES, lambda size: self._hidden(self._inputs(some, size)))
@@ -125,7 +125,7 @@ class Floor:
         for block in hidden.split(height):
             for part in self._weight.split(width):
                 out = buffer[: len(block) * len(part)].view(len(block), len(part))
-                torch.mm(block, part.t(), out=out)
+                torch.mm(block, part.t(), out=out).exp_().sum(-1)
 
     def _inputs(self, windows: Sequence[int], size: int) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Batches of token ids and, as index pairs, of the positions whose successors are scored."""

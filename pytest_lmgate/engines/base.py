@@ -35,6 +35,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -148,12 +149,15 @@ class Runner:
             follows a position can be scored, which is enough for measurements of a causal model.
         epsilon: Relative rounding of the numbers, as ``np.finfo(dtype).eps``; by default that of bfloat16.
         is_tried: Whether the model has passed the trials, or the engine makes its own.
+        proofs: What trials have shown of the model, by name: plain values that hold for its content and runtime. They
+            are kept in the cache, and a later session does not try again what they say. An engine may add its own.
     """
 
     tokenizer: TokenizerFacts
     any_target: bool = True
     epsilon: float = 2**-7
     is_tried: bool = False
+    proofs: Mapping[str, Any] = MappingProxyType({})
 
     def measuring(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which a measurement runs, such as a library's evaluation mode."""
