@@ -52,14 +52,23 @@ def job(loaded: Any, text: str, *, max_length: int, stride: int) -> Job:
     return Job(loaded, streams, plan, max_length, stride)
 
 
-def ours(what: Job, **how: Any) -> np.ndarray:
-    """Measure with the plugin's engine, its proof of the head included; `how` is of `loop.Job`.
+def ours(what: Job, proofs: dict[str, Any] | None = None, **how: Any) -> np.ndarray:
+    """Measure with the plugin's engine, the trials of the model included.
+
+    Args:
+        what: What to measure.
+        proofs: What an earlier session proved of the model, which is only checked; those of this run are added.
+        how: Fields of `loop.Job`.
 
     Returns:
         NLLs in nats, shape ``[targets]``.
     """
     runner, requests = TransformersRunner(what.loaded, None), window_requests(what.streams, what.plan, "text")
-    return score(runner, requests, loop.Job(model=what.loaded.name, dataset="text", **how)).nll
+    runner.proofs = proofs or {}
+    found = score(runner, requests, loop.Job(model=what.loaded.name, dataset="text", **how)).nll
+    if proofs is not None:
+        proofs.update(runner.proofs)
+    return found
 
 
 def published_loop(what: Job) -> list[float]:

@@ -187,16 +187,16 @@ def prepared_to_score(runner: Runner, requests: Requests, model: str, *, compare
 
 
 def _is_causal_still(runner: Runner, text: Ints, model: str, *, compare: bool) -> bool:
-    """Return whether an earlier session proved a model causal, and a text still has its numbers with other ends.
+    """Return whether an earlier session proved a model causal, and a text still has its numbers with another end.
 
-    A proof may be of a model that somebody has patched since, or may be forged: a few rows show what most trials would.
+    A proof may be of a model that somebody has patched since, or may be forged: a row shows what most trials would.
     """
     if runner.proofs.get(_CAUSAL) is not True or len(text) < _TOKENS:
         return False
     ids = text[:_TOKENS]
     read = _reader(runner, np.unique(ids)[:_SCORED], model, compare=compare)
     ahead = 0 if runner.any_target else 1
-    return _leak_and_reach(read, ids, runner.epsilon, ahead, single=())[0] == 0
+    return _leak_and_reach(read, ids, runner.epsilon, ahead, single=(), several=_CHANGED_FROM[-1:])[0] == 0
 
 
 def try_out(runner: Runner, ids: Ints, batching: Batching, model: str, *, compare: bool = False) -> None:
