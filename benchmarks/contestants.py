@@ -1,6 +1,6 @@
 """Three ways to the same NLLs in one process: the plugin's engine, the published loop, and the floor under both.
 
-The floor computes no NLL at all: it is the work that no exact method can leave out, done as fast as torch does it.
+The floor computes no NLL: it is the work that no exact method can leave out, done as fast as torch does it.
 """
 
 from __future__ import annotations
@@ -53,14 +53,23 @@ def job(loaded: Any, text: str, *, max_length: int, stride: int, protocol: str =
     return Job(loaded, streams, plan, max_length, stride)
 
 
-def ours(what: Job, **how: Any) -> np.ndarray:
-    """Measure with the plugin's engine, its proof of the head included; `how` is of `loop.Job`.
+def ours(what: Job, proofs: dict[str, Any] | None = None, **how: Any) -> np.ndarray:
+    """Measure with the plugin's engine, the trials of the model included.
+
+    Args:
+        what: What to measure.
+        proofs: What an earlier session proved of the model, which is only checked; those of this run are added.
+        how: Fields of `loop.Job`.
 
     Returns:
         NLLs in nats, shape ``[targets]``.
     """
     runner, requests = TransformersRunner(what.loaded, None), window_requests(what.streams, what.plan, "text")
-    return score(runner, requests, loop.Job(model=what.loaded.name, dataset="text", **how)).nll
+    runner.proofs = proofs or {}
+    found = score(runner, requests, loop.Job(model=what.loaded.name, dataset="text", **how)).nll
+    if proofs is not None:
+        proofs.update(runner.proofs)
+    return found
 
 
 def published_loop(what: Job) -> list[float]:
@@ -92,14 +101,14 @@ def published_loop(what: Job) -> list[float]:
 
 
 class Floor:
-    """Hidden states of all windows by the base model, and one matrix product for the scored targets, tile by tile.
+    """Hidden states of all windows by the base model; for the scored targets all logits, and their exponentials' sums.
 
     Batch size and tile are tried out on this machine, and the fastest are used, not the plugin's own.
     """
 
     def __init__(self, what: Job) -> None:
         self._body = what.loaded.model.base_model
-        self._weight = what.loaded.model.lm_head.weight.detach()
+        self._weight = what.loaded.model.get_output_embeddings().weight.detach()
         self._job = what
         some = _by_length(what.plan)[:_CALIBRATION_WINDOWS]
         self.batch = _fastest(_BATCHES, lambda size: self._hidden(self._inputs(some, size)))
@@ -126,7 +135,7 @@ class Floor:
         for block in hidden.split(height):
             for part in self._weight.split(width):
                 out = buffer[: len(block) * len(part)].view(len(block), len(part))
-                torch.mm(block, part.t(), out=out)
+                torch.mm(block, part.t(), out=out).exp_().sum(-1)
 
     def _inputs(self, windows: Sequence[int], size: int) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Batches of token ids and, as index pairs, of the positions whose successors are scored."""

@@ -1,11 +1,12 @@
-"""What is measured: a GPT-2-shaped model with random weights, a word-level tokenizer and a text, made from one seed.
+"""What is measured: a model with random weights, a word-level tokenizer and a text, made from one seed.
 
-Random weights cost exactly what trained ones cost, and nothing has to be fetched.
+Random weights cost exactly what trained ones cost, and nothing has to be fetched. Small models are mostly head or
+mostly body, so there are two shapes: that of GPT-2 with few layers, and that of SmolLM2-135M.
 """
 
 from __future__ import annotations
 
-__all__ = ["CONTEXT", "VOCABULARY", "Subject", "load_folder", "load_model", "make_subject"]
+__all__ = ["CONTEXT", "SHAPES", "VOCABULARY", "Subject", "load_folder", "load_model", "make_subject"]
 
 import json
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from typing import Any
 import numpy as np
 
 VOCABULARY, CONTEXT, LAYERS, WIDTH, HEADS = 50_257, 1024, 4, 256, 4
+SHAPES = {
+    "head": "4 layers, 256 wide, vocabulary 50,257: two thirds of the work is the head's",
+    "body": "30 layers, 576 wide, tied head of 49,152, as SmolLM2-135M: four fifths of the work are the body's",
+}
 _END_OF_TEXT = "<|endoftext|>"
 
 
@@ -46,30 +51,22 @@ class Subject:
         return self.folder / "text.jsonl"
 
 
-def make_subject(folder: Path, *, tokens: int, seed: int = 0) -> Subject:
+def make_subject(folder: Path, *, tokens: int, seed: int = 0, shape: str = "head") -> Subject:
     """Write the model, the tokenizer and the text into `folder`.
 
     Args:
         folder: An empty folder.
         tokens: Length of the text; its words follow Zipf's law over the whole vocabulary.
         seed: Decides weights and text.
+        shape: One of `SHAPES`.
     """
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
 
     subject = Subject(folder, tokens)
     torch.manual_seed(seed)
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=CONTEXT,
-        n_embd=WIDTH,
-        n_layer=LAYERS,
-        n_head=HEADS,
-        bos_token_id=VOCABULARY - 1,
-        eos_token_id=VOCABULARY - 1,
-    )
-    GPT2LMHeadModel(config).save_pretrained(subject.model)
-    words = [f"w{number:x}" for number in range(VOCABULARY - 1)]
+    model = _model(shape)
+    model.save_pretrained(subject.model)
+    words = [f"w{number:x}" for number in range(model.config.vocab_size - 1)]
     _tokenizer(words).save_pretrained(subject.model)
     chance = 1 / np.arange(1, len(words) + 1)
     drawn = np.random.default_rng(seed).choice(len(words), size=tokens, p=chance / chance.sum())
@@ -77,6 +74,31 @@ def make_subject(folder: Path, *, tokens: int, seed: int = 0) -> Subject:
     subject.text.write_text(text, encoding="utf-8")
     subject.rows.write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
     return subject
+
+
+def _model(shape: str) -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    if shape == "head":
+        ends = dict.fromkeys(("bos_token_id", "eos_token_id"), VOCABULARY - 1)
+        return GPT2LMHeadModel(
+            GPT2Config(vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, **ends)
+        )
+    vocabulary = 49_152
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=576,
+            intermediate_size=1536,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            max_position_embeddings=2 * CONTEXT,
+            tie_word_embeddings=True,
+            bos_token_id=vocabulary - 1,
+            eos_token_id=vocabulary - 1,
+        )
+    )
 
 
 def load_model(subject: Subject, threads: int) -> Any:

@@ -23,6 +23,7 @@ MODULES = [
         "cli/test_fix.py",
         "cli/test_measure.py",
         "docs/test_pages.py",
+        "windows/test_lost_text.py",
         "windows/test_rows.py",
         "end_to_end",
         "engines/gguf",

@@ -21,7 +21,7 @@ from pytest_lmgate.errors import CacheError, NewerError
 from pytest_lmgate.settings.session import CacheKey
 
 _ENTRY = re.compile(r"([0-9a-f]{64})\.(lmgate|partial)")
-_DIGEST = re.compile(r"[0-9a-f]{38}")
+_MEMORY = re.compile(r"[0-9a-f]{38}")
 _ASIDE, _SET_ASIDE, _NEWER = "set-aside", "set aside", "newer"
 
 
@@ -103,12 +103,14 @@ def collect_garbage(folder: Path, entries: Sequence[EntryInfo], most: int) -> Gc
     return GcResult(removed, kept, size)
 
 
-def forget_digests(folder: Path) -> None:
-    for inner in _folders(folder / "digests") if not (folder / "digests").is_symlink() else ():
-        for path in inner.iterdir():
-            if _DIGEST.fullmatch(path.name):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+def forget(folder: Path) -> None:
+    """Remove remembered digests of files and what trials have shown of models."""
+    for kind in (folder / "digests", folder / "proofs"):
+        for inner in _folders(kind) if not kind.is_symlink() else ():
+            for path in inner.iterdir():
+                if _MEMORY.fullmatch(path.name):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
 
 
 def remove_logs(folder: Path) -> None:

@@ -5,6 +5,7 @@
       token-nll/ab/abcdef….partial    what an interrupted measurement had, removed once it is whole
       locks/abcdef….lock              held while measuring
       digests/…                       remembered digests of files
+      proofs/ab/cdef…                 what trials have shown of a model, by the hash of its content and runtime
       set-aside/…                     entries that could not be trusted
 
 A cache that cannot be read or written never changes a verdict: it warns, and the gate measures.
@@ -124,6 +125,27 @@ class Store:
         if saved and self._remote is not None and time.monotonic() - self._sent >= _SEND_SECONDS:
             self._remote.put(self._name(path), path)
             self._sent = time.monotonic()
+
+    def proofs(self, model: Fingerprint) -> dict[str, Any]:
+        """Return what trials have shown of a model; nothing where that is not known, or the file is not to be trusted.
+
+        Whoever can write a proof can write a measurement too, so a proof is believed as a measurement is: whole, of
+        this very model and, with a key, signed.
+        """
+        with contextlib.suppress(OSError, CacheError, ValueError, KeyError, TypeError):
+            kept = json.loads(read_sealed(self._proof(model), self._key))
+            if kept["model"] == model.text:
+                return dict(kept["proofs"])
+        return {}
+
+    def keep_proofs(self, model: Fingerprint, proofs: Mapping[str, Any]) -> None:
+        body = json.dumps({"model": model.text, "proofs": dict(proofs)}).encode()
+        with contextlib.suppress(OSError):
+            mark_ignored(self.folder)
+            write_sealed(self._proof(model), body, key=self._key)
+
+    def _proof(self, model: Fingerprint) -> Path:
+        return self.folder / "proofs" / model.address[:2] / model.address[2:40]
 
     @contextlib.contextmanager
     def lock(self, fingerprint: Fingerprint, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:

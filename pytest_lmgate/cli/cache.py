@@ -125,14 +125,14 @@ def clear(
     folder: CacheOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove all measurements, remembered digests and logs of servers. Gates then measure again."""
-    from pytest_lmgate.cache.inventory import forget_digests
+    """Remove all measurements, remembered digests, proofs of models and logs of servers. Gates then measure again."""
+    from pytest_lmgate.cache.inventory import forget
 
     place, entries = _entries(folder)
     if not yes and not typer.confirm(f"Remove {_total(entries)} from {place}?", err=True):
         raise typer.Exit(2)
     _sweep(place, entries, 0, as_json)
-    forget_digests(place)
+    forget(place)
 
 
 def _sweep(place: Path, entries: list[EntryInfo], most: int, as_json: bool) -> None:

@@ -35,6 +35,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -149,6 +150,8 @@ class Runner:
         epsilon: Relative rounding of the numbers, as ``np.finfo(dtype).eps``; by default that of bfloat16.
         is_tried: Whether the model has passed the trials, or the engine makes its own.
         load_warnings: What libraries warned of while the model was loaded; filled in by whoever opens it.
+        proofs: What trials have shown of the model, by name: plain values that hold for its content and runtime. They
+            are kept in the cache, and a later session does not try again what they say. An engine may add its own.
     """
 
     tokenizer: TokenizerFacts
@@ -156,6 +159,7 @@ class Runner:
     epsilon: float = 2**-7
     is_tried: bool = False
     load_warnings: Sequence[str] = ()
+    proofs: Mapping[str, Any] = MappingProxyType({})
 
     def measuring(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which a measurement runs, such as a library's evaluation mode."""

@@ -27,7 +27,8 @@ from pytest_lmgate.stats.sample import ByRow, Sample
 if TYPE_CHECKING:
     from pytest_lmgate.measure.evaluator import Evaluator
     from pytest_lmgate.measure.targets import PlacesCache, Targets
-    from pytest_lmgate.windows.places import Spelling, TargetPlaces
+    from pytest_lmgate.windows.places import TargetPlaces
+    from pytest_lmgate.windows.tokens import TokenSpans
 
 _DOCUMENTS, _TOKENS = 5, 5
 """How many documents are named, and how many tokens of each."""
@@ -258,7 +259,7 @@ def _by_sums(here: Targets, candidate: Sample, reference: Sample, *, unit: str) 
     """Name rows or blocks of the text by their sums; all losses are summed in nats."""
     layout, total = here.layout, int(candidate.counts.sum())
     by_window = total == len(layout.window_targets) != len(here.loss)
-    counted = "token" if total == len(here.loss) else unit.replace("bits_per_byte", "byte")
+    counted = unit.replace("bits_per_byte", "byte") if candidate.of_text else "token"
     per = "window" if by_window else counted
     named: Sequence[Ints] | None
     if candidate.by_row is not None and reference.by_row is not None:
@@ -287,12 +288,14 @@ def _rows_of_clusters(layout: TargetLayout, candidate: Sample) -> list[Ints] | N
 
     Neighbours are merged by the sample's counts, so clusters of windows or bytes have other rows than those of tokens.
     """
-    sizes = layout.row_targets if candidate.by_row is None else candidate.by_row.counts
-    if sizes is None or not layout.has_rows:
+    counts = layout.row_targets if candidate.by_row is None else candidate.by_row.counts
+    if counts is None or not layout.has_rows:
         return None
+    sizes = counts if candidate.by_row is None or candidate.by_row.sizes is None else candidate.by_row.sizes
     rows = np.flatnonzero(sizes)
     clusters = merged_rows(sizes[rows])
-    if not np.array_equal(np.bincount(clusters, weights=sizes[rows]), candidate.counts):
+    merged = np.bincount(clusters, weights=counts[rows])
+    if len(merged) != len(candidate.counts) or not np.allclose(merged, candidate.counts):
         return None
     return [rows[clusters == cluster] for cluster in range(len(candidate.counts))]
 
@@ -304,7 +307,7 @@ class _Text:
     targets: Targets
     places: TargetPlaces
 
-    def spelling(self, target: int) -> Spelling:
+    def spelling(self, target: int) -> TokenSpans:
         return self.places.spelling(int(self.places.text[target]))
 
     def place(self, targets: Ints, row: int | None) -> tuple[str, str]:

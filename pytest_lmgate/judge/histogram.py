@@ -11,9 +11,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from pytest_lmgate.arrays import Floats
+from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.stats.sample import Sample
 
 BINS = 30
@@ -102,7 +101,7 @@ def change_histogram(candidate: Sample, reference: Sample | None, *, metric: str
     return _histogram(changes, of, f"nats per {unit}" if is_loss else metric)
 
 
-def row_values(sample: Sample, sums: Floats, counts: NDArray[np.int64], *, by_row: bool = True) -> Floats:
+def row_values(sample: Sample, sums: Floats, counts: Ints | Floats, *, by_row: bool = True) -> Floats:
     """Return the value of each row or cluster alone; the mean loss if the metric is its exponential."""
     if sample.scale is not None:
         found: Floats = sample.scale.factor * sums[:, 0] / counts

@@ -32,7 +32,7 @@ from pytest_lmgate.settings.options import find_project_file
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.comparison import Comparison
-from pytest_lmgate.stats.paired import compare, known_differences
+from pytest_lmgate.stats.paired import compare, known_differences, scored_differently
 from pytest_lmgate.stats.sample import Sample
 
 _ANEW = "; if this is intended, update the baseline with --lmgate-update"
@@ -140,6 +140,7 @@ class Judge:
             )
         samples = score.require_sample(), reference.require_sample()
         found = _compared(gate, samples, against, same=same)
+        self._say_parts(score, samples, against)
         seconds, cached = score.seconds + reference.seconds, score.cached and reference.cached
         return replace(self._judged(blank, gate, score, samples, found, resolve), seconds=seconds, cached=cached)
 
@@ -177,6 +178,7 @@ class Judge:
             found = _compared(gate, samples, entry.words, same=same)
         except ComparisonError as error:
             raise type(error)(f"{error}{hint}") from None
+        self._say_parts(score, samples, entry.words)
         return samples, replace(found, notes=self.baselines.notes(entry, score))
 
     def _previous(self, gate: NoRegression, score: Score, entry: BaselineEntry | None) -> PreviousBaseline:
@@ -186,6 +188,14 @@ class Judge:
             return PreviousBaseline(entry.value, self._with_entry(gate, score, entry)[1])
         except LmgateError as error:
             return PreviousBaseline(entry.value, problem=str(error))
+
+    def _say_parts(self, score: Score, samples: _Samples, against: str) -> None:
+        if scored_differently(*samples):
+            ours, theirs = (f"{float(sample.counts.sum()):,.0f} {score.unit}s" for sample in samples)
+            self.evaluator.log.remark(
+                f"{score.model!r} and the {against} score different parts of the text, {ours} and {theirs}: "
+                "protocol='lm-eval' scores all of it"
+            )
 
     def _judged(
         self, blank: Verdict, gate: NoRegression, score: Score, samples: _Samples, found: Comparison, resolve: Resolve

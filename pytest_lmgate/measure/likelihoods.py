@@ -17,7 +17,7 @@ from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.data.corpus import Corpus, TextSizes
-from pytest_lmgate.errors import ConfigError, DataError, ProtocolError
+from pytest_lmgate.errors import ConfigError, DataError, ModelError, ProtocolError
 from pytest_lmgate.measure.measurement import (
     Measurement,
     MeasurementContext,
@@ -41,6 +41,7 @@ from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.metrics.texts import TextMetric, text_score
 from pytest_lmgate.settings.requests import ChoiceRequest, MaskedRequest, Protocol, Signature, SignatureField, Windowing
 from pytest_lmgate.windows.choices import plan_choices
+from pytest_lmgate.windows.places import lost_characters, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
 from pytest_lmgate.windows.requests import (
     Pair,
@@ -55,7 +56,7 @@ from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, with_variables
 
 T = TypeVar("T")
 # Raise a number whenever the code that measures may give another result.
-_CAUSAL, _MASKED, _CONDITIONAL = "token-nll/7", "pseudo-nll/5", "conditional-nll/3"
+_CAUSAL, _MASKED, _CONDITIONAL = "token-nll/8", "pseudo-nll/5", "conditional-nll/4"
 _CHOICES, _TARGETS = "choices/4", "targets/1"
 
 
@@ -91,10 +92,14 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         runner = context.runner(self.model)
         streams, plan = planned_windows(self.data, self.windowing, runner.tokenizer, self.model.name)
         job = context.job(self.model.name, self.data.name, self.model.batch_size)
+        scored = scored_sizes(streams, plan)
+        self._require_sizes(scored)
         found = score(runner, window_requests(streams, plan, self.data.name), job)
         return LikelihoodStatistics(
             nll=found.nll if found.is_double else found.nll.astype(np.float32),
             **{**counted(streams.sizes), **layout(plan, streams, self.data, by_document=self.windowing.by_document)},
+            scored=scored,
+            lost=lost_characters(streams, runner.tokenizer),
         )
 
     def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
@@ -106,7 +111,8 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         return window_requests(streams, plan, self.data.name).tokens
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
-        return make_score(
+        self._require_sizes(statistics.scored)
+        found = make_score(
             self.metric,
             statistics,
             signature=self.signature,
@@ -115,6 +121,15 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
             iid=self.windowing.rules.iid,
             metric=self.metric,
         )
+        return _with_lost_text(found, statistics, self.model.name)
+
+    def _require_sizes(self, scored: Floats | None) -> None:
+        if scored is None and self.asked.unit != "token":
+            raise ModelError(
+                f"model {self.model.name!r}: unit={self.asked.unit!r} counts the text that is scored, but its "
+                "tokenizer does not say which characters its tokens stand for; use protocol='lm-eval', which scores "
+                "all of a text, or a fast tokenizer (tokenizer.json)"
+            )
 
     @property
     def _average(self) -> str:
@@ -122,8 +137,21 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
 
     @property
     def signature(self) -> Signature:
-        own = ("average", self._average), ("unit", self.asked.unit), ("version", __version__)
+        text: list[SignatureField] = []
+        if self.asked.unit != "token" and not self.windowing.rules.whole_text:
+            text = [("text", "scored")]  # the unit once counted the whole text
+        own = ("average", self._average), ("unit", self.asked.unit), *text, ("version", __version__)
         return self.windowing.signature.plus(*own)
+
+
+def _with_lost_text(score: Score, statistics: LikelihoodStatistics, model: str) -> Score:
+    """Have the summary say that a tokenizer loses part of the text, for which it is not charged."""
+    if statistics.lost is not None and (share := statistics.lost_share):
+        score.details["hint"] = (  # type: ignore[index]
+            f"the tokenizer of {model!r} does not give the text back: decode(encode(text)) loses {share} of its "
+            "characters, which the model need not predict"
+        )
+    return score
 
 
 @dataclass(frozen=True)
@@ -225,19 +253,24 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         runner, model, name = context.runner(self.model), self.model, self.data.name
         pairs = self._pairs(runner.tokenizer)
         found = score(runner, pair_requests(pairs, name), context.job(model.name, name, model.batch_size))
-        lengths = np.array([len(pair.target) for pair in pairs])
+        lengths, texts = np.array([len(pair.target) for pair in pairs]), self.data.targets
+        sizes = counted(list(map(TextSizes.of, texts)))
+        streams = Streams([pair.target for pair in pairs], texts=[[text] for text in texts])
         return LikelihoodStatistics(
             nll=found.nll,
             window_targets=lengths,
             window_document=np.arange(len(pairs)),
-            **counted(list(map(TextSizes.of, self.data.targets))),
+            **sizes,
+            scored=np.stack(list(sizes.values()), axis=1).astype(np.float64),
+            lost=lost_characters(streams, runner.tokenizer),
             running_text=False,
             row_targets=lengths,
             targets=digest_of_targets([pair.target for pair in pairs]),
         )
 
     def score(self, statistics: LikelihoodStatistics) -> Score:
-        return make_score(self.metric, statistics, signature=self.signature, unit=self.asked.unit, metric=self.metric)
+        found = make_score(self.metric, statistics, signature=self.signature, unit=self.asked.unit, metric=self.metric)
+        return _with_lost_text(found, statistics, self.model.name)
 
     def tokens(self, tokenizer: TokenizerFacts) -> int:
         return pair_requests(self._pairs(tokenizer), self.data.name).tokens

@@ -63,6 +63,10 @@ class ModelPool:
         self._runners[key] = _opened(model)
         return self._runners[key]
 
+    def opened(self, key: str) -> Runner | None:
+        """Return the model under `key` if it is in memory."""
+        return self._runners.get(key)
+
     def drop(self, beginning: str) -> None:
         for key in [key for key in self._runners if key.startswith(beginning)]:
             self._runners.pop(key).close()
@@ -159,6 +163,8 @@ class Measurements:
     _hits: Verified = field(default_factory=Verified)
     _drawn: list[tuple[Measurement[Any], Any]] = field(default_factory=list)
     _latest: Progress | None = None  # of the measurement that runs
+    # What earlier sessions have proved of the models that were loaded, by key; None: nothing of it is believed.
+    _proofs: dict[str, Mapping[str, Any]] | None = field(default_factory=dict)
 
     def once(self, describe: Callable[[], Measurement[Any]]) -> Made:
         """Return what a measurement gives, which two processes that want it make once.
@@ -230,6 +236,8 @@ class Measurements:
             if self._latest is not None:
                 about |= {"tokens": self._latest.tokens, "seconds": self._latest.seconds}
             self.store.put(measurement.fingerprint, replace(whole, facts={**whole.facts, **about}))
+            for model in measurement.models:
+                self._keep_proofs(model)
         self._known[address] = measured
 
     def again(self, measurement: Measurement[T], *, shuffle: int | None = None) -> T:
@@ -277,7 +285,7 @@ class Measurements:
             kind, message = self._failed[known]
             raise kind(message)
         try:
-            runner = self._pool.get(known[0], model)
+            runner = self._opened(known[0], model)
             self._load_warnings[known[0]] = runner.load_warnings
             return runner
         except FilesChanged:
@@ -287,6 +295,19 @@ class Measurements:
                 self._failed[known] = (type(error), str(error))
             raise
 
+    def _opened(self, key: str, model: Model) -> Runner:
+        is_new, runner = self._pool.opened(key) is None, self._pool.get(key, model)
+        if is_new and self._proofs is not None and not model.not_kept and not self.options.refresh:
+            runner.proofs = self._proofs[key] = self.store.proofs(_proven(model))
+        return runner
+
+    def _keep_proofs(self, model: Model) -> None:
+        """Keep what trials have shown of a model in memory, for later sessions."""
+        runner = self._pool.opened(key := _key(model))
+        if runner is not None and self._proofs is not None and runner.proofs != self._proofs.get(key, {}):
+            self._proofs[key] = runner.proofs
+            self.store.keep_proofs(_proven(model), runner.proofs)
+
     def fit_together(self, *models: Model) -> bool:
         """Return whether the last model fits in memory together with the others, which are loaded."""
         *here, other = models
@@ -294,6 +315,10 @@ class Measurements:
 
     def verify(self) -> Verified:
         """Measure the hits that were drawn again."""
+        # Nothing that the cache says is believed, not even what earlier trials have shown of a model.
+        for key in self._proofs or ():
+            self._pool.drop(key)
+        self._proofs = None
         drawn = sorted(self._drawn, key=lambda hit: hit[0].words)  # so that each model is loaded once
         problems = [problem for hit in drawn if (problem := self._problem(*hit))]
         return replace(self._hits, verified=len(drawn), problems=problems)
@@ -412,6 +437,11 @@ def _key(model: Model) -> str:
     if model.process:
         return _PROCESS + model.process
     return (_UNKEPT if model.not_kept else "") + Fingerprint.of("model", model.ingredients).address
+
+
+def _proven(model: Model) -> Fingerprint:
+    """Return what the proofs of a model's trials are kept under. Raise the number whenever a trial changes."""
+    return Fingerprint.of("trials/1", model.ingredients)
 
 
 def difference(kept: Entry, again: Entry, rounding: float) -> str:

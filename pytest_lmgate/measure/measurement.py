@@ -35,6 +35,8 @@ from pytest_lmgate.windows.tokens import Streams, TokenizerFacts
 T = TypeVar("T")
 S = TypeVar("S", bound=TargetLayout)
 _FACTS = ("running_text", "targets")  # of the statistics of targets: the fields that are no arrays
+# Only a text of rows has the first, and only some tokenizers give the others.
+_OPTIONAL = ("row_targets", "scored", "lost")
 # What to measure instead, if the metric is for another kind of model.
 _OF_TEXT: Mapping[Kind, Statistics] = {"causal": "likelihoods", "masked": "pseudo-likelihoods"}
 _LACKING: Mapping[Offer, str] = {
@@ -214,9 +216,8 @@ class TargetMeasurement(Measurement[S]):
         return Entry(arrays, {name: held[name] for name in _FACTS})
 
     def decode(self, entry: Entry) -> S:
-        # Only a text of rows has row_targets.
         names = [each.name for each in fields(self.kept) if each.name not in _FACTS]
-        arrays = {name: entry.arrays[name] for name in names if name in entry.arrays or name != "row_targets"}
+        arrays = {name: entry.arrays[name] for name in names if name in entry.arrays or name not in _OPTIONAL}
         facts = {"running_text": bool(entry.facts["running_text"]), "targets": str(entry.facts["targets"])}
         statistics: S = self.kept(**arrays, **facts)
         return statistics
@@ -242,7 +243,7 @@ def impossible(entry: Entry) -> str:
     return ""
 
 
-def counted(sizes: Sequence[TextSizes]) -> dict[str, Ints]:
+def counted(sizes: Sequence[TextSizes]) -> dict[str, Any]:
     """Return the words, code points and bytes of each text."""
     names = [each.name for each in fields(TextSizes)]
     return {name: np.array([getattr(size, name) for size in sizes], dtype=np.int64) for name in names}

@@ -1,6 +1,7 @@
 """Scoring requests: a model is tried out first, and all that it gives is checked.
 
-A causal model is tried on the first text that it has to read, once: by `Runner.probe` where its engine has that, else
+A causal model is tried on the first text that it has to read, once, and not again in later sessions that find the proof
+in the cache: by `Runner.probe` where its engine has that, else
 by `Runner.score`. A model that looks ahead, by one token or by many, sees the very tokens it has to predict, and its
 perplexity means nothing: BERT without ``is_decoder``, XLNet, prefix models within their prefix, an attention mask that
 is off by one. An engine whose numbers are no negative logarithms of probabilities, or that ignores what it is asked
@@ -25,6 +26,7 @@ from pytest_lmgate.errors import EngineError, LmgateError, ModelError, NonFinite
 from pytest_lmgate.measure.loop import Job, discarded_if_unreliable, prepared, run_batches
 from pytest_lmgate.windows.requests import Request, Requests, read_once
 
+_CAUSAL = "causal"  # the proof that a model has passed the trials, see `Runner.proofs`
 _LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
 
 
@@ -178,9 +180,24 @@ def prepared_to_score(runner: Runner, requests: Requests, model: str, *, compare
     # Masked copies are of one length, and have no order to keep to.
     if runner.is_tried or first.source is not None or not requests.may_pad:
         return batching
-    try_out(runner, first.ids, batching, model, compare=compare)
-    runner.is_tried = len(first.ids) >= _TOKENS
+    if not _is_causal_still(runner, first.ids, model, compare=compare):
+        try_out(runner, first.ids, batching, model, compare=compare)
+    if len(first.ids) >= _TOKENS:
+        runner.is_tried, runner.proofs = True, {**runner.proofs, _CAUSAL: True}
     return batching
+
+
+def _is_causal_still(runner: Runner, text: Ints, model: str, *, compare: bool) -> bool:
+    """Return whether an earlier session proved a model causal, and a text still has its numbers with another end.
+
+    A proof may be of a model that somebody has patched since, or may be forged: a row shows what most trials would.
+    """
+    if runner.proofs.get(_CAUSAL) is not True or len(text) < _TOKENS:
+        return False
+    ids = text[:_TOKENS]
+    read = _reader(runner, np.unique(ids)[:_SCORED], model, compare=compare)
+    ahead = 0 if runner.any_target else 1
+    return _leak_and_reach(read, ids, runner.epsilon, ahead, single=(), several=_CHANGED_FROM[-1:])[0] == 0
 
 
 def try_out(runner: Runner, ids: Ints, batching: Batching, model: str, *, compare: bool = False) -> None:
@@ -246,8 +263,15 @@ def require_ids(texts: Iterable[Ints | Sequence[int]], model: str) -> None:
         raise ModelError(f"model {model!r}: its tokenizer gives token id {lowest}: expected 0 or more")
 
 
-def _leak_and_reach(read: _Read, ids: Ints, epsilon: float, ahead: int) -> tuple[float, float]:
-    """Change later tokens, and compare the numbers with those of the row unchanged.
+def _leak_and_reach(
+    read: _Read,
+    ids: Ints,
+    epsilon: float,
+    ahead: int,
+    single: Sequence[int] = _CHANGED,
+    several: Sequence[int] = _CHANGED_FROM,
+) -> tuple[float, float]:
+    """Change later tokens, at single positions and from others on, and compare the numbers with the row unchanged.
 
     Return the largest mean change at a position before a changed token (0 if it is rounding), and the median over the
     rows of the mean change at the next position.
@@ -255,9 +279,9 @@ def _leak_and_reach(read: _Read, ids: Ints, epsilon: float, ahead: int) -> tuple
     # Its neighbour in the vocabulary: always another token, always a valid one.
     other = np.abs(ids - 1)
     # A short text has its last token changed instead of those that it lacks.
-    single = sorted({min(at, len(ids) - 1) for at in _CHANGED})
+    single = sorted({min(at, len(ids) - 1) for at in single})
     rows = [ids, *(np.concatenate([ids[:at], other[at : at + 1], ids[at + 1 :]]) for at in single)]
-    several = [at for at in _CHANGED_FROM if at < len(ids) - 1]
+    several = [at for at in several if at < len(ids) - 1]
     rows += [np.concatenate([ids[:at], other[at:]]) for at in several]
     unchanged, *changed = read(rows)
     changes = [np.abs(numbers - unchanged).mean(-1) for numbers in changed]

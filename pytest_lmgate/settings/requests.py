@@ -60,9 +60,8 @@ class ProtocolRules:
     has_stride: bool = False  # whether windows may overlap by a stride that the user chooses
     without_overlap: str = ""  # name of the protocol that this one is where the stride equals the window
     has_add_bos_token: bool = False  # whether the option `add_bos_token` exists
-    # whether the windows cover the text, so that units of the text itself (words, bytes) are defined
-    whole_text: bool = True
     by_document: bool = False  # whether rows are read one by one
+    whole_text: bool = False  # whether every token of a text is scored
     averages: tuple[str, ...] = ("token",)  # the averages that are defined; the first is the protocol's own
     iid: bool = False  # whether its program prints the standard error that takes tokens as independent
 
@@ -74,10 +73,10 @@ AVERAGES: tuple[Average, ...] = get_args(Average)
 PROTOCOL_RULES = {
     "sliding": ProtocolRules(has_stride=True, without_overlap="disjoint", averages=AVERAGES),
     "disjoint": ProtocolRules(averages=AVERAGES),
-    "bos-chunks": ProtocolRules(whole_text=False),
-    "gptq": ProtocolRules(whole_text=False, max_length=2048, averages=("window",)),
-    "llama.cpp": ProtocolRules(whole_text=False, max_length=512, least_length=3, iid=True),
-    "lm-eval": ProtocolRules(has_add_bos_token=True, by_document=True),
+    "bos-chunks": ProtocolRules(),
+    "gptq": ProtocolRules(max_length=2048, averages=("window",)),
+    "llama.cpp": ProtocolRules(max_length=512, least_length=3, iid=True),
+    "lm-eval": ProtocolRules(has_add_bos_token=True, by_document=True, whole_text=True),
     "document": ProtocolRules(has_stride=True, by_document=True, averages=AVERAGES),
 }
 
@@ -119,16 +118,8 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
             raise ProtocolError.of(
                 "average", f"protocol {self.name!r} is defined with average={rules.averages[0]!r} only"
             )
-        if self.unit != "token":
-            if not rules.whole_text:
-                others = [name for name, each in PROTOCOL_RULES.items() if each.whole_text]
-                raise ProtocolError.of(
-                    "unit",
-                    f"{self.unit!r} counts the whole text, but protocol {self.name!r} leaves part of it unscored; "
-                    f"use unit='token', or protocol {_either(others)}",
-                )
-            if self.average == "window":
-                raise ProtocolError.of("unit", f"average='window' is defined per token only, not per {self.unit!r}")
+        if self.unit != "token" and (self.average or rules.averages[0]) == "window":
+            raise ProtocolError.of("unit", f"average='window' is defined per token only, not per {self.unit!r}")
         if self.max_length is not None and self.max_length < rules.least_length:
             raise ProtocolError.of(
                 "max_length",

@@ -100,12 +100,12 @@ def hall_inverse(x: float, skewness: float) -> float:
     return x + skewness * x**2 / 3 + skewness**2 * x**3 / 27 + skewness / 6
 
 
-def noisy_mean(sums: Floats, counts: Ints, *, rows: bool) -> ClusteredMean:
+def noisy_mean(sums: Floats, counts: Ints | Floats, *, rows: bool) -> ClusteredMean:
     """Return the mean of a sum over clusters and its noise: of rows, or of the blocks of a text without rows."""
     return clustered_mean(sums, counts) if rows else mean_of_blocks(sums, counts)
 
 
-def clustered_mean(sums: Floats, counts: Ints) -> ClusteredMean:
+def clustered_mean(sums: Floats, counts: Ints | Floats) -> ClusteredMean:
     """Return the mean of sums ``s_c`` over independent rows or clusters of ``n_c`` targets, and its noise.
 
     ``se^2 = sum_c e_c^2 / (1 - h_c) / N^2`` with ``e_c = s_c - m n_c`` and ``h_c = n_c / N``; ``df = tr(M)^2 / tr(M
@@ -114,9 +114,9 @@ def clustered_mean(sums: Floats, counts: Ints) -> ClusteredMean:
     plain, residuals, n = _without_noise(sums, counts)
     if plain.clusters < 2:
         return plain
-    h = n / plain.n
+    h = n / n.sum()
     residuals = residuals / np.sqrt(1 - h)
-    stderr = math.sqrt(float((residuals**2).sum())) / plain.n
+    stderr = math.sqrt(float((residuals**2).sum())) / float(n.sum())
     return replace(plain, stderr=stderr, df=_bell_mccaffrey(n, h), skewness=_skewness_of_mean(residuals, n))
 
 
@@ -126,7 +126,7 @@ def degrees_of_freedom(sizes: Ints | Floats) -> float | None:
     return _bell_mccaffrey(n, n / n.sum()) if len(n) > 1 else None
 
 
-def mean_of_blocks(sums: Floats, counts: Ints) -> ClusteredMean:
+def mean_of_blocks(sums: Floats, counts: Ints | Floats) -> ClusteredMean:
     """Return the mean of sums ``s_b`` over the blocks of a text without rows, in its order, and its noise.
 
     ``se^2 = mean_j L_j^2 / N^2`` of the residuals ``e_b = s_b - m n_b`` (see `cosine_variance`), with Student's t of
@@ -135,7 +135,7 @@ def mean_of_blocks(sums: Floats, counts: Ints) -> ClusteredMean:
     plain, residuals, n = _without_noise(sums, counts)
     if plain.clusters < MIN_BLOCKS:
         return plain
-    stderr = math.sqrt(cosine_variance(residuals, n)) / plain.n
+    stderr = math.sqrt(cosine_variance(residuals, n)) / float(n.sum())
     return replace(plain, stderr=stderr, df=float(COSINES), skewness=_skewness_of_mean(residuals, n))
 
 
@@ -150,7 +150,7 @@ def cosine_variance(residuals: Floats, n: Floats) -> float:
     return float((weighted**2).mean())
 
 
-def _without_noise(sums: Floats, counts: Ints) -> tuple[ClusteredMean, Floats, Floats]:
+def _without_noise(sums: Floats, counts: Ints | Floats) -> tuple[ClusteredMean, Floats, Floats]:
     kept = counts > 0
     s, n = sums[kept].astype(np.float64), counts[kept].astype(np.float64)
     total = float(n.sum())
@@ -179,7 +179,7 @@ def _skewness_estimates(residuals: Floats, n: Floats) -> list[float]:
     return [skewness(residuals) / math.sqrt(len(n)), *(carried * skewness(residuals / n**q) for q in (0.5, 1.0))]
 
 
-def cautious_upper(sums: Floats, counts: Ints, noise: ClusteredMean, confidence: float) -> float:
+def cautious_upper(sums: Floats, counts: Ints | Floats, noise: ClusteredMean, confidence: float) -> float:
     """Return an upper bound of a mean that is wide enough where few clusters lose much.
 
     The bound of `ClusteredMean` takes the smallest of three estimates of the skewness, since a comparison of two models
@@ -188,8 +188,8 @@ def cautious_upper(sums: Floats, counts: Ints, noise: ClusteredMean, confidence:
     """
     assert noise.stderr is not None
     assert noise.df is not None
-    plain, residuals, n = _without_noise(sums, counts)
-    largest = max(0.0, *_skewness_estimates(residuals / np.sqrt(1 - n / plain.n), n))
+    _, residuals, n = _without_noise(sums, counts)
+    largest = max(0.0, *_skewness_estimates(residuals / np.sqrt(1 - n / n.sum()), n))
     return noise.mean - hall(-t_quantile(confidence, noise.df), largest) * noise.stderr
 
 
@@ -213,7 +213,7 @@ def _bell_mccaffrey(n: Floats, h: Floats) -> float:
     return float(np.trace(m) ** 2 / (m * m).sum())
 
 
-def merged_rows(counts: Ints) -> Ints:
+def merged_rows(counts: Ints | Floats) -> Ints:
     """Return the cluster of each row, from 0, not decreasing, given its targets; neighbours are merged beyond 512."""
     if len(counts) <= MAX_CLUSTERS:
         return np.arange(len(counts), dtype=np.int64)

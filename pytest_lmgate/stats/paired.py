@@ -27,6 +27,7 @@ from pytest_lmgate.stats.sample import Sample, Scale
 
 _SMALLEST = 1e-9
 """A loss below which no number of rows is worth naming."""
+_SHOWN = ("protocol", "metric", "generation", "lost text")
 _PARTS = {
     "data": "the data differs: other rows, prompts, references or clusters",
     "protocol": "the protocol differs",
@@ -34,8 +35,9 @@ _PARTS = {
     "generation": "the dataset's entry has other settings of generation",
     "reference": "the reference of the divergence differs: another model, or loaded with other options",
     "targets": "the tokens differ: the text was tokenized differently, so likelihoods per token cannot be compared; "
-    "compare bits per byte (metric 'bpb' with protocol='document', which pairs by rows with any tokenizer, if "
-    "there are at least two)",
+    "compare bits per byte (metric 'bpb' with protocol='lm-eval', which scores all of a text and pairs by rows with "
+    "any tokenizer, if there are at least two)",
+    "lost text": "a tokenizer does not give the text back by decode(encode(text)), so what the two models read differs",
 }
 
 
@@ -50,6 +52,8 @@ def compare(
         raise ConfigError.of("confidence", f"expected a one-sided level above 0.5 and below 1, got {confidence!r}")
     if found := differences(candidate.identity, reference.identity):
         raise ComparisonError("; ".join(found))
+    if scored_differently(candidate, reference):
+        candidate, reference = _on_common_counts(candidate, reference)
     if not np.array_equal(candidate.counts, reference.counts):
         raise ComparisonError(
             f"expected the same {candidate.clustered_by} on both sides, got {len(candidate.counts)} and "
@@ -87,6 +91,19 @@ def compare(
     return _bootstrapped(candidate.metric, candidate, reference, blank)
 
 
+def scored_differently(candidate: Sample, reference: Sample) -> bool:
+    """Return whether two tokenizers score different parts of the same rows."""
+    ours, theirs = candidate.counts, reference.counts
+    return candidate.of_text and len(ours) == len(theirs) and not np.array_equal(ours, theirs)
+
+
+def _on_common_counts(candidate: Sample, reference: Sample) -> tuple[Sample, Sample]:
+    """Put two samples on the mean of their counts, each as a share of its own total."""
+    total = candidate.counts.sum()
+    counts = (candidate.counts / total + reference.counts / reference.counts.sum()) * (total / 2)
+    return candidate.carried(counts), reference.carried(counts)
+
+
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     found = []
     for part in ours.keys() | theirs.keys():
@@ -96,9 +113,7 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
         words = _PARTS.get(part, f"{part} differs")
         # Other texts have other tokens, which says nothing of how they were tokenized.
         if part != "targets" or ours.get("data") == theirs.get("data"):
-            found.append(
-                f"{words} ({here} here, {there} there)" if part in ("protocol", "metric", "generation") else words
-            )
+            found.append(f"{words} ({here} here, {there} there)" if part in _SHOWN else words)
     return sorted(found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,16 +58,18 @@ class ByRow:
     """Statistics of each row."""
 
     sums: Floats  # shape ``[rows, k]``, as in `Sample`
-    counts: Ints  # targets, or other units, of each row, shape ``[rows]``; possibly 0
+    counts: Ints | Floats  # targets, or other units, of each row, shape ``[rows]``; possibly 0
     clusters: Ints  # cluster of each row, shape ``[rows]``, not necessarily without gaps
+    sizes: Ints | None = None  # sizes of the rows, by which neighbours are merged; None for their counts
 
     def of_rows(self, kept: Flags) -> ByRow:
         clusters = np.unique(self.clusters[kept], return_inverse=True)[1].reshape(-1).astype(np.int64)
-        return ByRow(self.sums[kept], self.counts[kept], clusters)
+        return ByRow(self.sums[kept], self.counts[kept], clusters, None if self.sizes is None else self.sizes[kept])
 
-    def by_cluster(self) -> tuple[Floats, Ints]:
+    def by_cluster(self) -> tuple[Floats, Ints | Floats]:
         columns = [np.bincount(self.clusters, weights=column) for column in self.sums.T]
-        return np.stack(columns, axis=1), np.bincount(self.clusters, weights=self.counts).astype(np.int64)
+        counts: Any = np.bincount(self.clusters, weights=self.counts).astype(self.counts.dtype)
+        return np.stack(columns, axis=1, dtype=np.float64), counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +77,7 @@ class Sample:
     """Additive statistics of each cluster, and how their sum becomes a value."""
 
     sums: Floats  # shape ``[clusters, k]``; k is 1 with a scale
-    counts: Ints  # targets or rows of each cluster, shape ``[clusters]``
+    counts: Ints | Floats  # targets, rows or other units of each cluster, shape ``[clusters]``
     scale: Scale | None = None  # of a metric that is a mean over targets or rows, or the exponential of one
     metric: Statistic | None = None  # of the others: computes a value from summed statistics
     # What was measured, part by part (``data``, ``targets``, ``protocol``, ``reference``): samples are comparable if
@@ -84,6 +87,8 @@ class Sample:
     rows: bool = True  # whether the clusters are rows or groups of rows; else blocks of a text
     by_row: ByRow | None = None  # the same statistics row by row, if known
     weights: Floats | None = None  # of a mean over groups, whose sums are `Groups.stand_ins`: of each cluster
+    # whether the counts are of the text that is scored: another tokenizer leaves other beginnings of the rows unscored
+    of_text: bool = False
 
     @property
     def clusters(self) -> int:
@@ -130,7 +135,7 @@ class Sample:
         """Return the value of the sample, or of clusters with other sums in all."""
         sums = (self.sums if total is None else total[None]).sum(axis=0)
         if self.scale is not None:
-            return self.scale.value(float(sums[0]) / int(self.counts.sum()))
+            return self.scale.value(float(sums[0]) / float(self.counts.sum()))
         return float(self._rule.value(sums))
 
     def noise(self) -> ClusteredMean:
@@ -189,17 +194,26 @@ class Sample:
         sums, counts = part.by_cluster()
         outcomes = None if self.outcomes is None else Outcomes(self.outcomes.right[kept], part.clusters)
         found = replace(self, sums=sums, counts=counts, outcomes=outcomes, identity={}, by_row=part, weights=None)
-        return found if self.scale is None else found.merged()
+        return found if self.scale is None else found.merged(part.sizes)
 
-    def merged(self) -> Sample:
-        """Return the sample in at most 512 clusters, with neighbours merged evenly."""
+    def merged(self, sizes: Ints | None = None) -> Sample:
+        """Return the sample in at most 512 clusters, with neighbours merged evenly by their sizes or else counts."""
         if len(self.counts) <= MAX_CLUSTERS:
             return self
-        groups = merged_rows(self.counts)
+        groups = merged_rows(self.counts if sizes is None else sizes)
         begins = np.flatnonzero(np.diff(groups, prepend=-1))
         return replace(
             self, sums=np.add.reduceat(self.sums, begins, axis=0), counts=np.add.reduceat(self.counts, begins)
         )
+
+    def carried(self, counts: Floats) -> Sample:
+        """Return the sample of a mean on other counts of the same clusters: with its mean, and noise in proportion.
+
+        ``s'_c = m n'_c + (s_c - m n_c) N' / N``: a mean is a ratio of two sums, and this keeps its linear terms.
+        """
+        total, mean = self.counts.sum(), self.sums.sum(0) / self.counts.sum()
+        residuals = self.sums - mean * self.counts[:, None]
+        return replace(self, sums=mean * counts[:, None] + residuals * (counts.sum() / total), counts=counts)
 
 
 def cluster_numbers(clusters: Sequence[Hashable] | None, count: int) -> Ints:

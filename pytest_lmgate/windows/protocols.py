@@ -23,7 +23,7 @@ from pytest_lmgate.arrays import Ints
 from pytest_lmgate.data.corpus import Corpus, TextSizes
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.requests import Windowing
-from pytest_lmgate.windows.tokens import Streams, TokenizerFacts
+from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, TokenSpans
 
 # Windows of one document: begin, end, first and prefix as in `WindowPlan`, shape ``[windows]`` each.
 Spans: TypeAlias = "tuple[Ints, Ints, Ints, Ints]"
@@ -78,33 +78,31 @@ def beginning(corpus: Corpus, tokenizer: TokenizerFacts) -> Corpus:
 def joined(corpus: Corpus, tokenizer: TokenizerFacts, *, join: str, special: bool) -> Streams:
     """Join the rows and tokenize the text, with the special tokens that the tokenizer adds or without."""
     text = join.join(corpus.rows)
-    sizes = [TextSizes.of(text)]
-    ids = tokenizer.ids(text, special=special)
+    ids, spans = tokenizer.cut(text, special=special)
+    streams = Streams([ids], sizes=[TextSizes.of(text)], texts=[[text]], spans=[spans])
     if corpus.is_one_text or len(corpus.rows) < 2:
-        return Streams([ids], sizes=sizes, texts=[text])
-    placed = tokenizer.placed(text, special)
-    if placed is not None and np.array_equal(placed.ids, ids):
+        return streams
+    if spans is not None:
         begins = row_begins(list(map(len, corpus.rows)), join)
-        return Streams(
-            [ids], sizes=sizes, texts=[text], rows=rows_by_starts(np.asarray(placed.starts, dtype=np.int64), begins)
-        )
+        return replace(streams, rows=rows_by_starts(spans.begins, begins))
     last = len(corpus.rows) - 1
     alone = (row if index == last else f"{row}{join}" for index, row in enumerate(corpus.rows))
     counts = [len(tokenizer.ids(each, special=False)) for each in alone]
-    return Streams([ids], sizes=sizes, texts=[text], rows=rows_by_counts(counts, len(ids)))
+    return replace(streams, rows=rows_by_counts(counts, len(ids)))
 
 
 def read_rows(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Streams:
     """Read each row that is not blank on its own, without special tokens."""
-    return documents(corpus, lambda text: tokenizer.ids(text, special=False))
+    return documents(corpus, tokenizer.cut)
 
 
-def documents(corpus: Corpus, ids: Callable[[str], Ints]) -> Streams:
+def documents(corpus: Corpus, cut: Callable[[str], tuple[Ints, TokenSpans | None]]) -> Streams:
     """Read each row that is not blank on its own."""
     texts = [corpus.rows[index] for index in corpus.documents]
     counted = corpus.counted or corpus.rows
     sizes = [TextSizes.of(counted[index]) for index in corpus.documents]
-    return Streams(list(map(ids, texts)), sizes=sizes, texts=texts)
+    ids, spans = zip(*map(cut, texts), strict=True) if texts else ((), ())
+    return Streams(ids, sizes=sizes, texts=[[text] for text in texts], spans=spans)
 
 
 def slide(total: int, windowing: Windowing, _: bool) -> Spans:
@@ -157,10 +155,10 @@ def _read_lines(corpus: Corpus, _: Windowing, tokenizer: TokenizerFacts) -> Stre
     """Tokenize line by line, each with its newline, which the last line of a running text may have already."""
     rows = corpus.rows[0].removesuffix("\n").split("\n") if corpus.is_one_text else corpus.rows
     lines = [f"{row}\n" for row in rows]
-    ids = [tokenizer.ids(line, special=False) for line in lines]
+    ids, spans = zip(*map(tokenizer.cut, lines), strict=True)
     of = None if corpus.is_one_text else np.repeat(np.arange(len(ids)), list(map(len, ids)))
-    text = "".join(lines)
-    return Streams([np.concatenate(ids)], sizes=[TextSizes.of(text)], texts=[text], rows=of)
+    sizes = [TextSizes.of("".join(lines))]
+    return Streams([np.concatenate(ids)], sizes=sizes, texts=[lines], spans=[TokenSpans.joined(spans)], rows=of)
 
 
 def _chunks(total: int, windowing: Windowing, after_bos: int) -> Spans:
@@ -207,22 +205,27 @@ LLAMA_CPP = Convention(
 
 
 # ``lm-eval``: each document after a prefix token, as ``loglikelihood_rolling`` of lm-evaluation-harness 0.4.13.
-def _harness_ids(tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None) -> Ints:
+def _as_harness(tokenizer: TokenizerFacts, text: str, add_bos_token: bool | None) -> tuple[Ints, TokenSpans | None]:
     """Encode as the harness does (``HFLM.tok_encode``) with a tokenizer that it loaded by `add_bos_token`.
 
     False drops all special tokens. None keeps those that the tokenizer adds by itself. True has it add a BOS and
     nothing else, so an EOS that it would add is dropped. With None and True, a text that already begins with the text
     of the prefix token gets no special tokens.
     """
-    own = tokenizer.ids(text, special=False)
+    own = tokenizer.cut(text)
     if add_bos_token is False:
         return own
     prefix = _bos_or_eos(tokenizer)
     if prefix is not None and text.startswith(tokenizer.decode(prefix)):
         return own
     if add_bos_token is None:
-        return tokenizer.ids(text, special=True)
-    return own if tokenizer.bos is None else np.concatenate([[tokenizer.bos], own])
+        return tokenizer.cut(text, special=True)
+    if tokenizer.bos is None:
+        return own
+    ids, spans = own
+    return np.append(tokenizer.bos, ids), spans and TokenSpans(
+        text, np.append(0, spans.begins), np.append(0, spans.ends)
+    )
 
 
 def _bos_or_eos(tokenizer: TokenizerFacts) -> int | None:
@@ -245,7 +248,7 @@ def _rolling(total: int, windowing: Windowing, _: bool) -> Spans:
 LM_EVAL = Convention(
     name="lm-eval",
     read=lambda corpus, windowing, tokenizer: documents(
-        corpus, lambda text: _harness_ids(tokenizer, text, windowing.add_bos_token)
+        corpus, lambda text: _as_harness(tokenizer, text, windowing.add_bos_token)
     ),
     windows=_rolling,
     prefix=_bos_or_eos,

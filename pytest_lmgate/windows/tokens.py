@@ -22,10 +22,34 @@ _MOST_OWN, _MOST_COPIES = 1_000_000, 10  # characters that a template adds, and 
 
 
 class Placed(NamedTuple):
-    """A text's token ids, and the first character of each token in it, 0 for a special token."""
+    """A text's token ids, and where the characters of each token begin and end; both 0 for a special token."""
 
     ids: Sequence[int]
-    starts: Sequence[int]
+    begins: Sequence[int] | Ints
+    ends: Sequence[int] | Ints
+
+
+@dataclass(frozen=True)
+class TokenSpans:
+    """A text with where the characters of each token begin and end, shape ``[tokens]`` each.
+
+    Tokens that make up one character together have the same span. A token without a character ends where it begins.
+    """
+
+    text: str
+    begins: Ints
+    ends: Ints
+
+    @classmethod
+    def joined(cls, parts: Sequence[TokenSpans | None]) -> TokenSpans | None:
+        """Return the spans of texts that follow each other; None if those of one are unknown."""
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        ends = np.cumsum([len(part.text) for part in known], dtype=np.int64)
+        shifts = np.repeat(np.append(0, ends)[:-1], [len(part.begins) for part in known])
+        begins, lasts = (np.concatenate(each) for each in zip(*((one.begins, one.ends) for one in known), strict=True))
+        return cls("".join(part.text for part in known), begins + shifts, lasts + shifts)
 
 
 @dataclass(frozen=True)
@@ -38,8 +62,10 @@ class TokenizerFacts:
     adds_bos: bool = False  # whether `encode` with special tokens begins with `bos`
     decode: Callable[[int], str] = str  # a token id to its text
     # text and whether to add special tokens, to token ids and their offsets; None where the tokenizer does not say
-    # where its tokens begin
+    # which characters its tokens are made of
     placed: Callable[[str, bool], Placed | None] = lambda _, __: None
+    # token ids, special ones too, to the text that they stand for together; None where the tokenizer does not say
+    text: Callable[[Sequence[int]], str | None] = lambda _: None
     mask: int | None = None  # id of the token that replaces a masked one, if there is one
     special: frozenset[int] = frozenset()  # ids of the tokens around or between texts, and of the mask
     # the text that a decoder has to write, to token ids; None where that is `encode` with special tokens
@@ -58,6 +84,35 @@ class TokenizerFacts:
         """Return a text's token ids, shape ``[tokens]``, with the special tokens that the tokenizer adds or without."""
         return np.asarray(self.encode(text, special), dtype=np.int64)
 
+    def cut(self, text: str, *, special: bool = False) -> tuple[Ints, TokenSpans | None]:
+        """Return a text's token ids and the characters of each; None where these cannot be known.
+
+        Without offsets, tokens that spell the text one by one are as good.
+        """
+        if (placed := self.placed(text, special)) is None:
+            ids = self.ids(text, special=special)
+            return ids, self.spelled(text, ids)
+        ids, begins, ends = (np.array(part, dtype=np.int64) for part in placed)
+        if len(ids) and not self.decode(int(ids[0])):
+            # A space that the tokenizer puts before every text; its offsets are those of the first character.
+            begins[0] = ends[0] = 0
+        return ids, TokenSpans(text, begins, ends)
+
+    def spelled(self, text: str, ids: Ints) -> TokenSpans | None:
+        """Return the characters of tokens that spell a text one by one; None if they do not."""
+        try:
+            spans = self.spelled_alone(ids)
+        except Exception:  # of a tokenizer of the user's, which need not decode
+            return None
+        return spans if spans.text == text else None
+
+    def spelled_alone(self, ids: Ints) -> TokenSpans:
+        """Return the text of tokens that are decoded one by one."""
+        pieces = {token: self.decode(token) for token in np.unique(ids).tolist()}
+        parts = [pieces[token] for token in ids.tolist()]
+        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        return TokenSpans("".join(parts), np.append(0, ends)[:-1], ends)
+
 
 @dataclass(frozen=True)
 class Streams:
@@ -66,7 +121,8 @@ class Streams:
     ids: Sequence[Ints]  # token ids of each document, shape ``[tokens]``
     prefix: int | None = None  # id of the prefix token of windows that have one
     sizes: Sequence[TextSizes] = ()  # words, code points and bytes of each document; none where nothing counts them
-    texts: Sequence[str] = ()  # what was tokenized; none where nothing asks for it
+    texts: Sequence[Sequence[str]] = ()  # of each document the texts that the tokenizer was called with
+    spans: Sequence[TokenSpans | None] = ()  # the characters of each document's tokens; None where they are unknown
     # row of each token where the rows were joined to one text, shape ``[tokens]``; None where rows are documents, or
     # the text has no rows
     rows: Ints | None = None

@@ -103,10 +103,14 @@ def test_an_update_writes_an_entry_that_cannot_judge_and_says_so_and_the_next_ru
 def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Project, models: Path) -> None:
     file = project.model("joined", models / "die") / "tokenizer.json"
     state = json.loads(file.read_text(encoding="utf-8"))
-    # The same words under other numbers, and one that is no word any more.
-    words = ("gone" if word == "w5" else word for word in state["model"]["vocab"])
-    state["model"]["vocab"] = {word: number for number, word in enumerate(words)}
-    file.write_text(json.dumps(state), encoding="utf-8")
+
+    def write(*words: str) -> None:
+        state["model"]["vocab"] = {word: number for number, word in enumerate(words)}
+        file.write_text(json.dumps(state), encoding="utf-8")
+
+    # The same words under other numbers.
+    first, *others = state["model"]["vocab"]
+    write(first, *others[::-1])
     rows = "".join(json.dumps({"text": f"w{i} w5 w{i + 1} w{i + 2}"}) + "\n" for i in range(1, 20))
     project.write(
         rows_jsonl=rows,
@@ -116,7 +120,10 @@ def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Pro
         ),
     )
     done = project.run().expect(1, passed=1, error=1)
-    done.says("the tokens differ", "bits per byte", "'bpb' with protocol='document'")
+    done.says("the tokens differ", "bits per byte", "'bpb' with protocol='lm-eval'")
+    write(first, *("gone" if word == "w5" else word for word in others))
+    lost = project.run().expect(1, error=2)
+    lost.says("does not give the text back by decode(encode(text))", "nothing there", "the tokenizer of './joined'")
 
 
 # Inconclusive.

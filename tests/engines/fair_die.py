@@ -10,7 +10,12 @@ from pytest_lmgate.engines.base import Backend, Entry, Model, Runner
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.windows.requests import Request
-from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
+from pytest_lmgate.windows.tokens import Placed, PromptIds, TokenizerFacts
+
+
+def placed(text: str, _: bool) -> Placed:
+    """A token for each letter."""
+    return Placed([ord(letter) % 4 for letter in text], range(len(text)), range(1, len(text) + 1))
 
 
 class Die(Runner):
@@ -18,7 +23,7 @@ class Die(Runner):
 
     def __init__(self, sides: int) -> None:
         self._sides = sides
-        self.tokenizer = TokenizerFacts(lambda text, _: [ord(letter) % 4 for letter in text])
+        self.tokenizer = TokenizerFacts(lambda text, special: placed(text, special).ids, placed=placed)
 
     def score(self, requests: Sequence[Request]) -> list[np.ndarray]:
         return [np.full(len(each.targets), math.log(self._sides)) for each in requests]

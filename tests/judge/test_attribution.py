@@ -132,7 +132,7 @@ MANY[BAD] = "zzzzz" + MANY[BAD]
     ("metric", "how", "size"),
     [
         ("ppl", {"protocol": "document"}, lambda row: len(row) - 1),
-        ("bpb", {"protocol": "document"}, lambda row: len(row.encode())),
+        ("bpb", {"protocol": "document"}, lambda row: len(row[1:].encode())),
         ("ppl", {"max_length": 8}, None),
         ("bpb", {"max_length": 8}, None),
         ("ppl", {"protocol": "gptq", "max_length": 2}, None),
@@ -220,7 +220,8 @@ def test_of_more_rows_than_a_baseline_keeps_no_tag_is_compared_and_a_note_says_w
 def test_a_special_token_is_called_by_its_name(found: Callable[..., Found]) -> None:
     def placed(text: str, special: bool) -> Placed:
         ids = [*map(ord, text), *([END] * special)]
-        return Placed(ids, [*range(len(text)), *([0] * special)])
+        begins = np.arange(len(text))
+        return Placed(ids, np.append(begins, [0] * special), np.append(begins + 1, [0] * special))
 
     end = TokenizerFacts(
         lambda text, special: placed(text, special).ids,

@@ -33,6 +33,7 @@ def likelihoods(seed: int, shift: np.ndarray | float = 0.0) -> LikelihoodStatist
         words=LENGTHS + 1,
         chars=5 * LENGTHS + 1,
         utf8_bytes=6 * LENGTHS + 1,
+        scored=np.stack([LENGTHS + 1, 5 * LENGTHS + 1, 6 * LENGTHS + 1], axis=1).astype(np.float64),
     )
 
 
@@ -59,6 +60,7 @@ def test_a_tag_is_compared_as_its_rows_alone_would_be(unit: str) -> None:
             words=statistics.words[kept],
             chars=statistics.chars[kept],
             utf8_bytes=statistics.utf8_bytes[kept],
+            scored=None if statistics.scored is None else statistics.scored[kept],
         )
         alone.append(sample(part, unit=unit))
     found = compare(*alone, tolerance=PERCENT, confidence=0.975)  # two tags, so that both hold together at 95%
@@ -78,6 +80,7 @@ def test_a_tag_of_every_row_is_no_tag_and_one_of_unscored_rows_says_so() -> None
 def test_the_rows_of_a_perplexity_per_word_of_joined_rows_are_not_known() -> None:
     joined = replace(likelihoods(1), running_text=True, window_document=np.zeros(5, dtype=np.int64))
     joined = replace(joined, words=np.array([9]), chars=np.array([9]), utf8_bytes=np.array([9]))
+    joined = replace(joined, scored=np.full((1, 3), 9.0))
     assert sample(joined, unit="word").by_row is None
     assert sample(joined).by_row is not None
 

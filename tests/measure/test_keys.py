@@ -318,7 +318,8 @@ VIEWS = {"unit", "average", "statistic", "variant"}
 REFUSED: dict[str, set[str]] = {
     "disjoint": {"stride", "add_bos_token"},
     "sliding": {"add_bos_token"},
-    **{each: {"stride", "unit", "average", "add_bos_token"} for each in ("bos-chunks", "gptq", "llama.cpp")},
+    **{each: {"stride", "average", "add_bos_token"} for each in ("bos-chunks", "llama.cpp")},
+    "gptq": {"stride", "unit", "average", "add_bos_token"},
     "lm-eval": {"stride", "average"},
     "document": {"add_bos_token"},
     "divergence": {"max_new_tokens", "add_bos_token"},

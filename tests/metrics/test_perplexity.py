@@ -22,8 +22,11 @@ def statistics(nll: np.ndarray = NLL, **other: object) -> LikelihoodStatistics:
         "words": np.array([2, 3]),
         "chars": np.array([9, 11]),
         "utf8_bytes": np.array([10, 14]),
+        "lost": np.array([0, 0]),
         "running_text": False,
     } | other
+    whole = [given_or_default[name] for name in ("words", "chars", "utf8_bytes")]
+    given_or_default.setdefault("scored", np.stack(whole, axis=1).astype(np.float64))
     return LikelihoodStatistics(**given_or_default)  # type: ignore[arg-type]
 
 

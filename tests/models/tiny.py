@@ -60,6 +60,8 @@ def word_level(
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=special["unk_token"]))
     splits = tokenizers.pre_tokenizers
     backend.pre_tokenizer = splits.Split("", "isolated") if letters else splits.WhitespaceSplit()
+    if letters:
+        backend.decoder = tokenizers.decoders.Fuse()
     if template is not None:
         backend.post_processor = tokenizers.processors.TemplateProcessing(
             single=template, special_tokens=list((framed_by or {}).items())

@@ -232,13 +232,13 @@ def test_windows_are_within_the_context_and_strides_within_the_window_or_it_is_a
 @pytest.mark.parametrize(
     ("windowing", "signature", "by_document", "whole_text", "average"),
     [
-        (Windowing("sliding", 512, 256), "protocol:sliding|max_length:512|stride:256", False, True, "token"),
-        (Windowing("disjoint", 512, 512), "protocol:disjoint|max_length:512", False, True, "token"),
+        (Windowing("sliding", 512, 256), "protocol:sliding|max_length:512|stride:256", False, False, "token"),
+        (Windowing("disjoint", 512, 512), "protocol:disjoint|max_length:512", False, False, "token"),
         (Windowing("bos-chunks", 512, 512), "protocol:bos-chunks|max_length:512", False, False, "token"),
         (Windowing("gptq", 2048, 2048), "protocol:gptq|max_length:2048", False, False, "window"),
         (Windowing("llama.cpp", 512, 512), "protocol:llama.cpp|max_length:512", False, False, "token"),
         (Windowing("lm-eval", 512, 512), "protocol:lm-eval|max_length:512|add_bos_token:false", True, True, "token"),
-        (Windowing("document", 512, 64), "protocol:document|max_length:512|stride:64", True, True, "token"),
+        (Windowing("document", 512, 64), "protocol:document|max_length:512|stride:64", True, False, "token"),
     ],
 )
 def test_a_windowing_says_what_its_protocol_fixes(
@@ -253,13 +253,6 @@ def test_a_windowing_says_what_its_protocol_fixes(
 def test_a_stride_is_refused_where_the_protocol_has_none(name: str) -> None:
     with pytest.raises(ProtocolError, match=f"^stride: protocol '{name}' "):
         Protocol(name, stride=64)
-
-
-@pytest.mark.parametrize("name", ["bos-chunks", "gptq", "llama.cpp"])
-@pytest.mark.parametrize("unit", ["word", "byte", "char", "bits_per_byte"])
-def test_units_of_the_text_are_refused_where_part_of_it_is_not_scored(name: str, unit: str) -> None:
-    with pytest.raises(ProtocolError, match=f"^unit: '{unit}' .*'{name}'"):
-        Protocol(name, unit=unit)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +275,8 @@ def test_the_mean_of_window_means_is_per_token_only(name: str) -> None:
     assert Protocol(name, average="window").average == "window"
     with pytest.raises(ProtocolError, match=r"^unit: .*'word'"):
         Protocol(name, average="window", unit="word")
+    with pytest.raises(ProtocolError, match=r"^unit: .*'word'"):
+        Protocol("gptq", unit="word")
 
 
 @pytest.mark.parametrize(

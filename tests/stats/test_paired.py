@@ -672,3 +672,33 @@ def test_the_share_of_rows_that_a_sample_may_hold_none_of_is_three_in_n_for_unbo
     assert compare(replace(clean, rows=False), replace(same, rows=False), tolerance=PERCENT).unseen is None
     assert compare(bleu_sample(40, 0.2), bleu_sample(40, 0.1), tolerance=PERCENT).unseen is None
     assert likelihoods([10.0]).unseen == 1.0
+
+
+def test_two_samples_that_score_other_parts_of_the_same_rows_are_compared_as_two_ratios() -> None:
+    """The change of two ratios with its delta-method noise, by another way: residuals of each ratio, row by row."""
+    rng = np.random.default_rng(5)
+    ours, theirs = rng.uniform(20, 90, 30), rng.uniform(30, 99, 30)
+    effects = rng.normal(0, 0.2, 30)
+    here, there = (1.1 + effects + rng.normal(0, 0.05, 30)) * ours, (1 + effects) * theirs
+
+    def of(sums: np.ndarray, counts: np.ndarray, scale: Scale, *, of_text: bool = True) -> Sample:
+        return Sample(sums[:, None], counts, scale, of_text=of_text)
+
+    a, b = here.sum() / ours.sum(), there.sum() / theirs.sum()
+    residuals = (here - a * ours) / ours.sum() - (there - b * theirs) / theirs.sum()
+    shares = (ours / ours.sum() + theirs / theirs.sum()) / 2
+    stderr = math.sqrt(float((residuals**2 / (1 - shares)).sum()))
+
+    for scale, tolerance, outward in (
+        (Scale("lower", exponential=True, factor=2.0), Tolerance(0.05, relative=True), math.expm1),
+        (Scale("lower", factor=2.0), Tolerance(0.05, relative=False), float),
+    ):
+        found = compare(of(here, ours, scale), of(there, theirs, scale), tolerance=tolerance)
+        assert (found.candidate, found.reference) == pytest.approx((scale.value(a), scale.value(b)), rel=1e-12)
+        assert found.degradation == pytest.approx(outward(2 * (a - b)), rel=1e-9)
+        assert found.df is not None
+        assert found.upper is not None
+        student = outward(2 * (a - b + float(scipy.stats.t.ppf(0.95, found.df)) * stderr))
+        assert student - 1e-9 <= found.upper <= 1.05 * student  # or Hall's, which is a little wider
+    with pytest.raises(ComparisonError, match="the same rows"):
+        compare(of(here, ours, scale, of_text=False), of(there, theirs, scale), tolerance=tolerance)

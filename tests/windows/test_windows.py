@@ -139,7 +139,7 @@ def test_what_holds_for_every_protocol(
     assert (plan.end <= np.array(totals, dtype=np.int64)[plan.document]).all()
     order = list(zip(plan.document, plan.first, strict=True))
     assert order == sorted(order), "windows come in the order of the text"
-    if PROTOCOL_RULES[protocol].whole_text:
+    if protocol in ("sliding", "disjoint", "document", "lm-eval"):
         every = {(document, at) for document, total in enumerate(totals) for at in range(total)}
         # Windows that do not overlap have nothing before their first token, nor has the text's own without a BOS.
         alone = {(document, at) for document, at in every if at == 0 or (stride == length and at % stride == 0)}

@@ -8,6 +8,7 @@ bits, each row is read in a context of its own size, which is what transformers 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -217,6 +218,7 @@ def own_tokens(weights: Weights) -> Tokens:
                 return list(ids[:count])
             room = -count
 
+    @functools.cache
     def piece(token: int, special: bool) -> bytes:
         room = 64
         while True:
@@ -230,9 +232,20 @@ def own_tokens(weights: Weights) -> Tokens:
     puts_space = llama.llama_vocab_type(vocabulary) == llama.LLAMA_VOCAB_TYPE_SPM
     puts_space = puts_space and weights.metadata("tokenizer.ggml.add_space_prefix") != "false"
 
-    def text(ids: Sequence[int]) -> str:
-        written = b"".join(piece(token, False) for token in ids)
-        return (written.removeprefix(b" ") if puts_space else written).decode(errors="replace")
+    def spelled(ids: Sequence[int], special: bool) -> list[bytes]:
+        parts = [piece(token, special) for token in ids]
+        first = next((at for at, part in enumerate(parts) if part), None)
+        if puts_space and first is not None:
+            parts[first] = parts[first].removeprefix(b" ")
+        return parts
+
+    def text(ids: Sequence[int], special: bool = False) -> str:
+        return b"".join(spelled(ids, special)).decode(errors="replace")
+
+    def placed(text: str, special: bool) -> Placed | None:
+        ids = encode(text, special)
+        parts, whole = spelled(ids, True), text.encode("utf-8", "surrogatepass")
+        return Placed(ids, *_characters(whole, [len(part) for part in parts])) if b"".join(parts) == whole else None
 
     def shown(token: int) -> str:
         return piece(token, True).decode(errors="replace")
@@ -248,10 +261,22 @@ def own_tokens(weights: Weights) -> Tokens:
         named.get("eos"),
         bool(llama.llama_vocab_get_add_bos(vocabulary)),
         shown,
+        placed,
+        lambda ids: text(ids, special=True),
         special=frozenset(named.values()),
         chat=_chat(weights, {name: shown(token) for name, token in named.items()}),
     )
     return Tokens(facts, text, lambda token: bool(llama.llama_vocab_is_eog(vocabulary, token)))
+
+
+def _characters(text: bytes, lengths: Sequence[int]) -> tuple[Ints, Ints]:
+    """Return where the characters of each part of a text in UTF-8 begin and end, from the parts' lengths in bytes."""
+    begins_one = (np.frombuffer(text, dtype=np.uint8) & 0xC0) != 0x80
+    before = np.append(0, np.cumsum(begins_one))  # characters that begin before each byte
+    ends = np.cumsum(lengths, dtype=np.int64)
+    begins = ends - lengths
+    first = before[np.minimum(begins + 1, len(text))] - 1
+    return np.where(lengths, first, before[begins]), before[ends]
 
 
 def tokens_of_folder(folder: TokenizerFolder, weights: Weights) -> Tokens:

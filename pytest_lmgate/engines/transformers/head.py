@@ -97,14 +97,14 @@ class VocabularyHead:
 
 
 @contextlib.contextmanager
-def capture_hidden(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the input of the head `module`, ``[batch, tokens, hidden]``, and skip its work."""
+def capture_hidden(module: nn.Module, *, skip: bool = True) -> Iterator[list[Tensor]]:
+    """Collect the input of the head `module`, ``[batch, tokens, hidden]``, and skip its work unless told otherwise."""
     captured: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         hidden, *rest = args
         captured.append(hidden)
-        return (hidden[:, :0], *rest), kwargs
+        return (hidden[:, :0] if skip else hidden, *rest), kwargs
 
     handle = module.register_forward_pre_hook(keep, with_kwargs=True)
     try:
@@ -113,39 +113,81 @@ def capture_hidden(module: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def prove_head(model: Any, ids: Tensor) -> tuple[VocabularyHead, nn.Module] | None:
+class SplitHead(NamedTuple):
+    """A head that is split off."""
+
+    head: VocabularyHead
+    module: nn.Module  # whose input the head takes
+    transform: int  # which of the transforms that the config may mean is the head's
+
+
+def split_head(model: Any, transform: int) -> SplitHead | None:
+    """Split off a head whose transform was proved before; None if the model has no such head."""
+    module, transforms = _plain_head(model), list(_candidates(getattr(model, "config", None)))
+    if module is None or not 0 <= transform < len(transforms):
+        return None
+    return SplitHead(_head_of(module, transforms[transform]), module, transform)
+
+
+def is_head(split: SplitHead, model: Any, ids: Tensor) -> bool:
+    """Return whether a head gives a model's own logits of a few tokens: one pass, where a proof takes three."""
+    ids = ids[None, :_PROOF_TOKENS]
+    try:
+        with capture_hidden(split.module, skip=False) as captured:
+            logits = logits_of(model, ids)
+    except (EngineError, RuntimeError, TypeError, ValueError, LookupError):
+        return False
+    return _gives(split.head, captured, logits, ids)
+
+
+def prove_head(model: Any, ids: Tensor) -> SplitHead | None:
     """Split off the head of a model in evaluation mode, if a few token ids, shape ``[tokens]``, prove it right.
 
-    Return it and the module whose input it takes; None if the model's own logits must be used.
+    Return None if the model's own logits must be used.
     """
-    try:
-        module = model.get_output_embeddings()
-    except (AttributeError, NotImplementedError):
+    module = _plain_head(model)
+    if module is None:
         return None
-    if not _is_plain_linear(module):
-        return None
-    weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
     ids = ids[None, :_PROOF_TOKENS]
     try:
         with capture_hidden(module) as captured:
             model(**inputs_of(model, ids))
-        logits = logits_of(model, ids)[0, -_PROOF_ROWS:]
+        logits = logits_of(model, ids)
         probe, image = _probe(model, module, ids)
     except (EngineError, RuntimeError, TypeError, ValueError, LookupError):
         return None
-    if len(captured) != 1 or captured[0].shape != (*ids.shape, weight.shape[1]):
+    if image.shape != probe.shape:
         return None
-    if logits.shape[-1] != weight.shape[0] or image.shape != probe.shape:
-        return None
-    hidden = captured[0][0, -_PROOF_ROWS:].to(weight)
-    buffer = torch.empty(logits.numel(), dtype=weight.dtype, device=weight.device)
-    for transform in _candidates(getattr(model, "config", None)):
-        head = VocabularyHead(weight, bias, transform)
+    for number, transform in enumerate(_candidates(getattr(model, "config", None))):
+        head = _head_of(module, transform)
         if not _agree(probe.clone() if transform is None else transform(probe.clone()), image, image.dtype):
             continue
-        if _agree(head.tile(hidden, 0, head.vocabulary_size, buffer), logits, weight.dtype):
-            return head, module
+        if _gives(head, captured, logits, ids):
+            return SplitHead(head, module, number)
     return None
+
+
+def _gives(head: VocabularyHead, captured: list[Tensor], logits: Tensor, ids: Tensor) -> bool:
+    """Return whether a head makes a model's own logits, ``[1, tokens, vocabulary]``, of what was captured before it."""
+    size, width = head.weight.shape
+    if len(captured) != 1 or captured[0].shape != (*ids.shape, width) or logits.shape[-1] != size:
+        return False
+    hidden, expected = captured[0][0, -_PROOF_ROWS:].to(head.weight), logits[0, -_PROOF_ROWS:]
+    buffer = torch.empty(expected.numel(), dtype=head.dtype, device=head.weight.device)
+    return _agree(head.tile(hidden, 0, size, buffer), expected, head.dtype)
+
+
+def _head_of(module: nn.Linear, transform: LogitTransform | None) -> VocabularyHead:
+    bias = None if module.bias is None else module.bias.detach()
+    return VocabularyHead(module.weight.detach(), bias, transform)
+
+
+def _plain_head(model: Any) -> nn.Linear | None:
+    try:
+        module = model.get_output_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    return module if _is_plain_linear(module) else None
 
 
 def _is_plain_linear(module: object) -> bool:
@@ -307,14 +349,14 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores a model's targets by `split`, the head and its module, or by the model's own logits if that is None."""
+    """Scores a model's targets by its head that is split off, or by the model's own logits if that is None."""
 
     name: str
-    split: tuple[VocabularyHead, nn.Module] | None
+    split: SplitHead | None
 
     @property
     def head(self) -> VocabularyHead | None:
-        return None if self.split is None else self.split[0]
+        return None if self.split is None else self.split.head
 
     def launch_plain(self, batch: Batch) -> Callable[[], Tensor]:
         """Compute the NLL of each target by the model's own logits; see `launch_nll`."""
@@ -351,7 +393,7 @@ class Scorer:
             if self.split is None:
                 now = logits_of(model, ids)
             else:
-                with capture_hidden(self.split[1]) as captured:
+                with capture_hidden(self.split.module) as captured:
                     model(**inputs_of(model, ids, cache))
                 now = captured.pop()
             if found is not None and not differ_by_rounding(found, now):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 
@@ -138,7 +140,11 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
     """Return what the planning needs to know of a tokenizer."""
     # The library's own tokenizers have an argument that silences them; others may not. `quiet` empties the caches of
     # all loggers, which takes longer than to encode a short text.
-    silently, how = (_without_warnings, {"verbose": False}) if is_library(type(tokenizer).__module__) else (quiet, {})
+    silently, how, plainly = (
+        (_without_warnings, {"verbose": False}, {"clean_up_tokenization_spaces": False})
+        if is_library(type(tokenizer).__module__)
+        else (quiet, {}, {})
+    )
 
     def encode(text: str, special: bool) -> Sequence[int]:
         try:
@@ -150,6 +156,7 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
             ) from error
         return ids
 
+    @functools.cache
     def decode(token: int) -> str:
         try:
             with silently():
@@ -168,8 +175,15 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
             return None
         with silently():
             found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, **how)
-        ids, starts = found["input_ids"], [begin for begin, _ in found["offset_mapping"]]
-        return Placed(ids, starts) if len(ids) == len(starts) else None
+        ids, offsets = found["input_ids"], np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+        return Placed(ids, *offsets.T) if len(ids) == len(offsets) else None
+
+    def text(ids: Sequence[int]) -> str | None:
+        try:
+            with silently():
+                return str(tokenizer.decode(list(ids), skip_special_tokens=False, **plainly))
+        except Exception:  # of a tokenizer of the user's, which needs no such method
+            return None
 
     def target(text: str) -> Sequence[int]:
         with silently():
@@ -197,6 +211,7 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
         bos is not None and list(encode("a", True))[:1] == [bos],
         decode,
         placed,
+        text,
         mask=mask,
         special=frozenset(token for token in special if token is not None),
         target=target,

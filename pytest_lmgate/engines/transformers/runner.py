@@ -25,7 +25,15 @@ from pytest_lmgate.engines.logits import Logits
 from pytest_lmgate.engines.transformers.beginnings import LEAST_SAVED, NO_CACHE, Beginnings, order_by_beginning
 from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.engines.transformers.forward import evaluation_mode, follows_length, not_deterministic
-from pytest_lmgate.engines.transformers.head import Batch, Scorer, launch_nll, prove_head
+from pytest_lmgate.engines.transformers.head import (
+    Batch,
+    Scorer,
+    SplitHead,
+    is_head,
+    launch_nll,
+    prove_head,
+    split_head,
+)
 from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet, tokenizer_facts
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.settings.requests import GenerationSettings
@@ -44,6 +52,9 @@ _PLAIN_LOGIT_BYTES = 2**28
 _ACTIVATION_BYTES = 2**29
 # Of the trial of batches: tokens of a row, and rows.
 _TRIAL_TOKENS, _TRIAL_ROWS = 24, 4
+# Of `Runner.proofs`: the transform of the head, and the longest row of the trials of rows beside a longer one, and
+# together with others of their length.
+_HEAD, _BESIDE, _TOGETHER = "head", "beside longer rows", "together with equal rows"
 # Mean difference of the NLLs of a row, relative to their mean, that is rounding: eps of the dtype, and this at least.
 # Measured on 29 architectures: 2e-7 in float32, 5e-4 in bfloat16 (eps 8e-3), 1.4e-4 in float16 (eps 1e-3).
 _FLOAT32_ROUNDING = 1e-4
@@ -59,6 +70,7 @@ class TransformersRunner(Runner):
     def __init__(self, loaded: LoadedModel, context: int | None) -> None:
         self.loaded, self._context = loaded, context
         self._scorer: Scorer | None = None
+        self._has_head = False  # whether the head of the proofs was tried in this session
         self._beginnings: Beginnings | None = None  # where the requests of this measurement share theirs
         self._decoding: Decoding | None = None
         self.tokenizer = tokenizer_facts(loaded.tokenizer)
@@ -149,7 +161,7 @@ class TransformersRunner(Runner):
         loaded, self._beginnings = self.loaded, None
         longest = requests.make(int(requests.order[0]))
         batch = _batch(loaded, [longest])
-        self._scorer = scorer = Scorer(loaded.name, prove_head(batch.model, batch.ids[0]))
+        self._scorer = scorer = Scorer(loaded.name, self._split(batch))
         # A comparison holds whole logits twice, as the model gives them and those of the targets, for both models.
         vocabulary = 0 if scorer.head else (loaded.vocabulary_size or 0) * (4 if compare else 1)
         tokens = int(requests.lengths[requests.order[0]])
@@ -175,6 +187,16 @@ class TransformersRunner(Runner):
             dedup_reads=longest.source is None and not compare,
         )
         return batching if compare or policy is not BatchPolicy.ANY_LENGTH else self._sharing(requests, batching)
+
+    def _split(self, batch: Batch) -> SplitHead | None:
+        """Split the model's head off; a proof of an earlier session is checked once."""
+        model, transform = batch.model, self.proofs.get(_HEAD)
+        found = split_head(model, transform) if type(transform) is int else None
+        if found is None or not (self._has_head or is_head(found, model, batch.ids[0])):
+            found = prove_head(model, batch.ids[0])
+        if found is not None:
+            self._has_head, self.proofs = True, {**self.proofs, _HEAD: found.transform}
+        return found
 
     def _sharing(self, requests: Requests, batching: Batching) -> Batching:
         """Have beginnings that requests share read once, if they share much and a trial gives the same numbers."""
@@ -263,13 +285,31 @@ class TransformersRunner(Runner):
         if len(np.unique(lengths)) > 2:
             differs = follows_length(self.loaded.model, len(longest))
             if not differs:
-                same = self._is_invariant(_next_tokens(row), [_next_tokens(whole)])
+                same = self._proven(_BESIDE, len(whole)) or self._is_invariant(_next_tokens(row), [_next_tokens(whole)])
                 if same:
+                    self._prove(_BESIDE, len(whole))
                     return BatchPolicy.ANY_LENGTH, False
                 differs = same is not None
         begins = range(0, min(len(whole) - len(row) + 1, _TRIAL_ROWS * len(row)), len(row))
-        same = self._is_invariant(_next_tokens(row), [_next_tokens(whole[at : at + len(row)]) for at in begins])
+        same = self._proven(_TOGETHER, len(row)) or self._is_invariant(
+            _next_tokens(row), [_next_tokens(whole[at : at + len(row)]) for at in begins]
+        )
+        if same:
+            self._prove(_TOGETHER, len(row))
         return (policy, differs) if same else (BatchPolicy.SINGLE, same is not None)
+
+    def _proven(self, proof: str, tokens: int) -> bool:
+        """Return whether a trial with a row of so many tokens, or more, proved that a row has its numbers in any batch.
+
+        What quantized weights and activations do to a batch may depend on the text, so these are tried each time.
+        """
+        longest = self.proofs.get(proof)
+        quantized = getattr(self.loaded.model, "hf_quantizer", None) is not None
+        return type(longest) is int and tokens <= longest and not quantized
+
+    def _prove(self, proof: str, tokens: int) -> None:
+        if not self._proven(proof, tokens):
+            self.proofs = {**self.proofs, proof: tokens}
 
     def _is_invariant(self, row: Request, others: Sequence[Request]) -> bool | None:
         """Return whether a row has the same NLLs after other rows as alone; None if memory does not suffice to tell."""

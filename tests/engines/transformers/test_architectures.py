@@ -24,7 +24,7 @@ def proven(model: Any) -> Any:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_head_is_streamed_and_nlls_are_the_log_softmax_of_the_models_own_logits_in_any_batch(name: str) -> None:
     model = build(name)
-    head, module = proven(model)
+    head, module, _ = proven(model)
     assert module is model.get_output_embeddings()
     assert head.vocabulary_size == model.get_input_embeddings().weight.shape[0]
 

@@ -276,7 +276,7 @@ def test_a_tokenizer_that_does_not_place_all_its_tokens_places_none() -> None:
         starts = 1
 
     whole = tokenizer_facts(Encoded()).placed("a b", False)
-    assert (list(whole.ids), list(whole.starts)) == ([97, 98], [0, 2])
+    assert (list(whole.ids), list(whole.begins), list(whole.ends)) == ([97, 98], [0, 2], [1, 3])
     assert tokenizer_facts(Partly()).placed("a b", False) is None
 
 

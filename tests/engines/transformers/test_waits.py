@@ -14,7 +14,7 @@ import torch
 
 from pytest_lmgate.engines.base import Batching
 from pytest_lmgate.engines.logits import Logits, TileShape, streamed_divergence
-from pytest_lmgate.engines.transformers.head import Scorer, VocabularyHead, launch_nll
+from pytest_lmgate.engines.transformers.head import Scorer, SplitHead, VocabularyHead, launch_nll
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure.loop import Job
@@ -42,7 +42,7 @@ def test_a_batch_is_launched_without_a_wait(name: str, with_head: bool, monkeypa
     model: Any = build(name, dtype=torch.bfloat16).to(META)
     runner = TransformersRunner(LoadedModel(name, model, None, META), None)
     output = model.get_output_embeddings()
-    runner._scorer = Scorer(name, (_head(output.weight.detach()), output) if with_head else None)
+    runner._scorer = Scorer(name, SplitHead(_head(output.weight.detach()), output, 0) if with_head else None)
     rows = [np.arange(length) % VOCABULARY for length in (9, 5)]
     _without_waits_of_transformers(monkeypatch)
 

@@ -1,0 +1,111 @@
+"""Which characters real tokenizers' tokens stand for, and which of them are lost."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import transformers
+
+from pytest_lmgate.data.corpus import TextSizes
+from pytest_lmgate.engines.transformers.loading import tokenizer_facts
+from pytest_lmgate.windows.places import lost_characters, scored_sizes
+from pytest_lmgate.windows.protocols import WindowPlan
+from pytest_lmgate.windows.tokens import Streams
+
+
+def scored_bytes(streams: Streams) -> float:
+    """Bytes that all tokens but the first cover."""
+    ends = np.array(streams.lengths)
+    plan = WindowPlan(np.zeros_like(ends), ends - ends, ends, ends - ends + 1, ends < 0)
+    found = scored_sizes(streams, plan)
+    assert found is not None
+    return float(found[0, 2])
+
+
+def sentencepiece() -> Any:
+    """Make a tokenizer as Llama 2's: a space is put before a text, and unknown characters become bytes."""
+    size = 256
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"<0x{byte:02X}>": 3 + byte for byte in range(size)}}
+    for piece in ("▁", "a", "b", "▁a", "▁b"):
+        vocabulary[piece] = len(vocabulary)
+    merges = [("▁", "a"), ("▁", "b")]
+    inner = tokenizers.Tokenizer(
+        tokenizers.models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    inner.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    )
+    inner.decoder = tokenizers.decoders.Sequence(
+        [
+            tokenizers.decoders.Replace("▁", " "),
+            tokenizers.decoders.ByteFallback(),
+            tokenizers.decoders.Fuse(),
+            tokenizers.decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", unk_token="<unk>")
+
+
+def byte_level(*, trim: bool) -> Any:
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=262, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    )
+    inner.train_from_iterator(["ab ab ab b b b"] * 9, trainer)
+    inner.post_processor = tokenizers.processors.ByteLevel(trim_offsets=trim)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "first", "scored"),
+    [
+        # The space that is put before "한" is a token without a character; the three bytes that follow are scored.
+        (sentencepiece(), "한 a", "▁", 5),
+        (sentencepiece(), " a한", "▁", 5),
+        (sentencepiece(), "a 한", "▁a", 4),
+        (byte_level(trim=True), "ab 한", "ab", 4),
+        (byte_level(trim=False), "ab 한", "ab", 4),
+        (byte_level(trim=True), "한ab", "í", 4),
+    ],
+)
+def test_bytes_after_the_first_token_by_real_tokenizers(tokenizer: Any, text: str, first: str, scored: int) -> None:
+    facts = tokenizer_facts(tokenizer)
+    ids, spans = facts.cut(text)
+    assert tokenizer.convert_ids_to_tokens(int(ids[0])) == first
+    streams = Streams([ids], sizes=[TextSizes.of(text)], texts=[[text]], spans=[spans])
+    assert scored_bytes(streams) == pytest.approx(scored, abs=1e-6)
+    assert lost_characters(streams, facts).tolist() == [0]
+
+
+def normalized(*steps: Any) -> Any:
+    tokenizer = sentencepiece()
+    inner = tokenizer.backend_tokenizer
+    inner.normalizer = tokenizers.normalizers.Sequence([*steps, inner.normalizer])
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "lost"),
+    [
+        (sentencepiece(), "a한 b", 0),
+        (sentencepiece(), "", 0),
+        (normalized(tokenizers.normalizers.Lowercase()), "AaB", 2),
+        (normalized(tokenizers.normalizers.NFKC()), "aﬁ", 1),
+        (normalized(tokenizers.normalizers.Strip()), " a ", 2),
+        # Nothing is lost, but a space is put in.
+        (normalized(tokenizers.normalizers.Replace("b", " b")), "ab", 1),
+    ],
+)
+def test_characters_that_the_tokens_do_not_give_back_are_counted(tokenizer: Any, text: str, lost: int) -> None:
+    facts = tokenizer_facts(tokenizer)
+    ids, spans = facts.cut(text)
+    streams = Streams([ids], sizes=[TextSizes.of(text)], texts=[[text]], spans=[spans])
+    assert lost_characters(streams, facts).tolist() == [lost]
+    # Lines that are tokenized one by one, and special tokens, are no loss.
+    lines = Streams([np.append(1, np.tile(ids, 2))], texts=[[text, text]])
+    assert lost_characters(lines, facts).tolist() == [2 * lost]
+    begun = Streams([np.append(1, ids)], texts=[[text]])
+    assert lost_characters(begun, facts).tolist() == [lost]
