@@ -94,9 +94,7 @@ def import_task(
     model: Annotated[
         list[str] | None, typer.Option(help="Model of lmgate.yaml to gate; repeatable (default: the first).")
     ] = None,
-    skip_rows: Annotated[
-        bool, typer.Option("--skip-rows", help="Leave out documents on which no model could be right.")
-    ] = False,
+    skip_rows: Annotated[bool, typer.Option("--skip-rows", help="Leave out documents that cannot be judged.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Write nothing: compare with what was written.")] = False,
     config: ConfigOption = None,
     as_json: AsJson = False,
@@ -175,11 +173,11 @@ def imported(command: Command, folder: Path, *, skip_rows: bool = False) -> Impo
     more = f", and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
     lost = f"{'; '.join(skipped[:_SHOWN])}{more}"
     if skipped and not skip_rows:
-        raise DataError(f"{lost}: no model could be right there; --skip-rows leaves such rows out")
+        raise DataError(f"{lost}: such rows cannot be judged; --skip-rows leaves them out")
     whole = _joined(found, parts)
     notes = [*dict.fromkeys(whole.notes)]
     if skipped:
-        notes.append(f"left out, because no model could be right: {lost}")
+        notes.append(f"left out, because they cannot be judged: {lost}")
     of_shots = f"{'/'.join(map(str, sorted(shots)))} shots" + (f", seed {command.seed}" if max(shots) else "")
     tasks, data = (list(dict.fromkeys(each)) for each in zip(*origins, strict=True))
     which = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks from {tasks[0]} to {tasks[-1]}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from pytest_lmgate.data.prompts import bare
+from pytest_lmgate.data.prompts import bare, utf8
 from pytest_lmgate.data.readers import (
     READERS,
     hub_rows,
@@ -230,13 +230,7 @@ def _kept(rows: Iterable[str], name: str) -> tuple[str, ...]:
     kept: list[str] = []
     size = 0
     for index, row in enumerate(rows):
-        try:
-            size += len(row.encode())
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"dataset {name!r}: row {index}: {row[error.start]!r} at character {error.start:,} is half of a "
-                "surrogate pair, which is not valid UTF-8; fix the row at its source"
-            ) from error
+        size += len(utf8(row, f"dataset {name!r}: row {index}"))
         _require_size(size, name)
         kept.append(row)
     if not any(map(str.strip, kept)):

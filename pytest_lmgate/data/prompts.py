@@ -30,7 +30,6 @@ def make_task(rows: Sequence[Row], spec: DatasetSpec, *, name: str, examples: Se
 
     Few-shot examples go before each prompt, each followed by its first reference, with a blank line between two.
     """
-    columns = [spec.references] if isinstance(spec.references, str) else spec.references or []
     shown = f"{name} (examples)"
 
     def ask(row: Row, where: str, index: int) -> str:
@@ -38,13 +37,17 @@ def make_task(rows: Sequence[Row], spec: DatasetSpec, *, name: str, examples: Se
             return fill(spec.prompt, row, where, index)
         return bare(str(spec.source), row, where, index, what="source")
 
-    shots = [(ask(row, shown, index), _references(row, columns, shown, index)[0]) for index, row in enumerate(examples)]
+    shots = []
+    for index, row in enumerate(examples):
+        answer = _references(row, spec, shown, index, file=spec.examples)[0]
+        utf8(answer, f"dataset {shown!r}: row {index}: references")
+        shots.append((ask(row, shown, index), answer))
     asked: list[Prompt]
     if spec.messages is None:
         asked = [ask(row, name, index) for index, row in enumerate(rows)]
     else:
         asked = [chat_in(row, spec.messages, name, index) for index, row in enumerate(rows)]
-    references = tuple(_references(row, columns, name, index) if columns else () for index, row in enumerate(rows))
+    references = tuple(_references(row, spec, name, index, file=spec.path) for index, row in enumerate(rows))
     answered = [[(str(each), text) for text in texts] for each, texts in zip(asked, references, strict=True)]
     require_unseen(shots, answered, name)
     prompts = [
@@ -95,6 +98,7 @@ def chat_in(row: Row, column: str, name: str, index: int) -> Chat:
             raise DataError(
                 f"{where}: column {column!r}: expected turns of role and content, both texts, got {turn!r:.80}"
             )
+        utf8(turn["content"], f"{where}: column {column!r}")
     return tuple((turn["role"], turn["content"]) for turn in turns)
 
 
@@ -120,11 +124,11 @@ def fill(template: str, row: Row, name: str, index: int, *, what: str = "prompt"
 def bare(column: str, row: Row, name: str, index: int, *, what: str) -> str:
     """Return a row's column, which must hold text or a number, as text."""
     value = cell(row, column, name, index, what=what)
-    if not isinstance(value, str | int | float):
-        kind = type(value).__name__
-        raise DataError(
-            f"dataset {name!r}: row {index}: {what}: column {column!r}: expected text or a number, got {kind}"
-        )
+    where = f"dataset {name!r}: row {index}: {what}: column {column!r}"
+    if not isinstance(value, str | int | float) or value != value:
+        got = "NaN" if isinstance(value, float) else type(value).__name__
+        raise DataError(f"{where}: expected text or a number, got {got}")
+    utf8(str(value), where)
     return str(value)
 
 
@@ -136,7 +140,23 @@ def cell(row: Row, column: str, name: str, index: int, *, what: str) -> Any:
     return value
 
 
-def _references(row: Row, columns: Sequence[str], name: str, index: int) -> tuple[str, ...]:
+def utf8(text: str, where: str) -> bytes:
+    """Return a text's bytes; half of a surrogate pair has none, and is an error that begins with `where`."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: {text[error.start]!r} at character {error.start:,} is half of a surrogate pair, which is not "
+            "valid UTF-8; fix the row at its source"
+        ) from error
+
+
+def _references(row: Row, spec: DatasetSpec, name: str, index: int, *, file: str | None) -> tuple[str, ...]:
+    columns = [spec.references] if isinstance(spec.references, str) else spec.references or []
+    if not columns:
+        return ()  # of an entry without `references`
+    # CSV has no null.
+    missing = (None, "") if file is not None and file.endswith((".csv", ".tsv")) else (None,)
     found: list[str] = []
     for column in columns:
         value = _present(row, column, name, index, what="references")
@@ -146,7 +166,7 @@ def _references(row: Row, columns: Sequence[str], name: str, index: int) -> tupl
                 f"dataset {name!r}: row {index}: references: column {column!r}: expected text or a list of texts, "
                 f"got {value!r:.60}"
             )
-        found += [text for text in texts if text is not None]
+        found += [text for text in texts if text not in missing]
     if not found:
         raise DataError(
             f"dataset {name!r}: row {index}: expected at least one reference, got none in {', '.join(columns)}"

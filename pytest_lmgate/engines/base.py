@@ -152,6 +152,9 @@ class Runner:
         load_warnings: What libraries warned of while the model was loaded; filled in by whoever opens it.
         proofs: What trials have shown of the model, by name: plain values that hold for its content and runtime. They
             are kept in the cache, and a later session does not try again what they say. An engine may add its own.
+        rereads: Whether two long texts are read before and after each measurement, and must have the same numbers each
+            time. False for an engine that keeps nothing of what it reads, so that it cannot answer from it (prefix
+            caches do).
     """
 
     tokenizer: TokenizerFacts
@@ -160,6 +163,7 @@ class Runner:
     is_tried: bool = False
     load_warnings: Sequence[str] = ()
     proofs: Mapping[str, Any] = MappingProxyType({})
+    rereads: bool = True
 
     def measuring(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which a measurement runs, such as a library's evaluation mode."""

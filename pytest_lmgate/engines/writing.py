@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from pytest_lmgate.windows.tokens import PromptIds
 
 # Tokens without a character of their own, which may be among those of a stop string.
 _SPARE_TOKENS = 8
+# From token ids, and whether to leave out special tokens, to their text.
+Decode = Callable[[Sequence[int], bool], str]
 
 
 def sampling(settings: GenerationSettings) -> dict[str, float]:
@@ -39,23 +43,21 @@ def written(
     prompt: PromptIds,
     settings: GenerationSettings,
     *,
-    text: Callable[[Sequence[int]], str],
+    decode: Decode,
     ends: Callable[[int], bool],
     model: str,
 ) -> tuple[str, int, bool]:
     """Write one text token by token, for an engine that does not do so itself; without beam search.
 
-    Tokens are read after the last ones, the prompt first, for logits of shape ``[vocabulary]``. Return the text,
-    without special tokens, the number of generated tokens, and whether an end token ended it.
+    Tokens are read after the last ones, the prompt first, for logits of shape ``[vocabulary]``. See `ended_text` for
+    what is returned.
     """
     tokens: list[int] = []
     for token, _ in _steps(read, prompt, settings, model):
-        if ends(token):
-            return text(tokens), len(tokens) + 1, True
         tokens.append(token)
-        if has_stop(tokens, text, settings.stop):
+        if ends(token) or has_stop(tokens, lambda some: decode(some, False), settings.stop):
             break
-    return text(tokens), len(tokens), False
+    return ended_text(tokens, settings.stop, decode=decode, ends=ends)
 
 
 def drawn(
@@ -133,6 +135,27 @@ def has_stop(tokens: Any, decode: Callable[[Any], str], stops: Sequence[str]) ->
         return False
     tail = max(len(stop.encode()) for stop in stops) + _SPARE_TOKENS
     return all(any(stop in text for stop in stops) for text in map(decode, (tokens[-tail:], tokens)))
+
+
+def ended_text(
+    ids: Sequence[int], stops: Sequence[str], *, decode: Decode, ends: Callable[[int], bool]
+) -> tuple[str, int, bool]:
+    """Return the text of generated token ids up to the first end token or stop string, without special tokens.
+
+    A stop string may name special tokens, or a part of one, so it is looked for in the text that has them. Also return
+    the number of tokens up to the end token, which is one of them, and whether an end token or a stop string was there.
+    """
+    own = list(takewhile(lambda token: not ends(token), ids))
+    count, whole = min(len(own) + 1, len(ids)), decode(own, False)
+    kept = cut(whole, stops)
+    if kept == whole:
+        return decode(own, True), count, len(own) < len(ids)
+    # The fewest tokens that have this text. The last may have more, which its text without special tokens loses, too;
+    # a special token has none there.
+    fewest = bisect_left(range(len(own)), True, key=lambda size: decode(own[:size], False).startswith(kept))
+    read, before = own[:fewest], decode(own[: max(0, fewest - 1)], True)
+    text = decode(read, True)
+    return text[: max(len(before), len(text) - len(decode(read, False)) + len(kept))], count, True
 
 
 def cut(text: str, stops: Sequence[str]) -> str:

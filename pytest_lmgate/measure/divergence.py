@@ -192,6 +192,7 @@ class RemoteRunner(Runner):
     """A runner whose model is in another process, where it is tried out and compared with another model there."""
 
     is_tried = True
+    rereads = False
 
     def compare_with(
         self, candidate: Runner, requests: Requests

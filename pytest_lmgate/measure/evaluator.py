@@ -6,12 +6,13 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_lmgate.cache.store import open_store
 from pytest_lmgate.data.corpus import Corpus, looks_like_documents
+from pytest_lmgate.data.prompts import Chat
 from pytest_lmgate.engines.base import Backend, Model, Runner
 from pytest_lmgate.engines.registry import backend_name
 from pytest_lmgate.errors import ConfigError, ModelError, naming_argument
@@ -54,6 +55,7 @@ from pytest_lmgate.settings.requests import (
 )
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tasks.scoring import is_task_metric, task_metric
+from pytest_lmgate.windows.tokens import PIN, Chats
 
 
 @dataclass
@@ -79,6 +81,8 @@ class Evaluator:
             cluster = Cluster(self.options.executor, self.log)
         self.resolver = Resolver(self.project, self.options, store.digests, self.users_backends, cluster, self.log.note)
         self._functions: list[TextFunction] | None = None  # those whose texts are shared, where any are
+        # Those into which a template wrote the time in this session, by the model and one of them.
+        self._dated: dict[tuple[str, Chat], Chats] = {}
 
     def for_project(self, project: Project) -> Evaluator:
         """Return the evaluator of another project, which shares cache, models in memory and measurements with this."""
@@ -137,6 +141,7 @@ class Evaluator:
                     model=function.name, dataset=rows.name, fingerprint="", cached=False, seconds=seconds
                 )
         measurement, statistics, address, cached = self.measurements.once(lambda: self._ready(what))
+        self._require_same_time()
         score = measurement.score(statistics)
         self._with_hint(score, measurement.data.name)
         score.device, score.content = measurement.model.device, identity_of(measurement.model)
@@ -226,7 +231,7 @@ class Evaluator:
     def _measurement(self, what: EvaluationSpec) -> Measurement[Any]:
         how, metric, find = what.how, what.metric, self.resolver
         self._require_rows(what)
-        model = find.model(what.model)
+        model = self._model(what.model, what.dataset)
         if isinstance(how, TextRequest):
             rows, scorer = find.rows(what.dataset), self._text_metric(what)
             if self._scores_choices(how, rows.spec):
@@ -244,7 +249,7 @@ class Evaluator:
         if isinstance(how, MaskedRequest):
             return MaskedLikelihoods(metric, model, find.corpus(what.dataset), how)
         if isinstance(how, DivergenceRequest):
-            reference = find.model(what.reference)
+            reference = self._model(what.reference, what.dataset)
             if how.estimator == "sampled":
                 return SampledDivergences(metric, model, self._begun(what.dataset), how, reference)
             return Divergences(metric, model, find.corpus(what.dataset), how, reference)
@@ -265,6 +270,14 @@ class Evaluator:
     def _scores_choices(how: TextRequest, spec: DatasetSpec) -> bool:
         """Whether code of the dataset's task scores likelihoods of choices, and no text is written."""
         return is_task_metric(how.metric) and spec.answer is not None
+
+    def _model(self, model: Any, dataset: Any) -> Model:
+        """Find a model; where chats are part of an address, it gives its tokenizer, loading itself if need be."""
+        found = self.resolver.model(model)
+        is_chat = isinstance(dataset, str | Path) and self.resolver.names.dataset_spec(dataset)[1].is_chat
+        if found.tokenizer is None and is_chat:
+            return replace(found, tokenizer=lambda: self.measurements.runner(found).tokenizer)
+        return found
 
     def _begun(self, dataset: Any) -> Corpus | DatasetRows:
         """Return the texts that a model is to go on from: a dataset's prompts, or else its texts."""
@@ -293,6 +306,22 @@ class Evaluator:
                 remark += r'; if they are one text, set join: "\n\n" in the entry of the dataset'
             self.log.remark(remark)
 
+    def _mention_dates(self, measurement: Measurement[Any]) -> None:
+        """Say that a chat template writes the time."""
+        if (chats := measurement.chats).dated is None:
+            return
+        self._dated.setdefault((chats.model, chats.dated), chats)
+        self._require_same_time()
+        self.log.remark(
+            f"model {chats.model!r}: its chat template writes the date (strftime_now) into {measurement.data.name}, "
+            f"which is measured again when that changes; to pin it, {PIN}"
+        )
+
+    def _require_same_time(self) -> None:
+        """Refuse what the session measured if a chat template has written two times into it."""
+        for chats in self._dated.values():
+            chats.require_same_time()
+
     def _with_hint(self, score: Score, data: str) -> Score:
         if hint := score.details.get("hint"):
             self.log.remark(f"{data}: {hint}")
@@ -302,6 +331,7 @@ class Evaluator:
         """Return what to measure, unless a comparison needs something else."""
         measurement = self._measurement(what)
         self.measurements.expect(measurement.shared)
+        self._mention_dates(measurement)
         if isinstance(measurement, CausalLikelihoods | Divergences):
             self._mention_joining(measurement.data, measurement.asked)
         return measurement

@@ -30,7 +30,6 @@ from pytest_lmgate.measure.measurement import (
     planned_windows,
     require,
     template_address,
-    template_variables,
 )
 from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.measure.sources import DatasetRows
@@ -52,12 +51,12 @@ from pytest_lmgate.windows.requests import (
     pair_requests,
     window_requests,
 )
-from pytest_lmgate.windows.tokens import Streams, TokenizerFacts, with_variables
+from pytest_lmgate.windows.tokens import Chats, Streams, TokenizerFacts
 
 T = TypeVar("T")
 # Raise a number whenever the code that measures may give another result.
-_CAUSAL, _MASKED, _CONDITIONAL = "token-nll/8", "pseudo-nll/5", "conditional-nll/4"
-_CHOICES, _TARGETS = "choices/4", "targets/1"
+_CAUSAL, _MASKED, _CONDITIONAL = "token-nll/8", "pseudo-nll/5", "conditional-nll/5"
+_CHOICES, _TARGETS = "choices/5", "targets/2"
 
 
 @dataclass(frozen=True)
@@ -236,8 +235,12 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        how = {**self.model.writing(), **template_address(self.model, self.data.spec)}
+        how = {**self.model.writing(), **template_address(self.model, self.data.spec, self.chats), **self._truncated}
         return addressed(_CONDITIONAL, self.model, **how, pairs=self.identity["data"])
+
+    @cached_property
+    def chats(self) -> Chats:
+        return self.data.chats(self.model, self.data.task.prompts)
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -246,8 +249,19 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
     @property
     def signature(self) -> Signature:
         return Signature(
-            [("conditional", None), ("target", "first reference"), ("unit", self.asked.unit), ("version", __version__)]
+            [
+                ("conditional", None),
+                ("target", "first reference"),
+                *self._truncated.items(),
+                ("unit", self.asked.unit),
+                ("version", __version__),
+            ]
         )
+
+    @property
+    def _truncated(self) -> dict[str, str]:
+        """The dataset's key, where it cuts sources that do not fit."""
+        return {"truncate": self.data.spec.truncate} if self.data.spec.truncate else {}
 
     def measure(self, context: MeasurementContext) -> LikelihoodStatistics:
         runner, model, name = context.runner(self.model), self.model, self.data.name
@@ -279,12 +293,13 @@ class ConditionalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
         if not any(text.strip() for text in self.data.targets):
             raise DataError(f"dataset {self.data.name!r}: expected references with text, got none: all are blank")
         return encode_pairs(
-            with_variables(tokenizer, template_variables(self.model, self.data.spec)),
-            self.data.task.prompts,
+            tokenizer,
+            list(map(self.chats.read, self.data.task.prompts)),
             self.data.targets,
             model=self.model.name,
             dataset=self.data.name,
             context=self.model.context,
+            cut=bool(self._truncated),
         )
 
 
@@ -299,11 +314,13 @@ class _AfterQuestions(Measurement[T]):
         require(self.model, self.metric, "score", "causal")
 
     def _address(self, kind: str) -> Fingerprint:
-        how = {"delimiter": self.data.spec.between, "max_length": str(self._max_length)}
-        if self.data.spec.is_chat:
-            how |= template_address(self.model, self.data.spec)
-            how |= self.model.writing()  # which has the chat template of a model in memory
+        how = {"delimiter": self.data.spec.between, "max_length": str(self._max_length), **self._truncated}
+        how |= template_address(self.model, self.data.spec, self.chats)
         return addressed(kind, self.model, questions=digest_of_text(self.data.questions_text), **how)
+
+    @cached_property
+    def chats(self) -> Chats:
+        return self.data.chats(self.model, self.data.question_prompts)
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -317,6 +334,7 @@ class _AfterQuestions(Measurement[T]):
             [
                 self._scored,
                 ("max_length", str(self._max_length)),
+                *self._truncated.items(),
                 *([("examples", str(shown))] if shown else []),
                 *([("average_by", spec.average_by)] if spec.average_by else []),
                 *([("chat", None)] if spec.is_chat else []),
@@ -349,12 +367,20 @@ class _AfterQuestions(Measurement[T]):
     def _plan(self, tokenizer: TokenizerFacts) -> tuple[Streams, WindowPlan]:
         return plan_choices(
             self.data.questions,
-            with_variables(tokenizer, template_variables(self.model, self.data.spec)),
+            tokenizer,
+            self.chats,
             delimiter=self.data.spec.between,
             max_length=self._max_length,
             name=self.data.name,
             model=self.model.name,
+            cut=bool(self._truncated),
         )
+
+    @property
+    def _truncated(self) -> dict[str, str]:
+        """The gate's or the dataset's key, where it cuts questions that do not fit."""
+        given = self.asked.truncate or self.data.spec.truncate
+        return {"truncate": given} if given else {}
 
     @property
     def _max_length(self) -> int | None:

@@ -30,7 +30,7 @@ from pytest_lmgate.settings.metrics import METRICS, Statistics
 from pytest_lmgate.settings.requests import Signature, SignatureField, Windowing
 from pytest_lmgate.windows.protocols import WindowPlan, plan_windows, tokenize
 from pytest_lmgate.windows.requests import row_targets
-from pytest_lmgate.windows.tokens import Streams, TokenizerFacts
+from pytest_lmgate.windows.tokens import NO_CHATS, Chats, Streams, TokenizerFacts
 
 T = TypeVar("T")
 S = TypeVar("S", bound=TargetLayout)
@@ -89,6 +89,11 @@ class Measurement(abc.ABC, Generic[T]):
     def identity(self) -> dict[str, str]:
         """Digests of the sample, known before a model runs; scores of one identity can be compared."""
         return {"data": self.data.digest}
+
+    @property
+    def chats(self) -> Chats:
+        """The chats among the data's prompts as the model reads them."""
+        return NO_CHATS
 
     @property
     def signature(self) -> Signature | None:
@@ -164,10 +169,12 @@ def template_variables(model: Model, spec: DatasetSpec) -> dict[str, Any]:
     return {**spec.chat_template_kwargs, **model.chat_template_kwargs} if spec.is_chat else {}
 
 
-def template_address(model: Model, spec: DatasetSpec) -> dict[str, str]:
-    """Return what they add to a measurement's address."""
-    variables = template_variables(model, spec)
-    return {"chat_template_kwargs": json.dumps(variables, sort_keys=True, default=str)} if variables else {}
+def template_address(model: Model, spec: DatasetSpec, chats: Chats) -> dict[str, str]:
+    """Return what chats add to a measurement's address: what the model reads, and what a server's template gets."""
+    if not spec.is_chat:
+        return {}
+    variables = json.dumps(template_variables(model, spec), sort_keys=True, default=str)
+    return {"chats": digest_of([*chats.texts.values()]), "chat_template_kwargs": variables}
 
 
 def identity_of(model: Model) -> str:

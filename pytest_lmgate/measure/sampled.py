@@ -29,7 +29,6 @@ from pytest_lmgate.measure.measurement import (
     identity_of,
     require,
     template_address,
-    template_variables,
 )
 from pytest_lmgate.measure.scoring import require_ids, score
 from pytest_lmgate.measure.sources import DatasetRows
@@ -40,10 +39,10 @@ from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.requests import DivergenceRequest, GenerationSettings, SelfDivergenceRequest, Signature
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
 from pytest_lmgate.windows.requests import Requests, window_requests
-from pytest_lmgate.windows.tokens import Framing, PromptIds, Streams, TokenizerFacts, with_variables
+from pytest_lmgate.windows.tokens import NO_CHATS, Chats, Framing, PromptIds, Streams, TokenizerFacts
 
 # Raise a number whenever the code that measures may give another result.
-_SELF, _SAMPLED = "self-divergence/1", "sampled-divergence/1"
+_SELF, _SAMPLED = "self-divergence/2", "sampled-divergence/2"
 # Of a document, the tokens that are a prompt; and the seed of all texts.
 _PROMPT_TOKENS, _SEED = 32, 0
 _LOWEST = -1e-3  # rounding may put the NLL of a certain token below 0
@@ -66,14 +65,22 @@ class SelfDivergences(TargetMeasurement[WrittenStatistics]):
 
     @property
     def settings(self) -> GenerationSettings:
-        return GenerationSettings(max_new_tokens=self.asked.max_new_tokens, seed=_SEED, temperature=1.0)
+        truncate = self.data.spec.truncate if isinstance(self.data, DatasetRows) else None
+        tokens = self.asked.max_new_tokens
+        return GenerationSettings(max_new_tokens=tokens, seed=_SEED, temperature=1.0, truncate=truncate)
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
         how = dict(self.model.writing())
         if isinstance(self.data, DatasetRows):
-            how |= template_address(self.model, self.data.spec)
+            how |= template_address(self.model, self.data.spec, self.chats)
         return addressed(_SELF, self.model, **how, **self.identity, generation=self.settings.signature)
+
+    @cached_property
+    def chats(self) -> Chats:
+        if isinstance(self.data, Corpus):
+            return NO_CHATS
+        return self.data.chats(self.model, self.data.prompts)
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -117,12 +124,11 @@ class SelfDivergences(TargetMeasurement[WrittenStatistics]):
     def prompts(self, tokenizer: TokenizerFacts) -> list[PromptIds]:
         """Return what the model goes on from; of one running text, the beginning of each part as long as a text."""
         data, model, settings = self.data, self.model, self.settings
-        if isinstance(data, DatasetRows):
-            tokenizer = with_variables(tokenizer, template_variables(model, data.spec))
         encoder = prompt_encoder(tokenizer, settings, Job(model=model.name, dataset=data.name), model.context)
         if isinstance(data, DatasetRows):
             prompts = enumerate(data.prompts)
-            return [PromptIds(row, prompt, tuple(encoder.encode(prompt, row))) for row, prompt in prompts]
+            read = self.chats.read
+            return [PromptIds(row, prompt, tuple(encoder.encode(read(prompt), row))) for row, prompt in prompts]
         framing, data = Framing.of(tokenizer.encode), beginning(data, tokenizer)
         most = min(_PROMPT_TOKENS, _PROMPT_TOKENS if encoder.room is None else encoder.room - len(framing.prefix))
         if data.is_one_text:
@@ -130,7 +136,8 @@ class SelfDivergences(TargetMeasurement[WrittenStatistics]):
             begun = [ids[at : at + most] for at in range(0, len(ids), most + settings.max_new_tokens)]
         else:
             begun = [tokenizer.ids(data.rows[row], special=False)[:most] for row in data.documents]
-        return [PromptIds(row, "", tuple(framing.around(ids.tolist(), suffix=False))) for row, ids in enumerate(begun)]
+        texts = [framing.around(framing.once(ids.tolist()), suffix=False) for ids in begun]
+        return [PromptIds(row, "", tuple(text)) for row, text in enumerate(texts)]
 
     def clusters(self, tokenizer: TokenizerFacts) -> tuple[int, str]:
         is_one_text = isinstance(self.data, Corpus) and self.data.is_one_text
@@ -167,6 +174,10 @@ class SampledDivergences(TargetMeasurement[SampledStatistics]):
     @property
     def models(self) -> tuple[Model, ...]:
         return self.model, self.reference
+
+    @property
+    def chats(self) -> Chats:
+        return self.written.chats
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

@@ -10,8 +10,10 @@ for, would pass gates as well.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,8 +24,8 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
 from pytest_lmgate.engines.registry import raised
-from pytest_lmgate.errors import EngineError, LmgateError, ModelError, NonFiniteError
-from pytest_lmgate.measure.loop import Job, discarded_if_unreliable, prepared, run_batches
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError, NonFiniteError, UnreliableError
+from pytest_lmgate.measure.loop import Job, discarded_if_unreliable, explained, prepared, run_batches
 from pytest_lmgate.windows.requests import Request, Requests, read_once
 
 _CAUSAL = "causal"  # the proof that a model has passed the trials, see `Runner.proofs`
@@ -60,7 +62,8 @@ def score(runner: Runner, requests: Requests, job: Job) -> ScoringResult:
 
     with discarded_if_unreliable(job), runner.measuring():
         batching = prepared(job.model, requests, lambda: prepared_to_score(runner, requests, job.model), job)
-        run_batches(requests, begin, sink, batching, job)
+        with reread(runner, requests, job.model):
+            run_batches(requests, begin, sink, batching, job)
     if columns == 1:
         return ScoringResult(sink.values, batching.is_double)
     return ScoringResult(sink.values[:, 0], batching.is_double, sink.values[:, 1] == 1)
@@ -148,6 +151,63 @@ def require_finite(values: Floats, requests: Requests, index: int, model: str) -
         raise NonFiniteError(
             f"model {model!r}: {kind} log-likelihood of {requests.where(index, int(bad[0]))} ({len(bad)} of "
             f"{len(values)} targets there); the weights are damaged, or the dtype overflows (try dtype: float32)"
+        )
+
+
+# Tokens of the texts that are read before and after a measurement, and those over which their numbers are averaged.
+_SHORTEST, _LONGEST, _CHUNK = 4, 2048, 16
+# By how much their numbers may move, relative to their mean and to 1 nat at least: half precision and other batches
+# move those of single tokens, but not all of a chunk by so much.
+_MOVED = 0.1
+
+
+@contextlib.contextmanager
+def reread(runner: Runner, requests: Requests, model: str) -> Iterator[None]:
+    """Read texts with a common beginning before and after a measurement, or refuse numbers that have changed.
+
+    A server may answer wrongly from what it read before (vllm#42019), in blocks of so many tokens that shorter texts do
+    not show it. So these are as long as the longest request. Their tokens are drawn from it, because an earlier session
+    may have read the dataset's own texts. A server that does not take them, as it cuts text into tokens itself, reads
+    the longest request again.
+    """
+    longest = requests.make(int(requests.order[0]))
+    if not runner.rereads or longest.source is not None or not requests.may_pad or len(longest.ids) < _SHORTEST:
+        yield
+        return
+
+    def read(*asked: Request) -> list[Floats]:
+        with explained(model, lambda: f"a trial of {len(asked[0].ids):,} tokens"):
+            return _finite(_scored(runner, [each], model)[0] for each in asked)
+
+    text, between, alike = _drawn(longest.ids)
+    try:
+        before, _, after = read(text, between, alike)
+    except (EngineError, ModelError):
+        text = replace(longest, greedy=False)
+        before = after = read(text)[0]
+    _require_same(before, after, model)
+    yield
+    _require_same(before, read(text)[0], model)
+
+
+def _drawn(ids: Ints) -> list[Request]:
+    """Return three texts of tokens drawn from `ids`; the third differs from the first in the last token only."""
+    generator, size = np.random.default_rng(), min(len(ids), _LONGEST)
+    text, between = generator.choice(ids, (2, size))
+    alike = np.append(text[:-1], np.abs(text[-1:] - 1))
+    # Some servers give no likelihood of the token after a BOS.
+    return [Request(row, np.arange(1, size - 1), row[2:]) for row in (text, between, alike)]
+
+
+def _require_same(before: Floats, after: Floats, model: str) -> None:
+    """Refuse NLLs of equal tokens, shape ``[targets]``, that differ; the last token may be another."""
+    moved, size = np.abs(after - before)[:-1], float(before.mean())
+    most = max((float(moved[begin : begin + _CHUNK].mean()) for begin in range(0, len(moved), _CHUNK)), default=0.0)
+    if most > _MOVED * max(1.0, size):
+        raise UnreliableError(
+            f"model {model!r}: the likelihoods of one text changed by {most:.3g} nats per token when it was read again "
+            f"(they were {size:.3g}): it may answer from what it read before, and wrongly; switch that off (in vLLM by "
+            "--no-enable-prefix-caching), or use another version; nothing of this measurement is kept"
         )
 
 

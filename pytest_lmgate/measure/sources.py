@@ -14,7 +14,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,13 +28,14 @@ from pytest_lmgate.engines.registry import backend_of, described
 from pytest_lmgate.errors import ConfigError, DataError, escape_controls, nearest
 from pytest_lmgate.identity.code import find_patched_libraries, summarize
 from pytest_lmgate.identity.files import Snapshot
-from pytest_lmgate.measure.measurement import digest_of
+from pytest_lmgate.measure.measurement import digest_of, identity_of, template_variables
 from pytest_lmgate.settings.entries import DATA_SUFFIXES, DatasetSpec, ModelSpec
 from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.gates import RevisedModel
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.sample import cluster_numbers
 from pytest_lmgate.windows.choices import Question, make_questions
+from pytest_lmgate.windows.tokens import NO_CHATS, Chats
 
 if TYPE_CHECKING:
     from pytest_lmgate.measure.cluster import Cluster
@@ -156,6 +157,32 @@ class DatasetRows:
     rows: tuple[Mapping[str, Any], ...]
     examples: tuple[Mapping[str, Any], ...] = ()
     tags: Tags = field(default_factory=dict)
+
+    @cached_property
+    def question_prompts(self) -> tuple[Prompt, ...]:
+        """What the questions ask, one or several a row."""
+        return tuple(prompt for each in self.questions for prompt in each.prompts)
+
+    def chats(self, model: Model, prompts: tuple[Prompt, ...]) -> Chats:
+        """Return the chats among prompts of this dataset as a model's template writes them, once a session."""
+        if not self.spec.is_chat:
+            return NO_CHATS
+        variables = template_variables(model, self.spec)
+
+        def write() -> Chats:
+            assert model.tokenizer is not None  # see `Evaluator`
+            return Chats.of(prompts, model.tokenizer(), variables, model=model.name)
+
+        if model.in_memory:  # nothing may hold it
+            return write()
+        key = model.name, identity_of(model), repr(variables), id(prompts)
+        if key not in self._chats:
+            self._chats[key] = write()
+        return self._chats[key]
+
+    @cached_property
+    def _chats(self) -> dict[tuple[str, str, str, int], Chats]:
+        return {}
 
     @cached_property
     def prompts_digest(self) -> str:
@@ -454,6 +481,8 @@ class Resolver:
             )
             model = replace(described(backend, entry), batch_size=spec.batch_size or defaults.batch_size)
             model = replace(model, chat_template_kwargs=spec.chat_template_kwargs)
+            if model.tokenizer is not None:
+                model = replace(model, tokenizer=cache(model.tokenizer))
             # A server's address may be localhost, and its key is in this process's environment.
             if self._cluster is not None and spec.server is None:
                 model = self._cluster.moved(model, backend, entry)

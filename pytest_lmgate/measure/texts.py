@@ -39,10 +39,10 @@ from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.extraction import MultiChoiceRegex, Steps, texts_read, words_of
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.requests import GenerationSettings, TextRequest
-from pytest_lmgate.windows.tokens import PromptEncoder, PromptIds, TokenizerFacts, with_variables
+from pytest_lmgate.windows.tokens import NO_CHATS, Chats, PromptEncoder, PromptIds, TokenizerFacts
 
 # Raise the number whenever the code that generates may give another text.
-_KIND = "texts/3"
+_KIND = "texts/4"
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,12 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
     @cached_property
     def fingerprint(self) -> Fingerprint:
         prompts, generation = self.data.prompts_digest, self.settings.signature
-        how = {**self.model.writing(), **template_address(self.model, self.data.spec)}
+        how = {**self.model.writing(), **template_address(self.model, self.data.spec, self.chats)}
         return addressed(_KIND, self.model, **how, prompts=prompts, generation=generation)
+
+    @cached_property
+    def chats(self) -> Chats:
+        return self.data.chats(self.model, self.data.task.prompts)
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -115,6 +119,7 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
             self.settings,
             context.job(model.name, self.data.name, model.batch_size),
             context=model.context,
+            chats=self.chats,
             has_encoder=model.kind == "encoder-decoder",
             variables=template_variables(model, self.data.spec),
         )
@@ -266,6 +271,7 @@ def generate(
     job: Job,
     *,
     context: int | None,
+    chats: Chats = NO_CHATS,
     has_encoder: bool = False,
     variables: Mapping[str, Any] | None = None,
 ) -> WrittenTexts:
@@ -274,9 +280,8 @@ def generate(
     In float32 a text does not depend on the batch, unless two tokens' logits are equal to within rounding (about 1e-6
     of their size). A `context` limits prompt and text together; with an encoder, each of them.
     """
-    tokenizer = with_variables(runner.tokenizer, variables or {})
-    encoder = prompt_encoder(tokenizer, settings, job, context, has_encoder=has_encoder)
-    once = [tuple(encoder.encode(each, row)) for row, each in enumerate(prompts)]
+    encoder = prompt_encoder(runner.tokenizer, settings, job, context, has_encoder=has_encoder)
+    once = [tuple(encoder.encode(chats.read(each), row)) for row, each in enumerate(prompts)]
     require_ids(once, job.model)
     # A sample depends on the seed and its place in this list.
     asked = [*zip(prompts, once, strict=True)] * settings.repeats

@@ -261,6 +261,10 @@ class RowScorer:
     stem: Callable[[str], str] | None
 
     def statistics(self, predictions: Sequence[str], references: References, _: Sequence[Mapping[str, Any]]) -> Floats:
+        if (row := next((row for row, texts in enumerate(references) if not "".join(texts).strip()), None)) is not None:
+            raise MetricInputError(
+                f"ROUGE: row {row}: its reference is empty, of which every text has a score of 0: leave the row out"
+            )
         scores = (self.row(*each)[0] for each in zip(predictions, references, strict=True))
         return np.array([(each.fmeasure, each.precision, each.recall, 1.0) for each in scores])
 

@@ -317,6 +317,11 @@ def checked_texts(
             raise MetricInputError(
                 f"row {row}: expected at least one reference, got none: give one, or leave the row out"
             )
+        if needs_references and len(of_rows[-1]) > 1 and not all(map(str.strip, of_rows[-1])):
+            raise MetricInputError(
+                f"row {row}: one of its {len(of_rows[-1])} references is empty, so that a system which says nothing "
+                "would be right: remove it, or write null for a reference that is missing"
+            )
     columns = [{} for _ in outputs] if rows is None else _listed(rows, "rows", Mapping)
     if len(columns) != len(outputs):
         raise MetricInputError(f"expected rows of {len(outputs)} predictions, got {len(columns)}")
@@ -464,6 +469,11 @@ def exact(
         return text.strip() if strip else text
 
     def reference_of(text: str, row: int) -> Any:
+        if (patterns or removed) and not plain(text).strip():
+            raise MetricInputError(
+                f"exact: row {row}: nothing is left of the reference {text!r:.80} without what is ignored, so that any "
+                "text of which nothing is left would be right: ignore less, or leave the row out"
+            )
         if numeric and (value := number_in(plain(text))) is None:
             raise MetricInputError(f"exact: numeric: row {row}: expected a number as the reference, got {text!r:.80}")
         return value if numeric else plain(text)

@@ -318,8 +318,8 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
         self._require_chat()
         if self.references is not None and not begins:
             raise ConfigError.of("references", "texts to compare need prompt:, source: or messages: to be written from")
-        self._require_texts(writes)
         asks = self._require_question()
+        self._require_texts(writes, asks)
         if self.counted is not None and (begins or asks):
             raise ConfigError.of("counted", "only a perplexity of texts counts words; remove it")
         if self.delimiter is not msgspec.UNSET and not asks:
@@ -377,9 +377,10 @@ class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
         """Whether the model's chat template makes the prompts."""
         return self.chat or self.messages is not None
 
-    def _require_texts(self, writes: bool) -> None:
+    def _require_texts(self, writes: bool, asks: bool) -> None:
         """Refuse settings of generated texts that contradict each other, or that nothing would read."""
-        said = [*self.said, *(["extract"] if self.extract is not None else [])]
+        said = [key for key in self.said if key != "truncate" or not asks]
+        said += ["extract"] if self.extract is not None else []
         if said and not writes:
             raise ConfigError.of(said[0], "only generated texts use it: prompt: or source:, and references:")
         if self.task is not None and not writes and self.answer is None:

@@ -296,10 +296,12 @@ class ChoiceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         variant: The choice with the highest log-likelihood is the model's: of the whole (``acc``), per character
             (``acc_norm``) or per byte (``acc_bytes``).
         max_length: Maximum number of tokens; None is the model's context.
+        truncate: ``left`` cuts the beginning of a question that does not fit; None is the dataset's, else an error.
     """
 
     variant: Literal["acc", "acc_norm", "acc_bytes"] = "acc"
     max_length: MaxLength | None = None
+    truncate: Literal["left"] | None = None
 
 
 class MaskedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -13,11 +13,11 @@ import numpy as np
 
 from pytest_lmgate.errors import ConfigError, DataError, MetricInputError
 from pytest_lmgate.metrics.answers import extracted
-from pytest_lmgate.metrics.texts import exact
+from pytest_lmgate.metrics.texts import checked_texts, exact
 from pytest_lmgate.settings.extraction import read_extractions, texts_read
 from pytest_lmgate.tasks import harness
 from pytest_lmgate.tasks.harness import Document
-from pytest_lmgate.tasks.scoring import RAW
+from pytest_lmgate.tasks.scoring import RAW, is_task_metric
 
 _MEANS = ("mean", "nanmean")
 _CHOICE_METRICS = ("acc", "acc_norm", "acc_bytes")
@@ -54,7 +54,7 @@ class Frozen:
     gates: list[tuple[str, dict[str, Any]]]
     # what the user should know: metrics that are left out, with the reason
     notes: list[str] = field(default_factory=list)
-    unjudgeable: list[str] = field(default_factory=list)  # why documents have no row: no model could be right
+    unjudgeable: list[str] = field(default_factory=list)  # why documents have no row: they cannot be judged
 
 
 def freeze(task: Any, documents: Sequence[Document], *, chat: bool, file: str) -> Frozen:
@@ -259,8 +259,9 @@ def _texts(task: Any, documents: Sequence[Document], chat: bool, file: str) -> F
         rows.append(row)
     if len(rows) > 1 and all(_prompt(row) == _prompt(rows[0]) for row in rows):
         raise ConfigError(f"every prompt is {_prompt(rows[0])!r:.60}: doc_to_text names no column")
+    rows, unjudgeable = _with_references(rows, gates)
     unreadable = _unreadable(rows, extractions, gates, notes)
-    unjudgeable = [
+    unjudgeable += [
         f"document {rows[index]['id']}: the extraction {name} cannot read its own reference "
         f"{rows[index]['references'][0]!r:.60}"
         for index, name in unreadable.items()
@@ -270,6 +271,24 @@ def _texts(task: Any, documents: Sequence[Document], chat: bool, file: str) -> F
 
 def _prompt(row: Mapping[str, Any]) -> Any:
     return row["messages" if "messages" in row else "prompt"]
+
+
+def _with_references(
+    rows: Sequence[dict[str, Any]], gates: Sequence[tuple[str, dict[str, Any]]]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows whose references can be compared with, and why the others' cannot."""
+    kept, refused = [], []
+    ours = [metric for metric, _ in gates if not is_task_metric(metric)]
+    exacts = [exact(**options) for metric, options in gates if metric == "exact"]
+    for row in rows:
+        try:
+            texts = checked_texts([""], [row["references"]], needs_references=bool(ours))
+            for metric in exacts:
+                metric.statistics(*texts)
+            kept.append(row)
+        except MetricInputError as error:
+            refused.append(f"document {row['id']}: {str(error).replace('row 0: ', '')}")
+    return kept, refused
 
 
 def _unreadable(

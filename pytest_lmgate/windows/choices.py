@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from pytest_lmgate.data.prompts import Prompt, bare, cell, chat_in, fill, require_unseen, shown_after
+from pytest_lmgate.data.prompts import Prompt, bare, cell, chat_in, fill, require_unseen, shown_after, utf8
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import repeats
-from pytest_lmgate.windows.tokens import Framing, Streams, TokenizerFacts, rendered_chat
+from pytest_lmgate.windows.tokens import NO_CHATS, Chats, Framing, Rendered, Streams, TokenizerFacts
 
 Row = Mapping[str, Any]
 
@@ -129,6 +129,8 @@ def _choices(row: Row, index: int, name: str, columns: Sequence[str], what: str)
         choices = [cell(row, column, name, index, what=what) for column in columns]
     if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) and choice for choice in choices):
         raise DataError(f"{where}: expected a list of texts, got {choices!r:.200}")
+    for choice in choices:
+        utf8(choice, where)
     if len(choices) < 2:
         raise DataError(f"{where}: expected two or more, got {len(choices)}: no choice could be wrong")
     if len(set(choices)) < len(choices):
@@ -199,22 +201,25 @@ def _readings(right: Any, choices: tuple[str, ...]) -> tuple[int | None, int | N
 def plan_choices(
     questions: Sequence[Question],
     tokenizer: TokenizerFacts,
+    chats: Chats = NO_CHATS,
     *,
     delimiter: str,
     max_length: int | None,
     name: str,
     model: str,
+    cut: bool = False,
 ) -> tuple[Streams, WindowPlan]:
     """Plan one window per choice, in the order of rows and choices.
 
-    A question begins a text, with its special tokens; one that is longer than `max_length` loses its beginning.
+    A question begins a text, with its special tokens. One that does not fit into `max_length` with its choice is an
+    error; with `cut` it loses its beginning, the special tokens first, as in the harness.
     """
     pair = _PairEncoder(tokenizer, Framing.of(tokenizer.encode), model)
     streams, first = [], []
     for index, row in enumerate(questions):
         whole = []
         for prompt, continuations in groupby(row.pairs, key=itemgetter(0)):
-            whole += pair.encode(prompt, [delimiter + text for _, text in continuations])
+            whole += pair.encode(chats.read(prompt), [delimiter + text for _, text in continuations])
         scored = "choice" if row.target is None else "target"
         for (_, continuation), (asked, answered) in zip(row.pairs, whole, strict=True):
             if not answered:
@@ -223,6 +228,13 @@ def plan_choices(
                 raise DataError(
                     f"dataset {name!r}: row {index}: a {scored} of {len(answered):,} tokens is longer than the context "
                     f"of {model!r}, {max_length:,}"
+                )
+            # The last token is only a target, so one more than the context fits.
+            if max_length is not None and (tokens := len(asked) + len(answered)) > max_length + 1 and not cut:
+                raise DataError(
+                    f"dataset {name!r}: row {index}: question and {scored} have {tokens:,} tokens, but the model "
+                    f"{model!r} reads {max_length:,} (max_length, else its context) and predicts one more; shorten the "
+                    "question, or use truncate='left'"
                 )
             streams.append(np.asarray([*asked, *answered], dtype=np.int64))
             first.append(len(asked))
@@ -234,7 +246,6 @@ def plan_choices(
                 f"{model!r}, which cannot tell them apart"
             )
     ends = np.array([len(ids) for ids in streams], dtype=np.int64)
-    # The last token is only a target, so one more than the context fits.
     begins = np.maximum(0, ends - max_length - 1) if max_length is not None else np.zeros_like(ends)
     firsts = np.array(first, dtype=np.int64)
     plan = WindowPlan(np.arange(len(streams), dtype=np.int64), begins, ends, firsts, np.zeros(len(streams), dtype=bool))
@@ -249,16 +260,14 @@ class _PairEncoder:
     framing: Framing
     model: str
 
-    def encode(self, prompt: Prompt, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        if isinstance(prompt, str):
-            text, begun = prompt, self._begun
-        else:  # the template writes the special tokens itself
-            text, begun = rendered_chat(prompt, self.tokenizer, model=self.model), self._bare
-        stripped = text.rstrip()
+    def encode(self, prompt: str, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        # A template writes the special tokens itself.
+        begun = self._bare if isinstance(prompt, Rendered) else self._begun
+        stripped = prompt.rstrip()
         asked = begun(stripped) if stripped else []
         found = []
         for choice in choices:
-            following = text[len(stripped) :] + choice
+            following = prompt[len(stripped) :] + choice
             if asked:
                 found.append((asked, begun(stripped + following)[len(asked) :]))
             else:
@@ -280,8 +289,5 @@ class _PairEncoder:
         return list(self.tokenizer.encode(text, False))
 
     def _begun(self, text: str) -> list[int]:
-        """Tokens of a text with the special tokens before it, BOS once where the text itself begins with it."""
-        own = self.framing.own(self.tokenizer.encode(text, True))
-        if self.tokenizer.adds_bos and own[:1] == [self.tokenizer.bos]:
-            return own
-        return self.framing.around(own, suffix=False)
+        """Tokens of a text with the special tokens before it."""
+        return self.framing.around(self.framing.own(self.tokenizer.encode(text, True)), suffix=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_lmgate.arrays import Floats, Ints
-from pytest_lmgate.data.prompts import Prompt
+from pytest_lmgate.data.prompts import utf8
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.tokens import Framing, PromptEncoder, Streams, TokenizerFacts
@@ -270,19 +270,22 @@ class Pair:
 
 def encode_pairs(
     tokenizer: TokenizerFacts,
-    sources: Sequence[Prompt],
+    sources: Sequence[str],
     targets: Sequence[str],
     *,
     model: str,
     dataset: str,
     context: int | None,
+    cut: bool = False,
 ) -> list[Pair]:
-    """Tokenize one source and one target for each row; `context` limits the tokens of each."""
+    """Tokenize one source and one target for each row; `context` limits the tokens of each, and `cut` cuts sources."""
+    remedy = "; shorten it, or set truncate: left in the dataset"
     encoder = PromptEncoder(
-        tokenizer, model, dataset, context, f"context {context}", "; shorten it", encodes_whole=True
+        tokenizer, model, dataset, context, f"context {context}", remedy, cut=cut, encodes_whole=True
     )
     pairs = []
     for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        utf8(target, f"dataset {dataset!r}: row {row}: the target")
         labels = list(tokenizer.encode_target(target))
         if not labels:
             raise DataError(f"dataset {dataset!r}: row {row}: expected a target, got one without a token")

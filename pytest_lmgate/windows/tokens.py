@@ -1,4 +1,4 @@
-"""Tokens: what planning needs to know of a tokenizer, token streams, special tokens, and prompts to token ids. Pure."""
+"""Tokens: what planning needs to know of a tokenizer, token streams, special tokens, chats, prompts to token ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,8 +155,12 @@ class Framing:
         return cls()
 
     def own(self, ids: Sequence[int]) -> list[int]:
-        """Return the text's own tokens of `ids`, which the tokenizer gave with special tokens."""
-        return list(ids[len(self.prefix) : len(ids) - len(self.suffix)])
+        """Return the text's own tokens of `ids`, which the tokenizer gave with special tokens; see `once`."""
+        return self.once(ids[len(self.prefix) : len(ids) - len(self.suffix)])
+
+    def once(self, ids: Sequence[int]) -> list[int]:
+        """Leave out the BOS that a text itself begins with, because `around` puts it there."""
+        return list(ids[1:] if self.prefix and tuple(ids[:1]) == self.prefix[:1] else ids)
 
     def around(self, ids: Sequence[int], *, suffix: bool = True) -> list[int]:
         """Put the special tokens around a text's own, those behind it where `suffix` says so."""
@@ -197,9 +201,9 @@ class PromptEncoder:
     cut: bool = False  # leave out the beginning of a prompt that does not fit; special tokens before it are kept
     encodes_whole: bool = False  # whether an encoder reads the prompt
 
-    def encode(self, prompt: Prompt, row: int) -> list[int]:
-        """Return the token ids of one prompt."""
-        framing, own = self._plain(prompt) if isinstance(prompt, str) else (Framing(), self._chat(prompt))
+    def encode(self, prompt: str, row: int) -> list[int]:
+        """Return the token ids of one prompt; a chat is `Rendered`."""
+        framing, own = self._plain(prompt)
         ids = framing.around(own)
         where = f"dataset {self.dataset!r}: row {row}"
         if not ids:
@@ -215,6 +219,8 @@ class PromptEncoder:
         return framing.around(own[-kept:])
 
     def _plain(self, text: str) -> tuple[Framing, list[int]]:
+        if isinstance(text, Rendered):
+            return Framing(), list(self.tokenizer.encode(text, False))
         own = self._framing.own(self.tokenizer.encode(text, True))
         return (self._framing if self.encodes_whole else Framing(self._framing.prefix)), own
 
@@ -222,21 +228,55 @@ class PromptEncoder:
     def _framing(self) -> Framing:
         return Framing.of(self.tokenizer.encode)
 
-    def _chat(self, turns: Chat) -> list[int]:
-        # The template writes the special tokens itself.
-        return list(self.tokenizer.encode(rendered_chat(turns, self.tokenizer, model=self.model), False))
+
+class Rendered(str):
+    """A chat as a template writes it, with its special tokens, up to where the assistant answers."""
 
 
-def rendered_chat(turns: Chat, tokenizer: TokenizerFacts, *, model: str) -> str:
-    """Return a chat as the model's template writes it, up to where the assistant answers."""
+@dataclass(frozen=True)
+class Chats:
+    """Chats as a model's template writes them."""
+
+    texts: Mapping[Prompt, Rendered] = field(default_factory=dict)
+    dated: Chat | None = None  # the first into which the template writes the time; None if it writes none
+    write: Callable[[Chat], Rendered] = Rendered  # writes one again
+    model: str = ""
+
+    @classmethod
+    def of(
+        cls, prompts: Iterable[Prompt], tokenizer: TokenizerFacts, variables: Mapping[str, Any], *, model: str
+    ) -> Chats:
+        """Write the chats among the prompts, twice: what changes each time cannot be measured."""
+        chats = [prompt for prompt in dict.fromkeys(prompts) if not isinstance(prompt, str)]
+        write = functools.partial(_rendered, tokenizer=tokenizer, variables=variables, model=model)
+        texts, again = ([write(each) for each in chats] for _ in range(2))
+        if texts != again:
+            raise _varying(model)
+        dated = next((each for each in chats if _has_time(each, tokenizer, variables)), None)
+        return cls(dict(zip(chats, texts, strict=True)), dated, write, model)
+
+    def read(self, prompt: Prompt) -> str:
+        """Return what the model reads of a prompt."""
+        return prompt if isinstance(prompt, str) else self.texts[prompt]
+
+    def require_same_time(self) -> None:
+        """Refuse a template that writes another time now than before."""
+        if self.dated is not None and self.write(self.dated) != self.texts[self.dated]:
+            raise _varying(self.model)
+
+
+NO_CHATS = Chats()
+
+
+def _rendered(turns: Chat, tokenizer: TokenizerFacts, variables: Mapping[str, Any], model: str) -> Rendered:
     if tokenizer.chat is None:
         raise ModelError(
             f"model {model!r}: chat: true (or messages:), but its tokenizer has no chat template; add "
             "chat_template.jinja to its folder, or leave out chat:"
         )
-    messages = [{"role": role, "content": content} for role, content in turns]
     try:
-        return _rendered(functools.partial(tokenizer.chat, messages), sum(len(content) for _, content in turns))
+        render = functools.partial(tokenizer.chat, _messages(turns), **variables)
+        return Rendered(_in_time(render, sum(len(content) for _, content in turns)))
     except Exception as error:  # anything a template raises, for example because it knows no system message
         roles = ", ".join(role for role, _ in turns)
         raise ModelError(
@@ -244,7 +284,7 @@ def rendered_chat(turns: Chat, tokenizer: TokenizerFacts, *, model: str) -> str:
         ) from error
 
 
-def _rendered(render: Callable[[], str], size: int) -> str:
+def _in_time(render: Callable[[], str], size: int) -> str:
     """Return what a template writes of a chat with `size` characters; one without end is stopped.
 
     It runs in a thread of its own, in which an exception can be raised from here.
@@ -271,11 +311,31 @@ def _rendered(render: Callable[[], str], size: int) -> str:
     return text
 
 
-def with_variables(tokenizer: TokenizerFacts, variables: Mapping[str, Any]) -> TokenizerFacts:
-    """Return a tokenizer whose chat template gets these variables."""
-    if not variables or tokenizer.chat is None:
-        return tokenizer
-    return replace(tokenizer, chat=functools.partial(tokenizer.chat, **variables))
+def _has_time(turns: Chat, tokenizer: TokenizerFacts, variables: Mapping[str, Any]) -> bool:
+    """Return whether the template calls ``strftime_now``, which fails where that is a text."""
+    assert tokenizer.chat is not None
+    try:
+        tokenizer.chat(_messages(turns), **{**variables, "strftime_now": "now"})
+    except TypeError as error:
+        return "not callable" in str(error)
+    except Exception:  # a template that does not name the variable refuses it
+        return False
+    return False
+
+
+def _messages(turns: Chat) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+PIN = "set its variable for that in chat_template_kwargs, as Llama's {date_string: 26 Jul 2024}, or edit the template"
+"""How to have a chat template write the same each time."""
+
+
+def _varying(model: str) -> ModelError:
+    return ModelError(
+        f"model {model!r}: its chat template writes the same chat in two ways in one session: it may write the time "
+        f"(strftime_now) or draw at random; {PIN}"
+    )
 
 
 def require_variables(template: str, variables: Iterable[str]) -> None:

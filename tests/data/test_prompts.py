@@ -1,5 +1,6 @@
 """Rows become prompts and references exactly as a dataset's entry says; an error names row and column."""
 
+import math
 from typing import Any
 
 import pytest
@@ -67,6 +68,16 @@ def test_rows_may_have_fewer_references_than_others() -> None:
     assert task(rows, references=["a", "b"]).references == (("x",), ("y",))
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_an_empty_cell_of_a_table_without_null_is_no_reference(suffix: str) -> None:
+    rows, columns = [{"q": "?", "a": "x", "b": ""}], ["a", "b"]
+    assert task(rows, references=columns).references == (("x", ""),), "JSON has null"
+    spec = DatasetSpec(path=f"quiz{suffix}", prompt="{q}", references=columns)
+    assert make_task(rows, spec, name="quiz").references == (("x",),)
+    with pytest.raises(DataError, match="row 0: expected at least one reference, got none in a, b"):
+        make_task([{"q": "?", "a": "", "b": ""}], spec, name="quiz")
+
+
 def test_examples_stand_before_every_prompt_with_the_first_of_their_references() -> None:
     examples = [{"q": "three?", "a": ["3", "drei"]}, {"q": "four?", "a": "4"}]
     made = task(template="Q: {q}\nA: ", examples=examples)
@@ -107,6 +118,12 @@ def test_a_chat_has_the_system_text_the_examples_as_turns_and_the_prompt() -> No
         ({"rows": [{"q": "?", "a": []}]}, "row 0: expected at least one reference, got none in a"),
         ({"rows": [{"q": "?", "a": None}]}, "row 0: expected at least one reference, got none in a"),
         ({"rows": [{"q": None, "a": "1"}]}, "row 0: prompt: column 'q' is null"),
+        ({"rows": [ROWS[0], {"q": math.nan, "a": "1"}]}, "row 1: prompt: column 'q': expected text .* got NaN"),
+        ({"rows": [ROWS[0], {"q": "a\ud83d", "a": "1"}]}, "row 1: prompt: column 'q': .* at character 1 is half of"),
+        (
+            {"examples": [{"q": "?", "a": "\udc00"}]},
+            r"dataset 'quiz \(examples\)': row 0: references: .* at character 0 is half of a surrogate pair",
+        ),
         ({"rows": [{"a": "1"}]}, "row 0: prompt: no column 'q'; it has a"),
         ({"rows": [{}]}, "row 0: prompt: no column 'q'; it has none"),
         ({"examples": [{"q": "?"}]}, r"dataset 'quiz \(examples\)': row 0: references: no column 'a'"),

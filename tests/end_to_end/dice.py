@@ -28,7 +28,7 @@ _CONFTEST = """
             file.write(text + "\\n")
 
     class Die(fair_die.Die):
-        is_tried = True  # no batch but those of the measurement
+        is_tried, rereads = True, False  # no batch but those of the measurement
 
         def score(self, requests):
             killed = HERE / "killed.txt"

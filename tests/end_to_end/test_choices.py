@@ -144,6 +144,19 @@ def test_examples_chat_and_system_text_are_read_before_each_question(project: Pr
 
 
 def test_what_cannot_be_answered_is_one_clear_error_and_fails_the_build(project: Project) -> None:
+    asked = {"options": ["two", "five"], "label": 0, "t": "two"}
+    for name, words in {"long": CONTEXT + 1, "shown": 2}.items():
+        write_rows(project, name, [{**asked, "q": "one"}, {**asked, "q": " ".join(["one"] * words)}])
+    # The example, its answer and the question have as many words.
+    write_rows(project, "shot", [{**asked, "q": " ".join(["one"] * (CONTEXT - 2))}])
+    quiz = "question: q, choices: options, answer: label"
+    project.add(
+        "datasets",
+        long=f"path: long.jsonl, {quiz}",
+        cut=f"path: long.jsonl, {quiz}, truncate: left",
+        long_target="path: long.jsonl, question: q, target: t",
+        long_shot=f"path: shown.jsonl, {quiz}, examples: shot.jsonl",
+    )
     project.write(
         test_bad="import pytest_lmgate as lmgate\n"
         + marked(
@@ -151,6 +164,11 @@ def test_what_cannot_be_answered_is_one_clear_error_and_fails_the_build(project:
             masked='accuracy_min("masked", "quiz", 0.1)',
             encoder_decoder='accuracy_min("translator", "quiz", 0.1)',
             no_entry='accuracy_min("counter", "./quiz.jsonl", 0.1)',
+            long='accuracy_min("counter", "long", 0.1)',
+            long_target='target_ppl_max("counter", "long_target", 9)',
+            long_shot='accuracy_min("counter", "long_shot", 0.1)',
+            cut='accuracy_min("counter", "long", 1, truncate="left")',
+            cut_too='accuracy_min("counter", "cut", 1)',
         )
         + """
 @pytest.fixture
@@ -159,11 +177,14 @@ def rows():
     return [row, {**row, "choices": ["eleven", "twelve"]}]
 """
     )
-    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=4)
+    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=7, passed=2)
     outcome.is_silent_on("Traceback", "INTERNALERROR", "/pytest_lmgate/")
     outcome.says("row 1: the choices 'eleven' and 'twelve'", "'masked'", "'translator'", "'./quiz.jsonl'", "question:")
-    assert {gate["verdict"] for gate in project.report()["gates"]} == {"error"}
-    assert not list(project.cache.glob("choices/*/*.lmgate"))
+    most = f"tokens, but the model 'counter' reads {CONTEXT} "
+    for name, scored in {"long": "choice", "long_target": "target", "long_shot": "choice"}.items():
+        outcome.says(f"dataset '{name}': row 1: question and {scored} have {CONTEXT + 2} {most}")
+    assert [gate["verdict"] for gate in project.report()["gates"]].count("error") == 7
+    assert len(list(project.cache.glob("choices/*/*.lmgate"))) == 1, "the two that are cut are one measurement"
 
 
 def test_targets_several_questions_and_averages_of_groups_are_gated(project: Project) -> None:

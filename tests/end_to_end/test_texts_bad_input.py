@@ -50,6 +50,29 @@ def test_every_bad_input_is_one_clear_error_and_fails_the_build(writing: Project
     assert len(list(project.cache.glob("texts/*/*.lmgate"))) == 1, "what could not be generated must not be kept"
 
 
+def test_a_reference_that_makes_a_wrong_text_right_is_an_error_that_names_its_row(writing: Project) -> None:
+    rows = [{"start": "one", "rest": "two"}, {"start": "one", "rest": "7"}, {"start": "one", "rest": ["two", ""]}]
+    for name, row in {"digits": 1, "beside": 2}.items():
+        write_rows(writing, name, [rows[0], rows[row]])
+    writing.write(blank_csv="start,rest,more\none,,two three four five six seven\none,two,\none,,\n")
+    entries = {name: f"path: {name}.jsonl, {BOTH}" for name in ("digits", "beside")}
+    cells = 'path: blank.csv, prompt: "{start}", references: [rest, more]'
+    writing.add("datasets", **entries, blank=cells, some=f"{cells}, limit: 2").write(
+        test_references=marked(
+            digits='exact_min("counter", "digits", 0.1, ignore_numbers=True)',
+            beside='bleu_min("counter", "beside", 5)',
+            blank='ter_max("counter", "blank", 90)',
+            some='exact_min("silent", "some", 0.1)',
+        )
+    )
+    done = writing.run().expect(1, error=3, failed=1)  # silence is no reference
+    done.says(
+        "exact: row 1: nothing is left of the reference '7'",
+        "row 1: one of its 2 references is empty",
+        "dataset 'blank': row 2: expected at least one reference, got none in rest, more",
+    )
+
+
 def _damage(weights: Path) -> None:
     from safetensors.numpy import load_file, save_file
 

@@ -67,6 +67,8 @@ def require_same_texts(runner: Any, reference: Any, **how: Any) -> None:
     expected = texts_of(reference, PROMPTS, max_new_tokens=40, **how)
     assert texts_of(runner, PROMPTS, max_new_tokens=40, **how) == expected
     assert len(set(expected)) > 1
+    if not how:  # a prompt that begins with the BOS gets no second one
+        assert texts_of(runner, [f"<s>{each}" for each in PROMPTS], max_new_tokens=40) == expected
 
 
 def texts_of(runner: Any, prompts: Sequence[str], **how: Any) -> list[str]:
@@ -82,7 +84,7 @@ def require_sampled(runner: Any, reference: Any, most: float = 1e-3) -> None:
 
     corpus = Corpus("d", tuple(text_of(8, seed) for seed in range(30)))
     model = Model("m", lambda: runner, context=CONTEXT, offers=frozenset({"score", "sample"}))
-    context = MeasurementContext(Path(), lambda _: runner, lambda *_: True, lambda *_: JOB, None, lambda _: None)
+    context = MeasurementContext(Path(), lambda _: runner, lambda *_: True, lambda *_: JOB, lambda _: None)
     found = SelfDivergences("self_kl", model, corpus, SelfDivergenceRequest(24)).measure(context)
     assert found.window_targets.sum() > 300
     assert np.abs(found.nll_p - found.nll_q).max() < most

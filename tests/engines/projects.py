@@ -49,7 +49,7 @@ def begin(self, requests):
     return plain(self, requests)
 
 module.RUNNER.begin = begin
-module.RUNNER.is_tried = True  # no call but those of the measurement
+module.RUNNER.is_tried, module.RUNNER.rereads = True, False  # no call but those of the measurement
 """
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_lmgate.engines.writing import chosen, drawn, row_seed, sampling, written
+from pytest_lmgate.engines.writing import chosen, drawn, ended_text, row_seed, sampling, written
 from pytest_lmgate.errors import NonFiniteError
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.windows.tokens import PromptIds
@@ -29,7 +29,7 @@ def count_on(tokens: Sequence[int]) -> Any:
     [
         ({}, ("3 4 5 6", 4, False)),
         ({"max_new_tokens": 20}, ("3 4 5 6 7 8", 7, True)),  # 9 is the end, and counts
-        ({"max_new_tokens": 20, "stop": ("5",)}, ("3 4 5", 3, False)),
+        ({"max_new_tokens": 20, "stop": ("5",)}, ("3 4 ", 3, True)),
     ],
 )
 def test_the_likeliest_token_is_written_until_the_end_a_stop_string_or_the_last(
@@ -39,11 +39,44 @@ def test_the_likeliest_token_is_written_until_the_end_a_stop_string_or_the_last(
         count_on,
         PROMPT,
         how(**settings),
-        text=lambda ids: " ".join(map(str, ids)),
+        decode=lambda ids, _: " ".join(map(str, ids)),
         ends=lambda id_: id_ == 9,
         model="m",
     )
     assert found == expected
+
+
+# Tokens as a tokenizer has them: 7 is special, 8 is the end, 4 and 5 are halves of a character.
+PIECES = {0: b"a", 1: b" b", 2: b"cd", 4: b"\xc3", 5: b"\xa9", 7: b"<|x|>", 8: b"</s>"}
+
+
+def decode(ids: Sequence[int], skip_special: bool) -> str:
+    return b"".join(PIECES[id_] for id_ in ids if id_ < 7 or not skip_special).decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("ids", "stops", "expected"),
+    [
+        ((0, 7, 1), (), ("a b", 3, False)),
+        ((0, 7, 1, 8, 2), (), ("a b", 4, True)),
+        ((0, 7, 1), ("<|x|>",), ("a", 3, True)),
+        # A part of a special token, one that begins before it, and one that ends behind it.
+        ((0, 1, 7, 2), ("x|",), ("a b", 4, True)),
+        ((0, 1, 7, 2), ("b<|",), ("a ", 4, True)),
+        ((0, 7, 7, 2, 2), ("|>c",), ("a", 5, True)),
+        ((0, 7, 2, 1), ("d b",), ("ac", 4, True)),  # begins in one token, ends in the next
+        ((7, 0, 2), ("a",), ("", 3, True)),
+        ((0, 2, 7, 1), ("no",), ("acd b", 4, False)),
+        ((0, 8, 7), ("<|x|>",), ("a", 2, True)),  # what comes behind the end stops nothing
+        ((0, 7, 4, 5, 2), ("cd",), ("aé", 5, True)),
+        ((0, 7, 4, 5, 2), ("é",), ("a", 5, True)),
+        ((1, 7, 2), ("d", "b"), (" ", 3, True)),  # the first in the text
+    ],
+)
+def test_a_stop_string_is_looked_for_in_the_text_with_special_tokens_and_these_are_then_left_out(
+    ids: tuple[int, ...], stops: tuple[str, ...], expected: tuple[str, int, bool]
+) -> None:
+    assert ended_text(ids, stops, decode=decode, ends=lambda id_: id_ == 8) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,7 +113,7 @@ def test_what_is_drawn_has_its_likelihoods_and_depends_on_seed_and_row_alone() -
 @pytest.mark.parametrize("logit", [np.nan, np.inf])
 def test_logits_that_are_not_finite_are_an_error_not_a_text(logit: float) -> None:
     with pytest.raises(NonFiniteError, match="model 'm': NaN or infinite logits while generating"):
-        written(lambda _: np.array([0.0, logit]), PROMPT, how(), text=str, ends=bool, model="m")
+        written(lambda _: np.array([0.0, logit]), PROMPT, how(), decode=lambda *_: "", ends=bool, model="m")
 
 
 def test_samples_of_a_server_are_asked_for_under_its_names() -> None:

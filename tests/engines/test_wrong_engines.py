@@ -23,7 +23,7 @@ def _requests(*lengths: int) -> Requests:
 class _Engine(Runner):
     """Says what it was given; answers as it is told to, and is not tried out before."""
 
-    is_tried = True
+    is_tried, rereads = True, False
 
     def __init__(self, answer: Callable[[Request], Any], batching: Batching | None = None, most: int = 1000) -> None:
         self._answer, self._batching, self._most = answer, batching or Batching(), most

@@ -81,7 +81,7 @@ def test_the_batch_size_of_an_entry_holds_whatever_the_engine_says(session: Call
     sizes = []
 
     class Counting(Die):
-        is_tried = True
+        is_tried, rereads = True, False
 
         def score(self, requests: Sequence[Request]) -> list[Any]:
             sizes.append(len(requests))

@@ -66,7 +66,7 @@ NOT_ALONE = {
     "counted",
 }
 # Those need other keys, or none.
-OF_TEXTS = {"extract", "max_new_tokens", "num_beams", "stop", "truncate"}
+OF_TEXTS = {"extract", "max_new_tokens", "num_beams", "stop"}
 # What is no error but of no use to this metric: another one of the same dataset reads it.
 BEGINS = {"prompt", "source", "messages"}
 OF_OTHERS = {
@@ -113,9 +113,13 @@ def session(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Evaluator:
 
 
 def _project(folder: Path, base: Path) -> Project:
+    """Name the models; those of texts have a chat template."""
     made = models_that_write(base)
-    names = ("counter", "even", "backward", "masked", "translator")
-    models = {name: ModelSpec(path=str(made / name)) for name in names}
+    models = {name: ModelSpec(path=str(made / name)) for name in ("even", "backward", "masked")}
+    for name in ("counter", "translator"):
+        shutil.copytree(made / name, folder / name)
+        (folder / name / "chat_template.jinja").write_text("{{ messages[-1].content }} ")
+        models[name] = ModelSpec(path=name)
     return Project(folder, folder / "lmgate.yaml", ProjectSpec(models=models))
 
 

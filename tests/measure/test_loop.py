@@ -37,7 +37,7 @@ def _nll(request: Request) -> Any:
 class _Crew(Runner):
     """Scores each request by its own targets, `at_once` batches side by side."""
 
-    is_tried = True
+    is_tried, rereads = True, False
 
     def __init__(
         self, at_once: int, tokens: int = 16, before: Callable[[Sequence[Request]], None] = lambda _: None

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.engines.base import Batching, OutOfMemory, Runner
-from pytest_lmgate.errors import EngineError, LmgateError
+from pytest_lmgate.errors import EngineError, LmgateError, ModelError, UnreliableError
 from pytest_lmgate.measure.loop import Job
 from pytest_lmgate.measure.scoring import score
 from pytest_lmgate.windows.requests import Request
@@ -20,6 +21,8 @@ IDS = np.random.default_rng(0).integers(0, SIZE, 40)
 
 class Mixing(Runner):
     """A model of numpy: the distribution after a token depends on all tokens before it, and on `ahead` after it."""
+
+    rereads = False
 
     def __init__(self, ahead: int = 0, exponent: float = 1.0) -> None:
         self.ahead, self.exponent, self.most, self.asked = ahead, exponent, 10_000, 0
@@ -143,6 +146,82 @@ def test_something_else_than_a_list_is_refused(found: Any, message: str) -> None
     runner.score = lambda requests: found  # type: ignore[method-assign]
     with pytest.raises(EngineError, match=f"model 'm': {message}"):
         scored(runner)
+
+
+class Recalling(Mixing):
+    """Keeps the blocks of tokens that it has read, and answers what begins with them as told, as a server does.
+
+    `answer` makes the NLLs of such tokens of what they are and of what the last request that was read had there.
+    """
+
+    rereads, any_target = True, False
+
+    def __init__(self, block: int, answer: Callable[[Floats, Floats], Any]) -> None:
+        super().__init__()
+        self.is_tried, self.answer, self.block = True, answer, block
+        self.read: set[bytes] = set()
+        self.last = np.zeros(4096)
+
+    def nll(self, request: Request) -> Any:
+        ids = np.append(request.ids[: request.at.max() + 1], request.targets[-1])
+        own, ends = (
+            -self.log_probabilities(ids[:-1])[np.arange(len(ids) - 1), ids[1:]],
+            range(self.block, len(ids), self.block),
+        )
+        known = max((end for end in ends if ids[:end].tobytes() in self.read), default=0)
+        self.read |= {ids[:end].tobytes() for end in ends}
+        given = np.append(self.answer(own[:known], self.last[:known]), own[known:])
+        self.last[known : len(own)] = own[known:]
+        return given[request.at]
+
+
+LONG = np.random.default_rng(3).integers(0, SIZE, (3, 700))
+LONG[:, :400] = LONG[0, :400]  # rows with a common beginning
+STALE: dict[str, Callable[[Floats, Floats], Any]] = {
+    "zeros": lambda own, last: own * 0,
+    "of the last request": lambda own, last: last,
+    "of the token before": lambda own, last: np.roll(own, 1),
+}
+
+
+def read_again(runner: Runner, length: int = 700, **job: Any) -> Any:
+    rows = [each[:length] for each in LONG]
+    return score(runner, document_requests(*rows, length=length), Job(model="m", dataset="d", **job))
+
+
+@pytest.mark.parametrize("fault", STALE)
+@pytest.mark.parametrize("block", [16, 48, 256, 650])
+def test_numbers_that_an_engine_gives_wrongly_from_what_it_has_read_are_refused_and_not_kept(
+    fault: str, block: int
+) -> None:
+    runner, kept = Recalling(block, STALE[fault]), list[Entry]()
+    for _ in range(2):  # the second time it has read all of the dataset, and what was read of the trial before
+        with pytest.raises(UnreliableError, match="model 'm': the likelihoods of one text changed by"):
+            read_again(runner, keep=kept.append)
+        assert kept.pop() == Entry({})
+    runner.rereads = False
+    assert read_again(runner).nll.min() >= 0, "nothing else sees it"
+
+
+def test_blocks_that_are_longer_than_what_is_read_change_nothing_and_an_honest_cache_is_accepted() -> None:
+    expected = read_again(Mixing()).nll
+    for runner in (Recalling(48, lambda own, last: own), Recalling(700, STALE["zeros"])):
+        assert read_again(runner).nll == pytest.approx(expected)
+        assert read_again(runner).nll == pytest.approx(expected)
+    noise = np.random.default_rng(4)
+    read_again(Recalling(48, lambda own, last: np.abs(own + noise.normal(scale=0.1, size=len(own)))))
+
+
+def test_an_engine_that_takes_no_tokens_but_the_datasets_reads_these_again() -> None:
+    class Strict(Recalling):
+        def nll(self, request: Request) -> Any:
+            if not any(np.array_equal(request.ids, each[: len(request.ids)]) for each in LONG):
+                raise ModelError("no text is cut into these tokens")
+            return super().nll(request)
+
+    assert read_again(Strict(48, lambda own, last: own)).nll.min() >= 0
+    with pytest.raises(UnreliableError, match="changed by"):
+        read_again(Strict(48, STALE["of the last request"]))
 
 
 def test_an_engine_that_does_not_look_at_targets_has_to_say_so() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_lmgate.errors import ConfigError, MetricInputError
@@ -67,7 +67,7 @@ def test_rouge_options_reach_the_computation() -> None:
 def test_exact_match_ignores_what_it_is_told_to_and_nothing_else(
     options: dict[str, Any], output: str, reference: str, matches: bool
 ) -> None:
-    score = text_score(exact(**options), [output, "no"], [[reference], ["7"]])
+    score = text_score(exact(**options), [output, "no"], [[reference], ["7" if "numeric" in options else "yes"]])
     assert score == (0.5 if matches else 0)
     assert score.details["matches"] == int(matches)
 
@@ -76,6 +76,30 @@ def test_exact_match_takes_any_reference() -> None:
     score = text_score(exact(), ["b", "d"], [["a", "b"], ["c"]])
     assert score == 0.5
     assert score.signature == "exact|nrefs:var|case:mixed|punct:yes|strip:yes"
+
+
+@pytest.mark.parametrize(
+    ("options", "reference"),
+    [
+        ({"ignore_numbers": True}, "1234"),
+        ({"ignore_punctuation": True}, "?!"),
+        ({"ignore": r"\(.*\)"}, "(none)"),
+        ({"ignore_numbers": True, "strip": False}, "1 2"),
+        ({"ignore": ["a"], "ignore_punctuation": True}, "a."),
+        ({"ignore_numbers": True}, ""),
+    ],
+)
+def test_a_reference_of_which_nothing_is_left_is_an_error_as_any_text_would_be_right(
+    options: dict[str, Any], reference: str
+) -> None:
+    with pytest.raises(MetricInputError, match="exact: row 1: nothing is left of the reference"):
+        text_score(exact(**options), ["a", "b"], [["yes"], ["no", reference]] if reference else [["yes"], [""]])
+
+
+def test_silence_is_right_where_it_is_the_only_reference_but_has_no_rouge() -> None:
+    assert text_score(exact(ignore_case=True), ["", "a"], [[""], [""]]) == 0.5
+    with pytest.raises(MetricInputError, match="ROUGE: row 1: its reference is empty"):
+        text_score(rouge(), ["a", ""], [["a"], [""]])
 
 
 def test_an_empty_output_everywhere_scores_nothing_and_does_not_crash() -> None:
@@ -106,6 +130,7 @@ BAD = {
     "a row without references": (["a", "b"], [["a"], []], "row 1: expected at least one reference, got none"),
     "a row of missing references": (["a", "b"], [["a"], [None]], "row 1: expected at least one reference, got none"),
     "a row whose references are None": (["a", "b"], [["a"], None], "row 1: expected at least one reference, got none"),
+    "an empty reference next to another": (["a", "b"], [["a"], ["b", " "]], "row 1: one of its 2 references is empty"),
     "a reference is a number": (["a"], [["a", 5]], r"row 0: references to be .*, got int 5 at index 1"),
 }
 
@@ -287,6 +312,7 @@ rows = st.lists(st.tuples(texts, st.lists(texts, min_size=1, max_size=3)), min_s
 @given(rows=rows)
 def test_statistics_of_a_corpus_are_those_of_its_rows(metric, rows) -> None:
     outputs, references = zip(*rows, strict=True)
+    assume(metric.name != "rouge2" or all("".join(of_row).strip() for of_row in references))
     together = metric.statistics(outputs, references, [])
     apart = [metric.statistics([output], [of_row], [])[0] for output, of_row in rows]
     np.testing.assert_array_equal(together, apart)

@@ -258,3 +258,14 @@ def test_a_class_that_is_no_configurable_task_is_scored_by_its_own_code(tmp_path
     harness.prepare(task, shots=None, seed=1234, split=None)
     assert frozen(task).gates == [("task.size", {})]
     assert harness.scores(harness.offline_task("plain.yaml", tmp_path, ROWS[0]), ROWS[:1], ["abc"]) == [{"size": 3}]
+
+
+def test_a_document_with_a_reference_that_makes_a_wrong_text_right_is_left_out(load: Loaded) -> None:
+    several = {"doc_to_target": "c"}
+    ignored = [{"metric": "exact_match", "ignore_punctuation": True}]
+    rows = [{**row, "c": texts} for row, texts in zip(ROWS, (["yes", ""], ["?!"], ["yes"]), strict=False)]
+    found = frozen(load(rows, **{**TEXT, **several, "metric_list": ignored}))
+    assert [row["references"] for row in found.rows] == [["yes"]]
+    (beside, nothing) = found.unjudgeable
+    assert beside.startswith("document 0: one of its 2 references is empty")
+    assert nothing.startswith("document 1: exact: nothing is left of the reference '?!'")

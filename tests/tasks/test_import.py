@@ -386,7 +386,7 @@ def test_a_reference_that_the_extraction_cannot_read_is_told_and_left_out_on_req
     assert "document 4: the extraction number cannot read its own reference" in refused("sums")
     found = run("sums", "--skip-rows")
     assert found["rows"] == 4
-    assert "left out, because no model could be right: sums: document 4" in found["notes"][0]
+    assert "left out, because they cannot be judged: sums: document 4" in found["notes"][0]
     steps[0]["group_select"] = 3
     write_task(tasks, "fourth", rows, **config)
     (note,) = run("fourth")["notes"]

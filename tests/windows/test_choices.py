@@ -1,5 +1,6 @@
 """Questions with choices become token windows as lm-evaluation-harness makes them."""
 
+import math
 import re
 from typing import Any
 
@@ -10,7 +11,7 @@ from pytest_lmgate.data.prompts import Prompt
 from pytest_lmgate.errors import DataError, ModelError
 from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.windows.choices import Question, make_questions, plan_choices
-from pytest_lmgate.windows.tokens import TokenizerFacts
+from pytest_lmgate.windows.tokens import Chats, TokenizerFacts
 
 BOS, EOS = 1, 2
 
@@ -36,12 +37,14 @@ def planned(
     tokenizer: TokenizerFacts | None = None,
     max_length: int | None = 99,
     delimiter: str = " ",
+    cut: bool = False,
 ) -> list[tuple[list[int], list[int]]]:
     """What is read before each choice's own tokens, and these."""
-    question = Question((text,), choices, (0,))
+    question, tokenizer = Question((text,), choices, (0,)), tokenizer or words()
     streams, plan = plan_choices(
-        [question], tokenizer or words(), delimiter=delimiter, max_length=max_length, name="quiz", model="m"
-    )
+        [question], tokenizer, Chats.of([text], tokenizer, {}, model="m"), delimiter=delimiter, max_length=max_length,
+        name="quiz", model="m", cut=cut,
+    )  # fmt: skip
     assert not plan.prefix.any()
     assert streams.prefix is None
     found = []
@@ -89,14 +92,23 @@ def test_without_a_bos_token_an_empty_question_is_the_eos_token() -> None:
 
 
 @pytest.mark.parametrize(("length", "read"), [(99, "abcdefgh"), (10, "abcdefgh"), (9, "bcdefgh"), (3, "h"), (2, "")])
-def test_the_left_of_a_question_that_does_not_fit_is_left_out(length: int, read: str) -> None:
+def test_a_question_that_does_not_fit_is_an_error_or_loses_its_left_where_that_is_said(length: int, read: str) -> None:
     # The last token is only a target: so many tokens are read, one more is there.
     tokenizer = TokenizerFacts(lambda text, _: of(text), BOS, EOS, False, chr)
+
+    def plan(cut: bool) -> Any:
+        return planned("abcdefgh", "xy", tokenizer=tokenizer, max_length=length, cut=cut)
+
     if read:
-        assert planned("abcdefgh", "xy", tokenizer=tokenizer, max_length=length) == [(of(read), of(" xy"))]
+        assert plan(True) == [(of(read), of(" xy"))]
     else:
         with pytest.raises(DataError, match="row 0: a choice of 3 tokens is longer than the context of 'm', 2"):
-            planned("abcdefgh", "xy", tokenizer=tokenizer, max_length=length)
+            plan(True)
+    if read == "abcdefgh":
+        assert plan(False) == plan(True)
+    elif read:
+        with pytest.raises(DataError, match=f"row 0: question and choice have 11 tokens, but .* 'm' reads {length} "):
+            plan(False)
 
 
 def test_choices_come_in_the_order_of_rows_and_choices() -> None:
@@ -233,6 +245,8 @@ def test_a_columns_name_is_no_template(column: str) -> None:
         ({"q": "?", "c": ["x", "y"], "a": "2"}, "row 0: answer: expected an index .* got '2'"),
         ({"q": "?", "c": ["x", "y"], "a": None}, "row 0: answer: column 'a' is null"),
         ({"q": None, "c": ["x", "y"], "a": 0}, "row 0: question: column 'q' is null"),
+        ({"q": math.nan, "c": ["x", "y"], "a": 0}, "row 0: question: column 'q': expected text or a number, got NaN"),
+        ({"q": "?", "c": ["x", "y\ud83d"], "a": 0}, "row 0: choices: .* at character 1 is half of a surrogate pair"),
     ],
 )
 def test_rows_that_are_no_questions_are_errors(row: dict[str, Any], message: str) -> None:

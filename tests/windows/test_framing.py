@@ -24,6 +24,13 @@ def test_what_stands_before_and_behind_every_text_is_found(prefix: tuple[int, ..
     assert framing.around([50, 51], suffix=False) == [*prefix, 50, 51]
 
 
+def test_a_text_that_begins_with_the_bos_itself_has_it_once() -> None:
+    framing = Framing((1, 7), (2,))
+    assert framing.around(framing.own([1, 7, 1, 50, 2])) == [1, 7, 50, 2]
+    assert framing.around(framing.once([50, 1])) == [1, 7, 50, 1, 2]
+    assert Framing().once([1, 50]) == [1, 50], "the tokenizer adds none"
+
+
 def test_special_tokens_on_both_sides_may_be_the_same() -> None:
     assert Framing.of(tokenizer([2], [2])) == Framing((2,), (2,))
 

@@ -1,8 +1,9 @@
 """From rows to token streams: what each protocol tokenizes together, and what it puts before."""
 
+import itertools
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import PROTOCOLS, beginning, tokenize
 from pytest_lmgate.windows.requests import Pair, pair_requests
-from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts, continued, rendered_chat
+from pytest_lmgate.windows.tokens import Chats, PromptIds, TokenizerFacts, continued
 
 BOS, EOS = 1001, 1002
 ROWS = ("ab\nc", "", "  ", "défg hi")
@@ -228,6 +229,55 @@ def test_a_chat_that_ends_with_the_assistant_is_read_up_to_the_end_of_that_turn(
         continued("<user>2+2?<assistant>IT IS", chat)
 
 
+CHATS = ((("user", "one"),), (("user", "two"), ("assistant", "three")))
+
+
+def chatting(chat: Callable[..., str]) -> TokenizerFacts:
+    return TokenizerFacts(words_of, chat=chat)
+
+
+def test_chats_are_written_by_the_template_with_its_variables_and_texts_are_left_alone() -> None:
+    facts = chatting(lambda messages, day: f"{day}: {'; '.join(each['content'] for each in messages)}")
+    chats = Chats.of([CHATS[0], "plain", *CHATS], facts, {"day": "Monday"}, model="m")
+    assert [chats.read(each) for each in (*CHATS, "plain")] == ["Monday: one", "Monday: two; three", "plain"]
+    assert chats.dated is None
+    with pytest.raises(ModelError, match=r"model 'm': .* has no chat template"):
+        Chats.of(CHATS, TokenizerFacts(words_of), {}, model="m")
+    with pytest.raises(ModelError, match=r"model 'm': its chat template refuses a chat of user: ValueError: no"):
+        Chats.of(CHATS, chatting(raising(ValueError("no"))), {}, model="m")
+
+
+def raising(error: Exception) -> Callable[..., str]:
+    def chat(messages: Any, **variables: Any) -> str:
+        raise error
+
+    return chat
+
+
+def test_a_template_that_writes_one_chat_in_two_ways_is_refused() -> None:
+    numbers = itertools.count()
+    with pytest.raises(ModelError, match=r"model 'm': .* in two ways .*strftime_now.*chat_template_kwargs"):
+        Chats.of(CHATS, chatting(lambda messages: f"{next(numbers)}"), {}, model="m")
+
+
+def test_a_template_that_calls_for_the_time_is_noticed_and_refused_once_it_writes_another() -> None:
+    today = ["Monday"]
+
+    def chat(messages: Any, strftime_now: Any = lambda form: today[0], pinned: str = "") -> str:
+        # Only a chat of one turn has the date.
+        return f"{pinned or strftime_now('%A')} one" if len(messages) == 1 else "two"
+
+    assert Chats.of(CHATS, chatting(chat), {"pinned": "Friday"}, model="m").dated is None
+    assert Chats.of(CHATS[1:], chatting(chat), {}, model="m").dated is None
+    chats = Chats.of(CHATS[::-1], chatting(chat), {}, model="m")
+    assert chats.dated == CHATS[0]
+    chats.require_same_time()
+    today[0] = "Tuesday"
+    with pytest.raises(ModelError, match="in two ways"):
+        chats.require_same_time()
+    assert chats.read(CHATS[0]) == "Monday one", "what is read is what the address has"
+
+
 def test_pairs_are_called_by_their_rows() -> None:
     pairs = [Pair(np.arange(3), np.arange(2)), Pair(np.arange(1000), np.arange(5))]
     describe = pair_requests(pairs, "d").describe
@@ -252,7 +302,7 @@ def test_a_chat_template_without_end_is_an_error_and_its_thread_ends(
     tokenizer = TokenizerFacts(lambda text, _: [1], chat=lambda messages: chat.render(l=list(range(999))))
     before = threading.active_count()
     with pytest.raises(ModelError, match=r"model 'm': its chat template .* not done after 0.1 s"):
-        rendered_chat((("user", "x"),), tokenizer, model="m")
+        Chats.of([(("user", "x"),)], tokenizer, {}, model="m")
     for thread in threading.enumerate()[before:]:
         thread.join(10)
     assert threading.active_count() == before
@@ -260,6 +310,7 @@ def test_a_chat_template_without_end_is_an_error_and_its_thread_ends(
 
 def test_a_chat_template_may_repeat_a_chat_but_not_write_without_measure() -> None:
     tokenizer = TokenizerFacts(lambda text, _: [1], chat=lambda messages: messages[0]["content"] * 11)
-    assert len(rendered_chat((("user", "x" * 99),), tokenizer, model="m")) == 11 * 99
+    chats = Chats.of([(("user", "x" * 99),)], tokenizer, {}, model="m")
+    assert [len(text) for text in chats.texts.values()] == [11 * 99]
     with pytest.raises(ModelError, match=r"expected at most 11,000,010 characters .* got 11,000,011"):
-        rendered_chat((("user", "x" * 1_000_001),), tokenizer, model="m")
+        Chats.of([(("user", "x" * 1_000_001),)], tokenizer, {}, model="m")

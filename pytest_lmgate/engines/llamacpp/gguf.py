@@ -23,7 +23,7 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.engines.base import Batching, Drawn, Runner, check_ids
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.llamacpp.library import Context, LoadOptions, Weights
-from pytest_lmgate.engines.writing import drawn, written
+from pytest_lmgate.engines.writing import Decode, drawn, written
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
@@ -44,6 +44,8 @@ _SHOWN = 40
 
 class LlamaCppRunner(Runner):
     """Reads requests and writes texts, one after the other."""
+
+    rereads = False
 
     def __init__(
         self, weights: Weights, tokens: Tokens, options: LoadOptions, *, file: Path, reopened: Callable[[Path], Runner]
@@ -158,8 +160,12 @@ class LlamaCppRunner(Runner):
         return np.stack([nll, is_top], 1) if request.greedy else nll
 
     def _write(self, prompt: PromptIds, settings: GenerationSettings) -> tuple[str, int, bool]:
-        text, ends, name = self._tokens.text, self._tokens.ends, self._weights.name
-        return written(self._reader(prompt), prompt, settings, text=text, ends=ends, model=name)
+        tokens, name = self._tokens, self._weights.name
+
+        def ends(token: int) -> bool:
+            return token == tokens.facts.eos or tokens.ends(token)
+
+        return written(self._reader(prompt), prompt, settings, decode=tokens.decode, ends=ends, model=name)
 
     def _reader(self, prompt: PromptIds) -> Callable[[Sequence[int]], NDArray[np.float32]]:
         """Return a function that reads on in one context; see `written`."""
@@ -196,7 +202,7 @@ class Tokens:
     """The tokens of a model."""
 
     facts: TokenizerFacts  # what the planning needs to know
-    text: Callable[[Sequence[int]], str]  # returns the text of generated tokens, without special tokens
+    decode: Decode  # returns the text of generated tokens
     ends: Callable[[int], bool]  # returns whether a token ends a text
 
 
@@ -239,8 +245,8 @@ def own_tokens(weights: Weights) -> Tokens:
             parts[first] = parts[first].removeprefix(b" ")
         return parts
 
-    def text(ids: Sequence[int], special: bool = False) -> str:
-        return b"".join(spelled(ids, special)).decode(errors="replace")
+    def decode(ids: Sequence[int], skip_special: bool) -> str:
+        return b"".join(spelled(ids, not skip_special)).decode(errors="replace")
 
     def placed(text: str, special: bool) -> Placed | None:
         ids = encode(text, special)
@@ -262,11 +268,11 @@ def own_tokens(weights: Weights) -> Tokens:
         bool(llama.llama_vocab_get_add_bos(vocabulary)),
         shown,
         placed,
-        lambda ids: text(ids, special=True),
+        lambda ids: decode(ids, False),
         special=frozenset(named.values()),
         chat=_chat(weights, {name: shown(token) for name, token in named.items()}),
     )
-    return Tokens(facts, text, lambda token: bool(llama.llama_vocab_is_eog(vocabulary, token)))
+    return Tokens(facts, decode, lambda token: bool(llama.llama_vocab_is_eog(vocabulary, token)))
 
 
 def _characters(text: bytes, lengths: Sequence[int]) -> tuple[Ints, Ints]:
@@ -291,7 +297,7 @@ def tokens_of_folder(folder: TokenizerFolder, weights: Weights) -> Tokens:
             return
         pairs = zip(ids, its, strict=False)
         at = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(its)))
-        before = own.text(its[:at])[-_SHOWN:]
+        before = own.decode(its[:at], True)[-_SHOWN:]
         where = f"after {before!r}" if before else "at the beginning"
         raise ModelError(
             f"model {weights.name!r}: the tokenizer in {folder.path} and the GGUF tokenize a text differently: token "
@@ -336,6 +342,7 @@ def _chat(weights: Weights, special: Mapping[str, str]) -> Callable[..., str] | 
         require_variables(template, variables)
         goes_on, named = messages[-1]["role"] == "assistant", (special.get("eos", ""), special.get("bos", ""))
         formatter: Any = Jinja2ChatFormatter(template, *named, add_generation_prompt=not goes_on)
+        formatter.strftime_now = variables.pop("strftime_now", formatter.strftime_now)
         text = str(formatter(messages=list(messages), **variables).prompt)
         return continued(text, messages) if goes_on else text
 

@@ -189,11 +189,9 @@ class OnnxRunner(TransformersRunner):
         return Batching()
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int, bool]]:
-        session, text = self.loaded.model.session, partial(decoded, self.loaded.tokenizer)
-        return [
-            written(_reader(session), prompt, settings, text=text, ends=self._ends.__contains__, model=self.loaded.name)
-            for prompt in prompts
-        ]
+        session, decode, name = self.loaded.model.session, partial(decoded, self.loaded.tokenizer), self.loaded.name
+        ends = {*self._ends, self.tokenizer.eos}.__contains__
+        return [written(_reader(session), prompt, settings, decode=decode, ends=ends, model=name) for prompt in prompts]
 
     def sample(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[Drawn]:
         session, ends, name = self.loaded.model.session, self._ends.__contains__, self.loaded.name

@@ -19,6 +19,7 @@ from pytest_lmgate.engines.base import SAMPLING, Backend, Batching, Drawn, Entry
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.server.client import BadAnswer, Client, ServerSettings
 from pytest_lmgate.engines.server.likelihoods import Proven, ServedTokens, decoding, proven_way, tokens_of_folder
+from pytest_lmgate.engines.writing import ended_text
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
 from pytest_lmgate.identity.code import versions
 from pytest_lmgate.settings.entries import ServerSpec
@@ -279,12 +280,15 @@ class ServerRunner(Runner):
         answer = self._completed(prompt, settings)
         choice = answer["choices"][0]
         written, has_ended = choice.get("token_ids"), choice["finish_reason"] == "stop"
-        text = self._tokens.text(written, True) if isinstance(written, list) else choice.get("text")
+        if isinstance(written, list):
+            decode, eos = self._tokens.text, self.tokenizer.eos
+            text, count, stopped = ended_text(written, settings.stop, decode=decode, ends=lambda token: token == eos)
+            return text, count, stopped or has_ended
+        text = choice.get("text")
         if not isinstance(text, str):
             raise self._client.wrong(f"{prompt.place}: expected a text, got {text!r:.40}")
-        if isinstance(written, list):
-            return text, len(written), has_ended
-        return self._tokens.as_decoded(text), _written(answer, settings), has_ended
+        text, stopped = self._tokens.until_stop(self._tokens.as_decoded(text), settings.stop)
+        return text, _written(answer, settings), stopped or has_ended
 
     def _draw(self, prompt: PromptIds, settings: GenerationSettings) -> Drawn:
         choice = self._completed(prompt, settings, logprobs=1)["choices"][0]
@@ -343,7 +347,8 @@ class ServerRunner(Runner):
             text = ""  # it has only reasoned
         if not isinstance(text, str):
             raise client.wrong(f"{prompt.place}: expected a message with content, got {message!r:.40}")
-        return text, _written(answer, settings), has_ended
+        text, stopped = self._tokens.until_stop(text, settings.stop)
+        return text, _written(answer, settings), stopped or has_ended
 
     def _has_ended(self, choice: Mapping[str, Any], prompt: PromptIds) -> bool:
         """Return whether a text ended by itself, or refuse one that ended otherwise."""

@@ -20,7 +20,7 @@ import numpy as np
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.server.client import BadAnswer, Client, WrongNumbers
-from pytest_lmgate.engines.writing import row_seed, sampling
+from pytest_lmgate.engines.writing import Decode, cut, row_seed, sampling
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.windows.tokens import TokenizerFacts
@@ -53,8 +53,8 @@ class ServedTokens:
 
     model: str  # the model's name, for messages
     facts: TokenizerFacts  # what the planning needs to know
-    # returns the text of token ids, given whether to leave out special tokens
-    text: Callable[[Sequence[int], bool], str]
+    text: Decode  # returns the text of token ids
+    special: Sequence[str] = ()  # texts of the special tokens
 
     def prompt_text(self, ids: Sequence[int]) -> str:
         """Return the text that a server without token ids cuts into these.
@@ -75,6 +75,15 @@ class ServedTokens:
     def as_decoded(self, text: str) -> str:
         """Return a server's text as the tokenizer writes it: some leave out the first word's space."""
         return text.removeprefix(" ") if self._drops_space else text
+
+    def until_stop(self, text: str, stops: Sequence[str]) -> tuple[str, bool]:
+        """Return a text up to the first stop string, without special tokens, and whether there is such a string.
+
+        A server writes special tokens where it is asked to, as `decoding` does if there are stop strings.
+        """
+        found = cut(text, stops)
+        without = functools.reduce(lambda kept, token: kept.replace(token, ""), self.special if stops else (), found)
+        return without, found != text
 
     def is_named(self, token: int, name: object) -> bool:
         """Return whether a server's name of a token, a text or ``token_id:17``, fits an id.
@@ -105,10 +114,9 @@ def tokens_of_folder(folder: TokenizerFolder) -> ServedTokens:
 
     tokenizer = load_tokenizer(folder)
 
-    def text(ids: Sequence[int], skip_special: bool) -> str:
-        return decoded(tokenizer, ids, skip_special=skip_special, clean_up_tokenization_spaces=False)
-
-    return ServedTokens(folder.name, tokenizer_facts(tokenizer), text)
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    special = [token.content for token in added if token.special]
+    return ServedTokens(folder.name, tokenizer_facts(tokenizer), functools.partial(decoded, tokenizer), special)
 
 
 @dataclass(frozen=True)
@@ -425,7 +433,7 @@ def decoding(settings: GenerationSettings, row: int) -> dict[str, Any]:
         **dict.fromkeys(("min_p", "presence_penalty", "frequency_penalty"), 0.0),
     }
     if settings.stop:
-        found["stop"] = list(settings.stop)
+        found |= {"stop": list(settings.stop), "skip_special_tokens": False}  # a stop string may name one
     if settings.seed is not None:
         found["seed"] = row_seed(settings.seed, row) >> 1  # some servers take 31 bits
     return found

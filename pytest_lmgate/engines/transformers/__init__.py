@@ -99,9 +99,7 @@ def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers:
         return TransformersRunner(loaded, architecture.context)
 
     def writing() -> dict[str, str]:
-        template = getattr(loaded.tokenizer, "chat_template", None)
-        ids = json.dumps(decoding_ids(loaded), sort_keys=True, default=str)
-        return {"decoding_ids": ids, "chat_template": json.dumps(template, sort_keys=True)}
+        return {"decoding_ids": json.dumps(decoding_ids(loaded), sort_keys=True, default=str)}
 
     return Model(
         loaded.name,

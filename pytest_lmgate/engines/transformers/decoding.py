@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from pytest_lmgate.engines.devices import wide
 from pytest_lmgate.engines.transformers.beginnings import LEAST_SAVED, NO_CACHE, Past, cache_of, common, past_of
 from pytest_lmgate.engines.transformers.forward import follows_length, forget_lengths, inputs_of
 from pytest_lmgate.engines.transformers.head import capture_hidden
-from pytest_lmgate.engines.transformers.loading import LoadedModel
-from pytest_lmgate.engines.writing import has_stop, uniforms
+from pytest_lmgate.engines.transformers.loading import LoadedModel, decoded
+from pytest_lmgate.engines.writing import ended_text, has_stop, uniforms
 from pytest_lmgate.errors import NonFiniteError
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.windows.tokens import PromptIds
@@ -51,13 +52,15 @@ class Decoding:
     def __init__(self, loaded: LoadedModel, settings: GenerationSettings) -> None:
         self._loaded, self._settings = loaded, settings
         ids = decoding_ids(loaded)
-        eos = ids["eos_token_id"]
-        self._eos = frozenset(eos if isinstance(eos, list | tuple) else [] if eos is None else [eos])
+        eos, own = ids["eos_token_id"], getattr(loaded.tokenizer, "eos_token_id", None)
+        self._drawn_until = frozenset(eos if isinstance(eos, list | tuple) else [] if eos is None else [eos])
+        # A fine-tune's generation_config may name the end token of its base only.
+        self._eos = self._drawn_until.union([] if own is None else [own])
         pad = getattr(loaded.tokenizer, "pad_token_id", None)
         # Never read: padding is masked, and a text is cut at its end.
         self._pad = pad if pad is not None else min(self._eos, default=0)
         self._config = transformers.GenerationConfig(
-            **ids,
+            **{**ids, "eos_token_id": sorted(self._eos) or None},
             pad_token_id=self._pad,
             max_new_tokens=settings.max_new_tokens,
             num_beams=settings.num_beams,
@@ -69,18 +72,20 @@ class Decoding:
     def texts(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> list[tuple[str, int, bool]]:
         """Write one text per prompt, token ids, in one batch; a sample depends on the number of its row."""
         written, _ = self._write(prompts, rows, self._config)
-        return [(self.decode(ids), min(self._end(ids) + 1, len(ids)), not self._eos.isdisjoint(ids)) for ids in written]
+        decode = partial(decoded, self._loaded.tokenizer)
+        return [ended_text(ids, self._settings.stop, decode=decode, ends=self._eos.__contains__) for ids in written]
 
     def drawn(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> list[Drawn]:
         """Draw tokens from the model's own distribution; no setting of the checkpoint forces or forbids a token."""
         config = transformers.GenerationConfig(
-            eos_token_id=sorted(self._eos) or None,
+            eos_token_id=sorted(self._drawn_until) or None,
             pad_token_id=self._pad,
             max_new_tokens=self._settings.max_new_tokens,
             do_sample=False,
         )
         written, nll = self._write(prompts, rows, config)
-        ends = [self._end(ids) + 1 for ids in written]
+        until = self._drawn_until
+        ends = [next((at for at, token in enumerate(ids, 1) if token in until), len(ids)) for ids in written]
         return [(ids[:end], each[:end]) for ids, each, end in zip(written, nll.tolist(), ends, strict=True)]
 
     def _write(
@@ -94,7 +99,7 @@ class Decoding:
             drawn = torch.from_numpy(np.stack([uniforms(self._settings, row) for row in rows]))
             draw = _Draw(drawn.to(self._loaded.device, wide(self._loaded.device)), begin)
             processors += [*_warpers(self._settings), draw]
-        stops = [_StopStrings(self, self._settings.stop, begin)] if self._settings.stop else []
+        stops = [_StopStrings(self._loaded.tokenizer, self._settings.stop, begin)] if self._settings.stop else []
         out = self._generate(
             prompts,
             config,
@@ -107,11 +112,6 @@ class Decoding:
                 "the dtype overflows (try dtype: float32)"
             )
         return out[:, begin:].tolist(), torch.cat(draw.nll, 1).cpu() if draw is not None else torch.empty(0)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of generated tokens up to the first end token, without special tokens."""
-        text: str = self._loaded.tokenizer.decode(list(tokens[: self._end(tokens)]), skip_special_tokens=True)
-        return text
 
     def shares_batch(self, prompt: Sequence[int], other: Sequence[int]) -> bool:
         """Return whether a prompt gets the same text next to another one as alone.
@@ -194,9 +194,6 @@ class Decoding:
             forget_lengths(model, ids, width + config.max_new_tokens)
         with _only(model, config):
             return model.generate(input_ids=ids, generation_config=config, **how)
-
-    def _end(self, tokens: Sequence[int]) -> int:
-        return next((at for at, token in enumerate(tokens) if token in self._eos), len(tokens))
 
 
 def _shifted(numbers: Tensor, pads: Sequence[int]) -> Tensor:
@@ -284,13 +281,10 @@ class _Draw(transformers.LogitsProcessor):
 class _StopStrings(transformers.StoppingCriteria):
     """Ends a row once its text has a stop string."""
 
-    def __init__(self, decoding: Decoding, stops: Sequence[str], begin: int) -> None:
-        self._decoding, self._stops, self._begin = decoding, stops, begin
+    def __init__(self, tokenizer: Any, stops: Sequence[str], begin: int) -> None:
+        self._decode, self._stops, self._begin = partial(decoded, tokenizer, skip_special=False), stops, begin
 
     def __call__(self, input_ids: LongTensor, scores: FloatTensor, **_: Any) -> BoolTensor:
-        rows = input_ids[:, self._begin :]
-        ended: Any = torch.tensor([has_stop(row, self._text, self._stops) for row in rows], device=input_ids.device)
+        rows = input_ids[:, self._begin :].tolist()
+        ended: Any = torch.tensor([has_stop(row, self._decode, self._stops) for row in rows], device=input_ids.device)
         return ended  # type: ignore[no-any-return]
-
-    def _text(self, row: Tensor) -> str:
-        return self._decoding.decode(row.tolist())

@@ -194,7 +194,7 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
         goes_on = messages[-1]["role"] == "assistant"
         if variables:
             require_variables(tokenizer.get_chat_template(), variables)
-        with quiet():
+        with silently():
             return str(
                 tokenizer.apply_chat_template(
                     list(messages), tokenize=False, add_generation_prompt=not goes_on, continue_final_message=goes_on,
@@ -270,8 +270,10 @@ def load_tokenizer(folder: TokenizerFolder) -> Any:
     return tokenizer
 
 
-def decoded(tokenizer: Any, ids: Sequence[int], *, skip_special: bool = True, **how: Any) -> str:
-    with quiet():
+def decoded(tokenizer: Any, ids: Sequence[int], skip_special: bool = True) -> str:
+    """Return the text of token ids with every space that the model wrote, which some tokenizers clean up."""
+    how = {"clean_up_tokenization_spaces": False} if hasattr(tokenizer, "clean_up_tokenization_spaces") else {}
+    with _without_warnings():
         return str(tokenizer.decode(list(ids), skip_special_tokens=skip_special, **how))
 
 

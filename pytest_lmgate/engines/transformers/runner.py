@@ -67,6 +67,8 @@ class TransformersRunner(Runner):
     the fast attention kernels stay available.
     """
 
+    rereads = False
+
     def __init__(self, loaded: LoadedModel, context: int | None) -> None:
         self.loaded, self._context = loaded, context
         self._scorer: Scorer | None = None

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from pytest_lmgate.engines.devices import device_class, says_out_of_memory
 from pytest_lmgate.engines.transformers.loading import decoded, load_tokenizer, tokenizer_facts
 from pytest_lmgate.engines.transformers.unused import require_all_used
 from pytest_lmgate.engines.vllm.worker import receive, send
-from pytest_lmgate.engines.writing import row_seed, sampling
+from pytest_lmgate.engines.writing import ended_text, row_seed, sampling
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests
@@ -195,21 +196,25 @@ class VllmRunner(Runner):
         return Batching(self._tokens)
 
     def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int, bool]]:
-        written = self._write(prompts, settings)
-        return [(self._text(ids), len(ids), not set(ids).isdisjoint(self._ends)) for ids, _ in written]
+        ends = {*self._ends, *([] if self.tokenizer.eos is None else [self.tokenizer.eos])}
+        written, decode = self._write(prompts, settings, ends), partial(decoded, self._tokenizer)
+        return [ended_text(ids, settings.stop, decode=decode, ends=ends.__contains__) for ids, _ in written]
 
     def sample(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[Drawn]:
-        return [(ids, [-each for each in logprobs]) for ids, logprobs in self._write(prompts, settings)]
+        return [(ids, [-each for each in logprobs]) for ids, logprobs in self._write(prompts, settings, self._ends)]
 
-    def _write(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[list[int], list[float]]]:
-        """Return the ids that vLLM writes, and their log-probabilities."""
+    def _write(
+        self, prompts: Sequence[PromptIds], settings: GenerationSettings, ends: Collection[int]
+    ) -> list[tuple[list[int], list[float]]]:
+        """Return the ids that vLLM writes until one of the tokens that end a text, and their log-probabilities."""
         how: dict[str, Any] = {
             "max_tokens": settings.max_new_tokens,
             **sampling(settings),
             "stop": list(settings.stop),
             "detokenize": bool(settings.stop),
-            "ignore_eos": True,  # the tokenizer's EOS would also end a text
-            "stop_token_ids": self._ends,
+            "skip_special_tokens": False,  # a stop string may name one
+            "ignore_eos": True,  # the tokenizer's EOS would also end a sample
+            "stop_token_ids": sorted(ends),
         }
         seeds = [None if settings.seed is None else row_seed(settings.seed, prompt.row) for prompt in prompts]
         written: list[tuple[list[int], list[float]]] = self._ask(
@@ -250,7 +255,3 @@ class VllmRunner(Runner):
         if not np.array_equal(np.append(ids[1:], follows)[request.at], request.targets):
             raise EngineError(f"model {self._name!r}: the engine vllm scores only the token that follows a position")
         return ids.tobytes(), follows
-
-    def _text(self, ids: Sequence[int]) -> str:
-        end = next((at for at, token in enumerate(ids) if token in self._ends), len(ids))
-        return decoded(self._tokenizer, ids[:end])

@@ -79,6 +79,14 @@ def test_texts_are_those_of_transformers(reference: Any, exact: Any, how: dict[s
     require_same_texts(exact, reference, **how)
 
 
+@pytest.mark.parametrize("skip_special", [True, False])
+def test_the_text_of_tokens_is_that_of_transformers(reference: Any, exact: Any, skip_special: bool) -> None:
+    for text in ("the cat</s> sat<pad> on", "<s>the cat", "🙂 é", ""):
+        ids = reference.tokenizer.encode(text, False)
+        expected = reference.loaded.tokenizer.decode(ids, skip_special_tokens=skip_special)
+        assert exact._tokens.decode(ids, skip_special) == expected
+
+
 def test_a_chat_is_put_into_the_template_of_the_file(reference: Any, exact: Any) -> None:
     messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
     assert exact.tokenizer.chat(messages) == reference.tokenizer.chat(messages)

@@ -35,8 +35,9 @@ def logprobs(before: int, seed: str) -> list[float]:
 
 
 class Model:
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, block: int | None = None) -> None:
         self._seed, self._rows = seed, dict[int, list[float]]()
+        self._block, self._read = block, set[tuple[int, ...]]()
 
     def row(self, before: int) -> list[float]:
         if before not in self._rows:
@@ -47,6 +48,13 @@ class Model:
         row = self.row(before)
         best = heapq.nlargest(top, range(SIZE), key=row.__getitem__)
         return {str(each): {"logprob": row[each]} for each in {*best, token}}
+
+    def recalled(self, ids: list[int]) -> int:
+        """Return how many tokens are in whole blocks that an earlier request had too."""
+        ends = range(self._block, len(ids), self._block) if self._block else ()
+        found = max((end for end in ends if tuple(ids[:end]) in self._read), default=0)
+        self._read |= {tuple(ids[:end]) for end in ends}
+        return found
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         ids = list(body["prompt"])
@@ -62,6 +70,8 @@ class Model:
                 None,
                 *(self.known(*pair, top) for pair in itertools.pairwise(ids[:read])),
             ]
+            for at in range(1, self.recalled(ids[:read])):
+                choice["prompt_logprobs"][at] = {str(ids[at]): {"logprob": 0.0}}
         return {"choices": [choice], "usage": {"prompt_tokens": read, "completion_tokens": len(ids) - read}}
 
 
@@ -127,6 +137,7 @@ def main() -> None:
     parser.add_argument("--children", action="store_true", help="start children, one in a session of its own")
     parser.add_argument("--print-env", action="append", default=[], help="print a variable")
     parser.add_argument("--api-key", help="print it")
+    parser.add_argument("--recalls", type=int, help="give 0 for blocks of so many tokens that it has read before")
     parser.add_argument("--alone", help="file that is locked; end if another server has locked it")
     options = parser.parse_args()
     with Path("starts.txt").open("a") as file:
@@ -154,7 +165,7 @@ def main() -> None:
         time.sleep(600)
     time.sleep(options.load)
     seed = hashlib.sha256(Path(options.weights).read_bytes()).hexdigest() if options.weights else ""
-    Handler.options, Handler.model = options, Model(seed)
+    Handler.options, Handler.model = options, Model(seed, options.recalls)
     http = ThreadingHTTPServer(("127.0.0.1", options.port), Handler, bind_and_activate=False)
     if options.share_port:
         http.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -213,6 +213,33 @@ def test_a_server_that_reads_text_alone_is_sent_text(faulty: FaultyServer, serve
     assert list(runner.tokenizer.encode("on a log", True)) in [body["prompt"] for body in faulty.bodies]
 
 
+def test_a_text_ends_before_a_stop_string_that_is_a_special_token(
+    faulty: FaultyServer, served: Callable[..., Any], tokenizer: Any
+) -> None:
+    """A server gives token ids, or the text with special tokens, of "the cat</s> sat<pad> on", and stops by itself."""
+    ids = tokenizer("the cat</s> sat<pad> on", add_special_tokens=False)["input_ids"]
+    assert {"</s>", "<pad>"} <= set(tokenizer.convert_ids_to_tokens(ids))
+    # The tokenizer's EOS ends a text in any case where its tokens are known.
+    for gives_ids, stop, expected in (
+        (True, [], "the cat"),
+        (False, [], "the cat</s> sat<pad> on"),
+        (False, ["</s>"], "the cat"),
+        (False, ["<pad>"], "the cat sat"),
+        (False, ["pad>"], "the cat sat<"),
+        (False, ["no such"], "the cat sat on"),
+    ):
+
+        def written(_: int, body: Any, answer: Any, gives_ids: bool = gives_ids) -> Any:
+            choice = first(answer)
+            if "token_ids" in choice and body["max_tokens"] == 20:
+                choice |= {"token_ids": ids} if gives_ids else {"text": "the cat</s> sat<pad> on", "token_ids": None}
+            return answer
+
+        faulty.spoil = written
+        assert texts_of(served(faulty.url), ["a"], max_new_tokens=20, stop=stop) == [expected]
+        assert faulty.bodies[-1].get("skip_special_tokens") is (False if stop else None)
+
+
 def test_the_space_before_the_first_word_is_left_out_where_the_tokenizer_leaves_it_out(
     served: Callable[..., Any], tmp_path: Path
 ) -> None:

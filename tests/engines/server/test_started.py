@@ -85,6 +85,7 @@ def test_a_server_that_does_not_serve_is_an_error_with_the_end_of_its_log(projec
         "missing": (entry_of({"command": "no-such-server {port}"}, load=FAST), "cannot be started"),
         "hangs": (fake("--hang-at 30"), "ReadTimeout"),
         "dies": (fake("--die-at 30", load={"retries": 5, "timeout": 60}), "it ended with status 7"),
+        "recalls": (fake("--recalls 90"), "the likelihoods of one text changed by"),
         "short": (fake(load={"context": ROOM + 1}), f"load.context: expected {ROOM} at most, as the server"),
     }
     said = project.run([ppl(name, SHORT) for name in bad], {name: entry for name, (entry, _) in bad.items()})
@@ -280,6 +281,12 @@ def test_a_chat_is_answered_by_the_server_and_reasoning_is_not_scored(project: P
     assert asked[0]["messages"] == [{"role": "user", "content": "what sat?"}]
     assert asked[0]["chat_template_kwargs"] == {"enable_thinking": False}
     assert (asked[0]["reasoning_effort"], asked[0]["max_tokens"]) == ("low", 8)
+    # A stop string may be a special token, which servers leave out unless they are asked for it.
+    stopped = gate.replace("limit: 1", 'limit: 1, stop: ["</s>"]').replace("DATA", "chats")
+    said = project.run([stopped], models)
+    assert project.status == 0, said
+    asked = [json.loads(line) for line in (project.folder / "chats.jsonl").read_text().splitlines()]
+    assert [each.get("skip_special_tokens") for each in asked] == [None] * 3 + [False] * 3
     said = project.run([gate.replace("DATA", "news")], models)
     assert project.status == 1
     assert "the server takes chats and makes their tokens itself" in said

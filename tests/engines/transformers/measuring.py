@@ -27,7 +27,7 @@ from pytest_lmgate.measure.texts import generate
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.requests import Pair, Piece, Requests, masked_requests, pair_requests, window_requests
-from pytest_lmgate.windows.tokens import Streams
+from pytest_lmgate.windows.tokens import Chats, Streams
 from tests.models.zoo import documents
 from tests.models.zoo import loaded as loaded_model
 
@@ -147,4 +147,6 @@ def generate_texts(
     job = job_of(model=loaded.name, dataset=dataset, partial=partial, keep=keep, **how)
     runner = TransformersRunner(loaded, context)
     with mock.patch.object(loop, "SAVE_SECONDS", every):
-        return generate(runner, prompts, settings, job, context=context, has_encoder=loaded.is_encoder_decoder).texts
+        chats = Chats.of(prompts, runner.tokenizer, {}, model=loaded.name)
+        has_encoder = loaded.is_encoder_decoder
+        return generate(runner, prompts, settings, job, context=context, chats=chats, has_encoder=has_encoder).texts

@@ -111,6 +111,13 @@ def test_damaged_weights_are_an_error_that_names_the_row() -> None:
         measure(model, pairs, batch_size=1)
 
 
+def test_a_source_that_does_not_fit_loses_its_left_where_the_dataset_says_so() -> None:
+    facts, long = tokenizer_facts(framed_tokenizer("<s> $A </s>")), prompts(65)[0]
+    (pair,) = encode_pairs(facts, [long], ["w1"], model="m", dataset="rows", context=CONTEXT, cut=True)
+    whole = facts.encode(long, True)
+    assert pair.source.tolist() == [whole[0], *whole[-CONTEXT + 1 :]]
+
+
 def test_a_decoder_that_begins_with_no_known_token_is_an_error() -> None:
     model = encoder_decoder("m2m_100")
     model.config.decoder_start_token_id = None
@@ -131,8 +138,9 @@ def test_a_decoder_that_begins_with_no_known_token_is_an_error() -> None:
         (
             prompts(65)[0],
             "w1",
-            "row 0: the prompt has 65 tokens, but the model .* has room for 64 .context 64.; shorten it",
+            "row 0: the prompt has 65 tokens, but the model .* has room for 64 .context 64.; shorten it, or set",
         ),
+        ("w1", "w1\ud83d", "row 0: the target: .* at character 2 is half of a surrogate pair"),
     ],
 )
 def test_rows_that_cannot_be_read_are_errors_that_name_them(source: str, target: str, message: str) -> None:

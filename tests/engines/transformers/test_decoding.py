@@ -1,5 +1,6 @@
 """Texts in batches are those of ``model.generate`` one row at a time, under the gate's settings and no others."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.engines.transformers.loading import tokenizer_facts
 from pytest_lmgate.errors import ConfigError, DataError, EngineError, ModelError, NonFiniteError
 from pytest_lmgate.measure.loop import Progress
+from pytest_lmgate.settings.requests import GenerationSettings
 from tests.engines.transformers.writing import PROMPTS, TOKENIZER, alone, prompts, subject, written
 from tests.models.encoders import encoder_decoder, framed_tokenizer
-from tests.models.zoo import build, lora, word_tokenizer
+from tests.models.zoo import build, loaded, lora, word_tokenizer
 
 # Hybrid, windows of attention, learnt positions, rotary ones, state space, experts, and recurrent.
 CAUSAL = ("falcon_h1", "gemma2", "gpt2", "llama", "mamba", "mixtral", "rwkv")
@@ -288,6 +290,10 @@ CHAT = (("system", "w10"), ("user", "w11 w12"), ("assistant", "w13"), ("user", "
     [
         (word_tokenizer(adds_bos=True), "w5 w6", [1, *ids("w5 w6")]),
         (word_tokenizer(adds_bos=True), "", [1]),
+        # A BOS of the prompt's own is the only one.
+        (word_tokenizer(adds_bos=True), "<s> w5", [1, *ids("w5")]),
+        (word_tokenizer(), "<s> w5", [1, *ids("w5")]),
+        (framed_tokenizer("<s> $A </s>"), "<s> w5 <s>", [1, 5 + 5, 1]),
         # An end behind the prompt is not read, but one that the prompt itself has.
         (framed_tokenizer("$A </s>"), "w5", [5 + 5]),
         (framed_tokenizer("<s> $A </s>"), "w5", [1, 5 + 5]),
@@ -319,6 +325,9 @@ def test_an_encoder_reads_what_the_tokenizer_puts_around_a_text(
     tokenizer = framed_tokenizer(template)
     written(encoder_decoder("bart"), tokenizer, [prompt])
     assert read == [tokenizer(prompt)["input_ids"]]
+    if "<s>" in template:
+        written(encoder_decoder("bart"), tokenizer, [f"<s> {prompt}"])
+        assert read[1:] == read[:1], "one BOS"
 
 
 def test_the_whole_room_can_be_written_in() -> None:
@@ -343,6 +352,8 @@ def test_the_left_end_of_a_long_prompt_is_cut_where_that_is_said(llama: Any, rea
 
 def test_special_tokens_before_a_cut_prompt_are_kept(llama: Any, read: list[list[int]]) -> None:
     (row,) = prompts(60)
+    written(llama, word_tokenizer(adds_bos=True), [f"<s> {row}"], truncate="left")
+    assert read.pop() == [1, *ids(row)[-51:]]
     written(llama, word_tokenizer(adds_bos=True), [row], truncate="left")
     written(encoder_decoder("bart"), framed_tokenizer("<s> $A </s>"), prompts(80), truncate="left", context=40)
     tokens = framed_tokenizer()(prompts(80)[0])["input_ids"][:-1]
@@ -401,6 +412,30 @@ def test_a_stop_string_over_many_tokens_is_found(llama: Any, plain: list[str]) -
     stop = plain[2][5:40]
     assert len(stop.split()) > 5
     assert written(llama, TOKENIZER, PROMPTS, stop=stop) == [_cut(text, stop) for text in plain]
+
+
+def test_a_stop_string_may_be_a_special_token_or_begin_before_one(llama: Any, plain: list[str]) -> None:
+    first, second, third, *_ = plain[1].split()
+    special = word_tokenizer()
+    special.add_special_tokens({"additional_special_tokens": [third]})
+    unstopped = " ".join(word for word in plain[1].split() if word != third)
+    assert written(llama, special, [PROMPTS[1]]) == [unstopped]
+    for stop, size in itertools.product((third, third[1:], f"{second[-1]} {third}"), (1, "auto")):
+        expected = _cut(plain[1], stop).removesuffix(third[0] if stop == third[1:] else "").rstrip()
+        found = written(llama, special, PROMPTS, stop=stop, batch_size=size)
+        assert found[1].rstrip() == expected, stop
+        assert len(set(found)) == len(set(plain)), "the other rows go on"
+    assert first in expected
+
+
+def test_the_tokenizers_eos_ends_a_text_too_but_no_sample(llama: Any, plain: list[str]) -> None:
+    chat = word_tokenizer()
+    chat.eos_token = plain[1].split()[3]
+    assert written(llama, chat, PROMPTS) == [_cut(text, chat.eos_token).rstrip() for text in plain]
+    settings = GenerationSettings(max_new_tokens=12, seed=1, temperature=1.0)
+    rows = [tuple(ids(PROMPTS[1]))] * 2
+    drawn = [Decoding(loaded(llama, each), settings).drawn(rows, [0, 1]) for each in (chat, TOKENIZER)]
+    assert [tokens for tokens, _ in drawn[0]] == [tokens for tokens, _ in drawn[1]]
 
 
 def test_an_encoder_decoder_model_stops_too() -> None:

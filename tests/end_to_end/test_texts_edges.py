@@ -1,0 +1,165 @@
+"""Edges of texts: templates that write the date, stops that are special tokens, a second BOS, half a character."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.projects import COUNT_MEASUREMENTS, Project
+from tests.end_to_end.writers import write_rows
+
+# Moves the clock of chat templates by DAYS; from the call FLIPS on, by another day.
+MOVED_CLOCK = """
+    import datetime, os, types
+    import transformers.utils.chat_template_utils as templates
+
+    calls = []
+
+    def now():
+        calls.append("now")
+        days = int(os.environ.get("DAYS", 0)) + (len(calls) >= int(os.environ.get("FLIPS", 10**9)))
+        return datetime.datetime(2026, 1, 1) + datetime.timedelta(days=days)
+
+    templates.datetime = types.SimpleNamespace(now=now)  # a class would be a patch of the library, and nothing is kept
+"""
+ROWS = [{"q": "one", "a": "two three four five six seven", "c": ["two", "six"], "r": 0}]
+
+
+@pytest.fixture
+def dated(writing: Project, writers: Path) -> Project:
+    """A project whose model `dated` has a template that writes the date, unless its variable `day` is given."""
+    folder = writing.model("dated", writers / "counter")
+    (folder / "chat_template.jinja").write_text(
+        "{{ day if day is defined else strftime_now('%Y %j') }} {{ messages[-1].content }} "
+    )
+    write_rows(writing, "chats", ROWS)
+    texts, asked = (
+        "path: chats.jsonl, source: q, references: a",
+        "path: chats.jsonl, question: q, choices: c, answer: r",
+    )
+    pinned = "chat: true, chat_template_kwargs: {day: Monday}"
+    writing.add("models", dated="path: dated")
+    writing.add("datasets", texts=f"{texts}, chat: true", asked=f"{asked}, chat: true", pinned=f"{texts}, {pinned}")
+    return writing.write(conftest=MOVED_CLOCK + COUNT_MEASUREMENTS)
+
+
+def test_chats_with_the_date_are_measured_again_on_another_day_unless_it_is_pinned(dated: Project) -> None:
+    dated.add_gates(
+        "exact_min: {model: dated, dataset: texts, limit: 1}",
+        "accuracy_min: {model: dated, dataset: asked, limit: 1}",
+        "exact_min: {model: dated, dataset: pinned, limit: 1}",
+    )
+
+    def run(days: int) -> list[tuple[str, bool]]:
+        done = dated.run("--lmgate-report", "json:report.json", env={"DAYS": str(days)}).expect(0, passed=3)
+        for data in ("texts", "asked"):
+            done.says(f"writes the date (strftime_now) into {data}, ")
+        done.is_silent_on("into pinned")
+        return [(gate["fingerprint"], gate["cached"]) for gate in dated.report()["gates"]]
+
+    first = run(0)
+    assert [cached for _, cached in first] == [False] * 3
+    assert run(0) == [(address, True) for address, _ in first]
+    later = run(40)
+    assert [cached for _, cached in later] == [False, False, True]
+    assert [one == other for (one, _), (other, _) in zip(first, later, strict=True)] == [False, False, True]
+    assert len(dated.measured) == 5
+
+
+@pytest.mark.parametrize(("template", "flips"), [(None, 3), ("{{ ['one', 'two'] | random }} " * 30, 10**9)])
+def test_a_template_that_writes_a_chat_in_two_ways_within_a_session_is_an_error_that_says_how_to_pin_it(
+    dated: Project, template: str | None, flips: int
+) -> None:
+    if template is not None:
+        (dated.folder / "dated" / "chat_template.jinja").write_text(template + "{{ messages[-1].content }} ")
+    # The clock's second day begins when the first measurement has been planned.
+    dated.add_gates("exact_min: {model: dated, dataset: texts, limit: 1}")
+    done = dated.run(env={"FLIPS": str(flips)}).expect(1, error=1)
+    done.says(
+        "model 'dated': its chat template writes the same chat in two ways", "strftime_now", "chat_template_kwargs"
+    )
+
+
+def test_a_text_ends_before_a_stop_string_that_is_a_special_token_and_at_the_tokenizers_own_eos(
+    writing: Project, writers: Path
+) -> None:
+    import transformers
+
+    def fine_tuned(name: str, **special: object) -> str:
+        folder = writing.model(name, writers / "counter")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer.add_special_tokens(special)
+        tokenizer.save_pretrained(folder)
+        config = json.loads((folder / "generation_config.json").read_text())
+        (folder / "generation_config.json").write_text(json.dumps({**config, "eos_token_id": 2}))  # the base's
+        return f"path: {name}"
+
+    writing.add("models", marks=fine_tuned("marks", additional_special_tokens=["five"]))
+    writing.add("models", ends=fine_tuned("ends", eos_token="five"))
+    write_rows(writing, "sums", [{"q": "two", "without": "three four six seven", "until": "three four"}])
+    entry = "path: sums.jsonl, source: q, references: "
+    writing.add("datasets", without=f"{entry}without", until=f"{entry}until", stopped=f"{entry}until, stop: [five]")
+    writing.add_gates(
+        "exact_min: {model: marks, dataset: without, limit: 1}",  # special tokens are no text
+        "exact_min: {model: marks, dataset: stopped, limit: 1}",
+        "exact_min: {model: ends, dataset: until, limit: 1}",
+    )
+    writing.run().expect(0, passed=3)
+
+
+def test_a_prompt_that_begins_with_the_bos_gets_no_second_one(writing: Project) -> None:
+    import torch
+
+    from tests.models.tiny import tiny_llama, word_level
+
+    torch.manual_seed(3)
+    words = ["<unk>", "<s>", "</s>", *(f"w{index}" for index in range(29))]
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "max_position_embeddings": 64}
+    tiny_llama(len(words), **sizes, initializer_range=0.6).save_pretrained(writing.folder / "random")
+    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    word_level(words, template="<s> $A", framed_by={"<s>": 1}, **special).save_pretrained(writing.folder / "random")
+    prompts = [f"w{index} w{index + 3}" for index in range(12)]
+    for name, begin in (("plain", ""), ("rendered", "<s> ")):
+        write_rows(writing, name, [{"q": begin + prompt, "a": prompt} for prompt in prompts])
+    entries = {name: f"path: {name}.jsonl, source: q, references: a" for name in ("plain", "rendered")}
+    writing.add("models", random="path: random").add("datasets", **entries).write(
+        test_bos="""
+            def test_texts(chrf_of, self_kl_of):
+                texts = [chrf_of("random", name, max_new_tokens=16) for name in ("plain", "rendered")]
+                assert texts[0] == texts[1] > 0 and texts[0].fingerprint != texts[1].fingerprint
+                drawn = [self_kl_of("random", name, max_new_tokens=16) for name in ("plain", "rendered")]
+                assert drawn[0] == drawn[1] and not drawn[1].cached
+        """
+    )
+    writing.run().expect(0, passed=1)
+
+
+def test_half_of_a_surrogate_pair_and_nan_in_memory_are_errors_that_name_the_row(writing: Project) -> None:
+    writing.write(
+        test_half=r"""
+            import math
+
+            def test_prompt(chrf_of):
+                rows = [{"source": "one", "references": ["two"]}]
+                chrf_of("counter", [*rows, {"source": "one \ud83d", "references": ["two"]}])
+
+            def test_number(chrf_of):
+                rows = [{"source": "one", "references": ["two"]}]
+                chrf_of("counter", [*rows, {"source": math.nan, "references": ["two"]}])
+
+            def test_choice(accuracy_of):
+                rows = [{"question": "one", "choices": ["two", "six"], "answer": 0}]
+                accuracy_of("counter", [*rows, {"question": "one", "choices": ["two", "six\ud83d"], "answer": 0}])
+
+            def test_question(accuracy_of):
+                rows = [{"question": "one", "choices": ["two", "six"], "answer": 0}]
+                accuracy_of("counter", [*rows, {"question": "\udc00", "choices": ["two", "six"], "answer": 0}])
+        """
+    )
+    done = writing.run().expect(1, failed=4)
+    done.says(
+        "row 1: source: column 'source': '\\ud83d' at character 4 is half",
+        "row 1: source: column 'source': expected text or a number, got NaN",
+        "row 1: choices: '\\ud83d' at character 3 is half",
+        "row 1: question: column 'question': '\\udc00' at character 0 is half",
+    )
