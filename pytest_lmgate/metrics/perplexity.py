@@ -37,7 +37,7 @@ class LikelihoodStatistics(TargetLayout):
     def __post_init__(self) -> None:
         expected = int(self.window_targets.sum())
         if expected == 0 or self.nll.shape != (expected,):
-            raise MetricInputError(f"expected an NLL for each of {expected} targets, got {self.nll.shape}")
+            raise MetricInputError(f"expected an NLL for each of {expected} targets, got {self.nll.size}")
 
     @property
     def lost_share(self) -> str:

@@ -56,7 +56,8 @@ def test_a_wrong_mark_on_a_deselected_test_stops_nobody(measured: Project) -> No
 def test_a_wrong_lmgate_yaml_is_one_error_under_xdist_and_in_a_fixture_too(unmeasured: Project) -> None:
     unmeasured.write(lmgate_yaml="models: [", test_gate=GATE)
     unmeasured.run("-n", "2").expect(4).says("lmgate.yaml:1: ").is_silent_on("Traceback", "INTERNALERROR")
-    unmeasured.write(test_gate="def test_score(ppl_of): ppl_of('die', 'words')")
+    wrong = "models: {die: {pth: x}}"  # which is looked at where a fixture or a marker needs it
+    unmeasured.write(lmgate_yaml=wrong, test_gate="def test_score(ppl_of): ppl_of('die', 'words')")
     unmeasured.run().expect(1, failed=1).says("lmgate.yaml:1: ").is_silent_on("/pytest_lmgate/", "The above exception")
 
 

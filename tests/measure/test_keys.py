@@ -46,7 +46,7 @@ USES: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
 KEYS: dict[str, Any] = {
     "path": "more.jsonl", "hub": "org/name", "name": "plain", "split": "test", "revision": "main", "text": "own",
     "join": " ", "limit": 1, "lines": True, "prompt": "{start} six", "source": "start", "references": "start",
-    "chat": True, "system": "one", "examples": "more.jsonl", "question": "start", "choices": ["own", "start"],
+    "chat": True, "system": "one", "examples": "shots.jsonl", "question": "start", "choices": ["own", "start"],
     "answer": "right", "delimiter": ": ", "cluster": "kind", "tags": "kind", "extract": "letter", "max_new_tokens": 5,
     "num_beams": 2, "stop": ["six"], "truncate": "left", "seed": 1, "temperature": 0.5, "top_p": 0.5, "top_k": 2,
     "messages": "turns", "chat_template_kwargs": {"thinks": False},
@@ -98,6 +98,7 @@ ERRORS = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
     files = {"text.txt": "one two\nthree four\n", "rows.jsonl": ROWS, "more.jsonl": ROWS.replace("seven", "five")}
+    files["shots.jsonl"] = ROWS.replace("one", "five").replace("six", "four")
     files["long.jsonl"] = 2 * f'{{"text": "{"one two six " * CONTEXT}"}}\n'
     for file, text in files.items():
         (folder / file).write_text(text)
