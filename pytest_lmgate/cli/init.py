@@ -52,6 +52,7 @@ _SHAPE = ("model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers",
 _ENOUGH = {"causal": 20_000, "masked": 2_000}
 _WINDOWS = {"causal": (2048, 1024, 512), "masked": (512, 256, 128)}
 _BYTES_PER_TOKEN, _MOST_CHARACTERS = 4, 30  # of a token
+_FEW_CHARACTERS = 400  # of a text by which a model is tried out
 _ROWS = 64  # of a matrix
 _ALIKE = 1.1  # sizes whose quotient is less may differ by their headers
 _LEAST, _MOST = 0.01, 0.1  # tolerances
@@ -356,7 +357,7 @@ def _estimate(session: Measuring, models: Sequence[str], dataset: str, window: M
     length = window.get("max_length") or measurement.model.context or 0
     first, probe = (
         dataclasses.replace(measurement, data=dataclasses.replace(shortened(measurement.data, characters), tokens=None))
-        for characters in (_BYTES_PER_TOKEN * length // 8, 2 * _BYTES_PER_TOKEN * length)
+        for characters in (_FEW_CHARACTERS, max(_FEW_CHARACTERS, 2 * _BYTES_PER_TOKEN * length))
     )
     measurements.again(first)  # which also tries the model out
     begun = time.monotonic()
