@@ -346,12 +346,13 @@ def choose_window(session: Measuring, models: Sequence[str], dataset: str) -> di
 
 
 def _estimate(session: Measuring, models: Sequence[str], dataset: str, window: Mapping[str, int]) -> float:
-    """Say how long it takes to measure the models, from two windows of the first; return the seconds for one model."""
+    """Say how long it takes to measure the models, from two windows of the largest; return the seconds of one model."""
     from pytest_lmgate.measure.loop import about
     from pytest_lmgate.measure.why import shortened
 
     measurements, begun = session.evaluator.measurements, time.monotonic()
-    measurement = _measurement(session, models[0], dataset, window)
+    largest = max(models, key=lambda model: session.evaluator.resolver.model(model).weight_bytes)
+    measurement = _measurement(session, largest, dataset, window)
     tokenizer = measurements.runner(measurement.model).tokenizer
     loaded, tokens = time.monotonic() - begun, measurement.tokens(tokenizer)
     length = window.get("max_length") or measurement.model.context or 0
@@ -363,10 +364,8 @@ def _estimate(session: Measuring, models: Sequence[str], dataset: str, window: M
     begun = time.monotonic()
     measurements.again(probe)
     seconds = float(loaded + (time.monotonic() - begun) / probe.tokens(tokenizer) * tokens)
-    sizes = [session.evaluator.resolver.model(model).weight_bytes for model in models]
-    whole = seconds * (sum(sizes) / sizes[0] if sizes[0] else len(models))
-    what = f"{counted(tokens, 'token')} to read by {'each of ' * (len(models) > 1)}{counted(len(models), 'model')}"
-    note(f"{dataset}: {what}, about {about(whole)}; Ctrl-C stops, and what was measured is kept")
+    reading = f"{counted(tokens, 'token')} to read by {'each of ' * (len(models) > 1)}{counted(len(models), 'model')}"
+    note(f"{dataset}: {reading}, about {about(seconds * len(models))}; Ctrl-C stops, and what was measured is kept")
     return seconds
 
 
