@@ -140,11 +140,7 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
     """Return what the planning needs to know of a tokenizer."""
     # The library's own tokenizers have an argument that silences them; others may not. `quiet` empties the caches of
     # all loggers, which takes longer than to encode a short text.
-    silently, how, plainly = (
-        (_without_warnings, {"verbose": False}, {"clean_up_tokenization_spaces": False})
-        if is_library(type(tokenizer).__module__)
-        else (quiet, {}, {})
-    )
+    silently, how = (_without_warnings, {"verbose": False}) if is_library(type(tokenizer).__module__) else (quiet, {})
 
     def encode(text: str, special: bool) -> Sequence[int]:
         try:
@@ -180,8 +176,7 @@ def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
 
     def text(ids: Sequence[int]) -> str | None:
         try:
-            with silently():
-                return str(tokenizer.decode(list(ids), skip_special_tokens=False, **plainly))
+            return decoded(tokenizer, ids, skip_special=False)
         except Exception:  # of a tokenizer of the user's, which needs no such method
             return None
 
