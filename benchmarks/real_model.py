@@ -251,46 +251,42 @@ def divergence(project: Project, length: int, threads: int) -> bool:
     checkpoint = project.models / "float"
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     ids = AutoTokenizer.from_pretrained(checkpoint)(project.text, add_special_tokens=False).input_ids
-    windows = [ids[begin : begin + length] for begin in range(0, len(ids), length)]
-    windows = [window for window in windows if len(window) > 1]
-    with torch.no_grad():
-        expected = [model(torch.tensor([window])).logits[0, :-1].double().log_softmax(-1) for window in windows]
-    rows, held = [], {}
-    base = _mean_nll(expected, windows)
-    for name, flash in (("plain", False), ("flash", True)):
-        llama = Llama(
-            str(project.models / "smollm2.gguf"), n_ctx=length, n_batch=512, n_threads=threads, n_threads_batch=threads,
-            logits_all=True, flash_attn=flash, verbose=False,
-        )  # fmt: skip
-        found = []
-        for window in windows:
+    llamas = {
+        name: Llama(
+            str(project.models / "smollm2.gguf"), n_ctx=length, n_batch=512, n_threads=threads,
+            n_threads_batch=threads, logits_all=True, flash_attn=flash, verbose=False,
+        )
+        for name, flash in (("plain", False), ("flash", True))
+    }  # fmt: skip
+    sums = dict.fromkeys(["float", *llamas, *(f"KL {name}" for name in llamas)], 0.0)
+    count = 0
+    for begin in range(0, len(ids) - 1, length):
+        window = ids[begin : begin + length]
+        targets = torch.tensor(window[1:])[:, None]
+        with torch.no_grad():
+            p = model(torch.tensor([window])).logits[0, :-1].double().log_softmax(-1)
+        sums["float"] -= float(p.gather(1, targets).sum())
+        count += len(targets)
+        for name, llama in llamas.items():
             llama.reset()
             llama.eval(window)
-            found.append(torch.from_numpy(llama.scores[: len(window) - 1].copy()).double().log_softmax(-1))
-        pairs = zip(expected, found, strict=True)
-        kl = float(torch.cat([(p.exp() * (p - q)).sum(-1) for p, q in pairs]).mean())
-        nll = _mean_nll(found, windows)
-        how = ["--protocol", "disjoint", "--max-length", str(length)]
+            q = torch.from_numpy(llama.scores[: len(targets)].copy()).double().log_softmax(-1)
+            sums[name] -= float(q.gather(1, targets).sum())
+            sums[f"KL {name}"] += float((p.exp() * (p - q)).sum())
+    rows, how = [], ["--protocol", "disjoint", "--max-length", str(length)]
+    for name in llamas:
+        kl, ppl = sums[f"KL {name}"] / count, math.exp(sums[name] / count)
+        note = f"; perplexity {math.expm1((sums[name] - sums['float']) / count):+.2%} from the checkpoint's"
         ours = project.measure("kl", name, "--reference", "float", *how)["value"]
-        rows.append(near(f"KL, flash_attn: {flash}", ours, kl, 1e-5, f"; perplexity {math.expm1(nll - base):+.4%}"))
+        rows.append(near(f"KL, {name} attention", ours, kl, 1e-5))
         rows.append(
-            near(f"perplexity, flash_attn: {flash}", project.measure("ppl", name, *how)["value"], math.exp(nll), CLOSE)
+            near(f"perplexity, {name} attention", project.measure("ppl", name, *how)["value"], ppl, CLOSE, note)
         )
-        held[name] = ours
-    rows.append(Row("KL, flash attention moves it by", f"{held['flash'] / held['plain'] - 1:+.2%}"))
+    moved = f"{sums['KL flash'] / sums['KL plain'] - 1:+.2%}, {sums['flash'] / sums['plain'] - 1:+.3%}"
+    rows.append(Row("flash attention moves KL and NLL by", moved))
     return print_rows(
-        f"GGUF (Q4_1) against its exact checkpoint, {len(ids):,} tokens, and a loop over llama-cpp-python", rows
+        f"the GGUF file (Q4_1) against its exact checkpoint, and a loop over llama-cpp-python, {count:,} targets", rows
     )
-
-
-def _mean_nll(distributions: Sequence[Any], windows: Sequence[Sequence[int]]) -> float:
-    import torch
-
-    chosen = [
-        rows.gather(1, torch.tensor(list(window[1:]))[:, None])
-        for rows, window in zip(distributions, windows, strict=True)
-    ]
-    return -float(torch.cat(chosen).mean())
 
 
 # A chat task: lm-evaluation-harness.
