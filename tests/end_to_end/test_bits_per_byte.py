@@ -121,7 +121,7 @@ def test_text_that_a_tokenizer_loses_is_a_remark_and_an_error_where_two_are_comp
     toys.write(
         test_toys=marked(
             alone="bpb_max('lowered', 'mixed', 99, protocol='document')",
-            same="no_regression('bpb', 'lowered', 'mixed', '1%', against='lowered', protocol='document')",
+            same="no_regression('bpb', 'lowered', 'mixed', '1%', against='lowered', same=True, protocol='document')",
             others="no_regression('bpb', 'lowered', 'mixed', '1%', against='letters', protocol='document')",
             whole="no_regression('ppl', 'lowered', 'mixed', '1%', against='letters', protocol='lm-eval', unit='char')",
         )

@@ -163,7 +163,6 @@ def test_what_cannot_be_answered_is_one_clear_error_and_fails_the_build(project:
             unknown_words='accuracy_min("counter", lmgate.fixture("rows"), 0.1)',
             masked='accuracy_min("masked", "quiz", 0.1)',
             encoder_decoder='accuracy_min("translator", "quiz", 0.1)',
-            no_entry='accuracy_min("counter", "./quiz.jsonl", 0.1)',
             long='accuracy_min("counter", "long", 0.1)',
             long_target='target_ppl_max("counter", "long_target", 9)',
             long_shot='accuracy_min("counter", "long_shot", 0.1)',
@@ -177,14 +176,16 @@ def rows():
     return [row, {**row, "choices": ["eleven", "twelve"]}]
 """
     )
-    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=7, passed=2)
+    outcome = project.run("--lmgate-report", "json:report.json", "-W", "error").expect(1, error=6, passed=2)
     outcome.is_silent_on("Traceback", "INTERNALERROR", "/pytest_lmgate/")
-    outcome.says("row 1: the choices 'eleven' and 'twelve'", "'masked'", "'translator'", "'./quiz.jsonl'", "question:")
+    outcome.says("row 1: the choices 'eleven' and 'twelve'", "'masked'", "'translator'")
     most = f"tokens, but the model 'counter' reads {CONTEXT} "
     for name, scored in {"long": "choice", "long_target": "target", "long_shot": "choice"}.items():
         outcome.says(f"dataset '{name}': row 1: question and {scored} have {CONTEXT + 2} {most}")
-    assert [gate["verdict"] for gate in project.report()["gates"]].count("error") == 7
+    assert [gate["verdict"] for gate in project.report()["gates"]].count("error") == 6
     assert len(list(project.cache.glob("choices/*/*.lmgate"))) == 1, "the two that are cut are one measurement"
+    project.write(test_bad=marked(no_entry='accuracy_min("counter", "./quiz.jsonl", 0.1)'))
+    project.run().expect(4).says("test_bad.py::test_no_entry", "'./quiz.jsonl'", "question:")
 
 
 def test_targets_several_questions_and_averages_of_groups_are_gated(project: Project) -> None:

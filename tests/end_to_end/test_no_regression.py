@@ -74,7 +74,7 @@ def test_a_worse_model_fails_with_all_that_is_needed_to_believe_it(measured: Pro
     done = measured.with_torch.run("--assert=plain", "--lmgate-report", "json:report.json").expect(1, failed=1)
     done.says("of the model 'die': FAIL at a tolerance of 1%", "99% confidence", "1 gate: 1 fail")
     done.says("reproduce  pytest test_gate.py::test_gate\n", "test_gate.py:3\n").is_silent_on("the body must not run")
-    assert measured.report()["gates"][0]["layers"] == "lmgate why sure words --against die"
+    assert measured.report()["gates"][0]["layers"] == "lmgate why sure words --against die --protocol sliding"
     comparison = measured.report()["gates"][0]["comparison"]
     assert comparison["lower"] > comparison["tolerance"]["size"] == 0.01
     assert comparison["against"] == "model 'die'"
@@ -115,8 +115,8 @@ def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Pro
     project.write(
         rows_jsonl=rows,
         test_gate=marked(
-            tokens="no_regression('ppl', './joined', './rows.jsonl', '1%', against='die')",
-            bytes="no_regression('bpb', './joined', './rows.jsonl', '1%', against='die', protocol='document')",
+            tokens="no_regression('ppl', './joined', './rows.jsonl', '1%', against='die', same=True)",
+            bytes="no_regression('bpb', './joined', './rows.jsonl', '1%', against='die', same=True, protocol='document')",
         ),
     )
     done = project.run().expect(1, passed=1, error=1)

@@ -102,7 +102,7 @@ def test_what_cannot_be_known_before_the_tests_run_is_said(dice: DiceProject) ->
 
             def writes(prompts): raise SystemExit("it ran")
 
-            @pytest.mark.bleu_min(writes, "one", 1)
+            @pytest.mark.bleu_min(writes, lmgate.fixture("rows"), 1)
             def test_function(): pass
 
             @pytest.mark.skip(reason="not today")
@@ -113,7 +113,7 @@ def test_what_cannot_be_known_before_the_tests_run_is_said(dice: DiceProject) ->
     outcome = plan(dice)
     assert rows(outcome)["ppl: red on one"][2:5] == ["?", "?", "?"]
     outcome.says("1 measurement: 0 cached", "tokens: unknown", "ppl of red on rows: ")
-    outcome.says("bleu of in-memory function on one: ", "ppl of ./gone.die on one: ")
+    outcome.says("bleu of in-memory function on rows: ", "ppl of ./gone.die on one: ")
 
 
 def test_what_cannot_be_collected_fails_a_plan_too(dice: DiceProject) -> None:

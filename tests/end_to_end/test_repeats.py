@@ -23,7 +23,7 @@ def test_rows_are_written_several_times_and_one_generation_serves_all_variants(p
             import pytest
 
             @pytest.mark.exact_min("even", "drawn", 0.01, variant="pass@4")
-            @pytest.mark.no_regression("exact", "even", "drawn", 0.0, against="even")
+            @pytest.mark.no_regression("exact", "even", "drawn", 0.0, against="even", same=True)
             def test_gates(): pass
 
             def test_values(exact_of):

@@ -12,7 +12,7 @@ GATES = """
     @pytest.mark.ppl_max("a-model-whose-name-is-rather-long", "w\xf6rter", 60.5)
     def test_limits(): pass
 
-    @pytest.mark.no_regression("ppl", "die", "words", "1%", against="a-model-whose-name-is-rather-long")
+    @pytest.mark.no_regression("ppl", "die", "words", "1%", against="a-model-whose-name-is-rather-long", same=True)
     @pytest.mark.no_regression("bpb", "sure", "words", "1%", against="die")
     def test_compared(ppl_of): ppl_of("die", "words")
 """

@@ -163,7 +163,7 @@ def test_of_two_tokenizers_rows_and_tags_are_named_but_no_tokens(tagged: Project
     alphabet = ["<s>", *"w0123456789 "]
     word_level(alphabet, letters=True, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
     tagged.add("models", letters="path: letters")
-    tagged.write(test_gate=gate("letters", metric="bpb", more=', against="fair"'))
+    tagged.write(test_gate=gate("letters", metric="bpb", more=', against="fair", same=True'))
     done = tagged.run(*REPORT).expect(1, failed=1).says("the two models tokenize the text differently")
     assert re.search(r"row \d+: \+\S+ nats over [\d,]+ bytes \(\+\S+ each\)", done.text)
     where = where_of(tagged)

@@ -20,7 +20,8 @@ def letters() -> TokenizerFacts:
             raise ModelError("they tokenize a text differently")
 
     given = TokenizerFacts(
-        lambda text, _: list(map(ord, text)), placed=lambda text, _: Placed(list(map(ord, text)), range(len(text)))
+        lambda text, _: list(map(ord, text)),
+        placed=lambda text, _: Placed(list(map(ord, text)), range(len(text)), range(1, len(text) + 1)),
     )
     return checked_facts(given, check)
 
