@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -94,25 +93,6 @@ def test_the_guide_to_choices(tmp_path: Path, tmp_path_factory: pytest.TempPathF
     make_chains(tmp_path / "models" / "candidate", CHOICES)
     outcome: Outcome = project.run("-W", "error")
     outcome.expect(0, passed=count_tests("choices.md"))
-
-
-def test_the_readme_on_what_a_model_writes(tmp_path: Path) -> None:
-    readme = (DOCS.parent / "README.md").read_text("utf-8")
-    config, test = re.findall(r"```\w+\n(.*?)```", readme.partition("## What a model writes")[2], re.DOTALL)[:2]
-    project = Project(tmp_path).write(
-        pytest_ini="[pytest]\naddopts = --strict-markers\n",
-        lmgate_yaml=f"models: {{int8: {{path: int8}}}}\n{config}",
-        test_summaries=f"import pytest\n\n{test}",
-    )
-    make_chains(tmp_path / "int8")
-    rows = [
-        {"article": "오늘은 비가 옵니다", "summary": "Rain is expected today.", "abstract": None},
-        {"article": "내일은 맑겠습니다", "summary": "Clear.", "abstract": "Tomorrow will be clear."},
-    ]
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "news.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    outcome = project.run("-W", "error").expect(0, passed=1)
-    outcome.says("PASS     rouge_min:rouge2[int8-news-max_new_tokens:64]", "PASS     bleu_min[int8-news")
 
 
 @pytest.mark.parametrize("metric", [row.name for row in METRICS.values() if row.measures == "texts" and row.scored_by])
