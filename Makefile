@@ -8,6 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 FUZZ_ARGS ?=
+MUTANTS_ARGS ?=
 
 # Tests start hundreds of processes: where the environment forbids bytecode, each of them compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,7 +51,7 @@ CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
 
 .DEFAULT_GOAL := help
 .SECONDARY:
-.PHONY: help install test test-gpu coverage legs docs fuzz example lint lint-format lint-rules lint-types lint-imports lint-docs format \
+.PHONY: help install test test-gpu coverage legs docs fuzz mutants example lint lint-format lint-rules lint-types lint-imports lint-docs format \
 	constraints constraints-vllm clean
 
 help:
@@ -62,6 +63,7 @@ help:
 	@echo "make docs         write the docs as a site, and run every command that they show (minutes)"
 	@echo "make coverage     name the lines and branches that no test of \`make test\` runs, over all processes"
 	@echo "make fuzz         read 10,000 damaged files: lmgate.yaml, baselines, reports, records, entries of the cache"
+	@echo "make mutants      change each constant of a definition in a copy of the code: the tests must fail (minutes)"
 	@echo "make lint         ruff (format and lint), mypy strict, import-linter, links of the docs"
 	@echo "make format       let ruff rewrite what it can"
 	@echo "make constraints  pin the newest versions that work together; constraints-vllm for the engine vllm"
@@ -156,6 +158,10 @@ $(addprefix test-,$(filter-out $(VERSIONS) real,$(LEGS))): test-%: $(VENV)-%/.in
 
 docs: lint-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/docs $(PYTEST_ARGS)
+
+# The definitions of numbers, each changed once in a copy of the code: the tests of this repository have to fail.
+mutants: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py $(MUTANTS_ARGS)
 
 fuzz: $(INSTALLED)
 	$(BIN)/python tests/fuzz/fuzz.py $(FUZZ_ARGS)
