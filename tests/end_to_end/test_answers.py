@@ -61,6 +61,7 @@ CONFTEST = """
         return [Writers()]
 """
 ROWS = [{"q": f"q{row}", "a": str(row)} for row in range(8)]
+ITSELF = {"against": "m", "same": True}
 RIGHT = {f"q{row}": f"so 9, no.\n#### {row}\nQ: more" for row in range(8)}
 DATASET = {
     "path": "rows.jsonl", "prompt": "Question\n{q}", "references": "a", "max_new_tokens": 40, "stop": "Q:",
@@ -117,7 +118,7 @@ def test_one_generation_serves_all_variants_and_a_gate_that_repeats_the_datasets
         gate("invalid_max", limit=0.4),
         gate("invalid_max", limit=0.2, variant="flexible"),
         gate("ter_max", limit=40),  # of the answers by the first variant
-        {"no_regression": {"metric": "exact", "tolerance": 0.1, "against": "m", "same": True, **gate("", variant="flexible")[""]}},
+        {"no_regression": {"metric": "exact", "tolerance": 0.1, **ITSELF, **gate("", variant="flexible")[""]}},
     )
     ran = project.run("--lmgate-report", "json:report.json")
     assert ran.code == 0, ran.text
@@ -207,7 +208,7 @@ def test_no_answer_in_any_row_is_an_error_but_for_the_gate_of_that_share(project
         gate("exact_min", limit=0.0001),
         gate("bleu_min", limit=0.0001),
         gate("invalid_max", limit=0.5),
-        {"no_regression": {"metric": "invalid", "tolerance": 0.01, "against": "m", "same": True, **gate("")[""]}},
+        {"no_regression": {"metric": "invalid", "tolerance": 0.01, **ITSELF, **gate("")[""]}},
     )
     ran = project.run("--lmgate-report", "json:report.json")
     assert ran.code == 1

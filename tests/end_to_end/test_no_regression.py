@@ -116,7 +116,7 @@ def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Pro
         rows_jsonl=rows,
         test_gate=marked(
             tokens="no_regression('ppl', './joined', './rows.jsonl', '1%', against='die', same=True)",
-            bytes="no_regression('bpb', './joined', './rows.jsonl', '1%', against='die', same=True, protocol='document')",
+            bytes="no_regression('bpb', './joined', './rows.jsonl', 1, against='die', same=True, protocol='document')",
         ),
     )
     done = project.run().expect(1, passed=1, error=1)

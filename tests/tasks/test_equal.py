@@ -44,7 +44,7 @@ def make(folder: Path) -> None:
     torch.manual_seed(0)
     letters = ["<s>", *string.printable[:95], "\n"]
     sizes = {"hidden_size": 16, "intermediate_size": 16, "max_position_embeddings": 4096}
-    # The harness stops at the end that the tokenizer names, but keeps what a batch wrote behind it where the model goes on.
+    # The harness stops at the tokenizer's end, but keeps what a batch wrote behind it where the model goes on.
     sizes |= {"bos_token_id": 0, "eos_token_id": 0}
     tiny_llama(len(letters), **sizes, initializer_range=0.6).save_pretrained(folder)
     tokenizer = word_level(letters, letters=True, bos_token="<s>", eos_token="<s>", unk_token="<s>")
