@@ -15,7 +15,7 @@ from benchmarks.sides import compare_means, compare_outcomes
 from pytest_lmgate.errors import ComparisonError, ConfigError, MetricInputError
 from pytest_lmgate.metrics import sacrebleu_metrics, texts
 from pytest_lmgate.settings.gates import Tolerance
-from pytest_lmgate.stats.comparison import Comparison
+from pytest_lmgate.stats.comparison import Comparison, decide
 from pytest_lmgate.stats.paired import compare, differences
 from pytest_lmgate.stats.proportions import Changes, Outcomes, tango_bounds
 from pytest_lmgate.stats.sample import Sample, Scale
@@ -341,6 +341,13 @@ def test_direction_belongs_to_the_metric(change: float, noise: float, relative: 
     assert loss.change == pytest.approx(accuracy.change)
     assert (loss.lower, loss.upper) == pytest.approx((-accuracy.upper, -accuracy.lower))
     assert not (loss.decision == accuracy.decision == "pass" and abs(change) > 0.1)
+
+
+def test_bounds_at_the_tolerance_itself_are_within_it() -> None:
+    five = Tolerance(0.05, relative=False)
+    assert decide(0.05, 0.05, five) == decide(-1.0, 0.05, five) == "pass"
+    assert decide(0.05, 0.06, five) == "inconclusive"
+    assert decide(math.nextafter(0.05, 1), 0.06, five) == "fail"
 
 
 def test_an_upper_bound_on_the_tolerance_itself_passes_and_a_lower_one_does_not_fail() -> None:
