@@ -134,7 +134,7 @@ DEFINITIONS = (
         ),
     ),
     Definition(
-        ("stats/test_bootstrap.py", "stats/test_paired.py"),
+        ("stats/test_bootstrap.py", "stats/test_paired.py", "metrics/test_texts.py"),
         (
             Mutant("bootstrap: 1,000 resamples", "stats/bootstrap.py", "RESAMPLES = 1000", "RESAMPLES = 999"),
             Mutant("bootstrap: seed 12345", "stats/bootstrap.py", "SEED = 12345", "SEED = 12346"),

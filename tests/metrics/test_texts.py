@@ -295,6 +295,7 @@ def test_the_paired_test_resamples_clusters() -> None:
     baseline, candidate = (cluster_sums(_means(values), groups) for values in ([0.0] * 6, [1.0, 1, 0, 0, 1, 1]))
     result = paired_bootstrap(exact(), baseline, candidate)
     assert set(np.round(result.differences * 3)) == {0, 1, 2, 3}
+    assert result.p_value == 1 / 1001, "no resample is further from their mean than the two are from each other"
 
 
 # What holds for any texts.
