@@ -75,11 +75,17 @@ def test_percentiles_are_interpolated_as_llama_cpp_does() -> None:
     found = divergence(statistics(6, 1, kl=values, dp=-values), signature=SIGNED).figures
 
     ordered = sorted(values)
-    for fraction, name in ((0.5, "Median"), (0.9, "90.0%"), (0.99, "99.0%"), (0.001, "0.1%")):
+    percents = (99.9, 99.0, 95.0, 90.0, 75.0, 50.0, 25.0, 10.0, 5.0, 1.0, 0.1)
+    for fraction, name in ((percent / 100, "Median" if percent == 50 else f"{percent}%") for percent in percents):
         at = fraction * (len(values) - 1)
         low, part = int(at), at - int(at)
         by_hand = (1 - part) * ordered[low] + part * ordered[min(low + 1, len(values) - 1)]
-        assert found[f"{name} KLD"].value == pytest.approx(by_hand)
+        if f"{name} KLD" in found:  # 75% and 25% are of the probabilities alone
+            assert found[f"{name} KLD"].value == pytest.approx(by_hand)
+        if f"{name} Δp" in found:
+            assert -found[f"{name} Δp"].value == pytest.approx(
+                ordered[::-1][low] * (1 - part) + part * ordered[::-1][min(low + 1, 5)]
+            )
     assert (found["Minimum KLD"].value, found["Maximum KLD"].value) == (1, 9)
     assert (found["Minimum Δp"].value, found["Maximum Δp"].value) == (-9, -1)
 
