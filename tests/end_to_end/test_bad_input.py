@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -27,7 +28,10 @@ CASES = {
     "lacking": ("'./lacking', 'words'", "lm_head.weight"),
     "adapter": ("'./adapter', 'words'", "PEFT adapter"),
     "unused_weights": ("'./unused_weights', 'words'", "does not use, 1 in all: model.layers.0.self_attn.q_proj.bias"),
-    "unused_adapter": ("'unused_adapter', 'words'", "does not apply, 2 in all: base_model.model.lm_head.lora_A.weight"),
+    "unused_adapter": (
+        "'unused_adapter', 'words'",
+        "does not apply, 2 in all: base_model.model.lm_head.lora_A.weight" if find_spec("peft") else "needs PEFT",
+    ),
     "unused_key": ("'./unused_key', 'words'", "'rope_scaling.beta_fst' (did you mean 'beta_fast'?)"),
     "unused_option": (
         "'unused_option', 'words'",

@@ -1,6 +1,7 @@
 """GGUF files gated in real pytest processes: numbers, the cache, resuming, files of several parts, errors."""
 
 import json
+import os
 import re
 import shutil
 
@@ -20,6 +21,7 @@ from tests.engines.projects import (
     twin_gates,
     watched,
 )
+from tests.warm import warm_python
 
 RUNNER = "pytest_lmgate.engines.llamacpp.gguf:LlamaCppRunner"
 WATCHED = watched(
@@ -30,6 +32,12 @@ WATCHED = watched(
         assert not {"torch", "transformers", "datasets"} & sys.modules.keys()
     """,
 )
+
+
+def watch(project: Project) -> None:
+    """Note each batch; sessions begin without torch, which they have to leave alone."""
+    project.python = warm_python({**os.environ, "OMP_NUM_THREADS": "1"}, "pytest")
+    (project.folder / "conftest.py").write_text(WATCHED)
 
 
 def test_every_metric_of_a_gguf_is_that_of_the_float_model_and_is_kept(project: Project) -> None:
@@ -72,13 +80,13 @@ def test_short_rows_of_a_longrope_model_have_the_numbers_of_transformers_beside_
 
 
 def test_an_interrupted_measurement_goes_on_where_it_was(project: Project) -> None:
-    (project.folder / "conftest.py").write_text(WATCHED)
+    watch(project)
     parts, whole = interrupted(project, "{path: {files}/q8_0.gguf, batch_size: 2}", after=3)
     assert sum(map(int, parts)) == sum(map(int, whole)), "no request was scored twice"
 
 
 def test_what_changes_a_number_is_in_the_address_and_threads_are_not(project: Project) -> None:
-    (project.folder / "conftest.py").write_text(WATCHED)
+    watch(project)
     scored = project.folder / "scored.txt"
 
     def measured(entry: str) -> bool:
