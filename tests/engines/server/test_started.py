@@ -17,7 +17,9 @@ import pytest
 
 pytest.importorskip("httpx2", reason="httpx2 is NOT installed; make test-server runs these tests")
 
+from pytest_lmgate.engines.server import process as server_process
 from pytest_lmgate.engines.server.guard import Log
+from pytest_lmgate.engines.server.process import sockets_by_port
 from tests.engines.numbers import texts_of
 from tests.engines.projects import Project, ppl, text_of
 from tests.engines.server.conftest import ROOM, damage, entry_of
@@ -133,7 +135,7 @@ def stranger(project: Project, comes: str) -> Iterator[None]:
 TER = "ter_max: {model: served, dataset: news, limit: 999999, max_new_tokens: 8}"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody knows which process owns a port")
+@pytest.mark.skipif(sockets_by_port() is None, reason="this system does not show which process owns a port")
 @pytest.mark.parametrize(
     ("gate", "options", "comes"),
     [
@@ -159,6 +161,20 @@ def test_what_another_program_answers_at_its_port_is_an_error_and_not_kept(
     said = project.run([gate], {"served": entry.replace("--never", "")})
     assert project.status == 0, said
     assert "resumed" not in said
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+@pytest.mark.parametrize("inode", [None, 0, 4711], ids=["no row", "no inode", "another inode"])
+def test_where_the_table_of_sockets_does_not_name_them_nobody_is_accused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inode: int | None
+) -> None:
+    table = tmp_path / "tcp"
+    listens = "0: 0100007F:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 {inode}\n"
+    ports = range(0 if inode is None else 2**16)
+    table.write_text("header\n" + "".join(listens.format(port=port, inode=inode) for port in ports))
+    monkeypatch.setattr(server_process, "_TABLES", (table,))
+    assert sockets_by_port() is None
+    assert server_process._listens_alone(20_000, os.getpid())
 
 
 def test_a_child_of_the_server_that_listens_is_the_server(project: Project) -> None:
