@@ -6,6 +6,7 @@ temporary files that is named by the run, which all workers share. Windows has n
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import fcntl
@@ -49,7 +50,8 @@ _SECRET = re.compile(r"(key|token|secret|passw(or)?d|passphrase|credential|auth)
 # A shorter text, or a number such as a count of tokens, may be anywhere in a log.
 _SHORTEST_SECRET, _COUNT = 4, re.compile(r"\d{1,7}")
 _LONGEST_SOCKET = 100  # characters of its path
-_LISTENS = "0A"  # in Linux's tables of sockets
+# Linux's tables of sockets, and their word for one that listens.
+_TABLES, _LISTENS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6")), "0A"
 # The servers of this process; one may have to end before another starts.
 _running: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 
@@ -504,22 +506,34 @@ def _connected(path: Path) -> socket.socket | None:
 
 
 def _listens_alone(port: int, guard: int) -> bool:
-    """Return whether all that listens at a port are processes below a guard; True where this cannot be known.
-
-    Linux lists sockets by inode, and the inodes that each process holds.
-    """
-    tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if path.exists()]
-    if not tables:
+    """Return whether all that listens at a port are processes below a guard; True where this cannot be known."""
+    if (listeners := sockets_by_port()) is None:
         return True
-    rows = [line.split() for path in tables for line in path.read_text(encoding="ascii").splitlines()[1:]]
-    listening = {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTENS and int(row[1][-4:], 16) == port}
     held: set[str] = set()
     for process in _below(guard):
         try:
             held |= _files_of(process)
         except PermissionError:  # it runs as another user
             return True
-    return bool(listening) and listening <= held
+    return bool(listeners[port]) and listeners[port] <= held
+
+
+def sockets_by_port() -> Mapping[int, set[str]] | None:
+    """Return the sockets that listen at each port, named as in /proc/PID/fd; None where this cannot be known.
+
+    Linux lists sockets by inode. Some sandboxes leave the inodes out or list others, which a socket of our own shows.
+    """
+    listeners = collections.defaultdict[int, set[str]](set)
+    with socket.socket() as own, contextlib.suppress(OSError):  # another system than Linux has no /proc
+        own.bind(("127.0.0.1", 0))
+        own.listen()
+        for line in (line for table in _TABLES if table.exists() for line in table.read_text("ascii").splitlines()[1:]):
+            row = line.split()
+            if row[3] == _LISTENS:
+                listeners[int(row[1][-4:], 16)].add(f"socket:[{row[9]}]")
+        if os.readlink(f"/proc/self/fd/{own.fileno()}") in listeners[own.getsockname()[1]]:
+            return listeners
+    return None
 
 
 def _below(process: int) -> list[int]:

@@ -85,9 +85,6 @@ def test_a_server_that_dies_half_way_is_asked_for_the_rest_when_it_is_back(
     assert project.status == 1
     assert "Server disconnected without sending a response (tried once, up to 5 s each)" in said
     first = faulty.scored[:-1]  # the last was not answered
-    kept = first[: len(first) // 4 * 4]
-    assert len(kept) >= 8
-
     faulty.bodies.clear()
     faulty.spoil = lambda _, body, answer: answer
     said = project.run([ppl()], models)
@@ -96,7 +93,12 @@ def test_a_server_that_dies_half_way_is_asked_for_the_rest_when_it_is_back(
     faulty.bodies.clear()
     project.run([ppl()], {"served": entry_of(faulty.url, load=load, revision="2")})
     assert project.values == value
-    assert sorted(kept + rest) == sorted(faulty.scored), "only the rest was asked for"
+    # The other texts are drawn in each session, to see whether the server has changed.
+    first, rest = ([ids for ids in asked if ids in faulty.scored] for asked in (first, rest))
+    kept = first[: len(first) // 4 * 4]
+    assert len(kept) >= 8
+    assert rest
+    assert not [ids for ids in rest if ids in kept], "only the rest was asked for"
 
 
 def test_wrong_numbers_are_errors_whenever_they_begin(project: Project, faulty: FaultyServer) -> None:
@@ -123,7 +125,6 @@ def test_wrong_numbers_are_errors_whenever_they_begin(project: Project, faulty: 
     assert "model 'renamed': the server" in said
     assert "it answers as the model 'another': expected 'renamed'; check models.renamed.model" in said
     assert "the likelihoods of one text changed by" in said
-    assert "the measurement is discarded" in said
 
     faulty.bodies.clear()
     faulty.spoil = lambda _, body, answer: answer | {"model": body["model"]}
