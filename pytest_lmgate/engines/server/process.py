@@ -531,7 +531,7 @@ def sockets_by_port() -> Mapping[int, set[str]] | None:
             row = line.split()
             if row[3] == _LISTENS:
                 listeners[int(row[1][-4:], 16)].add(f"socket:[{row[9]}]")
-        if os.readlink(f"/proc/self/fd/{own.fileno()}") in listeners[own.getsockname()[1]]:
+        if str(Path(f"/proc/self/fd/{own.fileno()}").readlink()) in listeners[own.getsockname()[1]]:
             return listeners
     return None
 
