@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.errors import MetricInputError
-from pytest_lmgate.metrics.divergence import DivergenceStatistics, divergence, kl, top1
+from pytest_lmgate.metrics.divergence import DivergenceStatistics, SampledStatistics, divergence, kl, top1
 from pytest_lmgate.settings.requests import Signature
 from pytest_lmgate.stats.means import mean_of_blocks
 
@@ -196,3 +196,24 @@ def test_what_is_not_finite_is_refused(column: str, value: float) -> None:
 def test_too_few_numbers_are_refused() -> None:
     with pytest.raises(MetricInputError, match="dp: expected a number for each of 60 targets"):
         statistics(dp=np.ones(59))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "weight"),
+    [
+        ([1.9, *[-1.0] * 7], 1),
+        ([2.1, *[-1.0] * 7], 0),  # a ratio of 2 or more
+        ([0.30, 0.31, 0.29, 0.30] * 2, 0),  # the mean of exp(r) - 1 is more than three standard errors above 0
+    ],
+)
+def test_a_sampled_divergence_has_its_control_variate_where_the_sample_supports_it(
+    ratios: list[float], weight: int
+) -> None:
+    r, one_each = np.array(ratios), np.ones(8, dtype=np.int64)
+    given = SampledStatistics(
+        nll_p=r + 3, nll_q=np.full(8, 3.0), window_targets=one_each, window_document=np.arange(8), running_text=False
+    )
+    found = kl(given, signature=SIGNED)
+
+    assert found.details["lambda"] == weight
+    assert float(found) == pytest.approx(np.mean(-r + weight * (np.exp(r) - 1)))

@@ -209,6 +209,20 @@ def test_korean_word_order_pair_is_zero_in_pairs_and_above_zero_with_unigrams():
     assert f1(candidate, reference, variant="rouge1") == 1
 
 
+def test_l_is_of_the_whole_text_and_lsum_of_its_sentences():
+    assert f1("a b\nc d", "c d\na b", variant="rougeL") == 2 / 4
+    assert f1("a b\nc d", "c d\na b", variant="rougeLsum") == 1
+    # The candidate's only word is in the subsequence of both sentences, and counts once.
+    rows = rouge_rows(["a"], [["a\na"]], variant="rougeLsum")
+    assert (rows.match[0], rows.candidate[0], rows.reference[0]) == (1, 1, 2)
+
+
+def test_program_takes_the_subsequence_whose_runs_weigh_most():
+    # "a c" is a run of two in both, "c c" two runs of one.
+    rows = rouge_rows(["a c c"], [["c a c b"]], variant="rougeW", convention="rouge-1.5.5")
+    assert rows.match[0] == pytest.approx(2**1.2)
+
+
 def test_program_leaves_out_the_last_unigram_and_weighs_the_reference_twice():
     rows = rouge_rows(["cat sat"], [["cat sat"]], variant="rougeSU", convention="rouge-1.5.5")
     assert (rows.match[0], rows.candidate[0], rows.reference[0]) == (2, 2, 2)  # the pair, and one unigram of two

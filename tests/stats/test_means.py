@@ -259,6 +259,11 @@ def test_up_to_512_rows_are_a_cluster_each(rows: int) -> None:
     assert merged_rows(np.full(rows, 3)).tolist() == list(range(rows))
 
 
+def test_more_rows_are_merged_to_a_508th_of_the_targets_at_least() -> None:
+    # Of 1,020 targets a 508th is 2.01, so three to a cluster; a 512th would be two.
+    assert merged_rows(np.ones(1020, dtype=np.int64)).tolist() == [row // 3 for row in range(1020)]
+
+
 @settings(max_examples=30)
 @given(st.integers(513, 4000), st.integers(0, 99))
 def test_more_rows_than_512_are_merged_with_their_neighbours_into_clusters_of_even_size(rows: int, seed: int) -> None:

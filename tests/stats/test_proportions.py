@@ -51,6 +51,18 @@ def test_rows_in_clusters_count_as_fewer_by_hand() -> None:
     )
 
 
+def test_rows_that_spread_less_than_independent_ones_count_as_independent_by_hand() -> None:
+    # One of two rows of each cluster is right, so the clusters do not differ: a design effect of 1, and not 0.
+    made = Outcomes(np.array([True, False, True, False]), np.array([0, 0, 1, 1]))
+
+    n = 4 / ((2 * 1 + 2) / 3)  # two clusters have a wrong row; wholly dependent rows have 8 / 4 = 2
+    z, p = scipy.stats.t.ppf(0.95, 1), 1 / 2
+    centre, spread = p + z**2 / (2 * n), z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    assert wilson_bounds(made, 0.95)[:2] == pytest.approx(
+        ((centre - spread) / (1 + z**2 / n), (centre + spread) / (1 + z**2 / n)), rel=1e-9
+    )
+
+
 # Tango's score test against maximum likelihood found by an optimizer, and against published intervals.
 
 

@@ -65,6 +65,8 @@ def sizes_of(streams: Streams, first: int, end: int | None = None) -> list[float
     [
         # Two words of six letters in tokens of three: the first token is half a word.
         ("abcdef ghijkl", [0, 3, 6, 10], [3, 6, 10, 13], 1, [1.5, 10, 10]),
+        # Each word is one, however long it is.
+        ("a bcd", [0, 2, 3], [1, 3, 5], 1, [1, 4, 4]),
         # Three tokens of a byte each make one character of three bytes; the first is not scored.
         ("한b", [0, 0, 0, 1], [1, 1, 1, 2], 1, [2 / 3 * 0.5 + 0.5, 1 + 2 / 3, 3]),
         # Spaces that are in no token belong to the token behind them, at the end to the last one.

@@ -141,6 +141,23 @@ def test_the_token_before_a_window_is_the_protocols(
 
 
 @pytest.mark.parametrize(
+    ("text", "add_bos_token", "expected"),
+    [
+        ("ab", False, ids_of("ab")),
+        ("ab", None, [BOS, *ids_of("ab"), EOS]),  # what the tokenizer adds by itself
+        ("ab", True, [BOS, *ids_of("ab")]),
+        *(("<s>ab", how, ids_of("<s>ab")) for how in (False, None, True)),  # as it begins with the text of the BOS
+    ],
+)
+def test_lm_eval_adds_special_tokens_as_the_harness_does(
+    text: str, add_bos_token: bool | None, expected: list[int]
+) -> None:
+    how = windowing("lm-eval", add_bos_token=add_bos_token)
+    streams = tokenize(Corpus("t", (text,)), how, characters(adds_bos=True, adds_eos=True), model="m")
+    assert streams.ids[0].tolist() == expected
+
+
+@pytest.mark.parametrize(
     ("protocol", "tokenizer"), [("bos-chunks", characters(bos=None)), ("lm-eval", characters(bos=None, eos=None))]
 )
 def test_a_protocol_that_needs_a_bos_says_which_tokenizer_has_none(protocol: str, tokenizer: TokenizerFacts) -> None:
