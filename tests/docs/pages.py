@@ -86,15 +86,16 @@ def _commands(lines: list[str], first: int) -> Iterator[Command]:
 
 
 class Folder:
-    """A folder in which the commands of one page are run."""
+    """A folder in which the commands of one page are run; `warm` runs pytest and lmgate, if it is given."""
 
-    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, environment: Mapping[str, str], warm: str = sys.executable) -> None:
         programs = path / "programs"
         self.path = path / "project"
         for folder in (programs, self.path):
             folder.mkdir()
-        for name, module in (("pytest", "pytest"), ("lmgate", "pytest_lmgate.cli"), ("python", "")):
-            (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module and "-m " + module} "$@"\n')
+        commands = {"pytest": f'"{warm}" -m pytest', "lmgate": f'"{warm}" -m pytest_lmgate.cli'}
+        for name, command in {**commands, "python": f'"{sys.executable}"'}.items():
+            (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             (programs / name).chmod(0o755)
         self.environment = {
             **environment,

@@ -13,6 +13,7 @@ import yaml
 
 from tests.docs.pages import ROOT, Command, Folder, differences, steps
 from tests.end_to_end.projects import Project, environment
+from tests.warm import warm_python
 
 PAGES = {
     str(page.relative_to(ROOT)): list(steps(page.read_text(encoding="utf-8")))
@@ -27,7 +28,8 @@ REAL, REAL_MODEL = "docs/howto/real_model.md", os.environ.get("LMGATE_REAL_MODEL
 def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
     if page == REAL and not REAL_MODEL:
         pytest.skip("make test-real runs the commands of this page")
-    folder = Folder(tmp_path, {**environment(), "REAL_MODEL": str(ROOT / REAL_MODEL)})
+    python = warm_python({**environment(), "HF_HUB_OFFLINE": "1"})  # most commands take longer to import than to run
+    folder = Folder(tmp_path, {**environment(), "REAL_MODEL": str(ROOT / REAL_MODEL)}, python)
     for step in PAGES[page]:
         printed = folder.do(step)
         if isinstance(step, Command):
