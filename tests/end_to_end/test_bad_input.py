@@ -38,7 +38,10 @@ CASES = {
         "has no option 'bnb_4bit_quant_typ' (did you mean ",
     ),
     "unused_tokenizer_option": ("'unused_tokenizer_option', 'words'", "tokenizer.add_bos_tokn: "),
-    "not_quantized": ("'./not_quantized', 'words'", "has a quantization_config (fp8)"),
+    "not_quantized": (
+        "'./not_quantized', 'words'",
+        "has a quantization_config (fp8)" if find_spec("accelerate") else "requires accelerate",
+    ),
     "two_sets": ("'./two_sets', 'words'", "holds two sets of weights, model.safetensors and "),
     "foreign_code": ("'foreign_code', 'words'", "org/repo"),
     "nan": ("'nan', 'words'", "NaN log-likelihood of token"),
