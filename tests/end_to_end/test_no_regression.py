@@ -111,12 +111,13 @@ def test_another_tokenizer_is_refused_and_bits_per_byte_are_offered(project: Pro
     # The same words under other numbers.
     first, *others = state["model"]["vocab"]
     write(first, *others[::-1])
+    itself = "against='die', same=True"
     rows = "".join(json.dumps({"text": f"w{i} w5 w{i + 1} w{i + 2}"}) + "\n" for i in range(1, 20))
     project.write(
         rows_jsonl=rows,
         test_gate=marked(
-            tokens="no_regression('ppl', './joined', './rows.jsonl', '1%', against='die', same=True)",
-            bytes="no_regression('bpb', './joined', './rows.jsonl', 1, against='die', same=True, protocol='document')",
+            tokens=f"no_regression('ppl', './joined', './rows.jsonl', '1%', {itself})",
+            bytes=f"no_regression('bpb', './joined', './rows.jsonl', '1%', {itself}, protocol='document')",
         ),
     )
     done = project.run().expect(1, passed=1, error=1)
