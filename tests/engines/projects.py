@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.warm import Imported, warm_python
 
 CONTEXT = 640
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -142,6 +145,11 @@ def write_float_model(folder: Path, **config: Any) -> tuple[Any, Any]:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model, tokenizer
+
+
+def warm(imported: Imported = "transformers") -> str:
+    """Return an interpreter for projects that has imported libraries already."""
+    return warm_python({**os.environ, "OMP_NUM_THREADS": "1"}, imported)
 
 
 @dataclass

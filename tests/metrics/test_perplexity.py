@@ -164,7 +164,7 @@ def test_likelihoods_that_are_not_finite_are_an_error(bad: float) -> None:
 
 @pytest.mark.parametrize("targets", [0, 5, 7])
 def test_an_unequal_count_of_likelihoods_and_targets_is_an_error(targets: int) -> None:
-    with pytest.raises(MetricInputError, match=f"expected an NLL for each of 6 targets, got {targets}"):
+    with pytest.raises(MetricInputError, match=f"expected an NLL for each of 6 targets, got {targets}$"):
         statistics(np.ones(targets))
 
 

@@ -1,13 +1,11 @@
 """GGUF files of a tiny float32 Llama."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.engines.projects import Project, damaged, trained_tokenizer, with_ids_swapped, write_float_model
+from tests.engines.projects import Project, damaged, trained_tokenizer, warm, with_ids_swapped, write_float_model
 from tests.models.tiny import made_once
-from tests.warm import warm_python
 
 # Rows of up to 512 tokens have the short factors, longer ones the long ones.
 LONGROPE = {
@@ -48,4 +46,4 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(tmp_path: Path, files: Path) -> Project:
     """A project with a text, questions and prompts."""
     entries = {name: f"{{path: {{files}}/{name}.gguf}}" for name in ("f32", "f16", "q8_0")}
-    return Project(tmp_path, files, entries, python=warm_python({**os.environ, "OMP_NUM_THREADS": "1"})).fill()
+    return Project(tmp_path, files, entries, python=warm()).fill()

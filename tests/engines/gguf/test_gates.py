@@ -1,7 +1,6 @@
 """GGUF files gated in real pytest processes: numbers, the cache, resuming, files of several parts, errors."""
 
 import json
-import os
 import re
 import shutil
 
@@ -19,9 +18,9 @@ from tests.engines.projects import (
     require_twins,
     text_of,
     twin_gates,
+    warm,
     watched,
 )
-from tests.warm import warm_python
 
 RUNNER = "pytest_lmgate.engines.llamacpp.gguf:LlamaCppRunner"
 WATCHED = watched(
@@ -36,7 +35,7 @@ WATCHED = watched(
 
 def watch(project: Project) -> None:
     """Note each batch; sessions begin without torch, which they have to leave alone."""
-    project.python = warm_python({**os.environ, "OMP_NUM_THREADS": "1"}, "pytest")
+    project.python = warm("pytest")
     (project.folder / "conftest.py").write_text(WATCHED)
 
 

@@ -1,7 +1,6 @@
 """A real Llama with a SentencePiece vocabulary, as transformers and as GGUF, on the texts that it was made for."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,7 @@ import pytest
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is NOT installed; make test-gguf runs these tests")
 
 from tests.engines.gguf.real import write_real_model
-from tests.engines.projects import Project
-from tests.warm import warm_python
+from tests.engines.projects import Project, warm
 
 pytestmark = pytest.mark.shared
 # Mean KL from the float model, in nats.
@@ -28,7 +26,7 @@ def real(shared_data: Path, tmp_path: Path) -> Project:
     cloze = shared_data / "choice" / "tinystories_cloze_200.jsonl"
     rows = [json.loads(line) for line in cloze.read_text(encoding="utf-8").splitlines()[:8]]
     entries = {name: f"{{path: {{files}}/{name}.gguf}}" for name in DIVERGENCES}
-    project = Project(tmp_path, files, entries, python=warm_python({**os.environ, "OMP_NUM_THREADS": "1"}))
+    project = Project(tmp_path, files, entries, python=warm())
     questions = [{"q": row["context"], "options": row["choices"], "label": row["answer"]} for row in rows]
     project.write("quiz.jsonl", questions)
     prompts = [" ".join(json.loads(line)["text"].split()[:20]) for line in stories[:6]]

@@ -1,15 +1,13 @@
 """ONNX exports of a tiny float32 Llama."""
 
 import copy
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.engines.projects import Project, damaged, write_float_model
+from tests.engines.projects import Project, damaged, warm, write_float_model
 from tests.models.tiny import made_once
-from tests.warm import warm_python
 
 NAMES = ("past", "plain", "float16", "int8")
 
@@ -41,4 +39,4 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(tmp_path: Path, files: Path) -> Project:
     """A project with a text, questions and prompts."""
     entries = {name: f"{{path: {{files}}/{name}, backend: onnx}}" for name in NAMES}
-    return Project(tmp_path, files, entries, python=warm_python({**os.environ, "OMP_NUM_THREADS": "1"})).fill()
+    return Project(tmp_path, files, entries, python=warm()).fill()
