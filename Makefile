@@ -137,7 +137,7 @@ $(VENV)-oldest/.installed: pyproject.toml constraints.txt
 $(VENV)-newest/.installed $(VENV)-bare/.installed: $(VENV)-%/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet --no-compile "$$(grep '^torch==' constraints.txt)" -e . \
-		$(if $(filter newest,$*),$(TESTERS))
+		$(if $(filter newest,$*),$(TESTERS) liger-kernel triton)
 	touch $@
 
 $(addprefix install-,$(LEGS)): install-%: $(VENV)-%/.installed

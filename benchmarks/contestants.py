@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.engines.transformers.loading import tokenizer_facts
+from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure import loop
 from pytest_lmgate.measure.scoring import score

@@ -24,7 +24,8 @@ from comparison import Row, machine, print_rows, run_rounds
 from contestants import Job, ours, published_loop
 
 from pytest_lmgate.engines.logits import TileShape
-from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet
+from pytest_lmgate.engines.tokenizers import quiet
+from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure import loop
 from pytest_lmgate.measure.divergence import ModelPair, compare
@@ -189,7 +190,8 @@ def dtypes(name: str, shape: Shape, device: torch.device, tokens: int) -> bool:
 
 def tiles(name: str, shape: Shape, device: torch.device) -> bool:
     """Print how long the head takes with tiles of several shapes, of which `tile_shape` has chosen one."""
-    from pytest_lmgate.engines.transformers.head import VocabularyHead, launch_nll
+    from pytest_lmgate.engines.logits import VocabularyHead
+    from pytest_lmgate.engines.transformers.head import launch_nll
 
     weight = torch.randn(shape.vocabulary, shape.width, device=device).bfloat16() / shape.width**0.5
     head, positions = VocabularyHead(weight, None, None), 4 * shape.context

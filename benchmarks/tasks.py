@@ -80,7 +80,7 @@ def side_by_side(
 
 def compare_choices(lm: Any, loaded: Any, shape: str, args: argparse.Namespace) -> bool:
     """Score four choices of each question by both programs."""
-    from pytest_lmgate.engines.transformers.loading import tokenizer_facts
+    from pytest_lmgate.engines.tokenizers import tokenizer_facts
     from pytest_lmgate.engines.transformers.runner import TransformersRunner
     from pytest_lmgate.measure.loop import Job
     from pytest_lmgate.measure.scoring import score

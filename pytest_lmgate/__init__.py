@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pytest_lmgate.metrics.score import Score
     from pytest_lmgate.metrics.texts import TextMetric
     from pytest_lmgate.settings.gates import FixtureReference, fixture, model
+    from pytest_lmgate.version import __version__
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "CacheWarning": "errors",
@@ -41,6 +41,7 @@ _HOMES = {
     "LmgateWarning": "errors",
     "Score": "metrics.score",
     "TextMetric": "metrics.texts",
+    "__version__": "version",
     "fixture": "settings.gates",
     "model": "settings.gates",
 }

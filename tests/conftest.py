@@ -25,7 +25,6 @@ SLOW = (
     "tests/end_to_end/test_session_code.py",
     "tests/end_to_end/test_verify.py",
     "tests/example_project/test_runs.py",
-    "tests/identity/test_patches.py",
 )
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

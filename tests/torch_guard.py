@@ -35,7 +35,7 @@ MODULES = [
         "measure",
         "tasks/test_equal.py",
         "tasks/test_import.py",
-        "identity/test_patches.py",
+        "identity/test_replaced.py",
         "example_project/test_runs.py",
         "warm",
     )

@@ -18,7 +18,6 @@ from typing import Annotated
 
 import typer
 
-from pytest_lmgate import __version__
 from pytest_lmgate.cli.baseline import baseline
 from pytest_lmgate.cli.bisect import bisect
 from pytest_lmgate.cli.cache import cache
@@ -30,6 +29,7 @@ from pytest_lmgate.cli.project import check, doctor, markers, schema
 from pytest_lmgate.cli.reports import compare, history, report
 from pytest_lmgate.cli.tasks import import_task
 from pytest_lmgate.errors import LmgateError
+from pytest_lmgate.version import __version__
 
 app = typer.Typer(name="lmgate", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 

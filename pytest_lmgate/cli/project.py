@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from pytest_lmgate import __version__
 from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, root, show
 from pytest_lmgate.cli.measure import measuring
 from pytest_lmgate.errors import ConfigError, LmgateError, OfflineError, RequirementError, nearest
@@ -29,6 +28,7 @@ from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file
 from pytest_lmgate.settings.rootdir import Root
 from pytest_lmgate.settings.session import CacheKey
+from pytest_lmgate.version import __version__
 
 if TYPE_CHECKING:
     from pytest_lmgate.measure.evaluator import Evaluator

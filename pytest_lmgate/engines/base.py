@@ -150,6 +150,7 @@ class Runner:
         epsilon: Relative rounding of the numbers, as ``np.finfo(dtype).eps``; by default that of bfloat16.
         is_tried: Whether the model has passed the trials, or the engine makes its own.
         load_warnings: What libraries warned of while the model was loaded; filled in by whoever opens it.
+        replaced: What runs in the place of its library's code, in words; if anything does, no measurement is kept.
         proofs: What trials have shown of the model, by name: plain values that hold for its content and runtime. They
             are kept in the cache, and a later session does not try again what they say. An engine may add its own.
         rereads: Whether two long texts are read before and after each measurement, and must have the same numbers each
@@ -162,6 +163,7 @@ class Runner:
     epsilon: float = 2**-7
     is_tried: bool = False
     load_warnings: Sequence[str] = ()
+    replaced: Sequence[str] = ()
     proofs: Mapping[str, Any] = MappingProxyType({})
     rereads: bool = True
 

@@ -15,7 +15,6 @@ from pytest_lmgate.data.readers import is_lfs_pointer, pull_hint
 from pytest_lmgate.engines.base import Entry, Kind, Model, Runner
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
 from pytest_lmgate.identity.files import Snapshot, checkpoint_files, folders_below, is_file, texts_in
-from pytest_lmgate.windows.tokens import TokenizerFacts
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _LONGEST_HEADER = 10**8  # as in the library safetensors
@@ -408,11 +407,6 @@ class TokenizerFolder:
         """What the options add to an address; nothing without any."""
         return {"tokenizer": json.dumps(_ordered(self.options), default=str)} if self.options else {}
 
-    def facts(self) -> TokenizerFacts:
-        from pytest_lmgate.engines.transformers.loading import load_tokenizer, tokenizer_facts
-
-        return tokenizer_facts(load_tokenizer(self))
-
 
 class Contents(NamedTuple):
     """A model's files as they were when they were hashed."""
@@ -436,7 +430,6 @@ class Contents(NamedTuple):
             not_kept=self.unknown,
             files=self.snapshot,
             changed=self.changed,
-            tokenizer=self.tokenizer.facts,
             **own,
         )
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +28,7 @@ from pytest_lmgate.engines.base import COLUMNS
 from pytest_lmgate.engines.devices import sent, wide, within_memory
 from pytest_lmgate.errors import EngineError
 
-if TYPE_CHECKING:
-    from pytest_lmgate.engines.transformers.head import VocabularyHead
+LogitTransform = Callable[[Tensor], Tensor]
 
 # A spool grows no larger than this, nor than half of the free disk; a longer text is measured in several rounds.
 _MOST_BYTES = 8 * 2**30
@@ -61,6 +60,51 @@ def vocabulary_tiles(
     for index, begin in enumerate(range(0, vocabulary, tokens)):
         part = slice(bounds[index], bounds[index + 1])
         yield begin, min(begin + tokens, vocabulary), order[part], in_order[part] - begin
+
+
+@dataclass(frozen=True)
+class VocabularyHead:
+    """A linear head with an elementwise transform behind it."""
+
+    weight: Tensor  # shape ``[vocabulary, hidden]``
+    bias: Tensor | None  # shape ``[vocabulary]``, or None
+    transform: LogitTransform | None  # In-place map from the linear output to the logit, or None
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    def every(self, step: int) -> VocabularyHead:
+        """Return the head of the tokens ``0, step, 2 * step, ...`` alone."""
+        return VocabularyHead(self.weight[::step], None if self.bias is None else self.bias[::step], self.transform)
+
+    def tile(self, hidden: Tensor, begin: int, end: int, buffer: Tensor) -> Tensor:
+        """Return the logits of the tokens ``begin..end-1``, shape ``[positions, end - begin]``, in float32 or better.
+
+        `hidden` has the shape ``[positions, hidden]`` and the head's dtype, as has `buffer`, which may hold the logits.
+        """
+        out = buffer[: hidden.shape[0] * (end - begin)].view(hidden.shape[0], end - begin)
+        weight = self.weight[begin:end].t()
+        if self.bias is None:
+            torch.mm(hidden, weight, out=out)
+        else:
+            torch.addmm(self.bias[begin:end], hidden, weight, out=out)
+        return self._finished(out)
+
+    def at(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return about the logit of one target per position, shape ``[positions]``; that of `tile` is exact."""
+        raw = (hidden * self.weight[targets]).sum(-1)
+        if self.bias is not None:
+            raw = raw + self.bias[targets]
+        return self._finished(raw)
+
+    def _finished(self, product: Tensor) -> Tensor:
+        logits = product if product.dtype in (torch.float32, torch.float64) else product.float()
+        return logits if self.transform is None else self.transform(logits)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,20 @@
-"""Code that runs with a model and is not in its files: libraries, and patches of them.
+"""Code that runs with a model and is not in its files: libraries, and what replaces their classes and ``forward``s.
 
-A session that patches a library keeps nothing that it measures. `find_patched_libraries` is a short check that the
-functions and classes which run a model are their libraries' own. docs/cache.md says what it does not see.
+Packages such as liger-kernel, unsloth and ipex replace these when they are imported or told to. Nothing is kept of a
+model that runs other code than the libraries whose versions are in its address. docs/cache.md says what is not seen.
 """
 
 from __future__ import annotations
 
 import functools
 import linecache
-import operator
 import os
 import re
 import site
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 LIBRARIES = frozenset({"accelerate", "bitsandbytes", "numpy", "peft", "tokenizers", "torch", "torchao", "transformers"})
 # The kernels of quantized models come from one of these.
 QUANTIZERS = ("accelerate", "bitsandbytes", "torchao", "gptqmodel", "autoawq", "compressed-tensors", "optimum", "hqq")
+_QUANTIZING = frozenset({"awq", *(name.replace("-", "_") for name in QUANTIZERS)})  # as they are imported
 # The libraries use functions of these packages, which compute nothing; Python's own modules in C are in lib-dynload.
 _BENEATH = frozenset({"huggingface_hub", "lib-dynload", "packaging", "safetensors", "tqdm", "typing_extensions"})
 _PACKAGES = LIBRARIES | _BENEATH | sys.stdlib_module_names
@@ -63,149 +63,79 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return {package: _version(package) for package in packages}
 
 
-# Where code runs that computes, reads and writes; the rest of torch and PEFT is too much to look through.
-_RUNNING = re.compile(
-    r"(transformers(?!\.(pipelines|train|utils\.logging))|peft\.(peft_model|tuners\.(tuners_utils|lora))|tokenizers"
-    r"|torch\.nn\.(functional|modules))(\.|$)|torch(\.functional|\._tensor)?$"
-)
-_INNER = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.partialmethod: "func"}
-
-
-def find_patched_libraries() -> tuple[str, ...]:
-    """Return the patches of libraries in this session, each in words; nothing is imported to look."""
-    if not hasattr(sys.modules.get("torch"), "_C"):
-        return ()
-    for name in ("peft", "tokenizers", "torch", "transformers"):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file and home_of_file(file) != name:  # its version does not tell of its code
-            return (f"{name}, by importing it from {file}, which is not an installed package",)
-    modules = sorted((name, each) for name, each in list(sys.modules.items()) if _RUNNING.match(name))
-    patches = dict.fromkeys(patch for name, module in modules for patch in _patches_in(name, module))
-    return tuple(patches)
-
-
-class _Look:
-    """What a module without a patch held when it was looked through.
-
-    Code is patched by putting something else into a table or an attribute, so a look compares identities and types.
-    """
-
-    def __init__(self, module: types.ModuleType) -> None:
-        self.module = module
-        self.tables: list[tuple[Mapping[Any, Any], list[Any], list[type]]] = []
-        self.parts: list[tuple[Any, str, Any]] = [(module, "__class__", type(module))]
-
-    def is_current(self, module: types.ModuleType) -> bool:
-        return (
-            module is self.module
-            and all(
-                _are(_values(table), members) and _are(list(map(type, members)), kinds)
-                for table, members, kinds in self.tables
-            )
-            and all(getattr(owner, name, None) is part for owner, name, part in self.parts)
-        )
-
-    def note(self, table: Mapping[Any, Any]) -> None:
-        members = _values(table)
-        self.tables.append((table, members, list(map(type, members))))
-
-    def part(self, owner: Any, name: str) -> Any:
-        """Return an attribute in which a patch could be put."""
-        found = getattr(owner, name)
-        self.parts.append((owner, name, found))
-        return found
-
-
-def _are(found: Sequence[Any], expected: Sequence[Any]) -> bool:
-    return len(found) == len(expected) and all(map(operator.is_, found, expected))
-
-
-# Lists are made at once: another thread may import something meanwhile.
-def _values(table: Mapping[Any, Any]) -> list[Any]:
-    return list(dict.values(table) if isinstance(table, dict) else table.values())
-
-
-def _items(table: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """Return what a table holds; a lazy one, of a class of its own, imports nothing for that."""
-    return list(dict.items(table) if isinstance(table, dict) else table.items())
-
-
-_last: dict[str, _Look] = {}
-
-
-def _patches_in(name: str, module: types.ModuleType) -> list[str]:
-    """Return the patches in a module; one that has not changed since it had none is not looked through again."""
-    if name in _last and _last[name].is_current(module):
-        return []
-    _last.pop(name, None)
-    look = _Look(module)
-    found = [f"{path} is {code.__module__}.{code.__qualname__}" for path, code in _foreign(name, module, module, look)]
-    if not found:
-        _last[name] = look
-    return found
-
-
 def summarize(reasons: Sequence[str]) -> str:
     """Name the first two of several reasons."""
     more = f" and {len(reasons) - 2} more" if len(reasons) > 2 else ""
     return ", ".join(reasons[:2]) + more
 
 
-def _foreign(path: str, value: Any, module: types.ModuleType, look: _Look, depth: int = 4) -> Iterator[tuple[str, Any]]:
-    """Yield the functions and classes in a module, its classes and its tables that are not a library's.
+# Where transformers and torch define the modules of models and the functions that these call.
+_MODULES = re.compile(r"transformers\.models\.\w+\.modeling_\w+$|torch\.nn\.(functional$|modules\.)")
 
-    What is looked at is noted in `look`.
+
+def replaced_in_libraries() -> tuple[str, ...]:
+    """Return what replaces a class, a function or a ``forward`` of a library's models in this session, in words.
+
+    Only what is imported is looked at, so that a session finds what was measured without a patch, or keeps nothing.
     """
-    value = look.part(value, _INNER[type(value)]) if type(value) in _INNER else value
-    code = value if isinstance(value, types.FunctionType | type) else type(value)
-    if not all(_is_librarys(each, module) for each in (code, *_called(code, look))):
-        yield path, code
-    tables: list[Mapping[Any, Any]] = []
-    if value is module or (value is code and isinstance(value, type) and value.__module__ == module.__name__):
-        tables = [vars(value)]
-    elif issubclass(type(value), MutableMapping):
-        # The items() of a lazy table would import what it names; it keeps that in its own attributes.
-        tables = [*([value] if isinstance(value, dict) else []), getattr(value, "__dict__", {})]
-    for table in tables:
-        look.note(table)
-    if type(value) is tuple:  # which cannot change
-        tables = [dict(enumerate(value))]
-    for key, member in [each for table in tables for each in _items(table)] if depth else ():
-        if not _is_dull(type(member)) and key != "__builtins__":  # type: ignore[arg-type]  # mypy doubts that types hash
-            yield from _foreign(f"{path}.{key}", member, module, look, depth - 1)
+    modules = [(name, module) for name, module in list(sys.modules.items()) if _MODULES.match(name)]
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "transformers", "peft")}
+    # Of a library that is a source tree, the version does not tell the code.
+    trees = [f"{name}, imported from {file}" for name, file in files.items() if file and home_of_file(file) != name]
+    return (*trees, *(words for name, module in sorted(modules) for words in _replaced(name, module)))
 
 
-def _called(code: Any, look: _Look) -> Iterator[Any]:
-    """Yield the functions that a function's decorators hide."""
-    for _ in range(99):  # a function may wrap itself
-        if isinstance(code, types.FunctionType):
-            look.part(code, "__code__")
-        if not hasattr(code, "__wrapped__"):
-            return
-        code = look.part(code, "__wrapped__")
-        yield code
+def replaced_in_model(model: Any) -> tuple[str, ...]:
+    """Return the modules of a loaded model whose class or ``forward`` is not a library's, in words."""
+    found: dict[str, None] = {}
+    for name, module in model.named_modules():
+        kind = type(module)
+        for words, code in ((kind.__name__, kind), (f"{kind.__name__}.forward", getattr(module, "forward", None))):
+            if not is_librarys(code):
+                found[f"{words} ({name or 'the model'}) is {_named(code)}"] = None
+    return tuple(found)
 
 
-@functools.cache
-def _is_dull(kind: type) -> bool:
-    """Whether objects of a type, as of most members, are a library's and hold no code that Python wrote."""
-    holds_code = kind in _INNER or issubclass(kind, type | types.FunctionType | MutableMapping | tuple)
-    return is_library(kind.__module__) and kind.__module__ != "unittest.mock" and not holds_code
+def _replaced(name: str, module: types.ModuleType) -> Iterator[str]:
+    for key, value in list(vars(module).items()):
+        if not isinstance(value, type | types.FunctionType):
+            continue
+        if not is_librarys(value, module):
+            yield f"{name}.{key} is {_named(value)}"
+            continue
+        forward = vars(value).get("forward") if isinstance(value, type) and value.__module__ == name else None
+        if forward is not None and not is_librarys(forward, module):
+            yield f"{name}.{key}.forward is {_named(forward)}"
 
 
-def _is_librarys(code: Any, module: types.ModuleType) -> bool:
-    """Whether a function or class in `module` is a library's, or of a package that the module's source names."""
+def is_librarys(code: Any, module: types.ModuleType | None = None) -> bool:
+    """Whether a class or function, with all that its decorators hide, is of a library whose version is known.
+
+    In a `module` of a library it may also be of an installed package that the module's source names.
+    """
+    while isinstance(code, functools.partial | types.MethodType):
+        code = code.func if isinstance(code, functools.partial) else code.__func__
     if isinstance(code, type):
-        file = getattr(sys.modules.get(code.__module__), "__file__", None) or code.__module__
-        return code.__module__ != "unittest.mock" and _is_home(file, module)
-    return not hasattr(code, "__code__") or _is_home(code.__code__.co_filename, module)
+        file = getattr(sys.modules.get(code.__module__), "__file__", None)
+        return code.__module__ != "unittest.mock" and (
+            is_library(code.__module__) if file is None else _is_home(file, module)
+        )
+    if not isinstance(code, types.FunctionType):  # torch's own in C
+        return is_library(type(code).__module__) and type(code).__module__ != "unittest.mock"
+    return _is_home(code.__code__.co_filename, module) and (
+        not hasattr(code, "__wrapped__") or is_librarys(code.__wrapped__, module)
+    )
 
 
 @functools.cache
-def _is_home(file: str, module: types.ModuleType) -> bool:
+def _is_home(file: str, module: types.ModuleType | None) -> bool:
     if file[0] == "<" or os.sep not in file:  # some code is written at run time
         return True
     home = home_of_file(file)
-    return home is not None and (
-        is_library(home) or any(home in line for line in linecache.getlines(str(module.__file__)))
-    )
+    if home is None or is_library(home) or home in _QUANTIZING:
+        return home is not None
+    return module is not None and any(home in line for line in linecache.getlines(str(module.__file__)))
+
+
+def _named(code: Any) -> str:
+    return f"{getattr(code, '__module__', '')}.{getattr(code, '__qualname__', type(code).__name__)}"

@@ -24,8 +24,7 @@ from pytest_lmgate.judge.result import PreviousBaseline, Verdict, WorstRow, meas
 from pytest_lmgate.judge.verdict import judge_bounds, judge_limit
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.targets import PlacesCache
-from pytest_lmgate.metrics.score import Score
-from pytest_lmgate.metrics.texts import ScoredRow
+from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.gates import EvaluationSpec, Gate, LimitGate, NoRegression
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.options import find_project_file

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
-from pytest_lmgate import __version__
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.engines.base import Backend, Batching, Entry, Model, Runner, Written
 from pytest_lmgate.errors import EngineError, ModelError
-from pytest_lmgate.identity.code import find_patched_libraries, summarize
+from pytest_lmgate.identity.code import replaced_in_libraries, summarize
 from pytest_lmgate.measure.divergence import RemoteRunner
 from pytest_lmgate.measure.loop import Log
 from pytest_lmgate.measure.worker import Recipe, Task, Worker, comparing, outline, scoring, writing
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.settings.session import Executor
+from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
 
@@ -54,7 +54,7 @@ class Cluster:
         """
 
         def open_() -> RayRunner:
-            if patched := find_patched_libraries():
+            if patched := replaced_in_libraries():
                 raise ModelError(
                     f"model {model.name!r}: this session patched {summarize(patched)}, and the Ray workers would "
                     "measure without the patch: remove --lmgate-executor"

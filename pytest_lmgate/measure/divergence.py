@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_lmgate import __version__
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
@@ -38,6 +37,7 @@ from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.requests import DivergenceRequest, Signature, Windowing
+from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.protocols import tokenize
 from pytest_lmgate.windows.requests import Request, Requests, by_request, window_requests
 from pytest_lmgate.windows.tokens import TokenizerFacts

@@ -25,7 +25,7 @@ from pytest_lmgate.engines.base import Model, Runner
 from pytest_lmgate.engines.devices import available_bytes
 from pytest_lmgate.engines.registry import library_warnings, raised
 from pytest_lmgate.errors import CacheError, LmgateError, MetricInputError, ModelError, escape_controls
-from pytest_lmgate.identity.code import find_patched_libraries
+from pytest_lmgate.identity.code import replaced_in_libraries, summarize
 from pytest_lmgate.measure.loop import Job, Log, Progress
 from pytest_lmgate.measure.measurement import Measurement, MeasurementContext, impossible
 from pytest_lmgate.settings.session import Options
@@ -160,6 +160,7 @@ class Measurements:
     # Models that could not be loaded, by key and name: the class of the error and its message.
     _failed: dict[tuple[str, str], tuple[type[ModelError], str]] = field(default_factory=dict)
     _load_warnings: dict[str, Sequence[str]] = field(default_factory=dict)  # by the models' keys
+    _replaced: dict[str, Sequence[str]] = field(default_factory=dict)  # by the models' keys
     _hits: Verified = field(default_factory=Verified)
     _drawn: list[tuple[Measurement[Any], Any]] = field(default_factory=list)
     _latest: Progress | None = None  # of the measurement that runs
@@ -218,7 +219,7 @@ class Measurements:
         address = measurement.fingerprint.address
         if uncacheable:
             self._shared.append(address)
-        elif self._was_patched(measurement):
+        elif self._runs_other_code(measurement):
             return
         else:
             whole = measurement.encode(measured)
@@ -243,8 +244,8 @@ class Measurements:
     def again(self, measurement: Measurement[T], *, shuffle: int | None = None) -> T:
         """Measure again completely, ignoring the cache; `shuffle` is the seed of another order of the requests."""
         measured = measurement.measure(self._context(measurement, shuffle=shuffle))
-        if self._was_patched(measurement):
-            raise ModelError("this session patched a library while the model was loaded")
+        if reason := self._runs_other_code(measurement):
+            raise ModelError(reason)
         return measured
 
     def known(self, measurement: Measurement[T]) -> T | None:
@@ -286,7 +287,7 @@ class Measurements:
             raise kind(message)
         try:
             runner = self._opened(known[0], model)
-            self._load_warnings[known[0]] = runner.load_warnings
+            self._load_warnings[known[0]], self._replaced[known[0]] = runner.load_warnings, runner.replaced
             return runner
         except FilesChanged:
             raise
@@ -353,14 +354,14 @@ class Measurements:
             line=True,
         )
 
-    def _was_patched(self, measurement: Measurement[Any]) -> bool:
-        """Return whether a library was patched while it was loaded: the fingerprint does not cover it."""
-        found = find_patched_libraries()
-        if not found or any("patches" in model.ingredients for model in measurement.models):
-            return False
+    def _runs_other_code(self, measurement: Measurement[Any]) -> str:
+        """Return, in words, what a loaded model runs in the place of its library's code: its address does not say."""
+        patched, reason = replaced_in_libraries(), ""
         for model in measurement.models:
-            self.uncacheable_reasons[model.name] = f"this session patched {found[0]} while the model was loaded"
-        return True
+            found = patched or self._replaced.get(_key(model), ())
+            if found and not {"patches", "revision"} & model.ingredients.keys():
+                reason = self.uncacheable_reasons[model.name] = f"this session patched {summarize(found)}"
+        return reason
 
     def close_models(self) -> None:
         """Free the memory of all models; the next measurement opens its own."""

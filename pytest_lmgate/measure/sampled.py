@@ -13,7 +13,6 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_lmgate import __version__
 from pytest_lmgate.arrays import Ints
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.data.corpus import Corpus
@@ -37,6 +36,7 @@ from pytest_lmgate.metrics.divergence import SampledStatistics, WrittenStatistic
 from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.settings.requests import DivergenceRequest, GenerationSettings, SelfDivergenceRequest, Signature
+from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.protocols import WindowPlan, beginning
 from pytest_lmgate.windows.requests import Requests, window_requests
 from pytest_lmgate.windows.tokens import NO_CHATS, Chats, Framing, PromptIds, Streams, TokenizerFacts

@@ -26,7 +26,7 @@ from pytest_lmgate.data.tags import Tags, read_tags
 from pytest_lmgate.engines.base import Backend, Entry, Model
 from pytest_lmgate.engines.registry import backend_of, described
 from pytest_lmgate.errors import ConfigError, DataError, escape_controls, nearest
-from pytest_lmgate.identity.code import find_patched_libraries, summarize
+from pytest_lmgate.identity.code import replaced_in_libraries, summarize
 from pytest_lmgate.identity.files import Snapshot
 from pytest_lmgate.measure.measurement import digest_of, identity_of, template_variables
 from pytest_lmgate.settings.entries import DATA_SUFFIXES, DatasetSpec, ModelSpec
@@ -322,7 +322,7 @@ class SessionCode:
         The `key` identifies the model as long as measurements are shared; a model without content, in all sessions.
         """
         if self._patches is None or self._shared is None:
-            self._patches = find_patched_libraries()
+            self._patches = replaced_in_libraries()
         patched, reason = self._patches, model.not_kept
         if model.content is None and not reason:
             reason = "its engine gives no digest of the model"

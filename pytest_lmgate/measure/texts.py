@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 
-from pytest_lmgate import __version__
 from pytest_lmgate.arrays import Ints
 from pytest_lmgate.cache.fingerprint import Fingerprint
 from pytest_lmgate.cache.store import Entry
@@ -39,6 +38,7 @@ from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.extraction import MultiChoiceRegex, Steps, texts_read, words_of
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.requests import GenerationSettings, TextRequest
+from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.tokens import NO_CHATS, Chats, PromptEncoder, PromptIds, TokenizerFacts
 
 # Raise the number whenever the code that generates may give another text.

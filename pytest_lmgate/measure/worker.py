@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_lmgate import __version__
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.cache.fingerprint import Fingerprint, difference, sha256
 from pytest_lmgate.engines.base import Backend, Batching, Entry, Model, Runner, unheard
@@ -20,6 +19,7 @@ from pytest_lmgate.measure.lookup import ModelPool
 from pytest_lmgate.measure.loop import explained
 from pytest_lmgate.measure.scoring import prepared_to_score
 from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.requests import Request, Requests
 from pytest_lmgate.windows.tokens import PromptIds, TokenizerFacts
 

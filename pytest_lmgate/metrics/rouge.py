@@ -40,11 +40,11 @@ import numpy as np
 import regex
 from rapidfuzz.distance import LCSseq
 
-from pytest_lmgate import __version__
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.errors import ConfigError, MetricInputError, nearest
 from pytest_lmgate.metrics.porter import nltk_stem, program_stem
 from pytest_lmgate.metrics.texts import References, TextMetric
+from pytest_lmgate.version import __version__
 
 T = TypeVar("T")
 Tokenizer = Callable[[str], Sequence[str]]

@@ -18,8 +18,22 @@ from pytest_lmgate.settings.metrics import METRICS, Direction
 from pytest_lmgate.settings.requests import Signature
 
 if TYPE_CHECKING:
-    from pytest_lmgate.metrics.texts import ScoredRow
     from pytest_lmgate.stats.sample import Sample
+
+
+@dataclass(frozen=True)
+class ScoredRow:
+    """One row, by its index from 0, with its own score; an empty prompt is unknown.
+
+    The prediction is what was scored; `output` is the text that it was extracted from, None if that is the prediction.
+    """
+
+    row: int
+    score: float
+    prediction: str
+    references: tuple[str, ...]
+    prompt: str = ""
+    output: str | None = None
 
 
 @dataclass(eq=False, repr=False)

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.errors import ConfigError, MetricInputError
-from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.score import Score, ScoredRow
 from pytest_lmgate.settings.extraction import compiled
 from pytest_lmgate.settings.metrics import METRICS, RESERVED, Direction, metric_hint
 from pytest_lmgate.settings.requests import Signature
@@ -143,21 +143,6 @@ class Texts(NamedTuple):
     predictions: list[str]
     references: list[list[str]]
     rows: list[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class ScoredRow:
-    """One row, by its index from 0, with its own score; an empty prompt is unknown.
-
-    The prediction is what was scored; `output` is the text that it was extracted from, None if that is the prediction.
-    """
-
-    row: int
-    score: float
-    prediction: str
-    references: tuple[str, ...]
-    prompt: str = ""
-    output: str | None = None
 
 
 def text_score(

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet
+from pytest_lmgate.engines.tokenizers import quiet
+from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.windows.requests import window_requests

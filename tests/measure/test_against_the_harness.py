@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.engines.transformers.loading import tokenizer_facts
+from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.settings.requests import Protocol
 from pytest_lmgate.windows.protocols import plan_windows, tokenize
 from tests.engines.transformers.measuring import load, measure_nll

@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import nn
 
-from pytest_lmgate.engines.transformers.loading import quiet
+from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.errors import ModelError
 from tests.engines.transformers.measuring import measure_nll, prove_causal
 from tests.models.looking_ahead import LookingAhead

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_lmgate.arrays import Floats
 from pytest_lmgate.data.corpus import Corpus, read_corpus
-from pytest_lmgate.engines.transformers.loading import LoadedModel, tokenizer_facts
+from pytest_lmgate.engines.tokenizers import tokenizer_facts
+from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.measure.measurement import counted
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics, perplexity
 from pytest_lmgate.metrics.score import Score

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.stem.porter import PorterStemmer
 
-from pytest_lmgate import __version__
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.porter import nltk_stem, program_stem
 from pytest_lmgate.metrics.rouge import (
@@ -20,6 +19,7 @@ from pytest_lmgate.metrics.rouge import (
     shared_skip_bigrams,
     total_skip_bigrams,
 )
+from pytest_lmgate.version import __version__
 from tests.metrics.rouge_rows import rouge_rows
 
 VARIANTS = ["rouge1", "rouge2", "rougeL", "rougeLsum", "rougeW", "rougeS", "rougeS4", "rougeSU", "rougeSU4"]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pytest_lmgate.errors import ConfigError, MetricInputError
 from pytest_lmgate.metrics.rouge import rouge
 from pytest_lmgate.metrics.sacrebleu_metrics import bleu, chrf, ter
-from pytest_lmgate.metrics.texts import ScoredRow, TextMetric, exact, text_score
+from pytest_lmgate.metrics.score import ScoredRow
+from pytest_lmgate.metrics.texts import TextMetric, exact, text_score
 from pytest_lmgate.stats import bootstrap
 from pytest_lmgate.stats.bootstrap import cluster_sums, paired_bootstrap, percentile_interval, resampled_sums
 from pytest_lmgate.stats.comparison import Tolerance

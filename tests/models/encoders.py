@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 
-from pytest_lmgate.engines.transformers.loading import quiet
+from pytest_lmgate.engines.tokenizers import quiet
 from tests.models.tiny import word_level
 from tests.models.zoo import CONTEXT, VOCABULARY, words
 

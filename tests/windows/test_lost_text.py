@@ -8,7 +8,7 @@ import tokenizers
 import transformers
 
 from pytest_lmgate.data.corpus import TextSizes
-from pytest_lmgate.engines.transformers.loading import tokenizer_facts
+from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.windows.places import lost_characters, scored_sizes
 from pytest_lmgate.windows.protocols import WindowPlan
 from pytest_lmgate.windows.tokens import Streams

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_lmgate.data.corpus import Corpus
-from pytest_lmgate.engines.transformers.loading import tokenizer_facts
+from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.settings.requests import PROTOCOL_RULES, Windowing
 from pytest_lmgate.windows.protocols import (
     plan_windows,

@@ -287,7 +287,7 @@ def _characters(text: bytes, lengths: Sequence[int]) -> tuple[Ints, Ints]:
 
 def tokens_of_folder(folder: TokenizerFolder, weights: Weights) -> Tokens:
     """Return the tokens of a tokenizer's folder, which must cut every text as the GGUF does."""
-    from pytest_lmgate.engines.transformers.loading import decoded, load_tokenizer, tokenizer_facts
+    from pytest_lmgate.engines.tokenizers import decoded, load_tokenizer, tokenizer_facts
 
     tokenizer = load_tokenizer(folder)
     given, own = tokenizer_facts(tokenizer), own_tokens(weights)

@@ -19,6 +19,7 @@ from pytest_lmgate.engines.base import SAMPLING, Backend, Batching, Drawn, Entry
 from pytest_lmgate.engines.checkpoints import TokenizerFolder
 from pytest_lmgate.engines.server.client import BadAnswer, Client, ServerSettings
 from pytest_lmgate.engines.server.likelihoods import Proven, ServedTokens, decoding, proven_way, tokens_of_folder
+from pytest_lmgate.engines.tokenizers import facts_of
 from pytest_lmgate.engines.writing import ended_text
 from pytest_lmgate.errors import ConfigError, ModelError, OfflineError
 from pytest_lmgate.identity.code import versions
@@ -107,7 +108,7 @@ class Server(Backend):
             dtype="bfloat16",  # it may be
             files=snapshot,
             changed=lambda: sorted(snapshot.moved),
-            tokenizer=folder.facts,
+            tokenizer=partial(facts_of, folder),
         )
 
 

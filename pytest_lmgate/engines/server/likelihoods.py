@@ -110,7 +110,7 @@ class ServedTokens:
 
 
 def tokens_of_folder(folder: TokenizerFolder) -> ServedTokens:
-    from pytest_lmgate.engines.transformers.loading import decoded, load_tokenizer, tokenizer_facts
+    from pytest_lmgate.engines.tokenizers import decoded, load_tokenizer, tokenizer_facts
 
     tokenizer = load_tokenizer(folder)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from functools import partial
 from typing import Any
 
 from pytest_lmgate.engines.base import SAMPLING, Backend, Entry, Model, Offer, Runner, Setting
@@ -16,7 +17,8 @@ from pytest_lmgate.engines.checkpoints import (
     require_safe_adapter,
 )
 from pytest_lmgate.engines.devices import device_class, require_device, resolve_device, share_processors
-from pytest_lmgate.identity.code import LIBRARIES, QUANTIZERS, summarize, versions
+from pytest_lmgate.engines.tokenizers import facts_of
+from pytest_lmgate.identity.code import LIBRARIES, QUANTIZERS, replaced_in_model, summarize, versions
 
 # The address of every model from files holds these versions.
 _LIBRARIES = ("torch", "transformers", "tokenizers")
@@ -62,7 +64,9 @@ class Transformers(Backend):
                 trust_remote_code=spec.trust_remote_code,
                 pickle_weights=spec.pickle_weights,
             )
-            return TransformersRunner(loaded, checkpoint.context)
+            runner = TransformersRunner(loaded, checkpoint.context)
+            runner.replaced = replaced_in_model(loaded.model)
+            return runner
 
         return contents.model(
             checkpoint,
@@ -73,15 +77,17 @@ class Transformers(Backend):
             offers=_offers(checkpoint),
             honours=_HONOURS,
             device=device,
+            tokenizer=partial(facts_of, tokenizer),
             dtype=_dtype(checkpoint, entry),
         )
 
 
 def describe_in_memory(pair: tuple[Any, Any], *, batch_size: int | str, workers: int) -> Model:
     """Describe a ``(model, tokenizer)`` pair of the user's, or a pipeline's; it stays on its device."""
+    from pytest_lmgate.engines.tokenizers import tokenizer_facts
     from pytest_lmgate.engines.transformers.decoding import decoding_ids
     from pytest_lmgate.engines.transformers.in_memory import describe_pair
-    from pytest_lmgate.engines.transformers.loading import tokenizer_facts, wrap_pair
+    from pytest_lmgate.engines.transformers.loading import wrap_pair
     from pytest_lmgate.engines.transformers.runner import TransformersRunner
 
     kind = type(pair[0]).__name__

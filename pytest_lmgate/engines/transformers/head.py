@@ -25,7 +25,14 @@ from torch import Tensor, nn
 
 from pytest_lmgate.engines.base import check_ids
 from pytest_lmgate.engines.devices import sent, wide
-from pytest_lmgate.engines.logits import Logits, TileShape, tile_shape, vocabulary_tiles
+from pytest_lmgate.engines.logits import (
+    Logits,
+    LogitTransform,
+    TileShape,
+    VocabularyHead,
+    tile_shape,
+    vocabulary_tiles,
+)
 from pytest_lmgate.engines.transformers.forward import (
     differ_by_rounding,
     forget_lengths,
@@ -35,8 +42,6 @@ from pytest_lmgate.engines.transformers.forward import (
     random_states,
 )
 from pytest_lmgate.errors import EngineError
-
-LogitTransform = Callable[[Tensor], Tensor]
 
 # Config entries with such names may act on the logits.
 _CONFIG_WORDS = ("logit", "softcap", "soft_cap", "cap", "head_multiplier", "output_multiplier", "scal")
@@ -49,51 +54,6 @@ _UNSHIFTED = 50.0
 _LOGITS = 2**24
 # Logits of a position that `Scorer.some_logits` returns: a changed hidden state changes them all.
 _SOME = 4096
-
-
-@dataclass(frozen=True)
-class VocabularyHead:
-    """A linear head with an elementwise transform behind it."""
-
-    weight: Tensor  # shape ``[vocabulary, hidden]``
-    bias: Tensor | None  # shape ``[vocabulary]``, or None
-    transform: LogitTransform | None  # In-place map from the linear output to the logit, or None
-
-    @property
-    def vocabulary_size(self) -> int:
-        return self.weight.shape[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.weight.dtype
-
-    def every(self, step: int) -> VocabularyHead:
-        """Return the head of the tokens ``0, step, 2 * step, ...`` alone."""
-        return VocabularyHead(self.weight[::step], None if self.bias is None else self.bias[::step], self.transform)
-
-    def tile(self, hidden: Tensor, begin: int, end: int, buffer: Tensor) -> Tensor:
-        """Return the logits of the tokens ``begin..end-1``, shape ``[positions, end - begin]``, in float32 or better.
-
-        `hidden` has the shape ``[positions, hidden]`` and the head's dtype, as has `buffer`, which may hold the logits.
-        """
-        out = buffer[: hidden.shape[0] * (end - begin)].view(hidden.shape[0], end - begin)
-        weight = self.weight[begin:end].t()
-        if self.bias is None:
-            torch.mm(hidden, weight, out=out)
-        else:
-            torch.addmm(self.bias[begin:end], hidden, weight, out=out)
-        return self._finished(out)
-
-    def at(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Return about the logit of one target per position, shape ``[positions]``; that of `tile` is exact."""
-        raw = (hidden * self.weight[targets]).sum(-1)
-        if self.bias is not None:
-            raw = raw + self.bias[targets]
-        return self._finished(raw)
-
-    def _finished(self, product: Tensor) -> Tensor:
-        logits = product if product.dtype in (torch.float32, torch.float64) else product.float()
-        return logits if self.transform is None else self.transform(logits)
 
 
 @contextlib.contextmanager

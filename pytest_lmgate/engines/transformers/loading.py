@@ -1,41 +1,33 @@
-"""From a checkpoint's folder to a model in memory, and the facts of its tokenizer."""
+"""From a checkpoint's folder to a model in memory."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 
 from pytest_lmgate.engines.base import Kind
 from pytest_lmgate.engines.checkpoints import Checkpoint, TokenizerFolder
 from pytest_lmgate.engines.registry import library_warnings
+from pytest_lmgate.engines.tokenizers import load_tokenizer, without_progress_bars
 from pytest_lmgate.engines.transformers.unused import (
     quantization_config,
     require_adapter_applied,
     require_all_weights_used,
     require_known_keys,
     require_quantized,
-    unknown_options,
 )
-from pytest_lmgate.errors import ConfigError, ModelError
-from pytest_lmgate.identity.code import is_library
-from pytest_lmgate.windows.tokens import Placed, TokenizerFacts, require_variables
+from pytest_lmgate.errors import ModelError
 
 _LOADERS: dict[Kind, Any] = {
     "causal": transformers.AutoModelForCausalLM,
     "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
     "masked": transformers.AutoModelForMaskedLM,
 }
-# A text's unknown words are its own; these are around or between texts, or are the mask itself.
-_SPECIAL = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id", "mask_token_id")
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ def load_checkpoint(
 ) -> LoadedModel:
     """Load a model of the checkpoint's kind and its tokenizer, from local files only."""
     name, folder = checkpoint.name, str(checkpoint.folder)
-    with _without_progress_bars(), library_warnings() as warned:
+    with without_progress_bars(), library_warnings() as warned:
         tokenizer = load_tokenizer(tokenizer_folder)
         options = _decoded(load, checkpoint, device)
 
@@ -134,142 +126,6 @@ def wrap_pair(pair: Sequence[Any], *, name: str) -> LoadedModel:
     if not callable(tokenizer):
         raise ModelError(f"model {name!r}: expected (model, tokenizer), got (..., {type(tokenizer).__name__})")
     return LoadedModel(name, model, tokenizer, _input_device(model))
-
-
-def tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
-    """Return what the planning needs to know of a tokenizer."""
-    # The library's own tokenizers have an argument that silences them; others may not. `quiet` empties the caches of
-    # all loggers, which takes longer than to encode a short text.
-    silently, how = (_without_warnings, {"verbose": False}) if is_library(type(tokenizer).__module__) else (quiet, {})
-
-    def encode(text: str, special: bool) -> Sequence[int]:
-        try:
-            with silently():
-                ids: Sequence[int] = tokenizer(text, add_special_tokens=special, **how)["input_ids"]
-        except Exception as error:
-            raise _failed(
-                error, "is called as tokenizer(text, add_special_tokens=...) and returns a mapping with input_ids"
-            ) from error
-        return ids
-
-    @functools.cache
-    def decode(token: int) -> str:
-        try:
-            with silently():
-                return str(tokenizer.decode(token))
-        except Exception as error:
-            raise _failed(error, "returns a token's text by tokenizer.decode(id)") from error
-
-    def _failed(error: Exception, expected: str) -> ModelError:
-        return ModelError(
-            f"the tokenizer {type(tokenizer).__name__} failed: {type(error).__name__}: {error}; "
-            f"expected one that {expected}"
-        )
-
-    def placed(text: str, special: bool) -> Placed | None:
-        if not getattr(tokenizer, "is_fast", False):
-            return None
-        with silently():
-            found = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, **how)
-        ids, offsets = found["input_ids"], np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2)
-        return Placed(ids, *offsets.T) if len(ids) == len(offsets) else None
-
-    def text(ids: Sequence[int]) -> str | None:
-        try:
-            return decoded(tokenizer, ids, skip_special=False)
-        except Exception:  # of a tokenizer of the user's, which needs no such method
-            return None
-
-    def target(text: str) -> Sequence[int]:
-        with silently():
-            ids: Sequence[int] = tokenizer(text_target=text, **how)["input_ids"]
-        return ids
-
-    def chat(messages: Sequence[Mapping[str, str]], **variables: Any) -> str:
-        goes_on = messages[-1]["role"] == "assistant"
-        if variables:
-            require_variables(tokenizer.get_chat_template(), variables)
-        with silently():
-            return str(
-                tokenizer.apply_chat_template(
-                    list(messages), tokenize=False, add_generation_prompt=not goes_on, continue_final_message=goes_on,
-                    **variables,
-                )
-            )  # fmt: skip
-
-    bos, eos, mask = (getattr(tokenizer, f"{which}_token_id", None) for which in ("bos", "eos", "mask"))
-    special = (getattr(tokenizer, name, None) for name in _SPECIAL)
-    return TokenizerFacts(
-        encode,
-        bos,
-        eos,
-        bos is not None and list(encode("a", True))[:1] == [bos],
-        decode,
-        placed,
-        text,
-        mask=mask,
-        special=frozenset(token for token in special if token is not None),
-        target=target,
-        chat=chat if getattr(tokenizer, "chat_template", None) else None,
-        vocabulary=getattr(tokenizer, "get_vocab", None),
-    )
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the libraries' progress bars and warnings: under ``-W error`` a deprecation would fail a gate."""
-    logging = transformers.utils.logging
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with _without_progress_bars(), _without_warnings():
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-@contextlib.contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    logging = transformers.utils.logging
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if bars:
-            logging.enable_progress_bar()
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def load_tokenizer(folder: TokenizerFolder) -> Any:
-    try:
-        with _without_progress_bars(), library_warnings():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                str(folder.path), trust_remote_code=folder.trust_remote_code, local_files_only=True, **folder.options
-            )
-    except Exception as error:
-        raise ModelError(
-            f"model {folder.name!r}: no usable tokenizer in {folder.path}: {type(error).__name__}: {error}; save one "
-            "there with tokenizer.save_pretrained, or set tokenizer: to the folder that has it"
-        ) from error
-    if unknown := unknown_options((type(tokenizer), transformers.AutoTokenizer), folder.options):
-        raise ConfigError(
-            f"models.{folder.name}.tokenizer.{unknown[0]}: {type(tokenizer).__name__} has no such option; remove it"
-        )
-    return tokenizer
-
-
-def decoded(tokenizer: Any, ids: Sequence[int], skip_special: bool = True) -> str:
-    """Return the text of token ids with every space that the model wrote, which some tokenizers clean up."""
-    how = {"clean_up_tokenization_spaces": False} if hasattr(tokenizer, "clean_up_tokenization_spaces") else {}
-    with _without_warnings():
-        return str(tokenizer.decode(list(ids), skip_special_tokens=skip_special, **how))
 
 
 def _with_adapter(model: Any, folder: Path, name: str) -> Any:

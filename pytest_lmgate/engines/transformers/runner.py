@@ -22,6 +22,7 @@ from pytest_lmgate.arrays import Floats, Ints
 from pytest_lmgate.engines.base import Batching, BatchPolicy, Drawn, OutOfMemory, Runner, check_ids
 from pytest_lmgate.engines.devices import release, sent, within_memory
 from pytest_lmgate.engines.logits import Logits
+from pytest_lmgate.engines.tokenizers import quiet, tokenizer_facts
 from pytest_lmgate.engines.transformers.beginnings import LEAST_SAVED, NO_CACHE, Beginnings, order_by_beginning
 from pytest_lmgate.engines.transformers.decoding import Decoding
 from pytest_lmgate.engines.transformers.forward import evaluation_mode, follows_length, not_deterministic
@@ -34,7 +35,7 @@ from pytest_lmgate.engines.transformers.head import (
     prove_head,
     split_head,
 )
-from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet, tokenizer_facts
+from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.settings.requests import GenerationSettings
 from pytest_lmgate.windows.requests import Request, Requests, by_request

@@ -13,16 +13,15 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import torch
 import transformers
-from rapidfuzz.distance import OSA
 from safetensors import safe_open
 from transformers import modeling_rope_utils
 
 from pytest_lmgate.engines.checkpoints import Checkpoint, Stored
+from pytest_lmgate.engines.library_options import are_alike, names_in, near_misses, options_of
 from pytest_lmgate.errors import ConfigError, ModelError, nearest
 from pytest_lmgate.identity.code import is_library
 
@@ -120,19 +119,13 @@ def quantization_config(name: str, given: Mapping[str, Any]) -> Any:
     kind = type(config)
     # Some classes keep whatever they are given, for a library of their own.
     kept = {*vars(config)}.union(*(value for value in vars(config).values() if isinstance(value, dict)))
-    for key in sorted(given.keys() - _names(kind)):
-        if key not in kept or any(_are_alike(key, option) for option in _options(kind)):
+    for key in sorted(given.keys() - names_in(kind)):
+        if key not in kept or any(are_alike(key, option) for option in options_of(kind)):
             raise ConfigError(
                 f"models.{name}.load.quantization_config: {kind.__name__} has no option {key!r}"
-                f"{nearest(key, _options(kind))}"
+                f"{nearest(key, options_of(kind))}"
             )
     return config
-
-
-def unknown_options(kinds: Iterable[type], given: Iterable[str]) -> list[str]:
-    """Return the options that no code of some classes mentions."""
-    names = {name for kind in kinds for name in _names(kind)}
-    return sorted(set(given) - names)
 
 
 def require_all_used(checkpoint: Checkpoint, *, trust_remote_code: bool) -> None:
@@ -169,79 +162,21 @@ def _misspelt(config: Any, given: Mapping[str, Any], where: str = "") -> Iterato
     kind = type(config)
     if not is_library(kind.__module__):
         return
-    yield from _near_misses(given, _names(kind), _options(kind), where)
+    yield from near_misses(given, names_in(kind), options_of(kind), where)
     for key, value in given.items():
         if not isinstance(value, Mapping):
             continue
         if key in _ROPE:
             members = vars(modeling_rope_utils).values()
             code = [member for member in members if inspect.isfunction(member) or inspect.isclass(member)]
-            names = _names(kind).union(*map(_names, code))
+            names = names_in(kind).union(*map(names_in, code))
             # The layers may be of several kinds, each with rope parameters of its own.
             for inner in (value, *(layers for layers in value.values() if isinstance(layers, Mapping))):
-                yield from _near_misses(inner, names, names, f"{where}{key}.")
+                yield from near_misses(inner, names, names, f"{where}{key}.")
             continue
         part = getattr(config, key, None)
         if isinstance(part, transformers.PretrainedConfig) or key == "quantization_config":
             yield from _misspelt(part, value, f"{where}{key}.")
-
-
-def _near_misses(
-    given: Mapping[str, Any], names: Collection[str], options: Collection[str], where: str
-) -> Iterator[tuple[str, str]]:
-    absent = sorted(set(options) - given.keys())
-    for key in given:
-        # Special tokens have names that are alike: eos, eoi.
-        if key not in names and not key.endswith("_token_id"):
-            yield from ((f"{where}{key}", option) for option in absent if _are_alike(key, option))
-
-
-def _are_alike(one: str, other: str) -> bool:
-    """Whether two names differ by a letter or, if they are long, by two; or by abbreviations, as eps and epsilon."""
-    words, others = (re.split("[_-]", name.lower()) for name in (one, other))
-    letters = "".join(words)
-    wrong = (len(letters) > 4) + (len(letters) > 11)
-    if OSA.distance(letters, "".join(others), score_cutoff=wrong) <= wrong:
-        return True
-    pairs = zip(words, others, strict=False)
-    return len(words) == len(others) > 1 and all(a and b and (a.startswith(b) or b.startswith(a)) for a, b in pairs)
-
-
-def _options(kind: type) -> set[str]:
-    """Return the names of a class's fields and of the arguments that make it."""
-    options: set[str] = set()
-    for base in kind.__mro__[:-1]:
-        options |= inspect.get_annotations(base).keys() | getattr(base, "attribute_map", {}).keys()
-        if (init := vars(base).get("__init__")) is not None:
-            options |= inspect.signature(init).parameters.keys()
-    return options | {"rope_scaling", "rope_theta"} if "rope_parameters" in options else options
-
-
-def _names(kind: Any) -> set[str]:
-    """Return every name and short text that the code of a class or function mentions, so also its options."""
-    if not isinstance(kind, type):
-        code = getattr(inspect.unwrap(kind), "__code__", None)
-        return _names_in(code) if code else set()
-    names = _options(kind)
-    for base in kind.__mro__[:-1]:
-        for name, member in vars(base).items():
-            names.add(name)
-            if isinstance(member, list | tuple):
-                names |= {text for text in member if isinstance(text, str)}
-            code = getattr(member, "fget", None) or getattr(member, "__func__", member)
-            if inspect.isroutine(code):
-                names |= _names(code)
-    return names
-
-
-def _names_in(code: CodeType) -> set[str]:
-    names = {*code.co_varnames, *code.co_names}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _names_in(constant)
-        texts = constant if isinstance(constant, tuple | frozenset) else (constant,)
-        names |= {text for text in texts if isinstance(text, str)}
-    return names
 
 
 def require_adapter_applied(name: str, folder: Path, adapted: Any) -> None:

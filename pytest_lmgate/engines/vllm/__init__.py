@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pytest_lmgate.engines.checkpoints import (
     open_checkpoint,
 )
 from pytest_lmgate.engines.devices import device_class, resolve_device
+from pytest_lmgate.engines.tokenizers import facts_of
 from pytest_lmgate.errors import ConfigError, ModelError
 from pytest_lmgate.identity.code import versions
 
@@ -98,6 +100,7 @@ class Vllm(Backend):
             offers=self.offers,
             honours=SAMPLING,
             device=device,
+            tokenizer=partial(facts_of, tokenizer),
             dtype="bfloat16" if checkpoint.is_quantized else dtype,
         )
 

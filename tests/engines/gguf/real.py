@@ -9,7 +9,7 @@ def write_real_model(folder: Path, shared_data: Path) -> None:
     """Write it in three dtypes, and a link ``float`` to its checkpoint."""
     import transformers
 
-    from pytest_lmgate.engines.transformers.loading import quiet
+    from pytest_lmgate.engines.tokenizers import quiet
     from tests.engines.gguf.converting import write_gguf
 
     checkpoint = shared_data / "models" / NAME

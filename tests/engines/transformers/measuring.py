@@ -15,8 +15,9 @@ from torch import Tensor
 from pytest_lmgate.cache.store import Entry
 from pytest_lmgate.engines.base import Batching
 from pytest_lmgate.engines.checkpoints import TokenizerFolder, open_checkpoint
+from pytest_lmgate.engines.tokenizers import quiet, tokenizer_facts
 from pytest_lmgate.engines.transformers.head import Scorer, prove_head
-from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint, quiet, tokenizer_facts
+from pytest_lmgate.engines.transformers.loading import LoadedModel, load_checkpoint
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import loop

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers.head import prove_head
-from pytest_lmgate.engines.transformers.loading import quiet
 from pytest_lmgate.windows.tokens import Streams
 from tests.engines.transformers.measuring import measure_nll
 from tests.models.zoo import ARCHITECTURES, build, documents, loaded, naive_nll, sliding, word_tokenizer, words

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from pytest_lmgate.cache.store import Entry
+from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers import beginnings
 from pytest_lmgate.engines.transformers import runner as transformers_runner
 from pytest_lmgate.engines.transformers.beginnings import common, order_by_beginning
 from pytest_lmgate.engines.transformers.decoding import Decoding
-from pytest_lmgate.engines.transformers.loading import quiet
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure.loop import Job
 from pytest_lmgate.measure.scoring import score

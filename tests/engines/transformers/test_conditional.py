@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from pytest_lmgate.engines.tokenizers import quiet, tokenizer_facts
 from pytest_lmgate.engines.transformers import runner
-from pytest_lmgate.engines.transformers.loading import quiet, tokenizer_facts
 from pytest_lmgate.errors import DataError, ModelError, NonFiniteError
 from pytest_lmgate.windows.requests import Pair, encode_pairs
 from tests.engines.transformers.measuring import measure_conditional_nll

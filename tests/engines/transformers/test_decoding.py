@@ -7,9 +7,9 @@ import pytest
 import torch
 import transformers
 
+from pytest_lmgate.engines.tokenizers import tokenizer_facts
 from pytest_lmgate.engines.transformers import decoding
 from pytest_lmgate.engines.transformers.decoding import Decoding
-from pytest_lmgate.engines.transformers.loading import tokenizer_facts
 from pytest_lmgate.errors import ConfigError, DataError, EngineError, ModelError, NonFiniteError
 from pytest_lmgate.measure.loop import Progress
 from pytest_lmgate.settings.requests import GenerationSettings

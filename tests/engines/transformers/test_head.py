@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pytest_lmgate.engines.logits import TileShape
+from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers.forward import evaluation_mode, inputs_of, logits_of
 from pytest_lmgate.engines.transformers.head import VocabularyHead, capture_hidden, launch_nll, prove_head
-from pytest_lmgate.engines.transformers.loading import quiet
 from pytest_lmgate.errors import EngineError, ModelError
 from tests.engines.transformers.measuring import measure_nll, prove_causal
 from tests.models.zoo import VOCABULARY, Int8Weight, build, documents, loaded, lora, naive_nll, sliding

@@ -13,12 +13,8 @@ import safetensors.torch
 import torch
 import transformers
 
-from pytest_lmgate.engines.transformers.loading import (
-    _reshaped,
-    decoded,
-    tokenizer_facts,
-    wrap_pair,
-)
+from pytest_lmgate.engines.tokenizers import decoded, tokenizer_facts
+from pytest_lmgate.engines.transformers.loading import _reshaped, wrap_pair
 from pytest_lmgate.errors import ModelError
 from tests.engines.transformers.measuring import load
 from tests.models.encoders import framed_tokenizer

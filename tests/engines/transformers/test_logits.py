@@ -17,8 +17,8 @@ from pytest_lmgate.engines import logits
 from pytest_lmgate.engines.base import COLUMNS
 from pytest_lmgate.engines.logits import Logits, Spool, TileShape, streamed_divergence
 from pytest_lmgate.engines.logits import spool_room as room
+from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers.head import VocabularyHead
-from pytest_lmgate.engines.transformers.loading import quiet
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.errors import EngineError, ModelError, NonFiniteError
 from pytest_lmgate.measure.divergence import ModelPair

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pytest_lmgate.engines.checkpoints import Architecture
-from pytest_lmgate.engines.transformers.loading import quiet, tokenizer_facts
+from pytest_lmgate.engines.tokenizers import quiet, tokenizer_facts
 from pytest_lmgate.errors import DataError, ModelError, NonFiniteError
 from pytest_lmgate.windows.requests import Piece, cut_pieces
 from tests.engines.transformers.measuring import measure_pseudo_nll

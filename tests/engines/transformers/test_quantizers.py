@@ -10,9 +10,10 @@ import torch
 import yaml
 
 from pytest_lmgate.engines.base import Model
+from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers.head import Scorer, prove_head
 from pytest_lmgate.engines.transformers.hybrids import Hybrids
-from pytest_lmgate.engines.transformers.loading import LoadedModel, quiet
+from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.judge.fix import Limit, fix, split
 from pytest_lmgate.measure.divergence import Divergences

@@ -14,15 +14,10 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import quantization_config as quantizers
 
 from pytest_lmgate.engines.checkpoints import TokenizerFolder, open_checkpoint
+from pytest_lmgate.engines.library_options import names_in, near_misses, options_of
 from pytest_lmgate.engines.registry import library_warnings
-from pytest_lmgate.engines.transformers.loading import load_tokenizer, quiet
-from pytest_lmgate.engines.transformers.unused import (
-    _names,
-    _near_misses,
-    _options,
-    quantization_config,
-    require_all_used,
-)
+from pytest_lmgate.engines.tokenizers import load_tokenizer, quiet
+from pytest_lmgate.engines.transformers.unused import quantization_config, require_all_used
 from pytest_lmgate.errors import ConfigError, ModelError
 from tests.engines.transformers.measuring import load
 from tests.models.tiny import made_once
@@ -172,7 +167,7 @@ def test_keys_of_other_programs_and_of_older_versions_are_left_alone(saved: Path
 def test_no_key_that_a_librarys_own_config_has_is_taken_for_a_misspelling(name: str) -> None:
     config = transformers.AutoConfig.for_model(name, **ARCHITECTURES[name])
     given = json.loads(config.to_json_string(use_diff=False))
-    assert not list(_near_misses(given, _names(type(config)), _options(type(config)), ""))
+    assert not list(near_misses(given, names_in(type(config)), options_of(type(config)), ""))
 
 
 STORED = {
@@ -199,11 +194,11 @@ STORED = {
 @pytest.mark.parametrize("name", STORED)
 def test_keys_that_quantizers_store_are_left_alone_and_misspelt_ones_are_found(name: str) -> None:
     kind = getattr(quantizers, name)
-    names, options = _names(kind), _options(kind)
-    assert not list(_near_misses(STORED[name], names, options, ""))
+    names, options = names_in(kind), options_of(kind)
+    assert not list(near_misses(STORED[name], names, options, ""))
     known = next(key for key in STORED[name] if key in options and len(key) > 4)
     misspelt = {key: value for key, value in STORED[name].items() if key != known} | {known[:-1]: 1}
-    assert (known[:-1], known) in _near_misses(misspelt, names, options, "")
+    assert (known[:-1], known) in near_misses(misspelt, names, options, "")
 
 
 # Quantizers.

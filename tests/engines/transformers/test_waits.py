@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from pytest_lmgate.engines.base import Batching
-from pytest_lmgate.engines.logits import Logits, TileShape, streamed_divergence
-from pytest_lmgate.engines.transformers.head import Scorer, SplitHead, VocabularyHead, launch_nll
+from pytest_lmgate.engines.logits import Logits, TileShape, VocabularyHead, streamed_divergence
+from pytest_lmgate.engines.transformers.head import Scorer, SplitHead, launch_nll
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
 from pytest_lmgate.measure.loop import Job

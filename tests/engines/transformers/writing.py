@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-from pytest_lmgate.engines.transformers.loading import quiet
+from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.settings.requests import GenerationSettings
 from tests.engines.transformers.measuring import generate_texts
 from tests.models.encoders import ENCODER_DECODERS, encoder_decoder, framed_tokenizer
