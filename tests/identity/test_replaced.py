@@ -124,7 +124,8 @@ for name in ("LlamaRMSNorm", "LlamaMLP", "apply_rotary_pos_emb"):
 assert "liger_kernel." in " ".join(replaced_in_model(plain)), replaced_in_model(plain)
 apply_liger_kernel_to_llama()
 assert "LlamaForCausalLM.forward is liger_kernel." in " ".join(replaced_in_libraries())
-assert "LlamaForCausalLM.forward (the model) is liger_kernel." in " ".join(replaced_in_model(transformers.LlamaForCausalLM(plain.config)))
+later = transformers.LlamaForCausalLM(plain.config)
+assert "LlamaForCausalLM.forward (the model) is liger_kernel." in " ".join(replaced_in_model(later))
 """
 
 

@@ -139,7 +139,10 @@ def test_a_session_that_patched_a_library_meanwhile_verifies_nothing(
 
     monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, states: states)
     (problem,) = evaluator.measurements.verify().problems
-    assert "cannot be measured again, so it was not verified: ModelError: this session patched transformers.models" in problem
+    assert (
+        "cannot be measured again, so it was not verified: ModelError: this session patched transformers.models"
+        in problem
+    )
 
 
 # Files that change between their digest and the loading are measured again, and kept under their own address.
