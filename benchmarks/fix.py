@@ -49,19 +49,19 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 import torch
+from tests.measure.test_why import make_reference, quantize, text
 
-from pytest_lmgate.engines.transformers.hybrids import By, Hybrids, Part
-from pytest_lmgate.judge.fix import Limit, Tried, fix, search_sets, split
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
-from pytest_lmgate.measure.why import why
 from pytest_lmgate.metrics.divergence import DivergenceStatistics
 from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.means import skewness
+from pytest_lmgate.tools.fix.costs import why
+from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part
+from pytest_lmgate.tools.fix.search import Limit, Tried, fix, search_sets, split
 from tests.measure.conftest import make_model, make_tokenizer
-from tests.measure.test_why import make_reference, quantize, text
 
 PROTOCOL = Protocol("document")
 MODULES = {"qkv": "q_proj k_proj v_proj", "o": "o_proj", "up": "gate_proj up_proj", "down": "down_proj"}

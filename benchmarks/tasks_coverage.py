@@ -29,8 +29,8 @@ import pyarrow
 from fake_documents import Shape, fitting
 
 from pytest_lmgate.errors import LmgateError
-from pytest_lmgate.tasks import harness
-from pytest_lmgate.tasks.freeze import freeze
+from pytest_lmgate.tools.tasks import harness
+from pytest_lmgate.tools.tasks.freeze import freeze
 
 _ROWS, _TRIES, _AGAIN, _WANTED = 8, 60, 4, 0.95
 

@@ -20,7 +20,9 @@ HERE = Path(__file__).parent
 MODULES = [
     HERE / name
     for name in (
-        "cli/test_fix.py",
+        "tools/fix/test_command.py",
+        "tools/fix/test_costs.py",
+        "tools/fix/test_hybrids.py",
         "cli/test_measure.py",
         "docs/test_pages.py",
         "windows/test_lost_text.py",
@@ -33,8 +35,8 @@ MODULES = [
         "engines/vllm",
         "gpu",
         "measure",
-        "tasks/test_equal.py",
-        "tasks/test_import.py",
+        "tools/tasks/test_equal.py",
+        "tools/tasks/test_import.py",
         "identity/test_replaced.py",
         "example_project/test_runs.py",
         "warm",

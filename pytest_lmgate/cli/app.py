@@ -14,24 +14,54 @@ A command imports what is heavy when it runs, so that ``--help`` and completion 
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
 from pytest_lmgate.cli.baseline import baseline
-from pytest_lmgate.cli.bisect import bisect
 from pytest_lmgate.cli.cache import cache
-from pytest_lmgate.cli.calibrate import calibrate
-from pytest_lmgate.cli.fix import fix
 from pytest_lmgate.cli.init import init
-from pytest_lmgate.cli.measure import measure, why
+from pytest_lmgate.cli.measure import measure
 from pytest_lmgate.cli.project import check, doctor, markers, schema
-from pytest_lmgate.cli.reports import compare, history, report
-from pytest_lmgate.cli.tasks import import_task
+from pytest_lmgate.cli.reports import report
 from pytest_lmgate.errors import LmgateError
 from pytest_lmgate.version import __version__
 
-app = typer.Typer(name="lmgate", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+# Where the command of each tool is; it is imported when it is called, or named by ``--help``.
+TOOLS = {
+    "bisect": "history.bisect:bisect",
+    "calibrate": "calibrate.command:calibrate",
+    "compare": "history.command:compare",
+    "fix": "fix.command:fix",
+    "history": "history.command:history",
+    "import": "tasks.command:import_task",
+    "why": "fix.why:why",
+}
+
+
+class _Commands(TyperGroup):
+    """The commands of gates, and those of tools."""
+
+    def list_commands(self, context: Any) -> list[str]:
+        return sorted([*super().list_commands(context), *TOOLS])
+
+    def get_command(self, context: Any, name: str) -> Any:
+        if name not in TOOLS:
+            return super().get_command(context, name)
+        module, _, function = TOOLS[name].partition(":")
+        command = getattr(import_module(f"pytest_lmgate.tools.{module}"), function)
+        return get_command_from_info(
+            CommandInfo(name, callback=command), pretty_exceptions_short=True, rich_markup_mode=None
+        )
+
+
+app = typer.Typer(
+    name="lmgate", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -44,9 +74,8 @@ def version(
         raise typer.Exit
 
 
-for command in (bisect, calibrate, check, compare, fix, history, init, measure, why, report, doctor, markers, schema):
+for command in (check, doctor, init, markers, measure, report, schema):
     app.command()(command)
-app.command("import")(import_task)
 app.add_typer(cache, name="cache")
 app.add_typer(baseline, name="baseline")
 

@@ -19,8 +19,8 @@ import msgspec
 import typer
 
 from pytest_lmgate.cli.console import AsJson, DeviceOption, flow, note, root, show
+from pytest_lmgate.cli.editing import gate_line, insert
 from pytest_lmgate.cli.measure import Measuring, measuring
-from pytest_lmgate.cli.tasks import gate_line, insert
 from pytest_lmgate.errors import ComparisonError, ConfigError, EngineError, LmgateError
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.decoding import parse_fixture_call, parse_marker
@@ -307,7 +307,7 @@ def _project(folder: Path, sections: dict[str, Any]) -> Project:
 
 def _shortened(session: Measuring, model: str, dataset: str) -> dict[str, int]:
     """Return the keys by which a long text is cut where it is long enough: ``tokens``, or ``limit`` for rows."""
-    from pytest_lmgate.measure.why import shortened
+    from pytest_lmgate.data.corpus import shortened
     from pytest_lmgate.stats.means import BLOCKS
 
     described, corpus = session.evaluator.resolver.model(model), session.evaluator.resolver.corpus(dataset)
@@ -347,8 +347,8 @@ def choose_window(session: Measuring, models: Sequence[str], dataset: str) -> di
 
 def _estimate(session: Measuring, models: Sequence[str], dataset: str, window: Mapping[str, int]) -> float:
     """Say how long it takes to measure the models, from two windows of the largest; return the seconds of one model."""
+    from pytest_lmgate.data.corpus import shortened
     from pytest_lmgate.measure.loop import about
-    from pytest_lmgate.measure.why import shortened
 
     measurements, begun = session.evaluator.measurements, time.monotonic()
     largest = max(models, key=lambda model: session.evaluator.resolver.model(model).weight_bytes)

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappush, heappushpop
 from itertools import islice
@@ -306,3 +306,14 @@ def _rows_of_frame(frame: Any) -> list[dict[Any, Any]]:
     return [
         {key: None if isinstance(cell, float) and cell != cell else cell for key, cell in row.items()} for row in rows
     ]
+
+
+def shortened(corpus: Corpus, characters: int) -> Corpus:
+    """Return the beginning of a corpus: whole rows, and a part of the last one."""
+    rows: list[str] = []
+    for row in corpus.rows:
+        if characters <= 0:
+            break
+        rows.append(row[:characters])
+        characters -= len(row)
+    return replace(corpus, rows=tuple(rows))

@@ -54,7 +54,6 @@ from pytest_lmgate.settings.requests import (
     TextRequest,
 )
 from pytest_lmgate.settings.session import Options
-from pytest_lmgate.tasks.scoring import is_task_metric, task_metric
 from pytest_lmgate.windows.tokens import PIN, Chats
 
 
@@ -269,7 +268,7 @@ class Evaluator:
     @staticmethod
     def _scores_choices(how: TextRequest, spec: DatasetSpec) -> bool:
         """Whether code of the dataset's task scores likelihoods of choices, and no text is written."""
-        return is_task_metric(how.metric) and spec.answer is not None
+        return how.metric.partition(".")[0] == "task" and spec.answer is not None
 
     def _model(self, model: Any, dataset: Any) -> Model:
         """Find a model; where chats are part of an address, it gives its tokenizer, loading itself if need be."""
@@ -290,11 +289,9 @@ class Evaluator:
     def _text_metric(self, what: EvaluationSpec) -> TextMetric:
         """Make the requested metric of texts, which may be code of the dataset's task."""
         assert isinstance(what.how, TextRequest)
-        name = what.how.metric
-        if is_task_metric(name) and name not in self.users_metrics and isinstance(what.dataset, str | Path):
-            dataset, spec = self.resolver.names.dataset_spec(what.dataset)
-            return task_metric(name, dataset, spec, self.project.folder)
-        return text_metric(what.how, self.users_metrics)
+        named = isinstance(what.dataset, str | Path)
+        dataset = self.resolver.names.dataset_spec(what.dataset) if named else None
+        return text_metric(what.how, self.users_metrics, dataset, self.project.folder)
 
     def _mention_joining(self, corpus: Corpus, asked: Protocol | DivergenceRequest) -> None:
         """Say that rows were joined, if no `join` was set and they look like separate documents."""

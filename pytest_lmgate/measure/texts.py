@@ -7,7 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
@@ -60,12 +62,37 @@ def is_function(system: object) -> bool:
     return callable(system) and not hasattr(system, "forward") and not hasattr(system, "tokenizer")
 
 
-def text_metric(request: TextRequest, users: Mapping[str, TextMetric]) -> TextMetric:
-    """Make a request's metric."""
-    if request.metric in METRICS:
-        metric: TextMetric = METRICS[request.metric].scorer()(**dict(request.options))
+def text_metric(
+    request: TextRequest,
+    users: Mapping[str, TextMetric],
+    dataset: tuple[str, DatasetSpec] | None = None,
+    folder: Path = Path(),
+) -> TextMetric:
+    """Make a request's metric.
+
+    Args:
+        request: What a gate asks of texts.
+        users: The metrics that the user's hook registers, by name.
+        dataset: Its name and entry, where it has one; a package may make metrics of the code that the entry names.
+        folder: The folder of lmgate.yaml.
+    """
+    name = request.metric
+    if name in METRICS:
+        metric: TextMetric = METRICS[name].scorer()(**dict(request.options))
         return metric
-    return found_metric(users, request.metric)
+    if dataset is not None and name not in users and (make := _makers().get(name.partition(".")[0])):
+        made: TextMetric = make.load()(name, *dataset, folder)
+        return made
+    return found_metric(users, name)
+
+
+@functools.cache
+def _makers() -> dict[str, EntryPoint]:
+    """Find what makes a metric for a dataset: ``MAKER(name, dataset, entry, folder)``, by the name before its dot.
+
+    Packages register makers as entry points of the group ``pytest_lmgate.metrics``; this one registers ``task``.
+    """
+    return {maker.name: maker for maker in entry_points(group="pytest_lmgate.metrics")}
 
 
 @dataclass(frozen=True)

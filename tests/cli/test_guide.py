@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from pytest_lmgate.cli.app import app
+from pytest_lmgate.cli.app import TOOLS, app
 
 GUIDES = Path(__file__).parents[2] / "docs"
 
@@ -14,7 +14,7 @@ def commands() -> set[str]:
     """Every command as it is typed after ``lmgate``."""
     top = typer.main.get_command(app).commands
     inner = {f"{name} {each}" for name, command in top.items() for each in getattr(command, "commands", ())}
-    return {name for name, command in top.items() if not hasattr(command, "commands")} | inner
+    return {name for name, command in top.items() if not hasattr(command, "commands")} | inner | TOOLS.keys()
 
 
 def test_every_command_is_in_a_guide_and_no_other() -> None:

@@ -12,7 +12,7 @@ from pytest_lmgate.cli.app import app
 from pytest_lmgate.cli.measure import _bar, measuring
 from tests.end_to_end.projects import environment
 from tests.measure.conftest import make_tokenizer
-from tests.measure.test_why import make_reference, quantize, text
+from tests.tools.fix.test_costs import make_reference, quantize, text
 from tests.warm import warm_python
 
 

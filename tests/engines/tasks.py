@@ -17,9 +17,9 @@ from pytest_lmgate.settings.file import parse_project
 from pytest_lmgate.settings.session import Options
 from tests.engines.projects import CONTEXT, trained_tokenizer
 from tests.models.tiny import made_once, tiny_llama
-from tests.tasks.comparing import TEMPLATE, compare, run_harness
-from tests.tasks.documents import documents
-from tests.tasks.harness_run import WAYS
+from tests.tools.tasks.comparing import TEMPLATE, compare, run_harness
+from tests.tools.tasks.documents import documents
+from tests.tools.tasks.harness_run import WAYS
 
 Case = tuple[str, str]  # a way of asking, see `WAYS`, and a task
 CHOICES = [

@@ -140,7 +140,7 @@ def _seen(session: Evaluator, use: str, keys: Mapping[str, Any]) -> tuple[Any, .
 
 
 def test_every_key_of_a_dataset_is_tried() -> None:
-    # Only the metric task reads task:, for which tests/tasks has an installed task.
+    # Only the metric task reads task:, for which tests/tools/tasks has an installed task.
     assert KEYS.keys() | {"task"} == {field.name for field in msgspec.structs.fields(DatasetSpec)}
 
 

@@ -16,10 +16,10 @@ import gguf
 import llama_cpp
 import numpy as np
 
-from pytest_lmgate.engines.llamacpp.hybrids import GgufHybrids
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.session import Options
+from pytest_lmgate.tools.fix.gguf_hybrids import GgufHybrids
 from tests.end_to_end.projects import environment
 from tests.engines.projects import text_of, trained_tokenizer, write_float_model
 from tests.warm import warm_python

@@ -12,15 +12,15 @@ import yaml
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.engines.tokenizers import quiet
 from pytest_lmgate.engines.transformers.head import Scorer, prove_head
-from pytest_lmgate.engines.transformers.hybrids import Hybrids
 from pytest_lmgate.engines.transformers.loading import LoadedModel
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
-from pytest_lmgate.judge.fix import Limit, fix, split
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.settings.file import load_project
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
+from pytest_lmgate.tools.fix.hybrids import Hybrids
+from pytest_lmgate.tools.fix.search import Limit, fix, split
 from tests.engines.transformers.measuring import load, measure_nll
 from tests.models.zoo import build, documents, naive_nll, sliding, word_tokenizer, words
 

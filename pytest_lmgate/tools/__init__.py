@@ -1,0 +1,1 @@
+"""What is not on a gate's way: a folder a tool, with its command, its work and its words. Nothing imports it."""

@@ -1,0 +1,390 @@
+"""``lmgate calibrate``: what a gate's limit or tolerance is worth for a model that gives other numbers in each run.
+
+The unchanged model is measured several times past the cache. The first run is that of a session; the others have other
+batch sizes, another order of the requests and, for sampled texts, another seed. Each run opens the model again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+from msgspec import structs
+
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, flow, show
+from pytest_lmgate.cli.measure import find_gate, measuring
+from pytest_lmgate.errors import ConfigError, MetricInputError
+from pytest_lmgate.report.text import counted, table
+from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.settings.file import YamlGate
+from pytest_lmgate.settings.gates import EvaluationSpec, Gate, LimitGate, Tolerance
+from pytest_lmgate.settings.options import read_project_file
+
+if TYPE_CHECKING:
+    from pytest_lmgate.cache.store import Entry
+    from pytest_lmgate.measure.evaluator import Evaluator
+    from pytest_lmgate.metrics.score import Score
+    from pytest_lmgate.tools.calibrate.power import Calibration
+
+_BATCH_SIZES = (8, 32, 3, 16)
+_ROUNDING = 1e-5  # nats per token by which equal numbers differ in batches of other sizes
+_PAIRS = 10  # of runs that are compared
+_MARK = "# lmgate calibrate"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a model: how it was measured, and what came out."""
+
+    batch_size: int | str
+    seed: int | None
+    score: Score
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A gate's runs, and what they say."""
+
+    gate: Gate
+    runs: Sequence[Run]
+    references: Sequence[Run]  # runs of the model that the gate compares with
+    is_deterministic: bool
+    worth: Calibration
+    verdicts: Mapping[str, int]
+    repeats: int
+    strict: float | None = None  # how often an unchanged model fails with --lmgate-strict; None if that changes nothing
+
+    @property
+    def holds(self) -> bool:
+        from pytest_lmgate.tools.calibrate.power import HEALTHY_FAILS
+
+        return self.worth.fails <= HEALTHY_FAILS
+
+
+def calibrate(
+    gate: Annotated[str | None, typer.Argument(metavar="[GATE]", help="Gate of lmgate.yaml, by its id.")] = None,
+    runs: Annotated[int, typer.Option(min=2, help="How often to measure the unchanged model.")] = 5,
+    limit: Annotated[float | None, typer.Option(help="Without GATE: a floor of a share of right rows.")] = None,
+    rows: Annotated[int | None, typer.Option(min=2, help="Without GATE: rows, each right or wrong.")] = None,
+    share: Annotated[float | None, typer.Option(min=0, max=1, help="Without GATE: the healthy model's share.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write what holds into lmgate.yaml, with the reason.")] = False,
+    config: ConfigOption = None,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    offline: OfflineOption = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure an unchanged model several times: how often it fails a gate, and which damage the gate sees.
+
+    Each run has another batch size, order of requests and seed. With --limit and --rows instead of a gate nothing is
+    measured: how often models fail a floor, by their true share of right rows.
+    """
+    if gate is None:
+        if limit is None or rows is None:
+            raise typer.BadParameter("expected a GATE, or --limit with --rows for a floor without measuring")
+        if not 0 < limit <= 1:
+            raise typer.BadParameter(f"--limit: expected a share of rows above 0 and at most 1, got {limit:g}")
+        if write:
+            raise typer.BadParameter("--write: expected a GATE, whose limit or tolerance is written")
+        show(*_floor(limit, rows, share), as_json=as_json)
+        return
+    if (limit, rows, share) != (None, None, None):
+        raise typer.BadParameter("--limit, --rows and --share ask about a floor without measuring: leave out the GATE")
+    with measuring(config=config, cache=cache, device=device, offline=offline) as session:
+        if session.project.file is None:
+            raise ConfigError(f"{session.project.origin}; lmgate calibrate needs a gate of an lmgate.yaml")
+        entry, name = find_gate(session.project.file, gate)
+        found = calibrated(session.evaluator, entry.gate, runs)
+    lines, facts = _report(found, name)
+    if write:
+        lines.append(_write(entry, found))
+        facts["written"] = str(entry.file)
+    show(facts, "\n".join(lines), as_json=as_json)
+
+
+def calibrated(evaluator: Evaluator, gate: Gate, runs: int) -> Calibrated:
+    """Measure the models of a gate `runs` times, or twice if they are deterministic."""
+    from pytest_lmgate.measure.lookup import difference
+    from pytest_lmgate.stats.paired import compare
+    from pytest_lmgate.tools.calibrate.power import calibrate_limit, calibrate_tolerance
+
+    evaluator.check(gate)
+    sides: list[list[Run]] = [[] for _ in gate.evaluations]
+    is_deterministic = False
+    for number in range(runs):
+        for side, what in zip(sides, gate.evaluations, strict=True):
+            evaluator.log.note(f"run {number + 1} of {runs}: {what.model_name} on {what.dataset_name}")
+            side.append(_run(evaluator, what, number))
+            _require_noise(side[-1].score, gate)
+        if number == 1 and not any(difference(side[0].entry, side[1].entry, _ROUNDING) for side in sides):
+            is_deterministic = True
+            sides = [[side[0], replace(side[1], score=side[0].score)] for side in sides]  # less their rounding
+            break
+    ours, theirs = sides[0], sides[1] if len(sides) > 1 else []
+    samples, references = ([each.score.require_sample() for each in side] for side in (ours, theirs))
+    verdicts: Counter[str] = Counter()
+    bounded: list[tuple[float, float]] = []  # the badness of a run, and its bound that has to pass
+    if isinstance(gate, LimitGate):
+        rows = [each.score.stderr or 0.0 for each in ours]
+        worth = calibrate_limit(samples, gate.limit, math.sqrt(sum(each**2 for each in rows) / len(rows)))
+        if gate.confidence is not None:
+            for each in samples:
+                if (bounds := each.bounds(gate.confidence)) is not None:
+                    is_lower = each.direction == "lower"
+                    bounded.append((each.value(), bounds.upper) if is_lower else (-each.value(), -bounds.lower))
+    else:
+        pairs = zip(samples, references, strict=True) if references else itertools.combinations(samples, 2)
+        for pair in itertools.islice(pairs, _PAIRS):
+            both = [pair] if references else [pair, pair[::-1]]
+            compared = [compare(*each, tolerance=gate.tolerance, confidence=gate.confidence) for each in both]
+            verdicts[compared[0].decision] += 1
+            bounded += [(float(each.degradation), each.upper) for each in compared if each.upper is not None]
+        worth = calibrate_tolerance(samples, gate.tolerance, references or None)
+    settings = _drawing(evaluator.cached_statistics(gate.evaluation)[0])
+    repeats = settings.repeats if settings is not None else 0
+    strict = worth.fails_by_bound(bounded) if bounded else None
+    return Calibrated(gate, ours, theirs, is_deterministic, worth, verdicts, repeats, strict)
+
+
+def _drawing(measurement: Any) -> Any:
+    """Return the settings by which a gate's texts are drawn; None for other measurements, whose seed is fixed."""
+    settings = measurement.settings if hasattr(measurement.asked, "generation") else None
+    return settings if settings is not None and settings.is_sampling else None
+
+
+def _run(evaluator: Evaluator, what: EvaluationSpec, number: int) -> Run:
+    """Open the model again and measure once, past the cache."""
+    measurement, _ = evaluator.cached_statistics(what)
+    settings = _drawing(measurement)
+    seed = settings.seed + number if settings is not None else None
+    if number:
+        model = replace(measurement.model, batch_size=_BATCH_SIZES[(number - 1) % len(_BATCH_SIZES)])
+        asked = measurement.asked
+        if seed is not None:
+            asked = structs.replace(asked, generation=structs.replace(asked.generation, seed=seed))
+        measurement = replace(measurement, model=model, asked=asked)
+    evaluator.measurements.close_models()
+    statistics = evaluator.measurements.again(measurement, shuffle=number or None)
+    return Run(measurement.model.batch_size, seed, measurement.score(statistics), measurement.encode(statistics))
+
+
+def _require_noise(score: Score, gate: Gate) -> None:
+    from pytest_lmgate.stats.means import INTERVAL_NEEDS
+
+    if score.sample is None:
+        raise MetricInputError(
+            f"{gate.label}: this statistic is not made of rows, so its noise is not known: calibrate a gate on the mean"
+        )
+    if score.stderr is None or not score.is_finite:
+        raise MetricInputError(
+            f"{gate.label}: expected a finite value with a known noise, which needs {INTERVAL_NEEDS}; got "
+            f"{float(score)} on {score.n:,} {score.unit}s"
+        )
+    if float(score) == 0 and score.direction == "higher":
+        raise MetricInputError(f"{gate.label}: the value is 0, which no damage makes worse: look at the texts first")
+
+
+def _floor(limit: float, rows: int, share: float | None) -> tuple[dict[str, Any], str]:
+    """Say how often models fail a floor, by their true share of right rows."""
+    from pytest_lmgate.tools.calibrate.power import calibrate_floor
+
+    shares = sorted({round(limit + step * math.sqrt(limit * (1 - limit) / rows), 4) for step in range(-3, 4)})
+    shares = [each for each in shares if 0 <= each <= 1] if share is None else [share]
+    found = {each: calibrate_floor(rows, limit, each) for each in shares}
+    lines = [f"a floor of {limit:g} on {counted(rows, 'row')}, each right or wrong; each run draws its own rows"]
+    lines += table(("true share", "fails"), [(f"{each:g}", _percent(of.fails)) for each, of in found.items()], names=())
+    facts: dict[str, Any] = {
+        "limit": limit,
+        "rows": rows,
+        "fails": {f"{each:g}": of.fails for each, of in found.items()},
+    }
+    if share is not None:
+        worth = found[share]
+        times, holding = worth.times(worth.badness), -worth.holding()
+        facts |= {"seen": worth.seen(), "holding": {"limit": holding, "rows": times and math.ceil(times * rows)}}
+        lines.append(f"smallest damage that fails in 80% of runs: {worth.seen():.3g}")
+        more = f", or {math.ceil(times * rows):,} rows" if times else ""
+        lines.append(f"a model of {share:g} fails in 1% of runs at most with: limit {holding:.4g}{more}")
+    return facts, "\n".join(lines)
+
+
+def _report(found: Calibrated, name: str) -> tuple[list[str], dict[str, Any]]:
+    from pytest_lmgate.report.wording import number
+
+    gate, worth, first = found.gate, found.worth, found.runs[0].score
+    what = gate.evaluation
+    of = " and ".join(each.model_name for each in gate.evaluations)
+    lines = [f"{name}: {counted(len(found.runs), 'run')} of {of} on {what.dataset_name}, {first.n:,} {first.unit}s"]
+    sides = [found.runs, *([found.references] if found.references else [])]
+    header = ["run", "batch size", *(["seed"] if found.runs[0].seed is not None else [])]
+    header += [what.metric, *(f"{what.metric} of {gate.evaluations[1].model_name}" for _ in sides[1:])]
+    lines += table(
+        header,
+        [
+            [
+                str(at + 1),
+                str(run.batch_size),
+                *([str(run.seed)] if run.seed is not None else []),
+                *(number(side[at].score) for side in sides),
+            ]
+            for at, run in enumerate(found.runs)
+        ],
+        names=(),
+    )
+    if found.is_deterministic:
+        lines.append("deterministic: another batch size, another order and opening the model again changed no number")
+    stderr = first.stderr or 0.0
+    lines += [
+        f"rows that change between two runs: {_percent(worth.changed)}",
+        f"noise: {worth.between_runs:.3g} between runs, {stderr:.3g} between rows",
+        *(["the runs differ as a whole, by more than their rows explain"] if worth.as_a_whole else []),
+    ]
+    low, high = worth.badness.failing_between(worth.threshold)
+    sentence = f"{_judged(found, worth.threshold)}: an unchanged model fails in {_percent(worth.fails)} of runs"
+    if _percent(low) != _percent(high):
+        sentence += f" ({_percent(low)} to {_percent(high)}, as far as its mean is known)"
+    if worth.other_rows is not None:
+        sentence += f"; on other rows of this kind in {_percent(worth.other_rows.fails(worth.threshold))}"
+    lines.append(sentence)
+    if found.strict is not None:
+        lines.append(f"with --lmgate-strict, which fails INCONCLUSIVE too, in {_percent(found.strict)} of runs")
+    lines.append(f"smallest damage that fails in 80% of runs: {_size(found, worth.seen())}")
+    if found.verdicts:
+        counts = ", ".join(f"{count} {verdict.upper()}" for verdict, count in found.verdicts.items())
+        lines.append(f"verdicts of {counted(sum(found.verdicts.values()), 'pair')} of runs: {counts}")
+    lines += _remedies(found)
+    facts = {
+        "gate": name,
+        "runs": [{"value": float(run.score), "batch_size": run.batch_size, "seed": run.seed} for run in found.runs],
+        "references": [float(run.score) for run in found.references],
+        "deterministic": found.is_deterministic,
+        "changed": worth.changed,
+        "between_runs": worth.between_runs,
+        "between_rows": stderr,
+        "as_a_whole": worth.as_a_whole,
+        "fails": worth.fails,
+        "fails_between": [low, high],
+        "fails_on_other_rows": worth.other_rows and worth.other_rows.fails(worth.threshold),
+        "fails_strict": found.strict,
+        "seen": worth.seen(),
+        "holds": found.holds,
+        "holding": _judged(found, _holding(found)),
+        "verdicts": dict(found.verdicts),
+    }
+    return lines, facts
+
+
+def _remedies(found: Calibrated) -> list[str]:
+    """Say how tight a gate could be, and what else would make it hold; nothing where it holds without noise."""
+    worth, score, lines = found.worth, found.runs[0].score, []
+    if not (found.is_deterministic and found.holds):
+        holding = _holding(found)
+        held = f"{_judged(found, holding)} (sees {_size(found, worth.seen(holding))})"
+        if not found.holds and (times := worth.times(worth.badness)) is not None:
+            held += f", or {math.ceil(times * score.n):,} {score.unit}s"
+            held += f", or repeats: {math.ceil(times * found.repeats)}" if found.repeats else ""
+        lines.append(f"an unchanged model fails in 1% of runs at most with: {held}")
+    if (other := worth.other_rows) is not None:
+        held = _judged(found, _rounded(worth.holding(other), other.stderr))
+        lines.append(f"and on other rows of this kind with: {held}")
+    return lines
+
+
+def _holding(found: Calibrated) -> float:
+    return _rounded(found.worth.holding(), found.worth.badness.stderr)
+
+
+def _rounded(threshold: float, noise: float) -> float:
+    """Round a threshold to a hundredth of the noise, to the side that fails less often."""
+    unit = 10.0 ** (math.floor(math.log10(noise or abs(threshold) or 1.0)) - (2 if noise else 5))
+    return float(f"{math.ceil(threshold / unit - 1e-6) * unit:.12g}")
+
+
+def _judged(found: Calibrated, threshold: float) -> str:
+    """Return a limit or a tolerance as a gate has it: ``limit 0.71``, ``tolerance 1.5%``."""
+    key, value = _argument(found, threshold)
+    return f"{key} {value}"
+
+
+def _argument(found: Calibrated, threshold: float) -> tuple[str, Any]:
+    if isinstance(found.gate, LimitGate):
+        sign = 1 if found.runs[0].score.direction == "lower" else -1
+        return "limit", float(f"{sign * threshold:.12g}")
+    tolerance = Tolerance(threshold, found.gate.tolerance.relative)
+    return "tolerance", str(tolerance) if tolerance.relative else tolerance.size
+
+
+def _size(found: Calibrated, value: float) -> str:
+    tolerance = getattr(found.gate, "tolerance", None)
+    return f"{100 * value:.3g}%" if tolerance is not None and tolerance.relative else f"{value:.3g}"
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 1e-4:
+        return "less than 0.01%"
+    return f"{100 * share:.3g}%" if share >= 0.1 else f"{100 * share:.2g}%"
+
+
+def _write(entry: YamlGate, found: Calibrated) -> str:
+    """Write what holds into a gate of lmgate.yaml, and the reason above it; return a sentence about that."""
+    from pytest_lmgate.cache.files import write_kept
+
+    worth = found.worth
+    threshold = worth.threshold if found.holds else _holding(found)
+    key, value = _argument(found, threshold)
+    if not found.holds:
+        parse_marker(entry.marker, (), {**entry.arguments, key: value})  # its errors are told before it is written
+    reason = (
+        f"{_MARK}, {len(found.runs)} runs: an unchanged model fails {key} {value} in "
+        f"{_percent(worth.badness.fails(threshold))} of runs; damage of {_size(found, worth.seen(threshold))} fails in "
+        f"80%; {_percent(worth.changed)} of the rows change between two runs"
+    )
+    try:
+        text = read_project_file(entry.file)
+        write_kept(entry.file, edited(text, entry, key, None if found.holds else value, reason))
+    except OSError as error:
+        raise ConfigError(f"{entry.file} cannot be written: {error}") from error
+    what = "the reason, since the gate holds" if found.holds else f"{key} {value} with the reason"
+    return f"written into {entry.file.name}: {what}"
+
+
+def edited(text: str, entry: YamlGate, key: str, value: object, reason: str) -> str:
+    """Return the text of an lmgate.yaml with another value at a gate, if one is given, and a comment above the gate."""
+    index = int(entry.key.partition("[")[2].partition("]")[0])
+    root: Any = yaml.compose(text)
+    gates = next((value for name, value in root.value if name.value == "gates"), None)
+    elsewhere = ConfigError(
+        f"{entry.file}:{entry.line}: {entry.key}.{key}: expected a value of this gate alone, but it is merged in, an "
+        f"alias, or has an anchor from which others take it: write {key}: {flow(value)} at the gate itself"
+    )
+    if gates is None:
+        raise elsewhere
+    node = gates.value[index]
+    if value is not None:
+        wanted = yaml.safe_load(text)
+        gate = wanted["gates"][index]
+        wanted["gates"] = [*wanted["gates"]]
+        wanted["gates"][index] = {entry.marker: {**gate[entry.marker], key: value}}
+        found = next((pair for pair in node.value[0][1].value if pair[0].value == key), None)
+        begin, end = (found[1].start_mark.index, found[1].end_mark.index) if found else (0, 0)
+        if found is None or text[found[0].end_mark.index : begin].strip() != ":":
+            raise elsewhere
+        text = text[:begin] + flow(value) + text[end:]
+        try:
+            is_as_wanted = yaml.safe_load(text) == wanted
+        except yaml.YAMLError:  # the value had an anchor
+            is_as_wanted = False
+        if not is_as_wanted:
+            raise elsewhere
+    lines = text.splitlines(keepends=True)
+    at = node.start_mark.line
+    indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+    above = at - 1 if at and lines[at - 1].strip().startswith(_MARK) else at
+    return "".join([*lines[:above], f"{indent}{reason}\n", *lines[at:]])

@@ -1,0 +1,282 @@
+"""``lmgate fix``: the layers of a quantized model to keep as they were so that its gate passes, and their recipe."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from pytest_lmgate.cli.console import AsJson, CacheOption, ConfigOption, DeviceOption, OfflineOption, show
+from pytest_lmgate.cli.measure import (
+    MaxLengthOption,
+    OtherOption,
+    ProtocolOption,
+    StrideOption,
+    chosen_protocol,
+    find_gate,
+    measuring,
+)
+from pytest_lmgate.errors import ConfigError, LmgateError, escape_controls
+from pytest_lmgate.report.formats import write_file
+from pytest_lmgate.settings.file import Project, read_gates
+from pytest_lmgate.settings.requests import Protocol
+
+if TYPE_CHECKING:
+    from pytest_lmgate.tools.fix.search import Fix, Judged, Limit
+
+_GGUF_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+
+def fix(
+    candidate: Annotated[str, typer.Argument(help="Model whose gate fails: a name of lmgate.yaml or a path.")],
+    dataset: Annotated[str, typer.Argument(help="Dataset, named as in the gate.")],
+    against: Annotated[str, typer.Option(help="The original of the model.")],
+    gate: Annotated[str | None, typer.Option(help="Gate of lmgate.yaml, by its id (default: the only one).")] = None,
+    kl: Annotated[float | None, typer.Option(help="Without a gate: the highest mean KL, nats per token.")] = None,
+    protocol: ProtocolOption = None,
+    stride: StrideOption = None,
+    max_length: MaxLengthOption = None,
+    option: OtherOption = None,
+    budget: Annotated[str | None, typer.Option(help="Most extra bytes, as in +5%.")] = None,
+    bits: Annotated[
+        float | None, typer.Option(help="Bits of a number of the candidate, if it stores rounded numbers as floats.")
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Keep groups as in this model instead of the original.")
+    ] = None,
+    keep_bits: Annotated[float | None, typer.Option(help="Bits of a number of that model, with --bits.")] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens that the search reads at most.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split into rows to search and rows to prove.")] = 0,
+    write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the recipe as YAML.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="One page that needs no network.")] = None,
+    write_gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of two GGUF files: write the mixed one.")
+    ] = None,
+    config: ConfigOption = None,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    offline: OfflineOption = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the layers to keep in higher precision so that a gate passes, and prove it on other rows.
+
+    One half of the rows is searched. The other half judges the composed model by the gate's rule and protocol; with
+    --kl, by that of the gates of lmgate.yaml on these models, if no other is given. Exit code 1 if it does not pass, or
+    if no set within the budget does.
+    """
+    most = _share(budget)
+    if bits is not None and not 0 < bits < 32:
+        raise typer.BadParameter(f"--bits: expected a number above 0 and below 32, got {bits:g}")
+    if keep_bits is not None and (keep is None or bits is None or not bits < keep_bits < 32):
+        raise typer.BadParameter(
+            f"--keep-bits: expected --keep and --bits, and a number above --bits and below 32; got {keep_bits:g}"
+        )
+    if keep is not None and bits is not None and keep_bits is None:
+        raise typer.BadParameter("--bits: expected --keep-bits too, the bits of a number of the model of --keep")
+    outputs = {"--write": write, "--html": html, "--write-gguf": write_gguf}
+    from pytest_lmgate.tools.fix.page import FixReport
+    from pytest_lmgate.tools.fix.search import fix as found_by
+
+    with measuring(config=config, cache=cache, device=device, offline=offline) as session:
+        names = [session.named(each) for each in (candidate, against, dataset)]
+        given = {"protocol": protocol, "stride": stride, "max_length": max_length}
+        if kl is None and (any(given.values()) or option):
+            raise typer.BadParameter(
+                "--protocol, --stride, --max-length and --option: only with --kl; a gate has its own"
+            )
+        chosen = Protocol() if kl is None else chosen_protocol(session.project, names, given, option)
+        limit, label = _limit(session.project, names, gate, kl, chosen)
+        kept = None if keep is None else session.named(keep)
+        inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]
+        _require_writable({option: path for option, path in outputs.items() if path is not None}, inputs)
+        found = found_by(
+            session.evaluator, *names, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
+            keep_bits=keep_bits, seed=seed, write_gguf=write_gguf,
+        )  # fmt: skip
+        dtype = session.evaluator.resolver.model(names[1]).dtype
+    made = recipe(found, _GGUF_TYPES.get(dtype, "f16"), kept) if found.proof is not None else None
+    title = escape_controls(f"{names[0]} against {names[1]} on {names[2]}: {label}", line=True)
+    kept_as = escape_controls(kept or names[1], line=True)
+    report = FixReport(found, title, kept_as=kept_as, recipe="" if made is None else _yaml(made, kept))
+    lines = report.lines()
+    if made is not None:
+        lines += ["", *(report.recipe.splitlines() if write is None else [])]
+        if write is not None:
+            write_file(write, report.recipe.encode())
+    if html is not None:
+        write_file(html, report.html().encode("utf-8", "backslashreplace"))
+    lines += [
+        f"written to {path}" if made is not None or option == "--html" else f"{path} was not written"
+        for option, path in outputs.items()
+        if path is not None
+    ]
+    show(_data(found, names, label, kept, made), "\n".join(lines), as_json=as_json)
+    if found.chosen is not None and (found.proof is None or found.proof.outcome != "pass"):
+        raise typer.Exit(1)
+
+
+def _path_of(project: Project, name: str) -> Path:
+    entry = {**project.spec.models, **project.spec.datasets}.get(name)
+    return project.path(getattr(entry, "path", None) or name)
+
+
+def _require_writable(paths: Mapping[str, Path], inputs: Sequence[Path]) -> None:
+    """Refuse files that cannot be written, are inputs or are given twice, before anything is measured."""
+    for option, path in paths.items():
+        if path.exists() and any(each.exists() and path.samefile(each) for each in inputs):
+            raise ConfigError(f"{option} {path}: expected another file than those of the models and the dataset")
+        try:
+            if path.is_file() or path.is_dir():
+                path.open("ab").close()
+            elif not path.exists():
+                tempfile.TemporaryFile(dir=path.parent).close()
+        except OSError as error:
+            raise ConfigError(f"{option} {path}: cannot be written: {error.strerror}") from error
+    if len({path.resolve() for path in paths.values()}) < len(paths):
+        raise ConfigError(f"expected a file for each of {' and '.join(paths)}, got one for several")
+
+
+def _share(budget: str | None) -> float | None:
+    if budget is None:
+        return None
+    match = re.fullmatch(r"\+?(\d+(?:\.\d+)?)%", budget.strip())
+    if match is None or float(match[1]) == 0:
+        raise typer.BadParameter(f"--budget: expected a percentage above 0 such as +5%, got {budget!r}")
+    return float(match[1]) / 100
+
+
+def _limit(
+    project: Project, names: list[str], gate: str | None, kl: float | None, protocol: Protocol
+) -> tuple[Limit, str]:
+    """Return what to reach, and its name: the gate that is asked for, the only one that fits, or a KL."""
+    from pytest_lmgate.tools.fix.search import CONFIDENCE, Limit
+
+    candidate, reference, dataset = names
+    if kl is not None:
+        if gate is not None or not 0 < kl < math.inf:
+            raise typer.BadParameter(f"--kl: expected a finite number above 0, and no --gate; got {kl:g}")
+        return Limit("kl", kl, CONFIDENCE, protocol), f"KL of at most {kl:g}"
+    if gate is not None:
+        if project.file is None:
+            raise ConfigError(f"{project.origin}; --gate needs a gate of an lmgate.yaml: or give --kl")
+        entry, label = find_gate(project.file, gate)
+        return Limit.of(entry.gate, candidate, dataset, reference), label
+    gates, problems = read_gates(project.file) if project.file else ([], [])
+    if problems:
+        raise ConfigError(problems[0])
+    found = []
+    for each in gates:
+        try:
+            found.append((Limit.of(each.gate, candidate, dataset, reference), each.gate.label))
+        except LmgateError:
+            continue
+    if len(found) != 1:
+        listed = ", ".join(label for _, label in found) or "none"
+        raise ConfigError(
+            f"expected one gate of lmgate.yaml (kl_max, ppl_max or no_regression of ppl) on {candidate!r}, {dataset!r} "
+            f"and {reference!r}, got {listed}: name it by --gate, or give the highest KL by --kl"
+        )
+    return found[0]
+
+
+def recipe(found: Fix, gguf_type: str, keep: str | None) -> dict[str, Any]:
+    """Return options for each quantizer by which it skips the chosen layers, and those that it had skipped before.
+
+    Layers that are kept as in the model `keep` get that model's config, from the tools that take several.
+    """
+    from pytest_lmgate.tools.fix.gguf_hybrids import KINDS
+
+    assert found.chosen is not None
+    if found.tensor_types:
+        return {"llama.cpp": {"llama-quantize": " ".join(found.tensor_types)}}
+    linear, second = list(found.linear), list(found.second)
+    if keep is not None:
+        entries = [{"quantizer_name": f"{name}.weight_quantizer", "cfg": keep} for name in second]
+        return {
+            "llm-compressor": {"config_groups": {keep: {"targets": second}}, "ignore": linear},
+            "torchao": {"fqn_to_config": dict.fromkeys(second, keep) | dict.fromkeys(linear)},
+            "modelopt": {"quant_cfg": [*entries, *_disabled(linear)]},
+        }
+    parts = [found.groups[index].part for index in found.chosen.kept]
+    kinds = {**KINDS, "block": ""}
+    patterns = [rf"blk\.{part.block}\.{kinds[part.kind]}={gguf_type}" for part in parts if part.kind in kinds]
+    tensors = [f"--tensor-type {shlex.quote(pattern)}" for pattern in patterns]
+    if any(part.kind == "head" or part.name == "embeddings and head" for part in parts):
+        tensors.append(f"--output-tensor-type {gguf_type}")
+    if any(part.kind == "embeddings" for part in parts):
+        tensors.append(f"--token-embedding-type {gguf_type}")
+    return {
+        "bitsandbytes": {"llm_int8_skip_modules": linear},
+        "llm-compressor": {"ignore": linear},
+        "torchao": {"fqn_to_config": dict.fromkeys(linear)},
+        "modelopt": {"quant_cfg": _disabled(linear)},
+        "llama.cpp": {"llama-quantize": " ".join(tensors)},
+    }
+
+
+def _disabled(names: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"quantizer_name": f"{name}.*", "enable": False} for name in names]
+
+
+_HINTS = {
+    "bitsandbytes": "BitsAndBytesConfig of transformers",
+    "llm-compressor": "QuantizationModifier, GPTQModifier",
+    "torchao": "FqnToConfig; add _default: with your config",
+    "modelopt": "put these entries last in the list of your config",
+    "llama.cpp": "options of llama-quantize",
+}
+
+
+def _yaml(made: dict[str, Any], keep: str | None) -> str:
+    text = "".join(
+        f"# {_HINTS[tool]}\n{yaml.safe_dump({tool: what}, sort_keys=False, width=10**6)}" for tool, what in made.items()
+    )
+    if keep is None or "llama.cpp" in made:
+        return text
+    return (
+        f"# Put the config of {keep} where its name is, into config_groups with the key weights:.\n"
+        "# bitsandbytes has one config for all layers; llama-quantize needs its own files: give --keep a GGUF.\n"
+        f"{text}"
+    )
+
+
+def _data(
+    found: Fix, names: Sequence[str], label: str, keep: str | None, made: dict[str, Any] | None
+) -> dict[str, Any]:
+    def judged(each: Judged | None) -> dict[str, Any] | None:
+        if each is None:
+            return None
+        value = {"mean": each.value.mean, "stderr": each.value.stderr, "upper": each.upper, "limit": each.limit}
+        return {"verdict": each.outcome, "nats": value, "tokens": each.value.n, "needed": each.needed}
+
+    def tried(each: Any) -> dict[str, Any]:
+        kept = [found.groups[index].part.name for index in each.kept]
+        return {"kept": kept, "extra_bytes": each.extra, "kl": each.kl, "search": judged(each.judged)}
+
+    return {
+        "candidate": names[0],
+        "reference": names[1],
+        "dataset": names[2],
+        "gate": label,
+        "metric": found.limit.metric,
+        "signature": found.signature,
+        "rows": {"search": found.rows[0], "proof": found.rows[1], "unit": found.unit},
+        "bytes": found.size,
+        "budget": found.budget,
+        "groups": [{"group": each.part.name, "kl": each.cost, "extra_bytes": each.extra} for each in found.groups],
+        "sets": [tried(each) for each in found.tried],
+        "passes_already": found.chosen is None,
+        "chosen": None if found.chosen is None else tried(found.chosen),
+        "within_budget": found.is_within_budget,
+        "floor": judged(found.floor),
+        "proof": judged(found.proof),
+        "recipe": made,
+        "keep": keep,
+    }

@@ -1,0 +1,454 @@
+"""`lmgate fix`: which parts of a candidate to keep in higher precision so that its gate passes, and the proof.
+
+The search reads one half of the rows. It measures what each part costs, chooses the set with the fewest extra bytes
+whose remaining costs are within what the gate allows (a knapsack), measures the composed model, corrects the allowance
+by what came out, and goes on until no smaller set passes. The set is then judged on the other half, which the search
+never read: the best of many sets on some rows looks better there than it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from pytest_lmgate.arrays import Floats, Ints
+from pytest_lmgate.data.corpus import Corpus, looks_like_documents, shortened
+from pytest_lmgate.engines.base import Model
+from pytest_lmgate.errors import ConfigError, DataError, ModelError
+from pytest_lmgate.judge.result import Outcome
+from pytest_lmgate.measure.divergence import Divergences
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.measure.measurement import planned_windows
+from pytest_lmgate.metrics.divergence import DivergenceStatistics
+from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.settings.gates import Gate, LimitGate
+from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.stats.comparison import POWER, needed
+from pytest_lmgate.stats.means import MIN_BLOCKS, ClusteredMean, cautious_upper, score_quantile
+from pytest_lmgate.tools.fix.costs import SMALLEST, Steps, characters_per_token, require_parts
+from pytest_lmgate.windows.protocols import beginning
+
+if TYPE_CHECKING:
+    from pytest_lmgate.tools.fix.gguf_hybrids import GgufHybrids
+    from pytest_lmgate.tools.fix.hybrids import Hybrids, Part
+
+LEAST_ROWS = 40
+"""Rows of each half below which nothing is proven: damage in few rows passes a quarter of proofs with 20 (docs/fix.md).
+"""
+CONFIDENCE = 0.95  # of a gate that has none
+_ROUNDS, _DROPS = 10, 6  # composed models that are measured at most
+_UNITS = 10_000  # of the knapsack: a set is the cheapest for an allowance that is smaller by parts / units at most
+_MARGIN = 0.97  # of the allowance that the last measurement suggests
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a gate allows, in nats per token: KL, or the logarithm of a perplexity or of a ratio of perplexities."""
+
+    metric: str  # ``kl``, ``ppl`` or ``ppl ratio``
+    size: float | None  # in nats; None if it depends on the reference's perplexity, as `tolerance` does
+    confidence: float  # one-sided level of each bound
+    protocol: Protocol
+    by_value: bool = False  # whether the gate judges the value alone
+    tolerance: float = 0.0  # in the perplexity's own unit
+
+    @classmethod
+    def of(cls, gate: Gate, candidate: Any, dataset: Any, reference: Any) -> Limit:
+        """Return what a gate allows; refuse one that is not on the KL or the perplexity of these models."""
+        what, how, against = gate.evaluation, gate.evaluation.how, getattr(gate, "against", None)
+        if (what.model, what.dataset) != (candidate, dataset) or (what.reference or against) not in (None, reference):
+            raise ConfigError(f"{gate.label}: expected a gate on {candidate!r}, {dataset!r} and {reference!r}")
+        if isinstance(gate, LimitGate):
+            level, by_value = gate.confidence or CONFIDENCE, gate.confidence is None
+            if gate.marker == "kl_max" and isinstance(how, DivergenceRequest):
+                if (how.statistic, how.estimator) == ("mean", "exact"):
+                    return cls("kl", gate.limit, level, how.protocol, by_value)
+            elif gate.marker == "ppl_max" and _is_by_token(how):
+                return cls("ppl", math.log(gate.limit), level, how, by_value)
+        elif what.metric == "ppl" and not gate.uses_baseline and _is_by_token(how):
+            allowed = gate.tolerance.size
+            return cls("ppl ratio", math.log1p(allowed) if gate.tolerance.relative else None, gate.confidence, how,
+                       tolerance=allowed)  # fmt: skip
+        raise ConfigError(
+            f"{gate.label}: expected a kl_max of the exact mean, a ppl_max, or a no_regression of ppl against the "
+            "reference, per token"
+        )
+
+    def values(self, found: DivergenceStatistics) -> Floats:
+        """Return what is judged at each target, in nats."""
+        return {"kl": found.kl, "ppl": found.nll_q, "ppl ratio": found.nll_q - found.nll_p}[self.metric]
+
+    def number(self, nats: float) -> float:
+        """Return a value as people know it: the KL in nats, a perplexity, or its change in percent."""
+        if self.metric == "kl":
+            return nats
+        value = math.exp(min(nats, 700.0))
+        return value if self.metric == "ppl" else 100 * (value - 1)
+
+    def shown(self, nats: float, beside: float = math.nan) -> str:
+        """Return a value in words, with enough digits to differ from the one `beside` it."""
+        number, digits = self.number(nats), 5 if self.metric == "ppl" else 3
+        text, _ = distinct(number, self.number(beside), digits)
+        if self.metric == "kl":
+            return f"KL {text}"
+        return f"perplexity {text}" if self.metric == "ppl" else f"perplexity {'+' * (number >= 0)}{text}%"
+
+    def judge(self, found: DivergenceStatistics, floor: DivergenceStatistics | None = None) -> Judged:
+        """Judge a model by the gate's rule; to pass, its bound must also hold if few rows lose much.
+
+        The `floor` is the model with all groups kept, by which `Judged.used` counts.
+        """
+        values, limit = self.values(found), self.size
+        if limit is None:
+            limit = math.log1p(self.tolerance / math.exp(found.nll_p.mean()))
+            # The limit is as uncertain as the reference's perplexity (delta method): -expm1(-limit) is its slope.
+            values = values - math.expm1(-limit) * (found.nll_p - found.nll_p.mean())
+        noise = found.mean(values)
+        bounds = noise.bounds(self.confidence)
+        if bounds is None:
+            return Judged("inconclusive", noise, limit, math.inf, math.inf)
+        upper = max(bounds.upper, cautious_upper(*found.of_targets(values), noise, self.confidence))
+        outcome: Outcome = "pass" if upper <= limit else "fail" if bounds.lower > limit else "inconclusive"
+        base = 0.0 if floor is None else float(self.values(floor).mean())
+        used, wanted = (upper - base) / max(limit - base, math.ulp(0.0)), None
+        if outcome == "inconclusive":
+            more = 1 + score_quantile(POWER, noise.df) / score_quantile(self.confidence, noise.df)
+            side = upper if noise.mean <= limit else bounds.lower
+            wanted = needed(noise.n, more * abs(side - noise.mean), abs(limit - noise.mean))
+        return Judged(outcome, noise, limit, upper, used, wanted)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A model on some rows."""
+
+    outcome: Outcome  # by the bounds
+    value: ClusteredMean  # in nats, with its noise; `limit` and `upper`, its upper bound, are too
+    limit: float
+    upper: float
+    used: float  # how much of what the gate allows above the floor the bound takes: at most 1 passes
+    needed: int | None = None  # if inconclusive, targets that would decide with a power of 80%
+
+
+@dataclass(frozen=True)
+class Group:
+    """A part of the candidate."""
+
+    part: Part
+    cost: float  # what the candidate's part adds to the mean ``KL(reference || model to keep)``, nats per token
+    extra: int  # bytes that it takes more as in the model to keep
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A composed model on the search's half: the candidate with some groups kept as in the other model."""
+
+    kept: tuple[int, ...]
+    extra: int
+    kl: float
+    judged: Judged
+
+
+@dataclass(frozen=True)
+class Fix:
+    """The result of a search, with its proof."""
+
+    limit: Limit
+    size: int  # bytes of the candidate
+    budget: float | None  # extra bytes that are allowed, as a share of the candidate's; None for any
+    groups: tuple[Group, ...]  # all that differ between the two models
+    tried: tuple[Tried, ...]  # the candidate, then each set that was measured, in order
+    chosen: Tried | None  # the set with the fewest extra bytes that passes on the search's half, if not the candidate
+    proof: Judged | None  # the chosen set on the other half; None if it is beyond the budget
+    rows: tuple[int, int]  # rows that the search read, and rows of the proof's half
+    linear: tuple[str, ...] = ()  # paths of the modules to keep, the reference's, and of those that both have alike
+    second: tuple[str, ...] = ()  # paths of the same modules that are rounded by the second config instead
+    floor: Judged | None = None  # the candidate with all groups kept, on the search's half, if not as in the reference
+    tensor_types: tuple[str, ...] = ()  # llama-quantize's options for the tensors to keep, if the models are GGUF files
+    unit: str = "row"  # what is counted: ``row``, or ``window`` of a text without rows
+    signature: str = ""  # how it is measured
+
+    @property
+    def is_within_budget(self) -> bool:
+        return self.chosen is not None and (self.budget is None or self.chosen.extra <= self.budget * self.size)
+
+
+def fix(
+    evaluator: Evaluator,
+    candidate: Any,
+    reference: Any,
+    dataset: Any,
+    *,
+    limit: Limit,
+    budget: float | None,
+    tokens: int,
+    keep: Any = None,
+    bits: float | None = None,
+    keep_bits: float | None = None,
+    seed: int = 0,
+    write_gguf: Path | None = None,
+) -> Fix:
+    """Find the parts of a model to keep in higher precision so that a gate passes, and prove it.
+
+    Args:
+        evaluator: Measures; what it has measured before comes from the cache.
+        candidate: The model that fails.
+        reference: Its original.
+        dataset: The gate's.
+        limit: What the gate allows.
+        budget: The most extra bytes, as a share of the candidate's; None for any.
+        tokens: Tokens that the search reads at most; the proof reads all rows of its half.
+        keep: The model of higher precision that has the parts to keep; None for the reference.
+        bits: Bits of each number in the candidate's matrices, if it stores them rounded but wide.
+        keep_bits: Those of the model to keep.
+        seed: Of the split of the rows.
+        write_gguf: Of two GGUF files: where to write the candidate with the chosen tensors.
+    """
+    from pytest_lmgate.tools.fix.gguf_hybrids import GgufHybrids
+    from pytest_lmgate.tools.fix.hybrids import Hybrids
+
+    find = evaluator.resolver
+    q, p, text = find.model(candidate), find.model(reference), find.corpus(dataset)
+    better = [] if keep is None else [find.model(keep)]
+    engine = _engine(q, p, *better)
+    if engine == "transformers" and write_gguf is not None:
+        raise ConfigError(f"--write-gguf: expected two GGUF files, but {q.name!r} is a checkpoint: use --write")
+    if engine != "transformers" and bits is not None:
+        raise ConfigError(f"--bits: {q.name!r} is a GGUF, which has the bytes of its format: remove the option")
+    runners = evaluator.together(p, q, *better)
+    tokenizer = runners[0].tokenizer
+    request = DivergenceRequest(reference, limit.protocol)
+    text = beginning(text, tokenizer)
+    search, proof = split(text, by_document=limit.protocol.rules.by_document, seed=seed)
+    unit = "window" if any(half.is_one_text or len(half.rows) < 2 for half in (search, proof)) else "row"
+
+    def count(half: Corpus) -> int:
+        if unit == "row" or not half.documents:
+            return len(half.documents)
+        windowing = Divergences("compare", q, half, request, p).windowing
+        return len(planned_windows(half, windowing, tokenizer, p.name)[1].targets)
+
+    least, words = (LEAST_ROWS, "rows") if unit == "row" else (MIN_BLOCKS, "windows of a text without rows")
+    left = count(proof)
+    if (fewest := min(count(search), left)) < least:
+        raise DataError(
+            f"dataset {text.name!r}: expected at least {2 * least} {words} to search on one half and prove on the "
+            f"other, got {fewest} in one half"
+        )
+    search = shortened(search, int(tokens * characters_per_token(search, tokenizer)))
+    rows = count(search), left
+    hybrids: Hybrids | GgufHybrids
+    k, pair, original = (better[0], (runners[2], runners[1]), (p, runners[0])) if better else (p, runners, None)
+    if engine == "transformers":
+        hybrids = Hybrids(k, q, pair, by="group", original=original)
+        reference = hybrids.reference
+    else:
+        hybrids, reference = GgufHybrids(k, q, pair), p
+    require_parts(hybrids, q, k)
+
+    most = len(hybrids.parts) + _ROUNDS + _DROPS + 5  # with the models themselves, all groups and the proof
+    with Steps(evaluator, f"{q.name} against {p.name}", most, is_most=True) as steps:
+        signature = str(Divergences("compare", q, search, request, p).signature)
+
+        def measured(model: Model, corpus: Corpus = search) -> DivergenceStatistics:
+            statistics = steps.measure(partial(Divergences, "compare", model, corpus, request, reference))
+            assert statistics is not None  # there is no deadline
+            return statistics
+
+        whole = measured(q)
+        floor = replace(whole, kl=np.zeros_like(whole.kl), nll_q=whole.nll_p) if keep is None else measured(k)
+        first = Tried((), 0, float(whole.kl.mean()), limit.judge(whole, floor))
+        if not math.isfinite(first.judged.upper):
+            raise DataError(
+                f"dataset {text.name!r}: --tokens {tokens} reads too few {unit}s for a bound: expected more tokens"
+            )
+        if first.judged.outcome != "fail":  # the gate reads all rows
+            judged = limit.judge(measured(q, text))
+            passes = judged.value.mean <= judged.limit if limit.by_value else judged.outcome == "pass"
+            if passes:
+                size = hybrids.size().bytes[1] if bits is None else _extra_bytes(hybrids, q, k, bits, keep_bits)[1]
+                as_it_is = replace(first, judged=judged)
+                return Fix(
+                    limit, size, None, (), (as_it_is,), None, None, (count(text), 0), unit=unit, signature=signature
+                )
+            if first.judged.outcome == "pass":
+                first = replace(first, judged=replace(judged, used=first.judged.used))
+        best = limit.judge(floor)
+        if best.outcome != "pass":
+            value, upper = (limit.shown(nats, best.limit) for nats in (best.value.mean, best.upper))
+            raise ModelError(
+                f"even {k.name!r} does not pass: {value}, at most {upper} on {rows[0]} searched {unit}s, and the limit "
+                f"is {limit.shown(best.limit, best.upper)}; no groups kept as in it can help {q.name!r}: expected a "
+                "model of higher precision, more rows or a higher limit"
+            )
+        extra, size = _extra_bytes(hybrids, q, k, bits, keep_bits)
+        costs = [float((measured(hybrids.model(part, healed=False)).kl - floor.kl).mean()) for part in hybrids.parts]
+        costs = [cost if cost > SMALLEST else 0.0 for cost in costs]
+        groups = tuple(map(Group, hybrids.parts, costs, extra))
+
+        def compose(kept: Sequence[int], corpus: Corpus = search) -> DivergenceStatistics:
+            return measured(hybrids.model(*(hybrids.parts[index] for index in kept), healed=True), corpus)
+
+        def attempt(kept: Sequence[int]) -> Tried:
+            found = floor if len(kept) == len(groups) else compose(kept)
+            judged = limit.judge(found, floor)
+            return Tried(tuple(kept), sum(extra[index] for index in kept), float(found.kl.mean()), judged)
+
+        tried = search_sets(np.array(costs), np.array(extra), first, attempt)
+        chosen = min((each for each in tried if each.judged.outcome == "pass"), key=lambda each: (each.extra, each.kl))
+        found = Fix(
+            limit, size, budget, groups, tuple(tried), chosen, None, rows,
+            floor=None if keep is None else best, unit=unit, signature=signature,
+        )  # fmt: skip
+        if not found.is_within_budget:
+            return found
+        kept = [hybrids.parts[index] for index in chosen.kept]
+        found = replace(found, proof=limit.judge(compose(chosen.kept, proof)))
+        if isinstance(hybrids, GgufHybrids):
+            if write_gguf is not None:
+                hybrids.write(kept, write_gguf)
+            return replace(found, tensor_types=tuple(hybrids.tensor_types(kept)))
+        paths: dict[bool, list[str]] = {True: [], False: []}
+        for part in (*kept, *hybrids.unchanged):
+            paths[hybrids.is_original(part)] += hybrids.linear(part)
+        return replace(found, linear=tuple(paths[True]), second=tuple(paths[False]))
+
+
+def _engine(candidate: Model, *others: Model) -> str:
+    """Return the engine that runs all models; refuse those that cannot be mixed."""
+    engine, *engines = (model.runtime.get("backend", "transformers") for model in (candidate, *others))
+    if set(engines) == {engine} and engine in ("transformers", "llama.cpp"):
+        return engine
+    run = " and ".join(f"{model.name!r} by {by}" for model, by in zip(others, engines, strict=True) if by != engine)
+    raise ModelError(
+        f"lmgate fix mixes checkpoints that transformers runs, or GGUF files: {candidate.name!r} is run by {engine}"
+        f"{run and f' and {run}'}; for a GGUF, give the F16 or BF16 GGUF of the same model as the reference "
+        "(convert_hf_to_gguf.py of llama.cpp writes it)"
+    )
+
+
+def search_sets(costs: Floats, extra: Ints, first: Tried, attempt: Callable[[Sequence[int]], Tried]) -> list[Tried]:
+    """Measure sets of groups to keep, after the candidate as it is; the last resort is all groups, which pass.
+
+    A group costs the KL of it alone, and takes some bytes more, shapes ``[groups]``.
+    """
+    tried = {first.kept: first}
+    costs = np.maximum(costs, 0)
+    # An allowance whose set passed, and one whose set did not.
+    passed, failed = 0.0, float(costs.sum())
+    used, measured = first.judged.used, 0
+    allowance = _MARGIN * failed / used if used > 0 else -1.0
+    for _ in range(4 * _ROUNDS):
+        if not passed < allowance < failed:
+            allowance = (passed + failed) / 2
+        kept = cheapest(costs, extra, allowance)
+        if (is_new := kept not in tried) and measured == _ROUNDS:
+            break
+        if is_new:
+            tried[kept], measured = attempt(kept), measured + 1
+        left = float(costs.sum() - costs[list(kept)].sum())
+        if tried[kept].judged.outcome == "pass":
+            passed = allowance
+        else:
+            failed = min(allowance, left)
+        if failed <= passed * 1.001 or failed == 0:
+            break
+        used = tried[kept].judged.used
+        allowance = _MARGIN * left / used if is_new and used > 0 else -1.0
+    if not any(each.judged.outcome == "pass" for each in tried.values()):
+        everything = tuple(range(len(costs)))
+        tried[everything] = attempt(everything)
+    # Costs of single groups do not tell how they act together: try to leave out the largest of those that cost little.
+    best = min((each for each in tried.values() if each.judged.outcome == "pass"), key=lambda each: each.extra)
+    for _ in range(_DROPS):
+        options = [index for index in best.kept if extra[index] > 0 and _without(best, index) not in tried]
+        if not options:
+            break
+        kept = _without(best, min(options, key=lambda index: costs[index] / extra[index]))
+        tried[kept] = attempt(kept)
+        if tried[kept].judged.outcome == "pass":
+            best = tried[kept]
+    return list(tried.values())
+
+
+def _without(one: Tried, index: int) -> tuple[int, ...]:
+    return tuple(each for each in one.kept if each != index)
+
+
+def cheapest(costs: Floats, extra: Ints, allowance: float) -> tuple[int, ...]:
+    """Return the groups to keep with the fewest extra bytes, so that the costs of the others are within an allowance.
+
+    A knapsack by dynamic programming, with costs rounded up to 10,000ths of the allowance. Of equally many bytes the
+    smaller costs are left. Costs are not negative; a group that takes no bytes is kept if it costs anything.
+    """
+    costly = costs > 0
+    optional = np.flatnonzero(costly & (extra > 0))
+    units = np.ceil(costs[optional] * (_UNITS / allowance)).astype(np.int64) if allowance > 0 else None
+    kept = set(np.flatnonzero(costly).tolist())
+    if units is None:
+        return tuple(sorted(kept))
+    saved, takes = np.zeros(_UNITS + 1, dtype=np.int64), np.zeros((len(optional), _UNITS + 1), dtype=bool)
+    for number, (index, weight) in enumerate(zip(optional, units, strict=True)):
+        if weight <= _UNITS:
+            other = np.full_like(saved, -1)
+            other[weight:] = saved[: _UNITS + 1 - weight] + extra[index]
+            takes[number] = other > saved
+            saved = np.maximum(saved, other)
+    place = int(np.argmax(saved == saved[-1]))
+    for number in range(len(optional) - 1, -1, -1):
+        if takes[number, place]:
+            kept.discard(int(optional[number]))
+            place -= int(units[number])
+    return tuple(sorted(kept))
+
+
+def split(corpus: Corpus, *, by_document: bool, seed: int) -> tuple[Corpus, Corpus]:
+    """Return two halves of a dataset that share no row; equal rows are in one half.
+
+    Rows that are documents are drawn at random. Lines of a running text depend on their neighbours, so it is cut in the
+    middle: between two lines, or else at a space; a text without spaces, as a Chinese one, anywhere.
+    """
+    rows = corpus.rows
+    if len(rows) > 1 and (by_document or corpus.says_join or looks_like_documents(corpus)):
+        distinct = list(dict.fromkeys(rows))
+        order = np.random.default_rng(seed).permutation(len(distinct))
+        lengths = np.cumsum([len(distinct[index]) for index in order])
+        ours = {distinct[index] for index, end in zip(order, lengths, strict=True) if 2 * end <= lengths[-1]}
+        halves = [tuple(row for row in rows if (row in ours) is is_ours) for is_ours in (True, False)]
+    elif len(rows) > 1:
+        lengths = np.cumsum([len(row) for row in rows])
+        middle = max(1, int(np.searchsorted(2 * lengths, lengths[-1])))
+        halves = [rows[:middle], rows[middle:]]
+    else:
+        half = len(rows[0]) // 2
+        middle = max(rows[0].rfind(" ", 0, half), 0) or half
+        halves = [(rows[0][:middle],), (rows[0][middle:],)]
+    return replace(corpus, rows=halves[0], tags={}), replace(corpus, rows=halves[1], tags={})
+
+
+def _extra_bytes(
+    hybrids: Hybrids | GgufHybrids, candidate: Model, keep: Model, bits: float | None, keep_bits: float | None
+) -> tuple[list[int], int]:
+    """Return for each part the bytes that the kept one takes more than the candidate's, and the candidate's bytes."""
+    sizes, whole = [hybrids.size(part) for part in hybrids.parts], hybrids.size()
+    if bits is None:
+        extra = [each.bytes[0] - each.bytes[1] for each in sizes]
+        if max(extra) <= 0:
+            raise ModelError(
+                f"model {candidate.name!r}: its weights take as many bytes as those of {keep.name!r}, because it "
+                "stores rounded numbers in a wide type: expected --bits, the bits of each number in the real format"
+            )
+        return extra, whole.bytes[1]
+    saved = [max(0, round(stored - count * bits / 8)) for count, stored in (each.matrices for each in sizes)]
+    size = whole.bytes[0] - sum(saved)
+    return saved if keep_bits is None else [round(e.matrices[0] * (keep_bits - bits) / 8) for e in sizes], size
+
+
+def _is_by_token(how: Any) -> TypeGuard[Protocol]:
+    return isinstance(how, Protocol) and how.unit == "token" and (how.average or how.rules.averages[0]) == "token"

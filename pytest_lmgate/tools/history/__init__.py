@@ -1,0 +1,1 @@
+"""Runs side by side and one after the other: compare, history and bisect."""

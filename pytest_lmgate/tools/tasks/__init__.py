@@ -1,0 +1,1 @@
+"""Tasks of lm-evaluation-harness: imported as datasets and gates, and their own code as a metric."""

@@ -1,0 +1,424 @@
+"""``lmgate calibrate``: an engine whose rows flip with known chances, deterministic engines, and what is written."""
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.engines.base import SAMPLING, Entry, Model
+from pytest_lmgate.errors import ConfigError, LmgateError
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.gates import Tolerance
+from pytest_lmgate.settings.requests import GenerationSettings
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.stats.paired import compare
+from pytest_lmgate.stats.sample import ByRow, Sample, Scale
+from pytest_lmgate.tools.calibrate.command import Calibrated, _report, _write, calibrated, edited, find_gate
+from pytest_lmgate.windows.tokens import PromptIds
+from tests.engines.fair_die import Dice, Die
+
+ROWS = 300
+# Half of the rows never change; the others are right with chances from 0.5 to 0.95.
+CHANCES = np.concatenate([np.ones(120), np.zeros(30), np.linspace(0.5, 0.95, 150)])
+
+
+class _Coin(Die):
+    """Answers a row right with its own chance, anew at each call; a row is called by its prompt."""
+
+    def __init__(self, generator: np.random.Generator, drift: float) -> None:
+        super().__init__(2)
+        self._generator, self._lost = generator, generator.normal(0, drift) if drift else 0.0
+
+    def generate(self, prompts: Sequence[PromptIds], settings: GenerationSettings) -> list[tuple[str, int]]:
+        chances = CHANCES[[int(str(each.prompt)) for each in prompts]] - self._lost
+        return [("yes" if right else "no", 1) for right in self._generator.random(len(prompts)) < chances]
+
+
+class _Coins(Dice):
+    name, suffixes = "coins", (".coins",)
+
+    def __init__(self, seed: int = 0, drift: float = 0.0) -> None:
+        self._generator, self._drift, self.opened = np.random.default_rng(seed), drift, 0
+
+    def describe(self, entry: Entry) -> Model:
+        def load() -> _Coin:
+            self.opened += 1
+            return _Coin(self._generator, self._drift)
+
+        return dataclasses.replace(super().describe(entry), open=load, honours=SAMPLING)
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Callable[..., Calibrated]:
+    """Calibrates a gate, which is written as in lmgate.yaml, by an engine of the test."""
+    (tmp_path / "model.coins").write_text('{"sides": 2}')
+    (tmp_path / "other.die").write_text('{"sides": 4}')
+    (tmp_path / "text.txt").write_text("abcd" * 40)
+    rows = [{"q": str(row), "a": "yes"} for row in range(ROWS)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "never.jsonl").write_text("".join(json.dumps({**row, "a": "never"}) + "\n" for row in rows))
+    (tmp_path / "one.jsonl").write_text(json.dumps(rows[0]) + "\n")
+
+    def run(gate: str, engine: _Coins | None = None, runs: int = 5) -> Calibrated:
+        data = "prompt: '{q}', references: a, max_new_tokens: 4"
+        (tmp_path / "lmgate.yaml").write_text(
+            "models: {coin: {path: model.coins}, twin: {path: model.coins}, die: {path: other.die}}\n"
+            f"datasets:\n  quiz: {{path: rows.jsonl, {data}}}\n  never: {{path: never.jsonl, {data}}}\n"
+            f"  one: {{path: one.jsonl, {data}}}\n"
+            "  text: {path: text.txt}\n"
+            f"gates:\n  - {gate}\n"
+        )
+        backends = {"coins": engine or _Coins(), "fair-die": Dice()}
+        evaluator = Evaluator(load_project(tmp_path), Options(cache=tmp_path / "cache"), users_backends=backends)
+        entry = find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])[0]
+        return calibrated(evaluator, entry.gate, runs)
+
+    return run
+
+
+def gates_of(folder: Path) -> list[str]:
+    from pytest_lmgate.settings.file import read_gates
+
+    gates, problems = read_gates(folder / "lmgate.yaml")
+    assert not problems
+    return [each.gate.label for each in gates]
+
+
+def drawn(runs: int, chances: np.ndarray = CHANCES, seed: int = 1) -> np.ndarray:
+    """Return the shares of right rows in many true runs."""
+    generator = np.random.default_rng(seed)
+    return np.array([(generator.random(ROWS) < chances).mean() for _ in range(runs)])
+
+
+def outcomes(runs: int) -> list[np.ndarray]:
+    """Return whether each row is right in true runs."""
+    generator = np.random.default_rng(4)
+    return [(generator.random(ROWS) < CHANCES).astype(float) for _ in range(runs)]
+
+
+def binary_sample(right: np.ndarray) -> Sample:
+    scale = Scale("higher", lowest=0, highest=1, of_rows=True)
+    return Sample.of_means(
+        ByRow(right[:, None], np.ones(ROWS, dtype=np.int64), np.arange(ROWS)), scale, right_or_wrong=True
+    )
+
+
+def compared(one: np.ndarray, other: np.ndarray, tolerance: float) -> str:
+    """Return what `no_regression` says of two runs."""
+    samples = (binary_sample(each) for each in (one, other))
+    return compare(*samples, tolerance=Tolerance(tolerance, relative=False), confidence=0.95).decision
+
+
+VARIANCE = float((CHANCES * (1 - CHANCES)).sum())
+
+
+def test_the_figures_of_rows_that_flip_with_known_chances_are_those_of_a_simulation(
+    measured: Callable[..., Calibrated],
+) -> None:
+    tolerance = 0.03
+    engine = _Coins()
+    found = measured(
+        f"no_regression: {{metric: exact, model: coin, dataset: quiz, tolerance: {tolerance}}}", engine, 20
+    )
+    assert engine.opened == 20
+    worth = found.worth
+    changed = 2 * VARIANCE / ROWS
+    assert worth.changed == pytest.approx(changed, abs=4 * math.sqrt(changed / ROWS / 20))
+    assert worth.between_runs == pytest.approx(math.sqrt(VARIANCE) / ROWS, rel=0.06)
+    one, other = drawn(20_000), drawn(20_000, seed=2)
+    fails = float((one - other > tolerance + 1e-9).mean())
+    assert worth.fails == pytest.approx(fails, abs=0.01)
+    # The damage that is said to be seen in 80% is planted, and the rule of the gate asked.
+    damaged = drawn(20_000, CHANCES * (1 - worth.seen() / CHANCES.mean()), seed=3)
+    assert (one - damaged > tolerance + 1e-9).mean() == pytest.approx(0.8, abs=0.02)
+    holding = worth.holding()
+    assert (one - other > holding + 1e-9).mean() <= 0.015
+    assert (one - other > holding - 2 / ROWS).mean() > 0.01
+    assert sum(found.verdicts.values()) == 10
+    pairs = [compared(*pair, tolerance) for pair in itertools.pairwise(outcomes(1_000))]
+    assert found.strict == pytest.approx(np.mean([each != "pass" for each in pairs]), abs=0.06)
+
+
+def test_with_strict_a_floor_has_to_be_passed_by_its_bound(measured: Callable[..., Calibrated]) -> None:
+    gate = "exact_min: {model: coin, dataset: quiz, limit: 0.68"
+    assert measured(f"{gate}}}", runs=3).strict is None
+    found = measured(f"{gate}, confidence: 0.95}}", runs=40)
+    bounds = [binary_sample(each).bounds(0.95) for each in outcomes(1_000)]
+    assert found.strict == pytest.approx(np.mean([each.lower < 0.68 for each in bounds if each]), abs=0.1)
+
+
+def test_a_floor_fails_a_healthy_model_as_often_as_new_runs_of_the_engine_do(
+    measured: Callable[..., Calibrated],
+) -> None:
+    truth = drawn(20_000)
+    limit = float(np.floor((truth.mean() - truth.std()) * ROWS) / ROWS)
+    found = measured(f"exact_min: {{model: coin, dataset: quiz, limit: {limit}}}", runs=40)
+    fails = float((truth < limit - 1e-9).mean())
+    low, high = found.worth.badness.failing_between(found.worth.threshold)
+    assert low < fails < high
+    assert high - low < 0.2
+    assert not found.holds
+    holding = -found.worth.holding()
+    assert (truth < holding - 1e-9).mean() <= 0.02
+    assert found.worth.other_rows is not None
+    rows = np.random.default_rng(5).binomial(ROWS, CHANCES.mean(), 20_000) / ROWS
+    assert found.worth.other_rows.fails(-limit) == pytest.approx((rows < limit - 1e-9).mean(), abs=0.05)
+
+
+def test_runs_that_differ_as_a_whole_are_noticed_and_the_noise_is_theirs(measured: Callable[..., Calibrated]) -> None:
+    gate = "exact_min: {model: coin, dataset: quiz, limit: 0.6}"
+    assert not measured(gate, _Coins(1), 10).worth.as_a_whole
+    found = measured(gate, _Coins(1, drift=0.1), 10)
+    assert found.worth.as_a_whole
+    values = [float(run.score) for run in found.runs]
+    assert found.worth.between_runs == pytest.approx(np.std(values, ddof=1))
+
+
+def test_a_gate_against_a_model_takes_the_noise_of_both_sides(measured: Callable[..., Calibrated]) -> None:
+    gate = "no_regression: {metric: exact, model: coin, dataset: quiz, tolerance: 4%, against: twin}"
+    found = measured(gate, runs=20)
+    assert len(found.references) == 20
+    ratio = drawn(20_000) / drawn(20_000, seed=2)
+    assert found.worth.badness.stderr == pytest.approx(ratio.std(), rel=0.07)
+    low, high = found.worth.badness.failing_between(found.worth.threshold)
+    assert low < (1 - ratio > 0.04).mean() < high
+
+
+def test_sampled_texts_get_another_seed_and_can_be_repeated(measured: Callable[..., Calibrated]) -> None:
+    gate = "exact_min: {model: coin, dataset: quiz, limit: 0.775, temperature: 1, seed: 7, repeats: 2}"
+    found = measured(gate, runs=3)
+    assert [run.seed for run in found.runs] == [7, 8, 9]
+    assert [run.batch_size for run in found.runs] == ["auto", 8, 32]
+    assert found.repeats == 2
+
+
+def test_a_deterministic_engine_is_measured_twice(measured: Callable[..., Calibrated]) -> None:
+    found = measured("ppl_max: {model: die, dataset: text, limit: 4.1, max_length: 8}", runs=9)
+    assert (found.is_deterministic, len(found.runs)) == (True, 2)
+    assert (found.worth.fails, found.worth.between_runs, found.worth.changed) == (0, 0, 0)
+    assert found.worth.seen() == pytest.approx(0.1)
+    assert found.holds
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "gate",
+    [
+        "kl_max: {model: int4, reference: float, limit: 0.02, ",
+        "top1_min: {model: int4, reference: float, limit: 0.9, ",
+        "no_regression: {metric: kl, model: int4, reference: float, tolerance: 10%, ",
+        "kl_max: {model: int4, reference: float, limit: 1, estimator: sampled, max_new_tokens: 8, ",
+        "self_kl_max: {model: int4, limit: 0.001, max_new_tokens: 8, ",
+    ],
+)
+def test_divergences_of_a_deterministic_engine_are_calibrated(gate: str, tmp_path: Path) -> None:
+    models = Path(__file__).parents[3] / "example_project" / "models"
+    file = tmp_path / "lmgate.yaml"
+    file.write_text(
+        f"models: {{float: {{path: {models}/float}}, int4: {{path: {models}/int4}}}}\n"
+        f"datasets:\n  text: {{path: {models.parent}/data/bulletins.jsonl, limit: 3}}\n"
+        f"gates:\n  - {gate}dataset: text}}\n"
+    )
+    options = ("--runs=3", "--write", "--json", f"--config={file}", f"--cache={tmp_path / 'cache'}")
+    done = CliRunner().invoke(app, ["calibrate", gates_of(tmp_path)[0], *options])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["deterministic"], found["holds"], found["changed"]) == (True, True, 0)
+    assert [run["seed"] for run in found["runs"]] == [None, None]
+    assert "  # lmgate calibrate" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("gate", "engine", "says"),
+    [
+        (
+            "exact_min: {model: coin, dataset: quiz, limit: 0.775, temperature: 1, seed: 7, repeats: 2}",
+            _Coins(1, drift=0.1),
+            "5 runs of coin on quiz, 300 rows|the runs differ as a whole|limit 0.775: an unchanged model fails in "
+            "|on other rows of this kind in |smallest damage that fails in 80% of runs: |or repeats: ",
+        ),
+        (
+            "no_regression: {metric: exact, model: coin, dataset: quiz, tolerance: 4%, against: twin}",
+            _Coins(),
+            "5 runs of coin and twin on quiz|exact of twin|tolerance 4%: |verdicts of 5 pairs of runs: |with: tol",
+        ),
+        ("exact_min: {model: coin, dataset: quiz, limit: 0.68, confidence: 0.95}", _Coins(), "with --lmgate-strict"),
+    ],
+)
+def test_a_report_says_how_often_the_gate_fails_and_what_would_hold(
+    gate: str, engine: _Coins, says: str, measured: Callable[..., Calibrated]
+) -> None:
+    lines, facts = _report(found := measured(gate, engine), "the gate")
+    text = "\n".join(lines)
+    assert [part for part in says.split("|") if part not in text] == [], text
+    assert json.loads(json.dumps(facts))["holds"] == found.holds
+
+
+@pytest.mark.parametrize(
+    ("gate", "says"),
+    [
+        ("exact_min: {model: coin, dataset: one, limit: 0.5}", "at least two rows"),
+        ("ppl_max: {model: die, dataset: text, limit: 5, max_length: 64}", "at least two rows, or 8 windows"),
+        ("exact_min: {model: gone, dataset: quiz, limit: 0.5}", "model 'gone' is not known"),
+        ("exact_min: {model: coin, dataset: never, limit: 0.5}", "the value is 0, which no damage makes worse"),
+    ],
+)
+def test_a_gate_whose_noise_is_unknown_is_an_error(gate: str, says: str, measured: Callable[..., Calibrated]) -> None:
+    with pytest.raises(LmgateError, match=says):
+        measured(gate)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "expected a GATE, or --limit with --rows"),
+        (("--limit", "0.7"), "expected a GATE, or --limit with --rows"),
+        (("--rows", "200"), "expected a GATE, or --limit with --rows"),
+        (("--limit", "71", "--rows", "200"), "expected a share of rows above 0 and at most 1, got 71"),
+        (("--limit", "nan", "--rows", "200"), "expected a share of rows above 0 and at most 1, got nan"),
+        (("--limit", "0.7", "--rows", "200", "--write"), "--write: expected a GATE"),
+        (("gate", "--rows", "200"), "leave out the GATE"),
+        (("gate", "--runs", "1"), "--runs"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_usage_errors(
+    arguments: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    done = CliRunner().invoke(app, ["calibrate", *arguments])
+    assert done.exit_code == 2
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "share"), [(200, 0.71, 0.75), (20, 0.5, 0.7), (1000, 0.95, 0.96), (50, 0.94, 0.98)]
+)
+def test_a_floor_without_measuring_is_that_of_a_binomial_distribution(rows: int, limit: float, share: float) -> None:
+    found = floor(rows, limit, "--share", str(share))
+    below = math.ceil(limit * rows - 1e-9)
+
+    def fails(share: float) -> float:
+        return sum(math.comb(rows, k) * share**k * (1 - share) ** (rows - k) for k in range(below))
+
+    assert found["fails"][f"{share:g}"] == pytest.approx(fails(share), abs=0.006)
+    assert fails(share - found["seen"]) == pytest.approx(0.8, abs=0.03)
+
+
+def test_a_floor_is_told_for_several_shares_where_none_is_given() -> None:
+    found = floor(200, 0.7)
+    assert set(found) == {"limit", "rows", "fails"}
+    fails = [found["fails"][share] for share in sorted(found["fails"], key=float)]
+    assert len(fails) == 7
+    assert fails == sorted(fails, reverse=True)
+
+
+def floor(rows: int, limit: float, *more: str) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["calibrate", "--limit", str(limit), "--rows", str(rows), *more, "--json"])
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_reason_stands_above_the_gate_and_all_else_is_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "lmgate.yaml"
+    file.write_text(
+        "# mine\ngates:\n  # why\n  - exact_min: {model: m, dataset: d, limit: 0.7}  # kept\n"
+        "  - no_regression:\n      metric: exact\n      model: m\n      dataset: d\n      tolerance: 1%  # old\n"
+        "  - exact_min: {<<: &c {model: m, dataset: e, limit: 0.5}}\n"
+    )
+    first, second, merged = (find_gate(file, f"x/lmgate.yaml::{name}")[0] for name in gates_of(tmp_path))
+    text = edited(file.read_text(), second, "tolerance", "2.5%", "# lmgate calibrate, 5 runs: so")
+    text = edited(text, first, "limit", 0.65, "# lmgate calibrate: first")
+    text = edited(text, first, "limit", None, "# lmgate calibrate: again")
+    assert text == (
+        "# mine\ngates:\n  # why\n  # lmgate calibrate: again\n"
+        "  - exact_min: {model: m, dataset: d, limit: 0.65}  # kept\n"
+        "  # lmgate calibrate, 5 runs: so\n"
+        "  - no_regression:\n      metric: exact\n      model: m\n      dataset: d\n      tolerance: 2.5%  # old\n"
+        "  - exact_min: {<<: &c {model: m, dataset: e, limit: 0.5}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"merged in, .* write limit: 0\.4 at the gate itself"):
+        edited(file.read_text(), merged, "limit", 0.4, "# lmgate calibrate: no")
+
+
+ARGUMENTS = "{model: m, dataset: d, limit: 0.7}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_alone"),
+    [
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n", True),
+        (
+            f"gates:\n  - exact_min: {ARGUMENTS.replace('0.7', '&l 1')}\n  - ter_max: {ARGUMENTS.replace('0.7', '*l')}",
+            False,
+        ),
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: {{<<: *a, model: n}}\n", False),
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: {{<<: *a, limit: 0.5}}\n", True),
+        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: *a\n", False),
+        (f"gates:\n  - &g\n    exact_min: {ARGUMENTS}\n  - *g\n", False),
+        (f"defaults: &d\n  gates:\n  - exact_min: {ARGUMENTS}\n<<: *d\n", False),
+    ],
+)
+def test_a_value_that_other_gates_take_too_is_not_written(tmp_path: Path, text: str, is_alone: bool) -> None:
+    file = tmp_path / "lmgate.yaml"
+    file.write_text(text)
+    entry, _ = find_gate(file, "exact_min[m-d]")
+    if is_alone:
+        assert edited(text, entry, "limit", 1e-05, "# reason").count("limit: 1.0e-05") == 1
+        return
+    with pytest.raises(
+        ConfigError, match=r"lmgate.yaml:\d: gates\[0\]\.exact_min\.limit: expected a value of this gate"
+    ):
+        edited(text, entry, "limit", 0.4, "# reason")
+
+
+def test_a_gate_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    file = tmp_path / "lmgate.yaml"
+    file.write_text("gates:\n  - exact_min: {model: m, dataset: d, limit: 0.7}\n")
+    with pytest.raises(ConfigError, match=r"no gate is called 'exact_min\[m-e\]' .*it has exact_min\[m-d\]"):
+        find_gate(file, "lmgate.yaml::exact_min[m-e]")
+    for name in ("tests/test_quality.py::test_it", "test_quality.py"):
+        with pytest.raises(ConfigError, match=r"runs no Python tests.*write the gate into .*lmgate\.yaml"):
+            find_gate(file, name)
+
+
+def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cannot_be_written_is_named(
+    measured: Callable[..., Calibrated], tmp_path: Path
+) -> None:
+    gate = "exact_min: {model: coin, dataset: quiz, limit: 0.775, temperature: 1, seed: 7}"
+    found = measured(gate, _Coins(1))
+    assert not found.holds
+    entry, _ = find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])
+    path = tmp_path / "lmgate.yaml"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
+    assert _write(entry, found).startswith("written into lmgate.yaml: limit 0.")
+    written = path.read_bytes()
+    assert written.count(b"\n") == written.count(b"\r\n") > 2
+    assert not written.endswith(b"\n")
+    after = find_gate(tmp_path / "lmgate.yaml", gates_of(tmp_path)[0])[0]
+    assert after.arguments["limit"] < 0.775
+    with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read: No such file"):
+        _write(dataclasses.replace(entry, file=tmp_path / "gone.yaml"), found)
+
+
+def test_without_a_file_or_with_a_wrong_one_there_is_no_gate_to_calibrate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failed = CliRunner().invoke(app, ["calibrate", "exact_min[m-d]"]).exception
+    assert isinstance(failed, ConfigError)
+    assert str(failed).endswith("; lmgate calibrate needs a gate of an lmgate.yaml")
+    file = tmp_path / "lmgate.yaml"
+    file.write_text("gates:\n  - exact_min: {model: m, dataset: d, limit: 0.7, sigma: 2}\n")
+    with pytest.raises(ConfigError, match=r"exact_min\.sigma: unknown argument"):
+        find_gate(file, "exact_min[m-d]")

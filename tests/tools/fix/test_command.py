@@ -1,0 +1,392 @@
+"""``lmgate fix`` as a user runs it: planted damage, the proof, the recipe, an interruption, and what it refuses."""
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import html5lib
+import pytest
+import yaml
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.errors import ConfigError, LmgateError
+from pytest_lmgate.measure.divergence import Divergences
+from pytest_lmgate.measure.evaluator import Evaluator
+from pytest_lmgate.settings.decoding import parse_fixture_call
+from pytest_lmgate.settings.file import load_project
+from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.tools.fix.command import _limit, recipe
+from pytest_lmgate.tools.fix.search import Fix, Group, Limit, Tried, split
+from tests.end_to_end.projects import environment
+from tests.measure.conftest import make_tokenizer
+from tests.tools.fix.test_costs import make_reference, quantize, text
+from tests.tools.fix.test_page import judged
+from tests.warm import warm_python
+
+LAYERS = 3
+PLANTED = ["model.layers.0 o", "model.layers.1 down"]
+MODULES = ["model.layers.0.self_attn.o_proj", "model.layers.1.mlp.down_proj"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, its rounding to 8 bits with two groups in 2 bits, to 3 bits with two groups negated, and gates."""
+    folder = tmp_path_factory.mktemp("fix")
+    model = make_reference(layers=LAYERS)
+    model.save_pretrained(folder / "float")
+    layers = model.model.layers
+    originals = [{name: tensor.clone() for name, tensor in layer.state_dict().items()} for layer in layers]
+    quantize(model, bits=8)
+    model.save_pretrained(folder / "int8")
+    for path in MODULES:
+        _, _, number, *names = path.split(".")
+        module = layers[int(number)].get_submodule(".".join(names))
+        module.weight.data.copy_(originals[int(number)][".".join([*names, "weight"])])
+        quantize(module, bits=2)
+    model.save_pretrained(folder / "damaged")
+    rough = make_reference(layers=LAYERS)
+    quantize(rough, bits=3)
+    for path in MODULES:
+        rough.get_submodule(path).weight.data.neg_()
+    rough.save_pretrained(folder / "rough")
+    make_reference(layers=2).save_pretrained(folder / "short")
+    for name in ("float", "int8", "damaged", "rough", "short"):
+        make_tokenizer().save_pretrained(folder / name)
+    rows = [{"text": text(12, seed)} for seed in range(160)]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "one.txt").write_text(" ".join(row["text"] for row in rows))
+    (folder / "few.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[:12]))
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "lmgate.yaml").write_text(
+        """
+        models: {float: {path: float}, int8: {path: int8}, damaged: {path: damaged}, rough: {path: rough},
+          short: {path: short}}
+        datasets: {rows: {path: rows.jsonl}, few: {path: few.jsonl}, one: {path: one.txt}}
+        gates:
+          - kl_max: {model: damaged, reference: float, dataset: rows, limit: 0.002, protocol: document}
+          - no_regression:
+              {metric: ppl, model: damaged, dataset: rows, tolerance: 1%, against: float, protocol: document}
+          - kl_max: {model: int8, reference: float, dataset: rows, limit: 0.002, protocol: document}
+          - kl_max: {model: damaged, reference: float, dataset: few, limit: 0.002, protocol: document}
+          - kl_max: {model: rough, reference: float, dataset: rows, limit: 0.26, protocol: document}
+          - kl_max: {model: damaged, reference: short, dataset: rows, limit: 0.002, protocol: document}
+        """
+    )
+    return folder
+
+
+def command(*arguments: str) -> list[str]:
+    return [warm_python(environment()), "-m", "pytest_lmgate.cli", "fix", *arguments]
+
+
+def run(folder: Path, *arguments: str, rc: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(*arguments), cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == rc, done.stdout + done.stderr
+    return done
+
+
+KL = ("damaged", "rows", "--against", "float", "--gate", "kl_max[damaged-float-rows-protocol:document]", "--bits", "8")
+
+
+KEEP = ("rough", "rows", "--against", "float", "--keep", "int8", "--bits", "3", "--keep-bits", "8")
+
+
+def found(folder: Path, *arguments: str, rc: int = 0) -> Any:
+    return json.loads(run(folder, *arguments, "--json", rc=rc).stdout)
+
+
+def test_the_damaged_groups_are_kept_and_the_rows_that_were_not_searched_prove_it(folder: Path) -> None:
+    facts = found(folder, *KL)
+    assert facts["chosen"]["kept"] == PLANTED
+    assert facts["proof"]["verdict"] == "pass"
+    assert facts["rows"]["search"] + facts["rows"]["proof"] == 160
+    assert facts["chosen"]["search"]["nats"]["upper"] <= 0.002 < facts["sets"][0]["search"]["nats"]["upper"]
+    assert facts["recipe"]["bitsandbytes"] == {"llm_int8_skip_modules": MODULES}
+    # 8 bits in place of 32: each number of the two groups takes 3 bytes more.
+    assert facts["chosen"]["extra_bytes"] == 3 * (16 * 16 + 16 * 32)
+
+
+def test_a_gate_on_the_perplexity_is_judged_by_the_ratio_of_both_perplexities(folder: Path) -> None:
+    gate = "no_regression:ppl[damaged-rows-vs-float-protocol:document]"
+    done = run(folder, "damaged", "rows", "--against", "float", "--gate", gate, "--bits", "8")
+    assert "the limit is perplexity +1%" in done.stdout
+    assert "Keep 1 group as in float" in done.stdout
+    assert "PASS on 80 other rows: perplexity " in done.stdout
+
+
+def test_the_recipe_is_written(folder: Path, tmp_path: Path) -> None:
+    run(folder, *KL, "--write", str(tmp_path / "recipe.yaml"))
+    recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    assert recipe["llm-compressor"]["ignore"] == MODULES
+    assert recipe["torchao"]["fqn_to_config"] == dict.fromkeys(MODULES)
+    assert recipe["modelopt"]["quant_cfg"][0] == {"quantizer_name": f"{MODULES[0]}.*", "enable": False}
+    assert recipe["llama.cpp"]["llama-quantize"] == (
+        r"--tensor-type 'blk\.0\.attn_output\.=f32' --tensor-type 'blk\.1\.ffn_down(_shexp)?\.=f32'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rc", "says"),
+    [
+        (KL, 0, "PASS on"),
+        ((*KL, "--budget", "+2%", "--write", "keep.yaml"), 1, "No set within +2% passes. The smallest that does "),
+        (("int8", "rows", "--against", "float"), 0, "It passes already: KL "),  # its only gate
+    ],
+)
+def test_the_html_page_says_what_the_terminal_says(
+    folder: Path, tmp_path: Path, arguments: tuple[str, ...], rc: int, says: str
+) -> None:
+    file = tmp_path / "fix.html"
+    said = run(folder, *arguments, "--html", str(file), rc=rc).stdout
+    assert said.endswith(f"written to {file}\n")
+    page = "".join(html5lib.parse(file.read_text(), namespaceHTMLElements=False).itertext())
+    assert says in said
+    for line in (line for line in said.splitlines() if "written" not in line):
+        assert re.sub(r"[\s█<]", "", line) in re.sub(r"\s", "", page)
+    before = file.read_text()
+    facts = found(folder, *arguments, "--html", str(file), rc=rc)
+    assert file.read_text() == before
+    assert before.count("<title>+") == len(facts["sets"])  # a dot for each
+    assert not (folder / "keep.yaml").exists()
+
+
+@pytest.fixture(scope="module")
+def kept(folder: Path) -> Any:
+    """What is found for the model in 3 bits, which groups of the model in 8 bits repair."""
+    return found(folder, *KEEP)
+
+
+def test_damaged_groups_of_3_bits_are_kept_in_8_where_a_model_in_8_bits_is_given(folder: Path, kept: Any) -> None:
+    assert (kept["keep"], kept["chosen"]["kept"], kept["proof"]["verdict"]) == ("int8", PLANTED, "pass")
+    assert kept["chosen"]["extra_bytes"] == (8 - 3) / 8 * (16 * 16 + 16 * 32)
+    everything = found(folder, *KEEP, "--keep", "float", "--bits", "3", "--keep-bits", "31")
+    assert everything["floor"]["nats"]["mean"] == 0 < kept["floor"]["nats"]["mean"] < 0.001
+    for name, (own, of_float) in {
+        each["group"]: (each["kl"], other["kl"])
+        for each, other in zip(kept["groups"], everything["groups"], strict=True)
+    }.items():
+        assert own == pytest.approx(of_float, rel=0.2), name
+
+
+def kl(evaluator: Evaluator, model: Any, rows: Any) -> float:
+    """The mean divergence of a model from `float`, measured by itself."""
+    p, q = evaluator.resolver.model("float"), evaluator.resolver.model(model)
+    request = DivergenceRequest("float", Protocol("document"))
+    return float(evaluator.measurements.again(Divergences("compare", q, rows, request, p)).kl.mean())
+
+
+def test_a_group_costs_what_it_adds_to_the_kl_of_the_model_that_has_the_others(folder: Path, kept: Any) -> None:
+    evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
+    (search, _) = split(evaluator.resolver.corpus("rows"), by_document=True, seed=0)
+    int8, rough = (AutoModelForCausalLM.from_pretrained(folder / name) for name in ("int8", "rough"))
+    floor = kl(evaluator, (int8, make_tokenizer()), search)
+    int8.get_submodule(MODULES[0]).load_state_dict(rough.get_submodule(MODULES[0]).state_dict())
+    (cost,) = (each["kl"] for each in kept["groups"] if each["group"] == PLANTED[0])
+    assert cost == pytest.approx(kl(evaluator, (int8, make_tokenizer()), search) - floor, rel=1e-3)
+    assert kept["floor"]["nats"]["mean"] == pytest.approx(floor, rel=1e-3)
+
+
+def test_the_recipe_gives_the_kept_layers_the_config_of_the_other_model(folder: Path, kept: Any) -> None:
+    assert kept["recipe"] == {
+        "llm-compressor": {"config_groups": {"int8": {"targets": MODULES}}, "ignore": []},
+        "torchao": {"fqn_to_config": dict.fromkeys(MODULES, "int8")},
+        "modelopt": {"quant_cfg": [{"quantizer_name": f"{name}.weight_quantizer", "cfg": "int8"} for name in MODULES]},
+    }
+    done = run(folder, *KEEP)
+    assert "Keep 2 groups as in int8, +" in done.stdout
+    assert "; all groups as in int8: KL 0.000" in done.stdout
+    assert "# bitsandbytes has one config for all layers" in done.stdout
+
+
+def test_measurements_with_one_model_to_keep_are_cached_and_never_those_with_another(folder: Path, kept: Any) -> None:
+    def entries() -> set[Path]:
+        return set((folder / ".lmgate_cache").rglob("*.lmgate"))
+
+    before = entries()
+    assert found(folder, *KEEP) == kept
+    assert entries() == before
+    other = found(folder, *KEEP, "--keep", "damaged")
+    assert other["groups"] != kept["groups"]
+    assert len(entries()) >= len(before) + len(other["groups"])
+
+
+def test_a_gate_that_half_of_the_rows_pass_and_all_of_them_do_not_is_fixed(folder: Path) -> None:
+    evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
+    rows = evaluator.resolver.corpus("rows")
+    halves = {seed: kl(evaluator, "damaged", split(rows, by_document=True, seed=seed)[0]) for seed in range(4)}
+    seed, whole = min(halves, key=halves.__getitem__), kl(evaluator, "damaged", rows)
+    assert halves[seed] < whole
+    settings = yaml.safe_load((folder / "lmgate.yaml").read_text())
+    gate = {"model": "damaged", "dataset": "rows", "reference": "float", "protocol": "document"}
+    facts = {}
+    for limit in ((halves[seed] + whole) / 2, whole * 1.0001):
+        gates = [{"kl_max": {**gate, "limit": limit}}]
+        (folder / "between.yaml").write_text(yaml.safe_dump({**settings, "gates": gates}))
+        arguments = ("damaged", "rows", "--against", "float", "--bits", "8", "--seed", str(seed))
+        facts[limit] = found(folder, *arguments, "--config", "between.yaml")
+    between, above = facts.values()
+    assert not between["passes_already"]
+    assert len(between["chosen"]["kept"]) > 0
+    assert above["passes_already"]
+    assert above["rows"] == {"search": 160, "proof": 0, "unit": "row"}
+
+
+def test_what_was_read_is_counted_in_rows_or_in_the_windows_of_a_text(folder: Path) -> None:
+    facts = found(folder, *KL, "--tokens", "200")
+    assert 1 < facts["rows"]["search"] < 20 <= facts["rows"]["proof"]
+    said = run(folder, "damaged", "one", "--against", "float", "--kl", "0.002", "--bits", "8").stdout
+    assert re.search(r"^searched \d+ windows \(", said, re.M)
+    assert re.search(r"^PASS on \d+ other windows: ", said, re.M)
+
+
+def test_without_a_gate_it_measures_by_the_protocol_of_the_gates_on_its_models_and_says_so(folder: Path) -> None:
+    arguments = ("damaged", "rows", "--against", "float", "--kl", "0.002", "--bits", "8")
+    gate, free = found(folder, *KL), found(folder, *arguments)
+    assert free["signature"] == gate["signature"]
+    assert "protocol:document" in free["signature"]
+    assert free["proof"] == gate["proof"]
+    said = run(folder, *arguments, "--protocol", "sliding", "--max-length", "32", "--stride", "16").stdout
+    assert "protocol:sliding|max_length:32|stride:16|" in said.splitlines()[2]
+    assert "damage to fewer than 3.8% of such rows is not ruled out" in said.lower()
+
+
+def test_a_limit_that_the_reference_itself_is_too_near_to_is_said(folder: Path, tmp_path: Path) -> None:
+    evaluator = Evaluator(load_project(folder), Options(folder / "own_cache"))
+    value = evaluator.evaluate(parse_fixture_call("ppl_of", ("float", "rows"), {"protocol": "document"}))
+    gate = {"model": "int8", "dataset": "rows", "protocol": "document", "confidence": 0.95, "limit": 1.001 * value}
+    settings = {**yaml.safe_load((folder / "lmgate.yaml").read_text()), "gates": [{"ppl_max": gate}]}
+    (folder / "near.yaml").write_text(yaml.safe_dump(settings))
+    done = run(folder, "int8", "rows", "--against", "float", "--bits", "8", "--config", "near.yaml", rc=3)
+    assert "even 'float' does not pass: perplexity " in " ".join(done.stderr.split())
+
+
+WRONG = """
+models: {float: {path: float}, damaged: {path: damaged}}
+datasets: {rows: {path: rows.jsonl}}
+gates: [{kl_max: {model: damaged, reference: float, dataset: rows, limit: 1, sigma: 2}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rc", "says"),
+    [
+        ((*KL[:-2],), 3, "take as many bytes as those of 'float'"),
+        (("damaged", "rows", "--against", "float"), 3, "expected one gate of lmgate.yaml"),
+        (("damaged", "few", "--against", "float"), 3, "expected at least 80 rows to search"),
+        ((*KL, "--stride", "8"), 2, "only with --kl; a gate has its own"),
+        (("damaged", "rows", "--against", "float", "--kl", "0.1", "--stride", "8,9"), 2, "stride: expected one value"),
+        (("damaged", "rows", "--against", "short"), 3, "have different blocks: 3 in model.layers and 2"),
+        ((*KL, "--budget", "0%"), 2, "expected a percentage above 0 such as +5%, got '0%'"),
+        ((*KL, "--budget", "none"), 2, "expected a percentage above 0 such as +5%, got 'none'"),
+        ((*KL, "--tokens", "2"), 3, "--tokens 2 reads too few rows"),
+        ((*KL, "--gate", "kl_max[x]"), 3, "no gate is called 'kl_max[x]'"),
+        (("damaged", "rows", "--against", "float", "--kl", "nan"), 2, "--kl: expected a finite number above 0"),
+        (("float", "rows", "--against", "float", "--kl", "0.1"), 3, "have the same weights"),
+        ((*KEEP[:-2],), 2, "--bits: expected --keep-bits too"),
+        ((*KL, "--keep-bits", "9"), 2, "--keep-bits: expected --keep and --bits"),
+        ((*KEEP, "--keep-bits", "3"), 2, "a number above --bits and below 32; got 3"),
+        ((*KEEP, "--keep", "float16"), 3, "'float16'"),
+        ((*KEEP, "--keep", "short"), 3, "models 'rough' and 'short' have different blocks"),
+        ((*KEEP, "--keep", "rough"), 3, "'rough' and 'rough' have the same weights"),
+        (("rough", "rows", "--against", "float", "--kl", "1e-5", "--keep", "int8"), 3, "even 'int8' does not pass: "),
+        (("rough", "rows", "--against", "float", "--kl", "0.3", "--keep", "int8"), 3, "many bytes as those of 'int8'"),
+        ((*KL, "--write", "nowhere/keep.yaml"), 3, "--write nowhere/keep.yaml: cannot be written: "),
+        ((*KL, "--html", "."), 3, "--html .: cannot be written: Is a directory"),
+        ((*KL, "--html", "./rows.jsonl"), 3, "--html rows.jsonl: expected another file than those of the models"),
+        ((*KL, "--gate", "test_a.py::test_x"), 3, "write the gate into "),
+        ((*KL, "--write-gguf", "/proc/mixed.gguf"), 3, "--write-gguf /proc/mixed.gguf: cannot be written: "),
+        ((*KL, "--write", "same", "--html", "./same"), 3, "expected a file for each of --write and --html"),
+        (("damaged", "rows", "--against", "float", "--config", "wrong.yaml"), 3, "kl_max.sigma: unknown argument"),
+    ],
+)
+def test_what_cannot_be_fixed_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], rc: int, says: str
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "300")
+    (folder / "wrong.yaml").write_text(WRONG)
+    done = CliRunner().invoke(app, ["fix", *arguments])
+    assert (3 if isinstance(done.exception, LmgateError) else done.exit_code) == rc
+    assert says in (done.stderr if rc == 2 else str(done.exception))
+
+
+def test_ctrl_c_says_what_is_kept_and_progress_counts_the_measurements(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    talkative = "from pytest_lmgate.report import text; text._LOG_SECONDS = 0.0; from pytest_lmgate.cli.app import main"
+    process = subprocess.Popen(
+        [command()[0], "-c", f"{talkative}; main()", "fix", *KL, "--cache", str(cache)],
+        cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    counted = r"lmgate: damaged against float: [1-9]\d* of at most \d+ measurements, about \d+ s left"
+    assert process.stderr is not None
+    # A line of progress comes in the middle of a measurement.
+    said = "".join(itertools.takewhile(lambda line: not re.search(counted, line), process.stderr))
+    process.send_signal(signal.SIGINT)
+    said += process.communicate()[1]
+    (count,) = re.findall(r"stopped after (\d+) measurements; these are kept, and the same command goes on", said)
+    assert int(count) <= len(list(cache.rglob("*.lmgate")))
+
+
+def test_after_a_kill_it_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
+    arguments = [*KL, "--cache", str(tmp_path / "cache")]
+    process = subprocess.Popen(
+        command(*arguments), cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    def entries() -> dict[Path, int]:
+        # An entry that is written again is another file, even with the same content.
+        return {path: path.stat().st_ino for path in (tmp_path / "cache").rglob("*.lmgate")}
+
+    deadline = time.monotonic() + 120
+    while len(entries()) < 8 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = entries()
+    first = found(folder, *arguments)
+    after = entries()
+    assert 8 <= len(before) < len(after)
+    assert before.items() <= after.items(), "measured again"
+    assert len(after) > len(first["groups"]) + len(first["sets"])
+    assert found(folder, *arguments) == first
+    assert entries() == after
+
+
+def test_the_recipe_of_ggufs_has_their_tensors_and_that_of_checkpoints_the_embeddings_and_the_head() -> None:
+    from pytest_lmgate.tools.fix.hybrids import Part
+
+    parts = [Part("head", "head", ("lm_head",)), Part("embeddings", "embeddings", ("model.embed_tokens",))]
+    chosen = Tried((0, 1), 20, 0.01, judged(0.01, 0.1))
+    found = Fix(
+        Limit("kl", 0.1, 0.95, Protocol()),
+        100,
+        None,
+        tuple(Group(part, 0.1, 10) for part in parts),
+        (chosen,),
+        chosen,
+        None,
+        (2, 2),
+    )
+    assert recipe(found, "f16", keep=None)["llama.cpp"] == {
+        "llama-quantize": "--output-tensor-type f16 --token-embedding-type f16"
+    }
+    of_ggufs = replace(found, tensor_types=("--tensor-type a=f16", "--tensor-type b=f16"))
+    assert recipe(of_ggufs, "f16", keep=None) == {
+        "llama.cpp": {"llama-quantize": "--tensor-type a=f16 --tensor-type b=f16"}
+    }
+
+
+def test_a_gate_is_not_asked_for_without_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--gate needs a gate of an lmgate\.yaml: or give --kl"):
+        _limit(load_project(tmp_path), ["q", "p", "d"], "kl_max[q-p-d]", None, Protocol())

@@ -1,0 +1,297 @@
+"""Which costs stand out of others: one damaged layer among ordinary ones, and none where all are ordinary."""
+
+import copy
+import itertools
+import os
+import random
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.judge.baseline import Baselines
+from pytest_lmgate.judge.judge import Judge
+from pytest_lmgate.measure import lookup as pool
+from pytest_lmgate.settings.decoding import parse_marker
+from pytest_lmgate.settings.gates import LimitGate
+from pytest_lmgate.settings.requests import Protocol
+from pytest_lmgate.settings.session import Options
+from pytest_lmgate.tools.fix import costs as why_module
+from pytest_lmgate.tools.fix.costs import Why, standing_out, why
+from pytest_lmgate.tools.fix.hybrids import Hybrids
+from tests.measure import entries
+from tests.measure.conftest import ALPHABET, CONTEXT, Workplace, make_model, make_tokenizer
+from tests.models.encoders import masked
+
+SMALLEST = 1e-7
+
+
+@pytest.mark.parametrize(
+    ("costs", "least", "named"),
+    [
+        ([0.010, 0.012, 0.009, 0.011, 0.2, 0.013, 0.008], [0.009, 0.011, 0.008, 0.010, 0.18, 0.012, 0.007], [4]),
+        ([0.010, 0.3, 0.009, 0.011, 0.9, 0.013, 0.008], [0.010, 0.3, 0.009, 0.011, 0.9, 0.013, 0.008], [4, 1]),
+        ([0.0, 0.0, 2e-4, 0.0], [0.0, 0.0, 1e-4, 0.0], [2]),  # the only part that changed
+        ([0.0, 0.0, 2e-4, 0.0], [0.0, 0.0, -1e-4, 0.0], []),  # its noise could have made it
+        ([0.0, 0.0, 2e-4, 0.0], [0.0, 0.0, None, 0.0], []),
+        ([0.0, 0.0, 5e-8, 0.0], [0.0, 0.0, 4e-8, 0.0], []),  # rounding
+    ],
+)
+def test_costs_beyond_the_spread_of_the_others_are_named_the_largest_first(
+    costs: list[float], least: list[float | None], named: list[int]
+) -> None:
+    assert standing_out(costs, least, smallest=SMALLEST) == named
+
+
+def test_layers_whose_costs_differ_by_chance_are_rarely_named():
+    random = np.random.default_rng(7)
+    named = [bool(standing_out(costs, costs, smallest=SMALLEST)) for costs in random.lognormal(-5, 0.5, (500, 13))]
+    assert np.mean(named) < 0.06
+
+
+# Which layers of a candidate cost what: a damaged layer is found, and unchanged ones cost nothing at all.
+
+
+LAYERS = 4
+WORDS = ["the", "cat", "sat", "on", "mat", "and", "dog", "log", "ran"]
+
+
+def make_reference(seed: int = 0, layers: int = LAYERS) -> Any:
+    return make_model(seed, num_hidden_layers=layers, initializer_range=0.2, hidden_size=16, intermediate_size=32)
+
+
+def quantize(module: Any, bits: int) -> None:
+    """Round each row of the matrices to as many steps as integers of some bits have."""
+    steps = 2 ** (bits - 1) - 1
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.dim() == 2:
+                scale = weight.abs().amax(1, keepdim=True) / steps
+                weight.copy_((weight / scale).round() * scale)
+
+
+def text(words: int, seed: int = 0) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=words))
+
+
+def measured(workplace: Workplace, candidate: Any, reference: Any, *, rows: Sequence[str] = (), **settings: Any) -> Why:
+    asked = {"protocol": Protocol("disjoint"), "tokens": 600, "seconds": 600.0, **settings}
+    tokenizer = make_tokenizer()
+    evaluator = workplace.session().evaluator
+    return why(evaluator, (candidate, tokenizer), (reference, tokenizer), list(rows or [text(400)]), **asked)
+
+
+def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_nothing(workplace: Workplace) -> None:
+    reference = make_reference()
+    candidate = copy.deepcopy(reference)
+    quantize(candidate.model.layers[2], bits=4)
+    blocks = [list(each.model.layers) for each in (reference, candidate)]
+    found = measured(workplace, candidate, reference)
+    assert [list(each.model.layers) for each in (reference, candidate)] == blocks
+    assert [each.part for each in found.parts if each.stands_out] == ["model.layers.2"]
+    assert len(found.parts) == LAYERS + 1
+    for each in found.parts:
+        if each.part == "model.layers.2":
+            # Of one part that changed, the cost and the relief are the whole divergence.
+            assert each.cost.mean == pytest.approx(found.whole.kl.value) == pytest.approx(each.relief.mean)
+            assert each.ratio == pytest.approx(found.whole.ratio.value)
+        else:
+            assert (each.cost.mean, each.relief.mean, each.ratio) == (0.0, 0.0, 1.0)
+
+
+def test_no_layer_of_a_model_that_was_rounded_alike_everywhere_is_named(workplace: Workplace) -> None:
+    reference = make_reference(layers=4)
+    candidate = copy.deepcopy(reference)
+    quantize(candidate, bits=8)
+    found = measured(workplace, candidate, reference)
+    assert all(each.cost.mean > 0 for each in found.parts)
+    assert not any(each.stands_out for each in found.parts)
+
+
+def test_what_is_outside_of_the_blocks_is_a_part(workplace: Workplace) -> None:
+    reference = make_reference(layers=3)
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        candidate.lm_head.weight.mul_(1.5)
+    found = measured(workplace, candidate, reference)
+    assert [each.part for each in found.parts if each.stands_out] == ["outside of the blocks"]
+    assert found.parts[-1].cost.mean == pytest.approx(found.whole.kl.value)
+
+
+def test_a_short_time_reads_less_of_the_text(workplace: Workplace) -> None:
+    reference = make_reference(layers=2)
+    candidate = copy.deepcopy(reference)
+    quantize(candidate.model.layers[1], bits=4)
+    rows = [text(800)]
+    whole = measured(workplace, candidate, reference, rows=rows, tokens=3000)
+    short = measured(workplace, candidate, reference, rows=rows, tokens=3000, seconds=0.001)
+    assert short.whole.n < whole.whole.n
+    assert short.whole.n > 2 * CONTEXT
+    assert (short.parts, short.missing, whole.missing) == ((), 2 * 3, 0)
+
+
+def test_the_time_limit_ends_the_search_and_says_what_is_missing(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = make_reference(layers=3)
+    candidate = copy.deepcopy(reference)
+    quantize(candidate, bits=4)
+    clock = itertools.count()
+    monkeypatch.setattr(why_module, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    # Looking at the clock takes a second: the first four calls are before the search, two more are a measurement.
+    found = measured(workplace, candidate, reference, seconds=16)
+    assert 0 < len(found.parts) <= 4
+    assert 0 < found.missing < 2 * 4
+    assert sum(each.relief is None for each in found.parts) == len(found.parts) - max(0, 4 - found.missing)
+    assert found.needed > found.seconds
+
+
+def test_of_a_text_that_is_cut_after_some_tokens_no_more_are_read(workplace: Workplace) -> None:
+    reference, tokenizer = make_reference(layers=3), make_tokenizer()
+    (workplace.folder / "data" / "long.txt").write_text(text(800))
+    entries.entry(workplace, "long", path="data/long.txt", tokens=10 * CONTEXT)
+    evaluator = workplace.session().evaluator
+    pairs = (copy.deepcopy(reference), tokenizer), (reference, tokenizer)
+    found = why(evaluator, *pairs, "long", protocol=Protocol("disjoint"), tokens=600, seconds=600.0)
+    assert found.whole.n == 10 * (CONTEXT - 1)
+
+
+def test_of_a_dataset_of_rows_no_more_are_read_than_are_needed(workplace: Workplace) -> None:
+    reference = make_reference(layers=2)
+    candidate = copy.deepcopy(reference)
+    quantize(candidate.model.layers[1], bits=4)
+    rows = [text(20, seed) for seed in range(100)]
+    found = measured(workplace, candidate, reference, rows=rows, tokens=600)
+    assert 540 < found.whole.n < 660
+
+
+class Bigram(torch.nn.Module):
+    """A causal model without blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(len(ALPHABET) + 1, len(ALPHABET) + 1)
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+        return types.SimpleNamespace(logits=self.table(input_ids))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "message"),
+    [
+        (
+            lambda: make_reference(layers=2),
+            lambda: make_reference(layers=3),
+            r"have different blocks: 2 in model\.layers and 3 in model\.layers",
+        ),
+        (lambda: make_reference().half(), make_reference, r"computes in float16, and .* in float32: exp"),
+        (Bigram, Bigram, "'in-memory Bigram': expected blocks in a list, as transformers' decoders"),
+        (
+            lambda: masked("bert"),
+            lambda: masked("bert"),
+            "BertForMaskedLM': expected a causal model that transformers runs$",
+        ),
+    ],
+)
+def test_models_that_cannot_be_mixed_are_refused(
+    workplace: Workplace, candidate: Callable[[], Any], reference: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        measured(workplace, candidate(), reference())
+
+
+def of_files(workplace: Workplace) -> Workplace:
+    """Write a reference ``float`` and a candidate ``int4`` whose second layer was rounded, and a text."""
+    folder = workplace.folder / "models"
+    reference = make_reference(layers=3)
+    reference.save_pretrained(folder / "float")
+    quantize(reference.model.layers[1], bits=4)
+    reference.save_pretrained(folder / "int4")
+    make_tokenizer().save_pretrained(folder / "int4")
+    (workplace.folder / "data" / "text.txt").write_text(text(400))
+    return workplace
+
+
+def test_models_that_do_not_fit_in_memory_together_are_refused(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = of_files(workplace).session().evaluator
+    monkeypatch.setattr(pool, "available_bytes", lambda _: 0)
+    with pytest.raises(ModelError, match=r"^'float' and 'models/int4' do not fit in memory together$"):
+        why(evaluator, "models/int4", "float", "text", protocol=Protocol("disjoint"), tokens=600, seconds=600.0)
+
+
+@pytest.mark.parametrize("healed", [False, True])
+def test_a_hybrid_is_another_one_where_a_library_of_either_model_is_another(workplace: Workplace, healed: bool) -> None:
+    evaluator = of_files(workplace).session().evaluator
+    reference, candidate = (evaluator.resolver.model(name) for name in ("float", "models/int4"))
+    runners = evaluator.together(reference, candidate)
+
+    def ingredients(of_reference: str, of_candidate: str) -> str:
+        models = (
+            replace(model, runtime={**model.runtime, "kernels": version})
+            for model, version in ((reference, of_reference), (candidate, of_candidate))
+        )
+        hybrids = Hybrids(*models, runners)
+        return str(hybrids.model(hybrids.parts[1], healed=healed).ingredients)
+
+    assert len({ingredients("1", "1"), ingredients("1", "2"), ingredients("2", "1")}) == 3
+
+
+def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workplace: Workplace) -> None:
+    of_files(workplace)
+    asked = {"protocol": Protocol("disjoint"), "tokens": 600, "seconds": 600.0}
+
+    def run() -> tuple[Why, int]:
+        evaluator = workplace.session().evaluator
+        found = why(evaluator, "models/int4", "float", "text", **asked)  # type: ignore[arg-type]
+        return found, sum(not lookup.hit for lookup in evaluator.measurements.lookups)
+
+    (first, missed), (again, missed_again) = run(), run()
+    assert [each.part for each in first.parts if each.stands_out] == ["model.layers.1"]
+    assert first.parts == again.parts
+    assert (missed, missed_again) == (1 + 2 * 4, 0)
+
+
+def test_by_group_the_layers_that_were_rounded_are_named_and_unchanged_groups_are_left_out(
+    workplace: Workplace,
+) -> None:
+    reference = make_reference(layers=2)
+    candidate = copy.deepcopy(reference)
+    for layer in candidate.model.layers:
+        quantize(layer, bits=8)
+    quantize(candidate.model.layers[1].mlp.down_proj, bits=3)
+    found = measured(workplace, candidate, reference, by="group")
+    assert [each.part for each in found.parts if each.stands_out] == ["model.layers.1 down"]
+    assert len(found.parts) == 4 * 2
+
+
+def test_models_with_the_same_weights_are_refused_by_group(workplace: Workplace) -> None:
+    reference = make_reference(layers=2)
+    with pytest.raises(ModelError, match="have the same weights"):
+        measured(workplace, copy.deepcopy(reference), reference, by="group")
+
+
+def test_a_failing_comparison_names_the_command_with_the_file_where_it_is_not_found_by_itself(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    entries.entry(workplace, "twin", section="models", path="models/float")
+    evaluator, gate = workplace.session().evaluator, parse_marker("kl_max", ("twin", "float", "text", 1), {})
+    assert isinstance(gate, LimitGate)
+    judge = Judge(evaluator, Options(cache=tmp_path / "cache"), Baselines(tmp_path / "lmgate-baseline.json"))
+    monkeypatch.chdir(workplace.folder)
+    assert judge._layers(gate) == "lmgate why twin text --against float --protocol sliding"
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "lmgate.yaml").touch()
+    monkeypatch.chdir(elsewhere)
+    file = os.path.relpath(workplace.folder / "lmgate.yaml")
+    assert judge._layers(gate) == f"lmgate why twin text --against float --protocol sliding --config {file}"
+    given = {"protocol": "lm-eval", "max_length": 64, "add_bos_token": None, "allow_beyond_context": True}
+    layers = judge._layers(parse_marker("kl_max", ("twin", "float", "text", 1), given))
+    assert "--protocol lm-eval --max-length 64 -o allow_beyond_context=true -o add_bos_token=null --config" in layers

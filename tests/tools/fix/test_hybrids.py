@@ -1,0 +1,256 @@
+"""Hybrids of two models: which groups they have, and that remembered hidden states change no bit of a result."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_lmgate.engines.base import Model
+from pytest_lmgate.engines.transformers.runner import TransformersRunner
+from pytest_lmgate.errors import ModelError
+from pytest_lmgate.tools.fix import hybrids as module
+from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part, _Memory, _Replay
+from pytest_lmgate.windows.requests import Request, Requests
+from tests.models import zoo
+
+
+def pair(architecture: str, **config: Any) -> tuple[Any, Any]:
+    """Return a model and a copy, each of whose parameters was moved a little."""
+    reference = zoo.build(architecture, **config)
+    candidate = copy.deepcopy(reference)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in candidate.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * parameter.abs().mean() * 0.1)
+    return reference, candidate
+
+
+def hybrids(reference: Any, candidate: Any, *, by: By = "group") -> Hybrids:
+    runners = tuple(
+        TransformersRunner(zoo.loaded(each, zoo.word_tokenizer()), zoo.CONTEXT) for each in (reference, candidate)
+    )
+    models = [Model(name=name, open=lambda: runners[0], content={"name": name}) for name in ("p", "q")]
+    return Hybrids(models[0], models[1], (runners[0], runners[1]), by=by)
+
+
+def described(made: Hybrids) -> dict[str, tuple[str, ...]]:
+    return {part.name: part.paths for part in made.parts}
+
+
+def test_the_linear_layers_of_a_llama_are_in_groups_and_its_norms_are_the_rest_of_their_block():
+    found = described(hybrids(*pair("llama")))
+    block = "model.layers.1"
+    assert found[f"{block} qkv"] == tuple(f"{block}.self_attn.{each}_proj" for each in "qkv")
+    assert found[f"{block} o"] == (f"{block}.self_attn.o_proj",)
+    assert found[f"{block} up"] == (f"{block}.mlp.gate_proj", f"{block}.mlp.up_proj")
+    assert found[f"{block} down"] == (f"{block}.mlp.down_proj",)
+    assert found[f"{block} rest"] == (block,)
+    assert list(found)[-3:] == ["head", "embeddings", "rest outside of the blocks"]
+
+
+def test_c_proj_of_gpt2_is_in_the_attention_and_in_the_mlp_and_embeddings_are_tied_to_the_head():
+    found = described(hybrids(*pair("gpt2", tie_word_embeddings=True)))
+    assert found["transformer.h.0 o"] == ("transformer.h.0.attn.c_proj",)
+    assert found["transformer.h.0 down"] == ("transformer.h.0.mlp.c_proj",)
+    assert found["embeddings and head"] == ("transformer.wte", "transformer.wpe", "lm_head")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kinds"),
+    [
+        ("opt", "qkv o up down rest"),
+        ("gpt_neox", "qkv o up down rest"),
+        ("falcon", "qkv o up down rest"),
+        ("mpt", "qkv o up down rest"),
+        ("phi", "qkv o up down rest"),
+        ("mixtral", "qkv o experts rest"),
+        ("deepseek_v3", "qkv o experts up down rest"),
+        ("mamba", "block"),
+    ],
+)
+def test_other_families_have_the_same_groups_and_unknown_blocks_are_whole(architecture: str, kinds: str) -> None:
+    found = hybrids(*pair(architecture))
+    last = max(part.block for part in found.parts if part.block is not None)
+    assert sorted(part.kind for part in found.parts if part.block == last) == sorted(kinds.split())
+
+
+def test_parts_that_both_models_have_alike_are_left_out():
+    reference = zoo.build("llama")
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        candidate.model.layers[1].mlp.up_proj.weight.mul_(1.01)
+    found = hybrids(reference, candidate)
+    assert [part.name for part in found.parts] == ["model.layers.1 up"]
+    assert len(found.unchanged) == 2 * 5 - 1 + 3
+    assert found.linear(found.parts[0]) == ["model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj"]
+    assert len(hybrids(reference, candidate, by="block").parts) == 3
+
+
+def test_sizes_of_the_parts_add_up_to_the_models():
+    found = hybrids(*pair("llama", tie_word_embeddings=True))
+    whole = found.size()
+    sizes = [found.size(part) for part in found.parts]
+    assert tuple(map(sum, zip(*(each.bytes for each in sizes), strict=True))) == whole.bytes
+    assert tuple(map(sum, zip(*(each.matrices for each in sizes), strict=True))) == whole.matrices
+    assert whole.matrices[1] == 4 * whole.matrices[0] > 0
+
+
+def test_weights_that_wrap_rounded_numbers_are_compared_and_counted_by_what_they_wrap():
+    reference = zoo.build("llama")
+    weight = reference.model.layers[0].mlp.down_proj.weight.detach()
+    rounded = zoo.Int8Weight.of(weight)
+    reference.model.layers[0].mlp.down_proj.weight = torch.nn.Parameter(rounded, requires_grad=False)
+    candidate = zoo.build("llama")
+    for block in candidate.model.layers[:2]:
+        block.mlp.down_proj.weight = torch.nn.Parameter(zoo.Int8Weight.of(weight), False)
+    found = hybrids(reference, candidate)
+    assert [part.name for part in found.parts] == ["model.layers.1 down"], "that of block 0 is rounded in both"
+    assert found.size(found.parts[0]).bytes == (4 * weight.numel(), weight.numel() + 4 * len(weight))
+    assert found.reuses == (True, True)
+
+
+def requests_of(rows: list[Any]) -> Requests:
+    """Return a request for each row of token ids, which scores every token but the first."""
+    made = [Request(ids[:-1], np.arange(len(ids) - 1), ids[1:]) for ids in rows]
+    return Requests(
+        lengths=np.array([len(each.ids) for each in made]),
+        counts=np.array([len(each.targets) for each in made]),
+        highest=zoo.VOCABULARY - 1,
+        make=made.__getitem__,
+        key=lambda item: (item, item),
+        describe=lambda items: f"{len(items)} rows",
+        where=lambda item, target: f"{target} in {item}",
+    )
+
+
+def read(runner: Any, requests: Requests, batches: list[list[int]]) -> list[np.ndarray[Any, Any]]:
+    with runner.measuring():
+        runner.prepare(requests, compare=True)
+        return [np.asarray(runner.distributions([requests.make(item) for item in batch]).stored()) for batch in batches]
+
+
+def plain(whole: Any, other: Any, part: Part, made: Hybrids) -> Any:
+    """Return a real copy of a model into which the tensors of a part of another were written."""
+    found = copy.deepcopy(whole)
+    target, source = dict(found.named_parameters()), dict(other.named_parameters())
+    with torch.no_grad():
+        for name, tensor in target.items():
+            if made._owner(name.rpartition(".")[0]) in part.paths:
+                tensor.copy_(source[name])
+    return found
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "mixtral", "bloom"])
+def test_a_hybrid_that_reuses_hidden_states_gives_bit_by_bit_what_a_copy_with_its_weights_gives(
+    architecture: str,
+) -> None:
+    layers = {"gpt2": "n_layer", "bloom": "n_layer"}.get(architecture, "num_hidden_layers")
+    reference, candidate = pair(architecture, **{layers: 3})
+    made = hybrids(reference, candidate)
+    assert made.reuses == (True, True)
+    generator = np.random.default_rng(0)
+    requests = requests_of([generator.integers(3, zoo.VOCABULARY, size) for size in (40, 33, 17, 40, 9, 25)])
+    batches = [[0, 1, 2], [3, 4, 5]]  # padded
+    for part in made.parts[::2] if architecture == "llama" else made.parts[::4]:
+        for healed in (False, True):
+            whole, other = (candidate, reference) if healed else (reference, candidate)
+            expected = TransformersRunner(
+                zoo.loaded(plain(whole, other, part, made), zoo.word_tokenizer()), zoo.CONTEXT
+            )
+            found = made.model(part, healed=healed).open()
+            for ours, theirs in zip(read(found, requests, batches), read(expected, requests, batches), strict=True):
+                np.testing.assert_array_equal(ours, theirs, err_msg=f"{part.name}, {healed=}")
+
+
+def test_a_block_runs_once_for_all_hybrids_of_the_blocks_behind_it_and_the_next():
+    reference, candidate = pair("llama", num_hidden_layers=6)
+    made = hybrids(reference, candidate)
+    requests = requests_of([np.arange(3, 43)])
+    runs = [0] * 6
+    for block in range(6):
+        for each in (reference, candidate):
+            each.model.layers[block].register_forward_hook(
+                lambda _, given, __, block=block: runs.__setitem__(block, runs[block] + (given[0].shape[1] == 39))
+            )
+    for part in made.parts:
+        if part.block is not None:
+            with (runner := made.model(part, healed=False).open()).measuring():
+                runner.prepare(requests, compare=True)
+                before = list(runs)
+                runner.distributions([requests.make(0)])
+            counts = [now - then for now, then in zip(runs, before, strict=True)]
+            assert sum(counts[: part.block]) <= 1
+            assert counts[part.block :] == [1] * (6 - part.block)
+
+
+class Sharing(torch.nn.Module):
+    """A block that passes something on in addition to what it returns."""
+
+    def __init__(self, block: torch.nn.Module, shared: dict[str, Any]) -> None:
+        super().__init__()
+        self.block, self.shared = block, shared
+
+    def forward(self, hidden_states: torch.Tensor, **how: Any) -> torch.Tensor:
+        found: torch.Tensor = self.block(hidden_states + self.shared.get("sum", 0), **how)
+        self.shared["sum"] = found.mean()
+        return found
+
+
+def test_nothing_is_reused_of_a_model_whose_blocks_share_more_than_hidden_states():
+    models = pair("llama", num_hidden_layers=3)
+    for model in models:
+        shared: dict[str, Any] = {}
+        model.model.layers = torch.nn.ModuleList(Sharing(block, shared) for block in model.model.layers)
+        model.model.register_forward_pre_hook(lambda *_, shared=shared: shared.clear())
+    assert hybrids(*models, by="block").reuses == (False, False)
+
+
+def test_models_whose_modules_were_wrapped_are_refused_since_copies_would_run_the_originals():
+    reference, candidate = pair("llama")
+    candidate.model.layers[0].forward = candidate.model.layers[0].forward
+    with pytest.raises(ModelError, match="expected modules that no library has wrapped"):
+        hybrids(reference, candidate)
+
+
+def test_a_block_that_is_replayed_has_the_attributes_of_the_block() -> None:
+    replayed = _Replay(torch.nn.Linear(3, 2), _Memory(), 0, 1)
+    assert replayed.in_features == 3
+    with pytest.raises(AttributeError, match="no attribute 'none'"):
+        _ = replayed.none
+
+
+class Typed(torch.nn.Module):
+    """A block that runs only between blocks of its own class."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, hidden_states: torch.Tensor, **how: Any) -> torch.Tensor:
+        found: torch.Tensor = self.block(hidden_states, **how)
+        return found
+
+
+def test_nothing_is_reused_of_a_model_that_asks_for_the_class_of_its_blocks() -> None:
+    models = pair("llama", num_hidden_layers=2)
+
+    def require_class(module: Any, *_: Any) -> None:
+        if not all(isinstance(block, Typed) for block in module.layers):
+            raise TypeError("expected typed blocks")
+
+    for model in models:
+        model.model.layers = torch.nn.ModuleList(map(Typed, model.model.layers))
+        model.model.register_forward_pre_hook(require_class)
+    assert hybrids(*models, by="block").reuses == (False, False)
+
+
+def test_hidden_states_beyond_the_room_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = _Memory()
+    memory.begin(torch.nn.Identity(), (), {"input_ids": torch.tensor([[1, 2]])})
+    monkeypatch.setattr(module, "_MOST_BYTES", 15)
+    memory.write(1, torch.zeros(4))
+    assert memory.read(1, 0) is None
+    memory.write(1, torch.zeros(3))
+    assert torch.equal(memory.read(1, 0), torch.zeros(3))

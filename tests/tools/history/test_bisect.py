@@ -1,0 +1,230 @@
+"""``lmgate bisect`` in a repository of dice: the model's file says how many sides, so a commit is measured at once."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_lmgate.errors import ConfigError
+from pytest_lmgate.tools.history.bisect import _is_meant, _test_of, bisect
+from tests.end_to_end.projects import environment
+from tests.warm import warm_python
+
+FAIR_DIE = Path(__file__).parents[2] / "engines" / "fair_die.py"
+PLAIN = "-p no:hypothesispytest -p no:anyio -p no:xdist"  # which take long to import
+GATE = "lmgate.yaml::ppl_max[die-text]"
+YAML = """
+models:
+  die: {path: model.die}
+datasets:
+  text: {path: text.txt}
+gates:
+  - ppl_max: {model: die, dataset: text, limit: 6.5}
+"""
+
+
+def _heed_signals() -> None:
+    """Undo what a process in the background, as CI may start this one, has its children ignore."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
+class Repo:
+    """A repository, with a commit for each count of sides; None is a model that cannot be read."""
+
+    def __init__(self, folder: Path, sides: tuple[int | None, ...], below: str = "") -> None:
+        self.top, self.here = folder, folder / below
+        self.here.mkdir(parents=True, exist_ok=True)
+        self.git("init", "-q", "-b", "main")
+        (self.here / "pytest.ini").write_text("[pytest]\n")
+        (self.here / "conftest.py").write_text(FAIR_DIE.read_text())
+        (self.here / "lmgate.yaml").write_text(YAML)
+        (self.here / ".gitignore").write_text("__pycache__\n.pytest_cache\n.lmgate_cache\n")
+        (self.here / "text.txt").write_text("abcd " * 100)
+        self.commits = []
+        for number, count in enumerate(sides):
+            text = "broken" if count is None else json.dumps({"sides": count, "commit": number})
+            (self.here / "model.die").write_text(text)
+            self.git("add", ".")
+            self.git("commit", "-qm", f"model {number}")
+            self.commits.append(self.git("rev-parse", "HEAD"))
+
+    def git(self, *arguments: str) -> str:
+        who = ["-c", "user.name=Ada", "-c", "user.email=a@example.org"]
+        done = subprocess.run(["git", *who, *arguments], cwd=self.top, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def start(self, *arguments: str, temporary: Path | None = None) -> subprocess.Popen[str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "LMGATE_", "CI"))}
+        # A signal ends what stands for a warm Python a moment before its fork.
+        python = sys.executable if temporary else warm_python(environment(), "pytest")
+        temporary = {} if temporary is None else {"TMPDIR": str(temporary)}
+        return subprocess.Popen(
+            [python, "-m", "pytest_lmgate.cli", "bisect", *arguments],
+            cwd=self.here,
+            env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": PLAIN, **temporary},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=_heed_signals,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=300)
+        return process.returncode, out, err
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """What a bisection must leave as it is."""
+        return (
+            self.git("status", "-sb"),
+            self.git("rev-parse", "HEAD"),
+            self.git("for-each-ref"),
+            self.git("worktree", "list"),
+        )
+
+
+def test_the_first_bad_commit_is_found_past_a_broken_one_and_the_checkout_stays_as_it_is(tmp_path: Path) -> None:
+    repo = Repo(tmp_path, (6, 6, 8, None, 8, 8), below="quality")
+    (repo.here / "model.die").write_text("being edited")
+    before = repo.state
+    code, out, err = repo.run("main~5", "main", "--", GATE)
+    assert code == 0, out + err
+    assert f"{repo.commits[2]} is the first bad commit" in out
+    assert "Author: Ada" in out
+    assert re.findall(r"^testing \w+ (.*)\n(?:.*\n)*?(good|bad|skip): ", out, flags=re.MULTILINE)[:2] == [
+        ("model 5", "bad"),
+        ("model 0", "good"),
+    ]
+    assert "FAIL     ppl_max[die-text]      8" in out
+    assert repo.state == before
+    assert (repo.here / "model.die").read_text() == "being edited"
+    assert list((repo.here / ".lmgate_cache").glob("token-nll/*/*.lmgate"))  # shared with the user's own runs
+
+
+def test_where_skipped_commits_hide_the_first_bad_one_all_candidates_are_named(tmp_path: Path) -> None:
+    repo = Repo(tmp_path, (6, None))
+    # At the next commit pytest dies without a report: that is never good.
+    (repo.top / "conftest.py").write_text("import os\nos._exit(0)\n")
+    repo.git("commit", "-qam", "dies")
+    (repo.top / "conftest.py").write_text(FAIR_DIE.read_text())
+    (repo.top / "model.die").write_text('{"sides": 8}')
+    repo.git("commit", "-qam", "worse")
+    code, out, err = repo.run("HEAD~3", "HEAD", "--", GATE)
+    assert code == 3, err
+    named = out.partition("The first bad commit could be any of:")[2]
+    assert {*re.findall(r"\b[0-9a-f]{40}\b", named)} == {*repo.git("rev-list", "HEAD~3..HEAD").split()}
+    assert "skip: error; pytest ended with exit code 1" in out
+    assert re.search(r"skip: .*No such file or directory: .*report.json", out)
+    assert "is the first bad commit" not in out
+
+
+def test_a_good_commit_that_fails_and_a_bad_one_that_passes_are_refused(tmp_path: Path) -> None:
+    repo = Repo(tmp_path, (8, 6, 8))
+    before = repo.state
+    for ends, words in (
+        (("HEAD~2", "HEAD"), f"GOOD {repo.commits[0][:12]}: "),
+        (("HEAD~2", "HEAD~1"), f"BAD {repo.commits[1][:12]}: "),
+        (("HEAD", "nowhere"), "'nowhere'"),
+    ):
+        code, _, err = repo.run(*ends, "--", GATE)
+        assert code == 3
+        assert words in err
+    (repo.top / "inner").mkdir()
+    repo.here = repo.top / "inner"
+    assert re.search(r"skip: .*No such file or directory: .*inner", repo.run("HEAD~1", "HEAD", "--", GATE)[1])
+    repo.here = repo.top
+    code, out, err = repo.run("HEAD~1", "HEAD", "--", "lmgate.yaml::ppl_max[dye-text]")
+    assert (code, "BAD " in err, "skip: no gate" in out) == (3, True, True)
+    assert repo.state == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_bisection_leaves_nothing(tmp_path: Path, number: int) -> None:
+    repo, temporary = Repo(tmp_path / "repo", (6, 8)), tmp_path / "tmp"
+    temporary.mkdir()
+    (repo.top / "conftest.py").write_text(
+        f"{FAIR_DIE.read_text()}\nimport time\nopen({str(tmp_path / 'on')!r}, 'w')\ntime.sleep(600)\n"
+    )
+    repo.git("commit", "-qam", "slow")
+    before = repo.state
+    process = repo.start("HEAD~1", "HEAD", "--", GATE, temporary=temporary)
+    end = time.monotonic() + 60
+    while not (tmp_path / "on").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert list(temporary.glob("lmgate-bisect-*"))
+    process.send_signal(number)
+    if number == signal.SIGHUP:  # the terminal sends one, and its shell another
+        time.sleep(0.1)
+        process.send_signal(number)
+    process.communicate(timeout=300)
+    assert process.returncode not in (0, None)
+    assert repo.state == before
+    assert not list(temporary.glob("lmgate-bisect-*"))
+
+
+def test_where_no_working_tree_can_be_added_nothing_is_left(tmp_path: Path) -> None:
+    repo, temporary = Repo(tmp_path / "repo", (6, 8)), tmp_path / "tmp"
+    temporary.mkdir()
+    (repo.top / ".git" / "worktrees").write_text("a file in the place of a folder")
+    process = repo.start("HEAD~1", "HEAD", "--", GATE, temporary=temporary)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 3
+    assert "git worktree failed" in err
+    assert not list(temporary.glob("lmgate-bisect-*"))
+
+
+def test_without_git_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"git rev-parse cannot be run: .*No such file or directory"):
+        bisect("a", "b", [GATE])
+
+
+def test_what_is_not_in_the_repository_can_be_linked(tmp_path: Path) -> None:
+    repo = Repo(tmp_path, (6, 8))
+    repo.git("rm", "-q", "--cached", "text.txt")
+    repo.git("commit", "-qm", "the text is kept elsewhere")
+    (repo.top / "model.die").write_text('{"sides": 9}')
+    repo.git("commit", "-qam", "worse")
+    code, out, err = repo.run("HEAD~3", "HEAD", "--link", "text.txt", "--", GATE)
+    assert code == 0, err
+    assert f"{repo.commits[1]} is the first bad commit" in out
+    assert (repo.top / "text.txt").is_file()
+    code, _, err = repo.run("HEAD~3", "HEAD", "--link", "gone.txt", "--", GATE)
+    assert (code, "'gone.txt'" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "test"),
+    [
+        ("lmgate.yaml::ppl_max[die-text]", "lmgate.yaml::ppl_max[die-text]"),
+        ("a/test_q.py::test_x::ppl_max[die-text]", "a/test_q.py::test_x"),
+        ("test_q.py::TestA::test_x[1-2]::no_regression:ppl[a-b#2]", "test_q.py::TestA::test_x[1-2]"),
+        ("test_q.py::test_ppl_max", "test_q.py::test_ppl_max"),
+        ("--lmgate-device=cuda", "--lmgate-device=cuda"),
+        ("tests", "tests"),
+    ],
+)
+def test_pytest_gets_the_test_of_a_gate(given: str, test: str) -> None:
+    assert _test_of(given) == test
+
+
+def test_only_the_gates_that_were_given_are_judged() -> None:
+    one, other = "quality/test_q.py::test_x::ppl_max[a-b]", "quality/test_q.py::test_x::bpb_max[a-b]"
+    for given, both in (
+        (["test_q.py::test_x::ppl_max[a-b]"], (True, False)),
+        (["quality/test_q.py::test_x"], (True, True)),
+        (["quality"], (True, True)),
+        ([], (True, True)),
+    ):
+        assert (_is_meant(one, given), _is_meant(other, given)) == both

@@ -1,0 +1,241 @@
+"""``lmgate compare`` on reports and on histories."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from markdown_it import MarkdownIt
+from typer.testing import CliRunner, Result
+
+from pytest_lmgate.cli.app import app
+from pytest_lmgate.errors import RecordError
+from pytest_lmgate.judge.result import Verdict, to_json
+from tests.judge.records import compared, record, results_of
+from tests.report.hostile import HOSTILE
+from tests.tools.history.test_history import COMMITS, keep
+
+DOCS = Path(__file__).parents[3] / "docs" / "history.md"
+
+
+def lmgate(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["compare", *map(str, arguments)])
+
+
+def report(path: Path, *gates: Verdict) -> Path:
+    path.write_text(to_json(results_of(gates)))
+    return path
+
+
+def gate(name: str, value: float | None, verdict: str = "pass", **others: Any) -> Verdict:
+    return record(value, 0.1, id=f"tests/test_quality.py::test_int8::{name}", verdict=verdict, **others)
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> tuple[Path, Path]:
+    """Two reports: one gate fails now, one is worse beyond noise, one moved within it, one stands on other data."""
+    before = report(
+        tmp_path / "main.json",
+        gate("ppl_max[int8-news]", 16.5),
+        gate("ppl_max[int8-code]", 8.0),
+        gate("ppl_max[int8-chat]", 12.0),
+        gate("ppl_max[int8-math]", 20.0),
+        gate("ppl_max[int8-old]", 9.0),
+    )
+    after = report(
+        tmp_path / "branch.json",
+        gate("ppl_max[int8-news]", 18.2, "fail"),
+        gate("ppl_max[int8-code]", 9.0),
+        gate("ppl_max[int8-chat]", 12.1),
+        gate("ppl_max[int8-math]", 25.0, identity={"data": "b" * 64, "protocol": "sliding"}),
+        gate("ppl_max[int8-new]", 9.0),
+    )
+    return before, after
+
+
+def test_what_fails_now_or_is_worse_beyond_noise_stands_first_and_fails(
+    both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(both[0].parent)
+    done = lmgate("main.json", "branch.json")
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["PASS", "PASS", "PASS", "PASS"]
+    assert lines[1].startswith("PASS -> FAIL")
+    assert [line.rpartition("  ")[2].strip() for line in lines[1:5]] == [
+        "fails now, worse", "worse", "within noise", "not compared",
+    ]  # fmt: skip
+    assert "16.5 -> 18.2  +10.30%" in lines[1]
+    shown = DOCS.read_text(encoding="utf-8")
+    for line in lines:
+        assert f"    {line}\n" in shown
+
+
+def test_markdown_has_the_news_in_a_table_and_the_rest_behind_it(both: tuple[Path, Path]) -> None:
+    done = lmgate(*both, "--markdown")
+    assert done.exit_code == 1
+    news, _, rest = done.stdout.partition("<details>")
+    assert "❌ **4 gates in both: 1 fails now, 1 worse, 1 within noise, 1 not compared**" in news
+    assert (
+        "| ❌ PASS -> FAIL | `tests/test_quality.py::test_int8::ppl_max[int8-news]` | 16.5 -> 18.2 | +10.30% |" in news
+    )
+    assert "int8-chat" in rest
+    html = MarkdownIt("commonmark").enable("table").render(done.stdout)
+    assert html.count("<table>") == 2
+
+
+def test_nothing_worse_is_exit_code_0(both: tuple[Path, Path]) -> None:
+    for sides in ((both[0], both[0]), (both[1], both[1])):
+        done = lmgate(*sides)
+        assert done.exit_code == 0
+        assert "same" in done.stdout
+    back = lmgate(*reversed(both))
+    assert back.exit_code == 0
+    assert "better" in back.stdout
+    assert lmgate(*both, "--json", "--markdown").exit_code == 2
+
+
+def test_equal_values_without_an_interval_are_the_same_and_a_narrow_table_keeps_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    before, after = (
+        report(tmp_path / name, gate("ppl_max[a]", 9.0, interval=None), gate("ppl_max[b]", value))
+        for name, value in (("a.json", 9.0), ("b.json", 12.0))
+    )
+    said = lmgate(before, after).stdout
+    assert "+33.33%" in said
+    assert "1 worse, 1 same" in said
+
+
+def test_a_gate_that_turns_into_an_error_or_blocks_fails_now(tmp_path: Path) -> None:
+    before = report(tmp_path / "a.json", gate("a", 9.0))
+    for now in (gate("a", None, "error"), gate("a", 9.0, "inconclusive", blocking=True)):
+        assert lmgate(before, report(tmp_path / "b.json", now)).exit_code == 1
+    for now in (gate("a", 9.0, "inconclusive"), gate("a", 9.0, "fail", blocking=True, xfail=True)):
+        assert lmgate(before, report(tmp_path / "b.json", now)).exit_code == 0
+
+
+def test_a_gate_with_a_reference_of_its_own_is_judged_by_its_verdict_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    sides = [
+        ("fail", 0.05, "pass", 0.002, "FAIL -> PASS", "within the tolerance of 1%"),
+        ("pass", 0.002, "fail", 0.05, "PASS -> FAIL", "fails now, beyond the tolerance of 1%"),
+        ("fail", 0.04, "fail", 0.05, "FAIL", "beyond the tolerance of 1%"),
+        ("pass", 0.002, "inconclusive", 0.0095, "PASS -> INCONCLUSIVE", "inconclusive at the tolerance of 1%"),
+        ("pass", 0.002, "pass", 0.002, "PASS", "same"),
+    ]
+    # Far apart by their values: the unpaired rule would call each of them worse.
+    before, after = (
+        report(
+            tmp_path / f"{at}.json",
+            *(
+                gate(f"g{number}", 10.0 + side[1 + 2 * at] * 100, side[2 * at], comparison=compared(side[1 + 2 * at]))
+                for number, side in enumerate(sides)
+            ),
+        )
+        for at in (0, 1)
+    )
+    done = lmgate(before, after)
+    assert done.exit_code == 1
+    for *_, verdicts, words in sides:
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith(f"{verdicts} ") and words in line)
+        assert "%" in line
+    assert "PASS -> FAIL" in done.stdout.splitlines()[1]
+    assert "+5.00% [+4.90, +5.10]" in done.stdout
+    assert "not compared" not in done.stdout
+    assert lmgate(after, before).exit_code == 1
+    assert lmgate(after, after).exit_code == 0
+    found = json.loads(lmgate(before, after, "--json").stdout)["gates"][0]
+    assert found["after"]["comparison"]["degradation"] == 0.05
+    assert (found["judged"], found["p_value"]) == ("beyond the tolerance", None)
+
+
+def test_many_gates_share_the_chance_of_a_false_alarm(tmp_path: Path) -> None:
+    def run(name: str, shift: float) -> Path:
+        return report(tmp_path / name, *(gate(f"g{i}", 9.0 + shift * (i == 0)) for i in range(50)))
+
+    assert lmgate(run("a", 0), run("b", 0.35)).exit_code == 0  # 2.5 standard errors: 1 of 80 for one gate alone
+    assert lmgate(run("a", 0), run("b", 0.6)).exit_code == 1
+    assert lmgate(report(tmp_path / "a", gate("g0", 9.0)), report(tmp_path / "b", gate("g0", 9.35))).exit_code == 1
+
+
+def test_two_commits_of_a_history_are_compared_by_digits_or_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "-q", tmp_path], check=True)
+    commits = []
+    for day in (1, 2):
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", str(day)], cwd=tmp_path, check=True)
+        shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True)
+        commits.append(shown.stdout.strip())
+    runs = tmp_path / "runs"
+    keep(runs, 1, [gate("a", 9.0)], commit=commits[0][:12])
+    keep(runs, 2, [gate("a", 30.0)], commit=f"{commits[0][:12]}+")
+    keep(runs, 3, [gate("a", 12.0)], commit=commits[1][:12])
+    keep(runs, 4, [gate("b", 9.0)], commit=commits[1][:12])
+    monkeypatch.chdir(tmp_path)
+    for sides in (commits, ["HEAD~1", "HEAD"], [commit[:7] for commit in commits]):
+        done = lmgate(*sides, "--history", "runs", "--json")
+        assert done.exit_code == 1
+        found = json.loads(done.stdout)
+        assert [(each["before"]["value"], each["after"]["value"]) for each in found["gates"]] == [(9.0, 12.0)]
+        assert found["only_after"] == ["tests/test_quality.py::test_int8::b"]
+    changed = lmgate(f"{commits[0][:12]}+", "HEAD", "--history", "runs", "--json")
+    assert json.loads(changed.stdout)["gates"][0]["before"]["value"] == 30.0
+
+
+def test_what_cannot_be_compared_is_an_error(both: tuple[Path, Path], tmp_path: Path) -> None:
+    keep(tmp_path / "runs", 1, [gate("a", 9.0)], commit=f"{COMMITS[0]}+")
+    keep(tmp_path / "runs", 2, [gate("a", 9.0)])
+    keep(tmp_path / "runs", 3, [gate("a", 9.0)], commit="2222bbbb2222")
+    bad, twice = tmp_path / "bad.json", report(tmp_path / "twice.json", *[gate("a", 9.0)] * 2)
+    bad.write_text('{"schema": 1, "gates": [{"id": "a"}]}')
+    other = report(tmp_path / "other.json", gate("other", 9.0))
+    for arguments, words in (
+        ((both[0], tmp_path / "gone.json"), "--history"),
+        ((both[0], bad), "bad.json: "),
+        ((bad, both[0]), "bad.json: "),
+        ((both[0], twice), "::a appears twice"),
+        ((both[0], other), "in both"),
+        ((COMMITS[1], "beef", "--history", tmp_path / "runs"), "commit beef"),
+        ((COMMITS[1], COMMITS[0], "--history", tmp_path / "runs"), f"{COMMITS[0]}+"),
+        (("2", "2badcafe", "--history", tmp_path / "runs"), f"2222bbbb2222, {COMMITS[1]}"),
+    ):
+        failed = lmgate(*arguments)
+        assert isinstance(failed.exception, RecordError), arguments
+        assert words in str(failed.exception)
+
+
+def test_a_comment_has_at_most_what_github_takes_and_hostile_names_are_code(tmp_path: Path) -> None:
+    names = [text.encode("utf-8", "backslashreplace").decode()[:3000] for text in HOSTILE.values()]
+    gates = [gate(name, 9.0) for name in dict.fromkeys(names)] + [gate(f"{'g' * 250}{i}", 9.0) for i in range(400)]
+    worse = [msgspec.structs.replace(each, value=99.0, interval=(98.0, 100.0), verdict="fail") for each in gates]
+    done = lmgate(report(tmp_path / "a", *gates), report(tmp_path / "b", *worse), "--markdown")
+    assert done.exit_code == 1
+    assert len(done.stdout) < 65_536
+    assert "more omitted to limit the size" in done.stdout
+    html = MarkdownIt("commonmark").enable("table").render(done.stdout)
+    assert "<script" not in html
+    assert "<img" not in html
+
+
+def test_a_gate_that_fails_by_a_change_within_noise_says_so_and_equal_runs_have_no_table_of_news(
+    tmp_path: Path,
+) -> None:
+    before = report(tmp_path / "a", gate("ppl_max[m-d]", 10.0))
+    after = report(tmp_path / "b", gate("ppl_max[m-d]", 10.01, "fail"))
+    assert "fails now, by a change within noise" in lmgate(before, after).stdout
+    same = lmgate(before, before, "--markdown").stdout
+    assert "\n\n<details><summary>1 gate without a change beyond noise</summary>\n\n| verdict |" in same
+    assert same.count("| verdict |") == 1
