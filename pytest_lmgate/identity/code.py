@@ -78,6 +78,8 @@ def replaced_in_libraries() -> tuple[str, ...]:
 
     Only what is imported is looked at, so that a session finds what was measured without a patch, or keeps nothing.
     """
+    if sys.modules.get("torch") is None:
+        return ()
     modules = [(name, module) for name, module in list(sys.modules.items()) if _MODULES.match(name)]
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "transformers", "peft")}
     # Of a library that is a source tree, the version does not tell the code.
@@ -91,7 +93,7 @@ def replaced_in_model(model: Any) -> tuple[str, ...]:
     for name, module in model.named_modules():
         kind = type(module)
         for words, code in ((kind.__name__, kind), (f"{kind.__name__}.forward", getattr(module, "forward", None))):
-            if not is_librarys(code):
+            if not _is_librarys(code):
                 found[f"{words} ({name or 'the model'}) is {_named(code)}"] = None
     return tuple(found)
 
@@ -100,15 +102,15 @@ def _replaced(name: str, module: types.ModuleType) -> Iterator[str]:
     for key, value in list(vars(module).items()):
         if not isinstance(value, type | types.FunctionType):
             continue
-        if not is_librarys(value, module):
+        if not _is_librarys(value, module):
             yield f"{name}.{key} is {_named(value)}"
             continue
         forward = vars(value).get("forward") if isinstance(value, type) and value.__module__ == name else None
-        if forward is not None and not is_librarys(forward, module):
+        if forward is not None and not _is_librarys(forward, module):
             yield f"{name}.{key}.forward is {_named(forward)}"
 
 
-def is_librarys(code: Any, module: types.ModuleType | None = None) -> bool:
+def _is_librarys(code: Any, module: types.ModuleType | None = None) -> bool:
     """Whether a class or function, with all that its decorators hide, is of a library whose version is known.
 
     In a `module` of a library it may also be of an installed package that the module's source names.
@@ -123,7 +125,7 @@ def is_librarys(code: Any, module: types.ModuleType | None = None) -> bool:
     if not isinstance(code, types.FunctionType):  # torch's own in C
         return is_library(type(code).__module__) and type(code).__module__ != "unittest.mock"
     return _is_home(code.__code__.co_filename, module) and (
-        not hasattr(code, "__wrapped__") or is_librarys(code.__wrapped__, module)
+        not hasattr(code, "__wrapped__") or _is_librarys(code.__wrapped__, module)
     )
 
 

@@ -358,8 +358,8 @@ class Measurements:
         """Return, in words, what a loaded model runs in the place of its library's code: its address does not say."""
         patched, reason = replaced_in_libraries(), ""
         for model in measurement.models:
-            found = patched or self._replaced.get(_key(model), ())
-            if found and not {"patches", "revision"} & model.ingredients.keys():
+            loaded = () if "revision" in model.ingredients else self._replaced.get(_key(model), ())
+            if found := loaded if "patches" in model.ingredients else patched or loaded:
                 reason = self.uncacheable_reasons[model.name] = f"this session patched {summarize(found)}"
         return reason
 
