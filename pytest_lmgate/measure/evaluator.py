@@ -42,7 +42,7 @@ from pytest_lmgate.measure.texts import (
 from pytest_lmgate.metrics.divergence import Divergence, divergence
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.metrics.texts import TextMetric, text_score
-from pytest_lmgate.settings.entries import DatasetSpec
+from pytest_lmgate.settings.entries import DatasetSpec, is_task_metric
 from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.gates import EvaluationSpec, Gate, NoRegression, RevisedModel
 from pytest_lmgate.settings.requests import (
@@ -268,7 +268,7 @@ class Evaluator:
     @staticmethod
     def _scores_choices(how: TextRequest, spec: DatasetSpec) -> bool:
         """Whether code of the dataset's task scores likelihoods of choices, and no text is written."""
-        return how.metric.partition(".")[0] == "task" and spec.answer is not None
+        return is_task_metric(how.metric) and spec.answer is not None
 
     def _model(self, model: Any, dataset: Any) -> Model:
         """Find a model; where chats are part of an address, it gives its tokenizer, loading itself if need be."""

@@ -201,6 +201,11 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     metrics: Annotated[dict[str, Literal["higher", "lower"]], Meta(min_length=1)]
 
 
+def is_task_metric(name: str) -> bool:
+    """Whether a metric is a dataset's ``task:``, or ``task.NAME`` for another metric of the task than its first."""
+    return name.partition(".")[0] == "task"
+
+
 class DatasetSpec(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
     r"""One entry of ``datasets:``; exactly one of `path` and `hub` is given.
 

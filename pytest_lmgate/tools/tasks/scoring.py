@@ -19,13 +19,8 @@ from pytest_lmgate.errors import ConfigError, MetricInputError, nearest
 from pytest_lmgate.metrics.texts import References, TextMetric
 from pytest_lmgate.settings.entries import DatasetSpec
 
-NAME = "task"
 RAW = "raw"
 """The extraction that leaves a text as it is: the task's own code reads whole texts."""
-
-
-def is_task_metric(name: str) -> bool:
-    return name == NAME or name.startswith(f"{NAME}.")
 
 
 def task_metric(name: str, dataset: str, spec: DatasetSpec, folder: Path) -> TextMetric:
