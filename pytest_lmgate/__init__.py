@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_lmgate.settings.gates import FixtureReference, fixture, model
     from pytest_lmgate.version import __version__
 
-
 _HOMES = {
     "CacheWarning": "errors",
     "Divergence": "metrics.divergence",

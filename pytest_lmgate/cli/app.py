@@ -47,16 +47,22 @@ class _Commands(TyperGroup):
     """The commands of gates, and those of tools."""
 
     def list_commands(self, context: Any) -> list[str]:
-        return sorted([*super().list_commands(context), *TOOLS])
+        return sorted({*super().list_commands(context), *TOOLS})
 
     def get_command(self, context: Any, name: str) -> Any:
-        if name not in TOOLS:
-            return super().get_command(context, name)
-        module, _, function = TOOLS[name].partition(":")
-        command = getattr(import_module(f"pytest_lmgate.tools.{module}"), function)
-        return get_command_from_info(
-            CommandInfo(name, callback=command), pretty_exceptions_short=True, rich_markup_mode=None
-        )
+        if name in TOOLS and name not in self.commands:
+            module, _, function = TOOLS[name].partition(":")
+            command = getattr(import_module(f"pytest_lmgate.tools.{module}"), function)
+            self.commands[name] = get_command_from_info(
+                CommandInfo(name, callback=command), pretty_exceptions_short=True, rich_markup_mode=None
+            )
+        return super().get_command(context, name)
+
+    def resolve_command(self, context: Any, args: list[str]) -> Any:
+        if args[0] not in self.list_commands(context):  # a misspelt one: a tool may be meant
+            for name in TOOLS:
+                self.get_command(context, name)
+        return super().resolve_command(context, args)
 
 
 app = typer.Typer(

@@ -1,18 +1,15 @@
-"""``lmgate compare``, ``history`` and ``report``: runs side by side, one after the other, and their other reports."""
+"""``lmgate report``: the other reports of a run, from its JSON report."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pytest_lmgate.cli.console import AsJson, show
 from pytest_lmgate.errors import RecordError
 from pytest_lmgate.report.formats import STDOUT, shared_file, write_reports
-
-if TYPE_CHECKING:
-    pass
 
 
 def report(

@@ -43,6 +43,8 @@ def test_the_version_is_printed():
         (["fix", "a", "b", "--against=c", "--kl=1", "--bits=40"], "--bits: expected a number above 0"),
         (["why", "a", "b", "--against=c", "--by=row"], "--by: expected block or group, got 'row'"),
         (["markers", "ppl_mx"], "'ppl_max'"),
+        (["calibrat"], "Did you mean 'calibrate'?"),
+        (["docter"], "Did you mean 'doctor'?"),
     ],
 )
 def test_an_argument_that_cannot_be_is_a_usage_error(
