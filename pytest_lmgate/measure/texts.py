@@ -33,11 +33,10 @@ from pytest_lmgate.measure.measurement import (
 )
 from pytest_lmgate.measure.scoring import require_ids
 from pytest_lmgate.measure.sources import DatasetRows
-from pytest_lmgate.metrics.answers import AnswerCounts, extracted
-from pytest_lmgate.metrics.score import Score
+from pytest_lmgate.metrics.score import AnswerCounts, Score
 from pytest_lmgate.metrics.texts import TextMetric, found_metric, require_repeats, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
-from pytest_lmgate.settings.extraction import MultiChoiceRegex, Steps, texts_read, words_of
+from pytest_lmgate.settings.extraction import MultiChoiceRegex, Steps, extracted, texts_read, words_of
 from pytest_lmgate.settings.metrics import METRICS
 from pytest_lmgate.settings.requests import GenerationSettings, TextRequest
 from pytest_lmgate.version import __version__

@@ -36,6 +36,22 @@ class ScoredRow:
     output: str | None = None
 
 
+@dataclass(frozen=True)
+class AnswerCounts:
+    """How many texts have no answer, or no end.
+
+    Attributes:
+        rows: Number of answers: of texts, or of rows where one answer is made of all texts of a row.
+        without: Rows in whose text the dataset's `extract` found no answer; null without `extract`.
+        cut: Texts that end because they have `max_new_tokens` tokens, or rows with such a text; null where the engine
+            does not say.
+    """
+
+    rows: int
+    without: int | None = None
+    cut: int | None = None
+
+
 @dataclass(eq=False, repr=False)
 class Score(float):
     """A metric's value with its noise and provenance.

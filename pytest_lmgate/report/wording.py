@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_lmgate.judge.result import Results, Verdict
-from pytest_lmgate.metrics.answers import AnswerCounts
-from pytest_lmgate.metrics.score import distinct
+from pytest_lmgate.metrics.score import AnswerCounts, distinct
 from pytest_lmgate.report.text import counted
 from pytest_lmgate.settings.metrics import METRICS, USERS_METRIC
 from pytest_lmgate.stats.comparison import Comparison

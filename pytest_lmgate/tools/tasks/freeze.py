@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from pytest_lmgate.errors import ConfigError, DataError, MetricInputError
-from pytest_lmgate.metrics.answers import extracted
 from pytest_lmgate.metrics.texts import checked_texts, exact
 from pytest_lmgate.settings.entries import is_task_metric
-from pytest_lmgate.settings.extraction import read_extractions, texts_read
+from pytest_lmgate.settings.extraction import extracted, read_extractions, texts_read
 from pytest_lmgate.tools.tasks import harness
 from pytest_lmgate.tools.tasks.harness import Document
 from pytest_lmgate.tools.tasks.scoring import RAW

@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 
 from pytest_lmgate.errors import ConfigError, DataError, MetricInputError
-from pytest_lmgate.metrics.answers import Answer, applied, extracted
 from pytest_lmgate.metrics.texts import exact, invalid, number_in, text_score
-from pytest_lmgate.settings.extraction import INVALID, PRESETS, MajorityVote, Map, Steps, TakeFirstK, read_extractions
+from pytest_lmgate.settings.extraction import (
+    INVALID,
+    PRESETS,
+    Answer,
+    MajorityVote,
+    Map,
+    Steps,
+    TakeFirstK,
+    extracted,
+    read_extractions,
+)
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis, which makes the texts, is not installed")
 st = hypothesis.strategies
@@ -47,7 +56,7 @@ def by_the_harness(name: str, texts: Sequence[str], doc: dict[str, Any] | None =
 def ours(written: Any, texts: Sequence[str], row: dict[str, Any] | None = None) -> list[str]:
     found = [Answer(text) for text in texts]
     for step in steps_of(written):
-        found = applied(step, found, row or {}, where="row 0")
+        found = step.apply(found, row or {}, "row 0")
     return [answer.text for answer in found]
 
 
@@ -69,7 +78,7 @@ def test_a_step_without_arguments_equals_the_harness(name: str, texts: list[str]
 def test_choosing_among_several_texts_equals_the_harness(texts: list[str]) -> None:
     answers = [Answer(text) for text in texts]
     for step, name, how in ((TakeFirstK(3), "take_first_k", {"k": 3}), (MajorityVote(), "majority_vote", {})):
-        found = [answer.text for answer in applied(step, answers, {}, where="row 0")]
+        found = [answer.text for answer in step.apply(answers, {}, "row 0")]
         assert found == by_the_harness(name, texts, **how)
 
 

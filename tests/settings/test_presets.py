@@ -2,9 +2,8 @@
 
 import pytest
 
-from pytest_lmgate.metrics.answers import Answer, extracted
-from pytest_lmgate.metrics.presets import READINGS, boxed, last_number, letter
-from pytest_lmgate.settings.extraction import INVALID, read_extractions, words_of
+from pytest_lmgate.settings.extraction import INVALID, Answer, extracted, read_extractions, words_of
+from pytest_lmgate.settings.presets import READINGS, boxed, last_number, letter
 
 LAST_NUMBERS = [
     ("The change is \u22125.", "-5"),
