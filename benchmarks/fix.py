@@ -58,7 +58,7 @@ from pytest_lmgate.settings.file import Project
 from pytest_lmgate.settings.requests import DivergenceRequest, Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.stats.means import skewness
-from pytest_lmgate.tools.fix.costs import why
+from pytest_lmgate.tools.fix.costs import bind_pair, why
 from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part
 from pytest_lmgate.tools.fix.search import Limit, Tried, fix, search_sets, split
 from tests.measure.conftest import make_model, make_tokenizer
@@ -102,16 +102,14 @@ def planted(seed: int, count: int, rows: int) -> tuple[list[str], list[str], str
         evaluator = Evaluator(Project(Path(folder)), Options(Path(folder) / "cache"))
         q, p = (evaluator.resolver.model(each) for each in ((rounded, tokenizer), original))
         request = DivergenceRequest(original, PROTOCOL)
-        least = evaluator.measurements.once(
+        least = evaluator.measurements.get_or_measure(
             lambda: Divergences("compare", q, evaluator.resolver.corpus(texts), request, p)
         ).statistics
         limit = Limit("kl", 1.5 * float(least.kl.mean()), 0.95, PROTOCOL)
         started = time.monotonic()
         found = fix(
             evaluator,
-            (candidate, tokenizer),
-            original,
-            texts,
+            bind_pair(evaluator, ((candidate, tokenizer), original, texts), PROTOCOL),
             limit=limit,
             budget=None,
             tokens=10**6,
@@ -173,7 +171,7 @@ class Bench:
         return Hybrids(self.models[keep], q, runners, by=by, original=(self.p, p_runner))
 
     def statistics(self, model: Any, half: int) -> Any:
-        return self.evaluator.measurements.once(
+        return self.evaluator.measurements.get_or_measure(
             lambda: Divergences("compare", model, self.halves[half], self.request, self.groups.reference)
         ).statistics
 
@@ -214,8 +212,9 @@ class Bench:
 
     def fixed(self, keep: int, scales: float, limit: Limit) -> tuple[float, float] | None:
         """Return what `fix` finds: extra bytes, KL on the rows that it did not search."""
+        bound = bind_pair(self.evaluator, (self.rounded[self.bits], self.original, self.texts), PROTOCOL)
         found = fix(
-            self.evaluator, self.rounded[self.bits], self.original, self.texts, limit=limit, budget=None,
+            self.evaluator, bound, limit=limit, budget=None,
             tokens=10**7, keep=self.rounded[keep], bits=self.bits + scales, keep_bits=keep + scales,
         )  # fmt: skip
         assert found.chosen is not None
@@ -328,7 +327,7 @@ class Pool:
 
     def statistics(self, *parts: Part, healed: bool = True) -> DivergenceStatistics:
         model = self.hybrids.model(*parts, healed=healed)
-        return self.evaluator.measurements.once(  # type: ignore[no-any-return]
+        return self.evaluator.measurements.get_or_measure(  # type: ignore[no-any-return]
             lambda: Divergences("compare", model, self.corpus, self.request, self.hybrids.reference)
         ).statistics
 
@@ -485,12 +484,13 @@ def run_time(width: int, tokens: int, runs: int) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 evaluator = Evaluator(Project(Path(folder)), Options(Path(folder) / "cache"))
                 models = (candidate, tokenizer), (reference, tokenizer)
+                bound = bind_pair(evaluator, (*models, rows), PROTOCOL)
                 begun = time.monotonic(), time.process_time()
                 if name == "why":
-                    why(evaluator, *models, rows, protocol=PROTOCOL, tokens=tokens, seconds=1e9)
+                    why(evaluator, bound, tokens=tokens, seconds=1e9)
                 else:
                     limit = Limit("kl", 0.05, 0.95, PROTOCOL)
-                    found = fix(evaluator, *models, rows, limit=limit, budget=None, tokens=tokens, bits=4)
+                    found = fix(evaluator, bound, limit=limit, budget=None, tokens=tokens, bits=4)
                 took[name] = time.monotonic() - begun[0], time.process_time() - begun[1]
         (wall, used), (least, own) = took["fix"], took["why"]
         assert found.chosen is not None
@@ -546,10 +546,11 @@ def run_tool(tool: str, folder: Path, file: Path, rows: int) -> None:
     candidate = (made_by(tool, folder, ["lm_head"]), tokenizer)
     with tempfile.TemporaryDirectory() as temporary:
         evaluator = Evaluator(Project(Path(temporary)), Options(Path(temporary) / "cache"))
-        models, asked = (candidate, original, texts), {"budget": None, "tokens": 10**7, "bits": 4}
-        whole = fix(evaluator, *models, limit=Limit("kl", 1e3, 0.95, PROTOCOL), **asked).tried[0].kl
+        bound = bind_pair(evaluator, (candidate, original, texts), PROTOCOL)
+        asked = {"budget": None, "tokens": 10**7, "bits": 4}
+        whole = fix(evaluator, bound, limit=Limit("kl", 1e3, 0.95, PROTOCOL), **asked).tried[0].kl
         limit = Limit("kl", whole / 2, 0.95, PROTOCOL)
-        found = fix(evaluator, *models, limit=limit, **asked)
+        found = fix(evaluator, bound, limit=limit, **asked)
         assert found.proof is not None
         assert found.chosen is not None
         find = evaluator.resolver

@@ -31,6 +31,7 @@ from pytest_lmgate.settings.session import CacheKey
 from pytest_lmgate.version import __version__
 
 if TYPE_CHECKING:
+    from pytest_lmgate.measure.binding import BoundGate
     from pytest_lmgate.measure.evaluator import Evaluator
 
 _NEEDED = ("torch", "transformers", "tokenizers", "datasets")
@@ -157,7 +158,7 @@ def _read(file: Path, *, looks: bool = False) -> tuple[Project, int, list[str], 
     with measuring(project=project, looks=True) as session:
         for entry in gates:
             try:
-                session.evaluator.check(entry.gate)
+                bound = session.evaluator.bind_gate(entry.gate)
             except LmgateError as error:
                 said = said or (_said_by_pytest(file) if _may_be_users(entry.gate, project) else "")
                 if not _may_be_users(entry.gate, project) or entry.key in said:
@@ -166,7 +167,7 @@ def _read(file: Path, *, looks: bool = False) -> tuple[Project, int, list[str], 
                     warnings.append(f"{entry.problem(error)}; pytest cannot collect here, which may know it:\n{said}")
                 continue
             try:
-                warnings += map(entry.problem, _looked(session.evaluator, entry.gate) if looks else [])
+                warnings += map(entry.problem, _opened(session.evaluator, bound) if looks else [])
             except (OfflineError, RequirementError):
                 continue  # on the hub, or for another machine
             except LmgateError as error:
@@ -174,11 +175,12 @@ def _read(file: Path, *, looks: bool = False) -> tuple[Project, int, list[str], 
     return project, len(gates), problems, warnings
 
 
-def _looked(evaluator: Evaluator, gate: Gate) -> list[ConfigError]:
-    """Describe what a gate measures, as a session does before a model runs; say why it can never decide, if so."""
+def _opened(evaluator: Evaluator, bound: BoundGate) -> list[ConfigError]:
+    """Open what a gate measures, as a session does before a model runs; say why it can never decide, if so."""
     from pytest_lmgate.stats.comparison import no_interval
 
-    measurement, *_ = [evaluator.cached_statistics(evaluation)[0] for evaluation in gate.evaluations]
+    gate, sides = bound.gate, [bound.bound, *([bound.reference] if bound.reference else [])]
+    measurement, *_ = [evaluator.open(side) for side in sides]
     tokenizer = next((model.tokenizer for model in measurement.models if model.tokenizer), None)
     goes_by_noise = isinstance(gate, NoRegression) or gate.confidence is not None
     # A server that is not asked may have any context.
@@ -250,7 +252,7 @@ def _cache(here: Root, given: str | None) -> Iterator[Finding]:
 
 
 def _project(here: Root, given: str | None) -> Iterator[Finding]:
-    from pytest_lmgate.engines.registry import BACKENDS, backend_of
+    from pytest_lmgate.engines.registry import BACKENDS, backend_name
 
     yield Finding("rootdir", f"{here.folder}{f', by {here.ini.name}' if here.ini else ''}")
     project = load_project(here.start, here.project_file(given))
@@ -272,7 +274,7 @@ def _project(here: Root, given: str | None) -> Iterator[Finding]:
             yield Finding("model", unknown, "Only pytest knows whether a conftest registers it.")
             continue
         try:
-            module, extra = _ENGINES.get(backend_of(model, name, {}).name, ("", ""))
+            module, extra = _ENGINES.get(backend_name(name, model, {}), ("", ""))
         except LmgateError as error:
             yield Finding("model", str(error), "Correct the entry.", wrong=True)
             continue

@@ -60,11 +60,10 @@ def backend_name(name: str, spec: ModelSpec, users: Mapping[str, Backend]) -> st
     return wanted
 
 
-def backend_of(spec: ModelSpec, name: str, users: Mapping[str, Backend]) -> Backend:
-    """Return the engine of an entry."""
-    wanted = backend_name(name, spec, users)
-    found: Backend = users[wanted] if wanted in users else resolve_name(BACKENDS[wanted][0])()
-    return found
+def backend_called(name: str, users: Mapping[str, Backend]) -> Backend:
+    """Return the engine of a name that `backend_name` gave."""
+    backend: Backend = users[name] if name in users else resolve_name(BACKENDS[name][0])()
+    return backend
 
 
 def described(backend: Backend, entry: Entry) -> Model:

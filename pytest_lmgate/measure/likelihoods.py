@@ -30,13 +30,14 @@ from pytest_lmgate.measure.measurement import (
     require,
     template_address,
 )
+from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.measure.scoring import score
-from pytest_lmgate.measure.sources import DatasetRows
 from pytest_lmgate.metrics.accuracy import ChoiceStatistics, TargetStatistics
 from pytest_lmgate.metrics.perplexity import LikelihoodStatistics
 from pytest_lmgate.metrics.score import Score, make_score
 from pytest_lmgate.metrics.targets import TargetLayout
 from pytest_lmgate.metrics.texts import TextMetric, text_score
+from pytest_lmgate.settings.entries import DatasetSpec
 from pytest_lmgate.settings.requests import ChoiceRequest, MaskedRequest, Protocol, Signature, SignatureField, Windowing
 from pytest_lmgate.version import __version__
 from pytest_lmgate.windows.choices import plan_choices
@@ -68,15 +69,18 @@ class CausalLikelihoods(TargetMeasurement[LikelihoodStatistics]):
 
     def __post_init__(self) -> None:
         require(self.model, self.metric, "score", "causal")
-        if self.data.tokens is not None and self.asked.unit != "token":
+
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: Protocol) -> None:
+        if spec.tokens is not None and asked.unit != "token":
             raise ConfigError(
-                f"dataset {self.data.name!r}: tokens: expected unit='token', got {self.asked.unit!r}, which compares "
-                "models with different tokenizers: these would read different texts; shorten the file"
+                f"dataset {dataset!r}: tokens: expected unit='token', got {asked.unit!r}, which compares models with "
+                "different tokenizers: these would read different texts; shorten the file"
             )
-        if self.data.counted and self.asked.unit != "token" and not self.windowing.by_document:
+        if spec.counted and asked.unit != "token" and not asked.rules.by_document:
             raise ConfigError(
-                f"dataset {self.data.name!r}: counted: expected a protocol that reads row by row, document or lm-eval, "
-                f"got {self.asked.name!r}"
+                f"dataset {dataset!r}: counted: expected a protocol that reads row by row, document or lm-eval, got "
+                f"{asked.name!r}"
             )
 
     @cached_property
@@ -391,12 +395,12 @@ class _AfterQuestions(Measurement[T]):
 class ChoiceLikelihoods(_AfterQuestions[list[float]]):
     """Log-likelihood of each choice."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.metric != "accuracy":
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: ChoiceRequest) -> None:
+        if metric != "accuracy":
             raise ConfigError(
-                f"{self.metric} needs a dataset with question: and target:, without answer:, but {self.data.name!r} "
-                "has choices; use accuracy"
+                f"{metric} needs a dataset with question: and target:, without answer:, but {dataset!r} has choices; "
+                "use accuracy"
             )
 
     @cached_property
@@ -444,8 +448,9 @@ class ChoicesByTask(ChoiceLikelihoods):
 
     scorer: TextMetric
 
-    def __post_init__(self) -> None:
-        _AfterQuestions.__post_init__(self)
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: Any) -> None:
+        """Take any metric of the task."""
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -476,16 +481,18 @@ class TargetLikelihoods(_AfterQuestions[TargetStatistics]):
         super().__post_init__()
         if self.metric == "accuracy":
             require(self.model, self.metric, "greedy", "causal")
-        elif self.data.spec.average_by is not None:
+
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: ChoiceRequest) -> None:
+        if metric != "accuracy" and spec.average_by is not None:
             raise ConfigError(
-                f"dataset {self.data.name!r}: average_by: {self.metric} is no mean over rows, so groups of rows have "
-                "no average: name the dataset a second time without average_by:"
+                f"dataset {dataset!r}: average_by: {metric} is not a mean over rows, so it cannot be averaged by "
+                "group; add a second dataset entry without average_by:"
             )
-        if self.asked.variant != "acc":
+        if asked.variant != "acc":
             raise ConfigError.of(
                 "variant",
-                f"{self.asked.variant!r} chooses between choices, but the dataset {self.data.name!r} has one target "
-                "a row",
+                f"{asked.variant!r} chooses between choices, but the dataset {dataset!r} has one target a row",
             )
 
     @cached_property

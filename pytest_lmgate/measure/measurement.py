@@ -72,6 +72,11 @@ class Measurement(abc.ABC, Generic[T]):
     asked: Any
     generates: ClassVar[bool] = False  # whether it measures generated texts
 
+    @classmethod
+    def require_arguments(cls, metric: str, dataset: str, spec: DatasetSpec, asked: Any) -> None:
+        """Refuse what cannot be measured so on this dataset, whatever the model; at collection, see `binding`."""
+        del metric, dataset, spec, asked
+
     @property
     def models(self) -> tuple[Model, ...]:
         return (self.model,)

@@ -29,8 +29,8 @@ from pytest_lmgate.measure.measurement import (
     require,
     template_address,
 )
+from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.measure.scoring import require_ids, score
-from pytest_lmgate.measure.sources import DatasetRows
 from pytest_lmgate.measure.texts import prompt_encoder, written_rows
 from pytest_lmgate.metrics.divergence import SampledStatistics, WrittenStatistics
 from pytest_lmgate.metrics.score import Score, make_score

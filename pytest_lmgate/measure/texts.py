@@ -31,8 +31,8 @@ from pytest_lmgate.measure.measurement import (
     template_address,
     template_variables,
 )
+from pytest_lmgate.measure.rows import DatasetRows
 from pytest_lmgate.measure.scoring import require_ids
-from pytest_lmgate.measure.sources import DatasetRows
 from pytest_lmgate.metrics.score import AnswerCounts, Score
 from pytest_lmgate.metrics.texts import TextMetric, found_metric, require_repeats, text_score
 from pytest_lmgate.settings.entries import DatasetSpec
@@ -55,10 +55,6 @@ class TextFunction:
     function: Callable[[list[Any]], Sequence[str]]
     # its texts by the digest of the prompts; evaluations may share them
     asked: dict[str, list[str]] = field(default_factory=dict)
-
-
-def is_function(system: object) -> bool:
-    return callable(system) and not hasattr(system, "forward") and not hasattr(system, "tokenizer")
 
 
 def text_metric(
@@ -113,7 +109,6 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
                     f"the engine of the model {self.model.name!r} does not support it (it supports "
                     f"{', '.join(sorted(honours)) or 'none: it is greedy'}); remove it",
                 )
-        require_extraction(self.scorer, self.data.name, self.data.spec, self.settings.repeats)
 
     @cached_property
     def settings(self) -> GenerationSettings:
@@ -168,12 +163,6 @@ class GeneratedTexts(Measurement["WrittenTexts"]):
 
 def score_function(function: TextFunction, rows: DatasetRows, request: TextRequest, metric: TextMetric) -> Score:
     """Score a function's texts."""
-    again = f"; name the dataset {rows.name!r} a second time, without them"
-    for said, hint in ((request.generation.said, ""), (rows.spec.said, again)):
-        if said:
-            words = ", ".join(f"{key}:{value}" for key, value in said.items())
-            raise ConfigError(f"{words}: only a model has generation settings, not the {function.name}{hint}")
-    require_extraction(metric, rows.name, rows.spec, repeats=1)
     texts = _called(function, rows.task.prompts)
     score = score_texts(metric, rows, WrittenTexts(texts, [None] * len(texts)))
     score.signature = score.signature.plus(("function", None), ("lmgate", __version__))

@@ -88,7 +88,7 @@ class Found:
         evaluator = Evaluator(load_project(self.folder), options, users_backends={self.engine.name: self.engine})
         judge = Judge(evaluator, options, Baselines(self.folder / "lmgate-baseline.json", update))
         gate = parse_marker("no_regression", (metric, "model", dataset, "1%"), how)
-        verdict, unexpected = judge.judge(gate, "gate", "gate")
+        verdict, unexpected = judge.judge(judge.evaluator.bind_gate(gate), "gate", "gate")
         assert unexpected is None
         if update:
             write_baseline(self.folder / "lmgate-baseline.json", update, judge.entries, used=None)

@@ -50,12 +50,12 @@ def judge_in(
 
 
 def checked(project: Path, gate: Gate | NoRegression) -> None:
-    Evaluator(load_project(project), Options(cache=project / ".lmgate_cache")).check(gate)
+    Evaluator(load_project(project), Options(cache=project / ".lmgate_cache")).bind_gate(gate)
 
 
 def judged(judge: Judge, marker: str, *args: Any, **kwargs: Any) -> Verdict:
     gate = parse_marker(marker, args, kwargs)
-    verdict, unexpected = judge.judge(gate, gate.label, gate.label)
+    verdict, unexpected = judge.judge(judge.evaluator.bind_gate(gate), gate.label, gate.label)
     assert unexpected is None
     return verdict
 
@@ -86,9 +86,8 @@ def test_the_gates_of_a_file_are_judged_in_a_dozen_lines(project: Path) -> None:
     assert loaded.file is not None
     entries, problems = read_gates(loaded.file)
     assert problems == []
-    for entry in entries:
-        checked(project, entry.gate)
-    verdicts = [judge.judge(entry.gate, f"lmgate.yaml::{entry.gate.label}", entry.key)[0] for entry in entries]
+    bound = {f"lmgate.yaml::{entry.gate.label}": judge.evaluator.bind_gate(entry.gate) for entry in entries}
+    verdicts = [judge.judge(each, identity, "test")[0] for identity, each in bound.items()]
 
     assert [verdict.verdict for verdict in verdicts] == ["pass", "fail", "pass", "error"]
     assert verdicts[0].value == pytest.approx(4)
@@ -157,7 +156,8 @@ def test_an_exception_of_the_user_is_an_error_that_comes_back(project: Path) -> 
         raise RuntimeError("out of order")
 
     gate = parse_marker("exact_min", (broken, "quiz", 0.5), {})
-    verdict, unexpected = judge_in(project).judge(gate, "gate", "test")
+    judge = judge_in(project)
+    verdict, unexpected = judge.judge(judge.evaluator.bind_gate(gate), "gate", "test")
     assert (verdict.verdict, verdict.message) == ("error", "RuntimeError: out of order")
     assert isinstance(unexpected, RuntimeError)
 

@@ -355,5 +355,5 @@ def test_the_perplexity_of_targets_has_no_average_of_groups(workplace: Any) -> N
     rows = write_rows(workplace, "rows", [{**row, "group": "g"} for row in TARGETS])
     entry(workplace, "quiz", path=rows, question="q", target="t", average_by="group")
     asked = parse_fixture_call("target_ppl_of", ("float", "quiz"), {})
-    with pytest.raises(ConfigError, match=r"dataset 'quiz': average_by: target_ppl is no mean over rows"):
+    with pytest.raises(ConfigError, match=r"dataset 'quiz': average_by: target_ppl is not a mean over rows"):
         workplace.session().evaluator.evaluate(asked)

@@ -41,7 +41,7 @@ def resolver(workplace: Any) -> Resolver:
 def test_a_model_is_a_name_before_a_path_before_a_hub_id(
     resolver: Resolver, given: str | Path, spec: ModelSpec
 ) -> None:
-    assert resolver.names.model_spec(given) == (str(given), spec)
+    assert resolver.names.model(given).spec == spec
 
 
 @pytest.mark.parametrize(
@@ -64,28 +64,28 @@ def test_a_model_is_a_name_before_a_path_before_a_hub_id(
 def test_a_dataset_is_a_name_before_a_path_before_a_hub_id(
     resolver: Resolver, given: str | Path, spec: DatasetSpec
 ) -> None:
-    assert resolver.names.dataset_spec(given) == (str(given), spec)
+    assert resolver.names.dataset(given).spec == spec
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest_and_all_there_are(resolver: Resolver, workplace: Any) -> None:
     file = workplace.folder / "lmgate.yaml"
     with pytest.raises(ConfigError, match=rf"'flaot' is not known \(did you mean 'float'\?\); {file} has .*: float, h"):
-        resolver.names.model_spec("flaot")
+        resolver.names.model("flaot")
     for given in ("txt", "text.v2"):
         with pytest.raises(ConfigError, match=rf"{given}' is not known \(did you mean 'text'\?\); .* text, rows;"):
-            resolver.names.dataset_spec(given)
+            resolver.names.dataset(given)
     with pytest.raises(ConfigError, match=r"put a text in a list: \[text\]$"):
-        resolver.names.dataset_spec("It rained.")
+        resolver.names.dataset("It rained.")
 
 
 def test_what_is_in_a_folder_of_the_project_by_its_first_part_is_no_hub_id(resolver: Resolver, workplace: Any) -> None:
     folder = workplace.folder / "models"
     with pytest.raises(ConfigError, match=rf"there is no flaot in {folder} .*'float'.*; .* written hub:models/flaot$"):
-        resolver.names.model_spec("models/flaot")
+        resolver.names.model("models/flaot")
     with pytest.raises(ConfigError, match=r"^model 'models/q4@v1': there is no q4@v1 in .*/models;"):
-        resolver.names.model_spec("models/q4@v1")
+        resolver.names.model("models/q4@v1")
     with pytest.raises(ConfigError, match=r"^dataset 'data/wrods': there is no wrods in .*/data;"):
-        resolver.names.dataset_spec("data/wrods")
+        resolver.names.dataset("data/wrods")
     with pytest.raises(ConfigError, match=r"^tokenizer 'models/flaot': there is no flaot in "):
         _ingredients(workplace, "{path: models/float, tokenizer: models/flaot}")
 
@@ -95,7 +95,7 @@ LONG = "It was a dark and stormy night. " * 300
 
 @pytest.mark.parametrize("given", [LONG, f"./{LONG}", LONG.replace(" ", "/"), "One line.\nAnd another.txt", "a\0b.txt"])
 def test_a_text_in_place_of_a_name_is_refused_in_one_line(resolver: Resolver, given: str) -> None:
-    for kind, find in (("dataset", resolver.corpus), ("model", resolver.names.model_spec)):
+    for kind, find in (("dataset", resolver.corpus), ("model", resolver.names.model)):
         with pytest.raises(ConfigError) as raised:
             find(given)
         said = str(raised.value)
@@ -119,7 +119,7 @@ def test_without_lmgate_yaml_the_message_says_that_there_is_none(tmp_path: Path)
     project = load_project(tmp_path)
     resolver = Resolver(project, Options(cache=tmp_path), FileDigests(tmp_path), {})
     with pytest.raises(ConfigError, match=f"model 'int8' is not known, as no lmgate.yaml in {tmp_path} or above;"):
-        resolver.names.model_spec("int8")
+        resolver.names.model("int8")
 
 
 @pytest.mark.parametrize("given", [3.5, None, object(), ("only one",), {"model": 1}])

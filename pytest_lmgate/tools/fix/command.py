@@ -81,6 +81,7 @@ def fix(
     if keep is not None and bits is not None and keep_bits is None:
         raise typer.BadParameter("--bits: expected --keep-bits too, the bits of a number of the model of --keep")
     outputs = {"--write": write, "--html": html, "--write-gguf": write_gguf}
+    from pytest_lmgate.tools.fix.costs import bind_pair
     from pytest_lmgate.tools.fix.page import FixReport
     from pytest_lmgate.tools.fix.search import fix as found_by
 
@@ -96,8 +97,9 @@ def fix(
         kept = None if keep is None else session.named(keep)
         inputs = [_path_of(session.project, name) for name in (*names, kept) if name is not None]
         _require_writable({option: path for option, path in outputs.items() if path is not None}, inputs)
+        bound = bind_pair(session.evaluator, names, limit.protocol)
         found = found_by(
-            session.evaluator, *names, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
+            session.evaluator, bound, limit=limit, budget=most, tokens=tokens, keep=kept, bits=bits,
             keep_bits=keep_bits, seed=seed, write_gguf=write_gguf,
         )  # fmt: skip
         dtype = session.evaluator.resolver.model(names[1]).dtype

@@ -22,6 +22,7 @@ from pytest_lmgate.data.corpus import Corpus, looks_like_documents, shortened
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.errors import ConfigError, DataError, ModelError
 from pytest_lmgate.judge.result import Outcome
+from pytest_lmgate.measure.binding import Bound
 from pytest_lmgate.measure.divergence import Divergences
 from pytest_lmgate.measure.evaluator import Evaluator
 from pytest_lmgate.measure.measurement import planned_windows
@@ -181,9 +182,7 @@ class Fix:
 
 def fix(
     evaluator: Evaluator,
-    candidate: Any,
-    reference: Any,
-    dataset: Any,
+    bound: Bound,
     *,
     limit: Limit,
     budget: float | None,
@@ -198,9 +197,7 @@ def fix(
 
     Args:
         evaluator: Measures; what it has measured before comes from the cache.
-        candidate: The model that fails.
-        reference: Its original.
-        dataset: The gate's.
+        bound: The model that fails, its original and the gate's dataset and protocol, by `bind_pair`.
         limit: What the gate allows.
         budget: The most extra bytes, as a share of the candidate's; None for any.
         tokens: Tokens that the search reads at most; the proof reads all rows of its half.
@@ -214,7 +211,7 @@ def fix(
     from pytest_lmgate.tools.fix.hybrids import Hybrids
 
     find = evaluator.resolver
-    q, p, text = find.model(candidate), find.model(reference), find.corpus(dataset)
+    q, p, text = find.model(bound.model), find.model(bound.reference), find.corpus(bound.data)
     better = [] if keep is None else [find.model(keep)]
     engine = _engine(q, p, *better)
     if engine == "transformers" and write_gguf is not None:
@@ -223,7 +220,7 @@ def fix(
         raise ConfigError(f"--bits: {q.name!r} is a GGUF, which has the bytes of its format: remove the option")
     runners = evaluator.together(p, q, *better)
     tokenizer = runners[0].tokenizer
-    request = DivergenceRequest(reference, limit.protocol)
+    request = bound.asked
     text = beginning(text, tokenizer)
     search, proof = split(text, by_document=limit.protocol.rules.by_document, seed=seed)
     unit = "window" if any(half.is_one_text or len(half.rows) < 2 for half in (search, proof)) else "row"
@@ -244,6 +241,7 @@ def fix(
     search = shortened(search, int(tokens * characters_per_token(search, tokenizer)))
     rows = count(search), left
     hybrids: Hybrids | GgufHybrids
+    reference: Model
     k, pair, original = (better[0], (runners[2], runners[1]), (p, runners[0])) if better else (p, runners, None)
     if engine == "transformers":
         hybrids = Hybrids(k, q, pair, by="group", original=original)

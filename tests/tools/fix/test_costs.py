@@ -23,13 +23,14 @@ from pytest_lmgate.settings.gates import LimitGate
 from pytest_lmgate.settings.requests import Protocol
 from pytest_lmgate.settings.session import Options
 from pytest_lmgate.tools.fix import costs as why_module
-from pytest_lmgate.tools.fix.costs import Why, standing_out, why
+from pytest_lmgate.tools.fix.costs import Why, bind_pair, standing_out, why
 from pytest_lmgate.tools.fix.hybrids import Hybrids
 from tests.measure import entries
 from tests.measure.conftest import ALPHABET, CONTEXT, Workplace, make_model, make_tokenizer
 from tests.models.encoders import masked
 
 SMALLEST = 1e-7
+INT4 = ("models/int4", "float", "text")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,8 @@ def measured(workplace: Workplace, candidate: Any, reference: Any, *, rows: Sequ
     asked = {"protocol": Protocol("disjoint"), "tokens": 600, "seconds": 600.0, **settings}
     tokenizer = make_tokenizer()
     evaluator = workplace.session().evaluator
-    return why(evaluator, (candidate, tokenizer), (reference, tokenizer), list(rows or [text(400)]), **asked)
+    names = (candidate, tokenizer), (reference, tokenizer), list(rows or [text(400)])
+    return why(evaluator, bind_pair(evaluator, names, asked.pop("protocol")), **asked)
 
 
 def test_the_layer_that_was_rounded_to_four_bits_is_named_and_all_others_cost_nothing(workplace: Workplace) -> None:
@@ -158,7 +160,8 @@ def test_of_a_text_that_is_cut_after_some_tokens_no_more_are_read(workplace: Wor
     entries.entry(workplace, "long", path="data/long.txt", tokens=10 * CONTEXT)
     evaluator = workplace.session().evaluator
     pairs = (copy.deepcopy(reference), tokenizer), (reference, tokenizer)
-    found = why(evaluator, *pairs, "long", protocol=Protocol("disjoint"), tokens=600, seconds=600.0)
+    bound = bind_pair(evaluator, (*pairs, "long"), Protocol("disjoint"))
+    found = why(evaluator, bound, tokens=600, seconds=600.0)
     assert found.whole.n == 10 * (CONTEXT - 1)
 
 
@@ -224,7 +227,7 @@ def test_models_that_do_not_fit_in_memory_together_are_refused(
     evaluator = of_files(workplace).session().evaluator
     monkeypatch.setattr(pool, "available_bytes", lambda _: 0)
     with pytest.raises(ModelError, match=r"^'float' and 'models/int4' do not fit in memory together$"):
-        why(evaluator, "models/int4", "float", "text", protocol=Protocol("disjoint"), tokens=600, seconds=600.0)
+        why(evaluator, bind_pair(evaluator, INT4, Protocol("disjoint")), tokens=600, seconds=600.0)
 
 
 @pytest.mark.parametrize("healed", [False, True])
@@ -246,11 +249,10 @@ def test_a_hybrid_is_another_one_where_a_library_of_either_model_is_another(work
 
 def test_hybrids_of_models_from_files_come_from_the_cache_the_second_time(workplace: Workplace) -> None:
     of_files(workplace)
-    asked = {"protocol": Protocol("disjoint"), "tokens": 600, "seconds": 600.0}
 
     def run() -> tuple[Why, int]:
         evaluator = workplace.session().evaluator
-        found = why(evaluator, "models/int4", "float", "text", **asked)  # type: ignore[arg-type]
+        found = why(evaluator, bind_pair(evaluator, INT4, Protocol("disjoint")), tokens=600, seconds=600.0)
         return found, sum(not lookup.hit for lookup in evaluator.measurements.lookups)
 
     (first, missed), (again, missed_again) = run(), run()
@@ -286,12 +288,15 @@ def test_a_failing_comparison_names_the_command_with_the_file_where_it_is_not_fo
     assert isinstance(gate, LimitGate)
     judge = Judge(evaluator, Options(cache=tmp_path / "cache"), Baselines(tmp_path / "lmgate-baseline.json"))
     monkeypatch.chdir(workplace.folder)
-    assert judge._layers(gate) == "lmgate why twin text --against float --protocol sliding"
+    assert judge._layers(evaluator.bind_gate(gate)) == "lmgate why twin text --against float --protocol sliding"
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (elsewhere / "lmgate.yaml").touch()
     monkeypatch.chdir(elsewhere)
     file = os.path.relpath(workplace.folder / "lmgate.yaml")
-    assert judge._layers(gate) == f"lmgate why twin text --against float --protocol sliding --config {file}"
+    assert (
+        judge._layers(evaluator.bind_gate(gate))
+        == f"lmgate why twin text --against float --protocol sliding --config {file}"
+    )
     given = {"protocol": "lm-eval", "max_length": 64, "add_bos_token": None, "allow_beyond_context": True}
-    layers = judge._layers(parse_marker("kl_max", ("twin", "float", "text", 1), given))
+    layers = judge._layers(evaluator.bind_gate(parse_marker("kl_max", ("twin", "float", "text", 1), given)))
     assert "--protocol lm-eval --max-length 64 -o allow_beyond_context=true -o add_bos_token=null --config" in layers

@@ -452,9 +452,9 @@ def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: 
         values[ensemble.name] = ours.value
     assert len(set(values.values())) > 1
     with pytest.raises(ConfigError, match="expected repeats=8 or more"):
-        evaluator.check(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8", "repeats": 4}))
+        evaluator.bind_gate(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8", "repeats": 4}))
     with pytest.raises(ConfigError, match="makes one of all texts"):
-        evaluator.check(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8:pass@4"}))
+        evaluator.bind_gate(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8:pass@4"}))
 
 
 def test_without_a_model_the_command_says_to_add_one_and_a_last_line_without_an_end_gets_one(
