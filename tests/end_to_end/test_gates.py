@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.end_to_end.projects import BROKEN_GATE, FACES, Project, marked
+from tests.end_to_end.projects import FACES, Project, marked
 
 
 def test_a_test_fails_when_its_model_is_above_the_limit_and_passes_when_it_is_not(measured: Project) -> None:
@@ -235,17 +235,6 @@ def test_a_test_that_is_skipped_by_its_mark_measures_nothing_and_is_not_missed(p
     )
     project.run().expect(0, skipped=2, xfailed=1)
     assert not project.cache.exists()
-
-
-def test_a_gate_fails_the_call_and_not_the_setup_or_the_teardown(measured: Project) -> None:
-    measured.write(
-        test_gate=BROKEN_GATE,
-        conftest="""
-            def pytest_runtest_logreport(report):
-                print(f"<{report.when} {report.outcome}>")
-        """,
-    )
-    measured.run("-s").expect(1, failed=1).says("<setup passed>", "<call failed>", "<teardown passed>")
 
 
 def test_a_gate_that_a_fixture_adds_to_its_own_test_is_judged(measured: Project) -> None:

@@ -63,32 +63,6 @@ def test_each_run_has_a_file_of_its_own_also_at_a_uri_and_with_workers_the_contr
     lmgate(measured.folder, "history", f"{uri}/none", code=3).says(f"{uri}/none: expected records", "found none")
 
 
-def test_ctrl_c_leaves_what_was_judged_before_it(measured: Project) -> None:
-    measured.write(test_a=GATE, test_b="def test_b(): raise KeyboardInterrupt")
-    measured.run("--lmgate-history=runs").expect(2)
-    (record,) = records(measured)
-    assert record["run"]["stopped"] is True
-    assert [gate["verdict"] for gate in record["gates"]] == ["pass"]
-
-
-def test_a_lost_verdict_is_recorded_as_a_problem(measured: Project) -> None:
-    conftest = """
-        import pytest
-
-        @pytest.hookimpl(wrapper=True, tryfirst=True)
-        def pytest_runtest_makereport(item):
-            report = yield
-            if "test_two" in report.nodeid:
-                vars(report).pop("lmgate", None)
-            return report
-    """
-    measured.write(test_gate=TWO_GATES.replace("0.5)", "50)"), conftest=conftest)
-    measured.run("--lmgate-history=runs").expect(1, passed=2)
-    (record,) = records(measured)
-    assert [gate["id"] for gate in record["gates"]] == ["test_gate.py::test_one::ppl_max[die-words]"]
-    assert "the verdict of test_gate.py::test_two never arrived" in record["problems"][0]
-
-
 def test_a_run_that_measured_nothing_leaves_no_record(measured: Project) -> None:
     measured.write(test_gate=marked(gate="ppl_max('./gone', 'words', 1)"))
     measured.run("--lmgate-history=runs").expect(1, error=1)
@@ -98,22 +72,6 @@ def test_a_run_that_measured_nothing_leaves_no_record(measured: Project) -> None
     measured.write(test_gate="def test_plain(): pass\n")
     measured.run("--lmgate-history=runs").expect(0, passed=1)
     assert not (measured.folder / "runs").exists()
-
-
-def test_a_uri_of_no_known_store_is_refused_before_anything_is_measured(measured: Project) -> None:
-    measured.write(test_gate=GATE)
-    done = measured.run("--lmgate-history=nosuch://me:secret@bucket/runs", "-n", "2").expect(4)
-    done.says("--lmgate-history: ", "nosuch://***@bucket/runs").is_silent_on("secret", "Traceback")
-    offline = measured.run("--lmgate-history=memory://runs", "--lmgate-offline").expect(4)
-    offline.says("--lmgate-history memory://runs", "--lmgate-offline")
-
-
-def test_a_pull_request_from_a_fork_records_nothing_at_a_uri(measured: Project, tmp_path: Path) -> None:
-    measured.write(test_gate=GATE)
-    fork = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "7", "CI_MERGE_REQUEST_PROJECT_ID": "1"}
-    done = measured.run(f"--lmgate-history=file://{tmp_path}/runs", env=fork).expect(0, passed=1)
-    done.says(f"--lmgate-history file://{tmp_path}/runs: ", "fork")
-    assert not (tmp_path / "runs").exists()
 
 
 def test_reports_have_the_runs_of_each_gate_with_this_one_last(measured: Project) -> None:

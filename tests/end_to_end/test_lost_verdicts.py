@@ -151,24 +151,6 @@ def test_a_failed_gate_fails_the_session_whatever_status_the_project_sets(measur
     measured.write(test_gate=GATE).run().expect(0)
 
 
-def test_a_report_sent_to_a_device_or_a_link_leaves_it_what_it_is(measured: Project) -> None:
-    measured.write(test_gate=GATE)
-    link = measured.folder / "link.json"
-    link.symlink_to(measured.folder / "target.json")
-    measured.run("--lmgate-report", "json:/dev/stdout", "--lmgate-report", "json:link.json").expect(0).says(
-        '"schema": 1'
-    )
-    assert link.is_symlink()
-    assert measured.report("target.json")["schema"] == 1
-
-
-def test_a_score_in_a_report_travels_and_the_failed_assertion_counts(measured: Project) -> None:
-    measured.write(
-        test_scores=SCORES.replace("WHAT", "{'all': [score, (1, score)], 'text': type('T', (str,), {})('x')}")
-    )
-    measured.run("-n", "2").expect(1, passed=1, failed=1).is_silent_on("INTERNALERROR")
-
-
 def test_a_score_means_the_same_in_junit_xml_with_workers_as_without(measured: Project) -> None:
     measured.write(
         test_scores="""

@@ -3,14 +3,12 @@
 import contextlib
 import os
 import re
-import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from tests.end_to_end.dice import DiceProject
-from tests.end_to_end.projects import BROKEN_GATE, Project, environment, finished, marked
-from tests.warm import warm_python
+from tests.end_to_end.projects import BROKEN_GATE, Project, finished, marked
 
 BOTH = marked(above='ppl_max("die", "words", 59.5)', within='ppl_max("die", "words", 60.5)')
 
@@ -32,14 +30,6 @@ def test_a_broken_model_fails_the_build_and_a_good_one_does_not(measured: Projec
     assert [gate["verdict"] for gate in measured.report()["gates"]] == ["fail", "pass"]
     if "no:terminal" not in options:
         outcome.says("is above the limit 59.5")
-
-
-def test_pytest_main_in_a_program_returns_the_verdict(measured: Project) -> None:
-    measured.write(test_gate=BROKEN_GATE, program="import sys, pytest\nsys.exit(pytest.main(['-q', 'test_gate.py']))")
-    command = [warm_python(environment(), "pytest"), "program.py"]
-    done = subprocess.run(command, cwd=measured.folder, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert "1 gate: 1 fail" in done.stdout
 
 
 def test_two_workers_measure_once_and_report_every_gate_once_in_the_order_of_the_tests(dice: DiceProject) -> None:
@@ -101,14 +91,6 @@ def test_stopping_at_the_first_failure_misses_no_verdict(measured: Project, work
     )
     outcome = measured.run("-x", *workers).is_silent_on("never arrived").says("is above the limit 59.5")
     assert outcome.code in (1, 2)
-
-
-def test_last_failed_runs_the_broken_gate_alone(measured: Project) -> None:
-    measured.write(test_both=BOTH).run().expect(1, passed=1, failed=1)
-    measured.run("--lf").expect(1, failed=1).is_silent_on("never arrived")
-    measured.write(test_both=BOTH.replace("59.5", "60.5"))
-    measured.run("--lf").expect(0, passed=1).is_silent_on("never arrived")
-    measured.run("--stepwise", "--ff").expect(0, passed=2)
 
 
 def test_no_lmgate_skips_what_needs_a_measurement_and_nothing_else(project: Project) -> None:

@@ -1,9 +1,8 @@
 """The summary in a narrow terminal, without colours, and where the stream takes ASCII only; remarks are told once."""
 
 import re
-from pathlib import Path
 
-from tests.end_to_end.projects import Project, marked
+from tests.end_to_end.projects import Project
 
 GATES = """
     import pytest
@@ -32,42 +31,3 @@ def test_the_summary_fits_80_columns_in_ascii_without_colours(measured: Project)
     # An escape is written by pytest, when the table is made.
     assert max(len(line.replace("\\xf6", "o")) for line in tables) <= 80, tables
     assert "w\\xf6rter" in "".join(tables)
-
-
-JOINED = marked(
-    joined='ppl_max("die", "rows", 1e6)',
-    joined_again='bpb_max("die", "rows", 1e6)',
-    by_document='ppl_max("die", "rows", 1e6, protocol="document")',
-    running_text='ppl_max("die", "rows", 1e6, stride=8)',
-    text_file='ppl_max("die", "words", 1e6)',
-)
-NOTE = "rows were read as one text"
-
-
-def test_rows_that_are_read_as_one_text_by_default_are_told_once(project: Project) -> None:
-    project.add("datasets", rows="path: rows.jsonl")
-    project.write(test_it=JOINED, rows_jsonl="".join(f'{{"text": "w1 w2 w{number}"}}\n' for number in range(12)))
-    outcome = project.run("-n", "2").expect(0, passed=5)
-    assert outcome.text.count(f"rows: 12 {NOTE}") == 1, outcome.text
-    project.run("-k", "document or running or file", torch_free=True).expect(0, passed=3).is_silent_on(NOTE)
-    project.change("rows.jsonl}", r'rows.jsonl, join: "\n\n"}')
-    outcome = project.run("--lmgate-report=json:report.json", torch_free=True).expect(0, passed=5).is_silent_on(NOTE)
-    assert all(gate["cached"] for gate in project.report()["gates"])
-
-
-HINTED = """
-    TEXTS = {"predictions": ["今天天气很好。"], "references": [["今天天气很好。"]]}
-
-    def test_by_default(bleu_of, chrf_of): assert bleu_of(**TEXTS) == bleu_of(**TEXTS) and chrf_of(**TEXTS)
-
-    def test_again(bleu_of): bleu_of(**TEXTS)
-
-    def test_zh(bleu_of): assert bleu_of(**TEXTS, tokenize="zh") > 99
-"""
-
-
-def test_which_tokenizer_bleu_needs_for_texts_without_spaces_is_told_once(tmp_path: Path) -> None:
-    project = Project(tmp_path, "pytest").write(test_it=HINTED, pytest_ini="[pytest]\n")
-    outcome = project.run("-n", "2").expect(0, passed=3)
-    assert outcome.text.count("BLEU's tokenizer 13a splits at spaces") == 1, outcome.text
-    project.run("-k", "zh").expect(0, passed=1).is_silent_on("splits at spaces")

@@ -66,20 +66,6 @@ def test_chats_with_the_date_are_measured_again_on_another_day_unless_it_is_pinn
     assert len(dated.measured) == 5
 
 
-@pytest.mark.parametrize(("template", "flips"), [(None, 3), ("{{ ['one', 'two'] | random }} " * 30, 10**9)])
-def test_a_template_that_writes_a_chat_in_two_ways_within_a_session_is_an_error_that_says_how_to_pin_it(
-    dated: Project, template: str | None, flips: int
-) -> None:
-    if template is not None:
-        (dated.folder / "dated" / "chat_template.jinja").write_text(template + "{{ messages[-1].content }} ")
-    # The clock's second day begins when the first measurement has been planned.
-    dated.add_gates("exact_min: {model: dated, dataset: texts, limit: 1}")
-    done = dated.run(env={"FLIPS": str(flips)}).expect(1, error=1)
-    done.says(
-        "model 'dated': its chat template writes the same chat in two ways", "strftime_now", "chat_template_kwargs"
-    )
-
-
 def test_a_text_ends_before_a_stop_string_that_is_a_special_token_and_at_the_tokenizers_own_eos(
     writing: Project, writers: Path
 ) -> None:
@@ -132,34 +118,3 @@ def test_a_prompt_that_begins_with_the_bos_gets_no_second_one(writing: Project) 
         """
     )
     writing.run().expect(0, passed=1)
-
-
-def test_half_of_a_surrogate_pair_and_nan_in_memory_are_errors_that_name_the_row(writing: Project) -> None:
-    writing.write(
-        test_half=r"""
-            import math
-
-            def test_prompt(chrf_of):
-                rows = [{"source": "one", "references": ["two"]}]
-                chrf_of("counter", [*rows, {"source": "one \ud83d", "references": ["two"]}])
-
-            def test_number(chrf_of):
-                rows = [{"source": "one", "references": ["two"]}]
-                chrf_of("counter", [*rows, {"source": math.nan, "references": ["two"]}])
-
-            def test_choice(accuracy_of):
-                rows = [{"question": "one", "choices": ["two", "six"], "answer": 0}]
-                accuracy_of("counter", [*rows, {"question": "one", "choices": ["two", "six\ud83d"], "answer": 0}])
-
-            def test_question(accuracy_of):
-                rows = [{"question": "one", "choices": ["two", "six"], "answer": 0}]
-                accuracy_of("counter", [*rows, {"question": "\udc00", "choices": ["two", "six"], "answer": 0}])
-        """
-    )
-    done = writing.run().expect(1, failed=4)
-    done.says(
-        "row 1: source: column 'source': '\\ud83d' at character 4 is half",
-        "row 1: source: column 'source': expected text or a number, got NaN",
-        "row 1: choices: '\\ud83d' at character 3 is half",
-        "row 1: question: column 'question': '\\udc00' at character 0 is half",
-    )

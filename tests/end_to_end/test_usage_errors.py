@@ -48,11 +48,6 @@ def test_every_wrong_argument_is_named_at_collection_with_the_nearest_right_one(
     assert not unmeasured.cache.exists()
 
 
-def test_a_wrong_mark_on_a_deselected_test_stops_nobody(measured: Project) -> None:
-    measured.write(test_wrong=WRONG_MARKS, test_right=GATE)
-    measured.run("-k", "test_gate").expect(0, passed=1)
-
-
 def test_a_wrong_lmgate_yaml_is_one_error_under_xdist_and_in_a_fixture_too(unmeasured: Project) -> None:
     unmeasured.write(lmgate_yaml="models: [", test_gate=GATE)
     unmeasured.run("-n", "2").expect(4).says("lmgate.yaml:1: ").is_silent_on("Traceback", "INTERNALERROR")
@@ -117,12 +112,6 @@ def test_a_metric_that_cannot_be_made_is_named_with_the_line_that_makes_it(unmea
     unmeasured.write(conftest=conftest, test_gate=GATE)
     outcome = unmeasured.run().expect(4).is_silent_on("Traceback", "INTERNALERROR")
     outcome.says("pytest_lmgate_metrics: ", "got int" if body == "return 3" else "conftest.py:4: ")
-
-
-def test_a_cluster_and_workers_of_xdist_are_not_asked_for_together(unmeasured: Project) -> None:
-    unmeasured.write(test_gate=GATE)
-    done = unmeasured.run("-n", "2", "--lmgate-executor=ray").expect(4)
-    done.says("--lmgate-executor: Ray already distributes the work: remove -n")
 
 
 def test_a_key_of_a_dataset_that_no_gate_uses_is_an_error(project: Project) -> None:

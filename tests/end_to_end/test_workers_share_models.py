@@ -1,7 +1,5 @@
 """A session loads a model once and reads data once; with ``-n`` all gates of a model run in one worker."""
 
-import pytest
-
 from tests.end_to_end.dice import TOO_LARGE_FOR_TWO, DiceProject
 from tests.end_to_end.projects import marked
 from tests.end_to_end.test_parity_with_xdist import verdicts
@@ -55,28 +53,6 @@ def test_functions_that_write_are_no_model_that_a_worker_loads(dice: DiceProject
         """
     )
     dice.run("-n", "2").expect(0, passed=2)
-
-
-def test_workers_that_measure_side_by_side_share_the_processors(dice: DiceProject) -> None:
-    dice.models(red={}, blue={}).write(test_gates=gates_of("red", "blue"))
-    dice.run("-n", "3").expect(0, passed=6)
-    assert sorted((model, workers) for _, model, workers in dice.loads) == [("blue", 2), ("red", 2)]
-
-
-@pytest.mark.parametrize("dist", ["loadgroup", "worksteal", "each"])
-def test_another_way_to_share_tests_out_stays_as_it_was_chosen(dice: DiceProject, dist: str) -> None:
-    dice.models(red={}, blue={}).write(test_gates=gates_of("red", "blue"))
-    outcome = dice.run("-n", "2", "--dist", dist, "-v").expect(0).is_silent_on("ModelScheduling")
-    assert dist in outcome.out.replace("Scheduling", "").lower().replace("workstealing", "worksteal")
-    assert {workers for _, _, workers in dice.loads} == {2}
-
-
-def test_the_scheduler_of_another_plugin_stays(dice: DiceProject) -> None:
-    dice.models(red={}).write(test_gates=gates_of("red"))
-    with (dice.folder / "conftest.py").open("a") as file:
-        file.write("\ndef pytest_xdist_make_scheduler(config, log):\n")
-        file.write("    from xdist.scheduler import LoadFileScheduling\n    return LoadFileScheduling(config, log)\n")
-    dice.run("-n", "2", "-v").expect(0, passed=3).says("scheduling tests via LoadFileScheduling")
 
 
 def test_a_worker_that_is_killed_fails_its_gate_and_the_other_gates_of_its_model_are_judged(dice: DiceProject) -> None:

@@ -88,11 +88,6 @@ def test_gates_are_selected_as_other_tests_are(measured: Project) -> None:
         assert sorted(re.findall(r"^\S+::\S+$", outcome.out, flags=re.MULTILINE)) == sorted(tests), options
 
 
-def test_gates_that_a_merge_brings_are_judged(measured: Project) -> None:
-    add_gates(measured, '<<: {"g\\x61tes": [{ppl_max: {model: die, dataset: words, limit: 60.5}}]}')
-    measured.run().expect(0, passed=1)
-
-
 def test_a_conftest_may_add_a_marker_to_a_gate(measured: Project) -> None:
     add_gates(measured, "gates:\n  - ppl_max: {model: die, dataset: words, limit: 60.5}").write(
         conftest="""
@@ -149,12 +144,6 @@ def test_gates_run_once_wherever_testpaths_lead(measured: Project, testpaths: st
     }
 
 
-def test_gates_do_not_run_from_a_subfolder_of_theirs(unmeasured: Project) -> None:
-    with_tests(unmeasured)
-    unmeasured.run(cwd=unmeasured.folder / "tests").expect(0, passed=1)
-    unmeasured.run("..", "--no-lmgate", cwd=unmeasured.folder / "tests").expect(0, passed=1, skipped=3)
-
-
 def test_the_gates_are_those_of_the_file_that_was_named(measured: Project) -> None:
     with_tests(measured)
     text = (measured.folder / "lmgate.yaml").read_text()
@@ -172,15 +161,6 @@ def test_gates_of_a_project_below_are_judged_by_its_own_file_unless_one_is_named
     measured.run().expect(1, passed=2, failed=1).says("packages/one/lmgate.yaml::")
     measured.run("--ignore", "packages").expect(5)
     measured.run("--lmgate-config", "packages/one/lmgate.yaml").expect(1, passed=2, failed=1)
-
-
-def test_a_file_where_pytest_does_not_walk_is_given_as_an_argument(unmeasured: Project) -> None:
-    with_tests(unmeasured)
-    (unmeasured.folder / ".ci").mkdir()
-    (unmeasured.folder / "lmgate.yaml").rename(unmeasured.folder / ".ci" / "lmgate.yaml")
-    options = ("--no-lmgate", "--lmgate-config", ".ci/lmgate.yaml")
-    unmeasured.run(*options, "tests", ".ci/lmgate.yaml").expect(0, passed=1, skipped=3)
-    unmeasured.run(*options).expect(0, passed=1, skipped=3)
 
 
 def test_a_file_with_a_misspelt_name_is_refused_unless_it_is_left_out_or_named(unmeasured: Project) -> None:
