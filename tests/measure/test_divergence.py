@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pytest_lmgate.errors import ModelError, ProtocolError
+from pytest_lmgate.errors import ModelError
 from pytest_lmgate.measure import divergence, loop
 from pytest_lmgate.measure import lookup as pool
 from pytest_lmgate.metrics.score import Score
 from pytest_lmgate.settings.decoding import parse_fixture_call
-from tests.measure.conftest import TEXT, make_model, make_tokenizer
+from tests.measure.conftest import make_tokenizer
 from tests.measure.entries import entry
 
 WINDOWS = {"max_length": 16, "stride": 8}
@@ -79,16 +79,6 @@ def test_an_interrupted_comparison_goes_on_where_it_was(pair: Any, monkeypatch: 
     assert again.progress[0].resumed > 0
 
 
-def test_both_read_no_more_than_the_one_with_the_shorter_context(pair: Any) -> None:
-    config = pair.folder / "models" / "other" / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 24}))
-    session = pair.session()
-    score = session.evaluator.evaluate(parse_fixture_call("kl_of", ("other", "float", "text"), {}))
-    assert "max_length:24|stride:12" in score.signature
-    with pytest.raises(ProtocolError, match="longer than the context of the model 'other', 24 tokens"):
-        kl(session, max_length=32)
-
-
 def test_a_tokenizer_that_cuts_otherwise_is_refused(pair: Any) -> None:
     """The same vocabulary, but all letters are lowered first."""
     file = pair.folder / "models" / "other" / "tokenizer.json"
@@ -107,20 +97,3 @@ def test_a_larger_vocabulary_is_refused(pair: Any) -> None:
     tokenizer.save_pretrained(folder)
     with pytest.raises(ModelError, match=r"tokenizers that differ \(32 tokens against 31\)"):
         kl(pair.session())
-
-
-def test_tokenizers_that_list_no_tokens_are_compared_by_the_text(pair: Any) -> None:
-    class Letters:
-        """A tokenizer of the user's own, with some ids moved on."""
-
-        def __init__(self, moved: int = 0) -> None:
-            self.moved = moved
-
-        def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-            return {"input_ids": [(ord(letter) + self.moved) % 20 for letter in text]}
-
-    text = [TEXT]
-    models = make_model(seed=1), make_model()
-    assert kl(pair.session(), (models[0], Letters()), (models[1], Letters()), text) > 0
-    with pytest.raises(ModelError, match=r"they tokenize the text of 'in-memory list' differently"):
-        kl(pair.session(), (models[0], Letters()), (models[1], Letters(moved=1)), text)

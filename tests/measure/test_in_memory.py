@@ -1,8 +1,6 @@
 """Models that the user made: identified by their content, measured as they are, left as they were."""
 
-import gc
 import math
-import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -69,22 +67,6 @@ def test_a_model_with_code_of_the_users_is_measured_each_time_and_not_kept(
     assert session.evaluator.measurements.lookups[0].changed == (f"not kept: {reason}",)
 
 
-def test_gates_of_one_test_share_a_measurement_that_is_not_kept(workplace: Any) -> None:
-    evaluator = workplace.session().evaluator
-    model, tokenizer = make_model(), make_tokenizer()
-    _hook(model)
-    evaluator.forget(share=True)
-    found = [perplexity(evaluator, (model, tokenizer), [TEXT], PROTOCOL) for _ in range(2)]
-    assert [score.cached for score in found] == [False, True]
-    evaluator.forget(share=True)
-    assert not perplexity(evaluator, (model, tokenizer), [TEXT], PROTOCOL).cached
-    gone = weakref.ref(model)
-    del model
-    evaluator.forget()
-    gc.collect()
-    assert gone() is None
-
-
 def test_a_revision_keeps_the_measurements_of_a_model_with_code_of_the_users(workplace: Any) -> None:
     def measured(revision: str, change: Callable[[Any], None] = _hook) -> Score:
         model = make_model()
@@ -97,14 +79,6 @@ def test_a_revision_keeps_the_measurements_of_a_model_with_code_of_the_users(wor
     assert measured("1") == first
     # The revision stands for the code alone.
     assert not measured("1", lambda model: (_hook(model), _one_weight(model))).cached
-
-
-@pytest.mark.parametrize("revision", ["", "  ", None, 3])
-def test_a_revision_is_a_text(revision: Any) -> None:
-    with pytest.raises(TypeError, match=r"lmgate\.model expects a revision that is not empty, got "):
-        lmgate.model("int8", revision=revision)
-    with pytest.raises(TypeError, match=r"return lmgate\.model\(model, tokenizer, revision=\.\.\.\) from the"):
-        lmgate.model(lmgate.fixture("pair"), revision="1")
 
 
 class _Counter(nn.Module):
