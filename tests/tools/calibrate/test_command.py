@@ -148,14 +148,6 @@ def test_the_figures_of_rows_that_flip_with_known_chances_are_those_of_a_simulat
     assert found.strict == pytest.approx(np.mean([each != "pass" for each in pairs]), abs=0.06)
 
 
-def test_with_strict_a_floor_has_to_be_passed_by_its_bound(measured: Callable[..., Calibrated]) -> None:
-    gate = "exact_min: {model: coin, dataset: quiz, limit: 0.68"
-    assert measured(f"{gate}}}", runs=3).strict is None
-    found = measured(f"{gate}, confidence: 0.95}}", runs=40)
-    bounds = [binary_sample(each).bounds(0.95) for each in outcomes(1_000)]
-    assert found.strict == pytest.approx(np.mean([each.lower < 0.68 for each in bounds if each]), abs=0.1)
-
-
 def test_a_floor_fails_a_healthy_model_as_often_as_new_runs_of_the_engine_do(
     measured: Callable[..., Calibrated],
 ) -> None:
@@ -181,24 +173,6 @@ def test_runs_that_differ_as_a_whole_are_noticed_and_the_noise_is_theirs(measure
     assert found.worth.as_a_whole
     values = [float(run.score) for run in found.runs]
     assert found.worth.between_runs == pytest.approx(np.std(values, ddof=1))
-
-
-def test_a_gate_against_a_model_takes_the_noise_of_both_sides(measured: Callable[..., Calibrated]) -> None:
-    gate = "no_regression: {metric: exact, model: coin, dataset: quiz, tolerance: 4%, against: twin}"
-    found = measured(gate, runs=20)
-    assert len(found.references) == 20
-    ratio = drawn(20_000) / drawn(20_000, seed=2)
-    assert found.worth.badness.stderr == pytest.approx(ratio.std(), rel=0.07)
-    low, high = found.worth.badness.failing_between(found.worth.threshold)
-    assert low < (1 - ratio > 0.04).mean() < high
-
-
-def test_sampled_texts_get_another_seed_and_can_be_repeated(measured: Callable[..., Calibrated]) -> None:
-    gate = "exact_min: {model: coin, dataset: quiz, limit: 0.775, temperature: 1, seed: 7, repeats: 2}"
-    found = measured(gate, runs=3)
-    assert [run.seed for run in found.runs] == [7, 8, 9]
-    assert [run.batch_size for run in found.runs] == ["auto", 8, 32]
-    assert found.repeats == 2
 
 
 def test_a_deterministic_engine_is_measured_twice(measured: Callable[..., Calibrated]) -> None:
@@ -314,14 +288,6 @@ def test_a_floor_without_measuring_is_that_of_a_binomial_distribution(rows: int,
     assert fails(share - found["seen"]) == pytest.approx(0.8, abs=0.03)
 
 
-def test_a_floor_is_told_for_several_shares_where_none_is_given() -> None:
-    found = floor(200, 0.7)
-    assert set(found) == {"limit", "rows", "fails"}
-    fails = [found["fails"][share] for share in sorted(found["fails"], key=float)]
-    assert len(fails) == 7
-    assert fails == sorted(fails, reverse=True)
-
-
 def floor(rows: int, limit: float, *more: str) -> dict[str, Any]:
     done = CliRunner().invoke(app, ["calibrate", "--limit", str(limit), "--rows", str(rows), *more, "--json"])
     assert done.exit_code == 0, done.stderr
@@ -351,47 +317,6 @@ def test_the_reason_stands_above_the_gate_and_all_else_is_as_it_was(tmp_path: Pa
         edited(file.read_text(), merged, "limit", 0.4, "# lmgate calibrate: no")
 
 
-ARGUMENTS = "{model: m, dataset: d, limit: 0.7}"
-
-
-@pytest.mark.parametrize(
-    ("text", "is_alone"),
-    [
-        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n", True),
-        (
-            f"gates:\n  - exact_min: {ARGUMENTS.replace('0.7', '&l 1')}\n  - ter_max: {ARGUMENTS.replace('0.7', '*l')}",
-            False,
-        ),
-        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: {{<<: *a, model: n}}\n", False),
-        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: {{<<: *a, limit: 0.5}}\n", True),
-        (f"gates:\n  - exact_min: &a {ARGUMENTS}\n  - exact_min: *a\n", False),
-        (f"gates:\n  - &g\n    exact_min: {ARGUMENTS}\n  - *g\n", False),
-        (f"defaults: &d\n  gates:\n  - exact_min: {ARGUMENTS}\n<<: *d\n", False),
-    ],
-)
-def test_a_value_that_other_gates_take_too_is_not_written(tmp_path: Path, text: str, is_alone: bool) -> None:
-    file = tmp_path / "lmgate.yaml"
-    file.write_text(text)
-    entry, _ = find_gate(file, "exact_min[m-d]")
-    if is_alone:
-        assert edited(text, entry, "limit", 1e-05, "# reason").count("limit: 1.0e-05") == 1
-        return
-    with pytest.raises(
-        ConfigError, match=r"lmgate.yaml:\d: gates\[0\]\.exact_min\.limit: expected a value of this gate"
-    ):
-        edited(text, entry, "limit", 0.4, "# reason")
-
-
-def test_a_gate_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
-    file = tmp_path / "lmgate.yaml"
-    file.write_text("gates:\n  - exact_min: {model: m, dataset: d, limit: 0.7}\n")
-    with pytest.raises(ConfigError, match=r"no gate is called 'exact_min\[m-e\]' .*it has exact_min\[m-d\]"):
-        find_gate(file, "lmgate.yaml::exact_min[m-e]")
-    for name in ("tests/test_quality.py::test_it", "test_quality.py"):
-        with pytest.raises(ConfigError, match=r"runs no Python tests.*write the gate into .*lmgate\.yaml"):
-            find_gate(file, name)
-
-
 def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cannot_be_written_is_named(
     measured: Callable[..., Calibrated], tmp_path: Path
 ) -> None:
@@ -409,16 +334,3 @@ def test_a_gate_that_does_not_hold_gets_the_limit_that_does_and_a_file_that_cann
     assert after.arguments["limit"] < 0.775
     with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read: No such file"):
         _write(dataclasses.replace(entry, file=tmp_path / "gone.yaml"), found)
-
-
-def test_without_a_file_or_with_a_wrong_one_there_is_no_gate_to_calibrate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    failed = CliRunner().invoke(app, ["calibrate", "exact_min[m-d]"]).exception
-    assert isinstance(failed, ConfigError)
-    assert str(failed).endswith("; lmgate calibrate needs a gate of an lmgate.yaml")
-    file = tmp_path / "lmgate.yaml"
-    file.write_text("gates:\n  - exact_min: {model: m, dataset: d, limit: 0.7, sigma: 2}\n")
-    with pytest.raises(ConfigError, match=r"exact_min\.sigma: unknown argument"):
-        find_gate(file, "exact_min[m-d]")

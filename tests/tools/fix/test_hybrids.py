@@ -9,9 +9,7 @@ import torch
 
 from pytest_lmgate.engines.base import Model
 from pytest_lmgate.engines.transformers.runner import TransformersRunner
-from pytest_lmgate.errors import ModelError
-from pytest_lmgate.tools.fix import hybrids as module
-from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part, _Memory, _Replay
+from pytest_lmgate.tools.fix.hybrids import By, Hybrids, Part
 from pytest_lmgate.windows.requests import Request, Requests
 from tests.models import zoo
 
@@ -74,27 +72,6 @@ def test_other_families_have_the_same_groups_and_unknown_blocks_are_whole(archit
     found = hybrids(*pair(architecture))
     last = max(part.block for part in found.parts if part.block is not None)
     assert sorted(part.kind for part in found.parts if part.block == last) == sorted(kinds.split())
-
-
-def test_parts_that_both_models_have_alike_are_left_out():
-    reference = zoo.build("llama")
-    candidate = copy.deepcopy(reference)
-    with torch.no_grad():
-        candidate.model.layers[1].mlp.up_proj.weight.mul_(1.01)
-    found = hybrids(reference, candidate)
-    assert [part.name for part in found.parts] == ["model.layers.1 up"]
-    assert len(found.unchanged) == 2 * 5 - 1 + 3
-    assert found.linear(found.parts[0]) == ["model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj"]
-    assert len(hybrids(reference, candidate, by="block").parts) == 3
-
-
-def test_sizes_of_the_parts_add_up_to_the_models():
-    found = hybrids(*pair("llama", tie_word_embeddings=True))
-    whole = found.size()
-    sizes = [found.size(part) for part in found.parts]
-    assert tuple(map(sum, zip(*(each.bytes for each in sizes), strict=True))) == whole.bytes
-    assert tuple(map(sum, zip(*(each.matrices for each in sizes), strict=True))) == whole.matrices
-    assert whole.matrices[1] == 4 * whole.matrices[0] > 0
 
 
 def test_weights_that_wrap_rounded_numbers_are_compared_and_counted_by_what_they_wrap():
@@ -205,52 +182,3 @@ def test_nothing_is_reused_of_a_model_whose_blocks_share_more_than_hidden_states
         model.model.layers = torch.nn.ModuleList(Sharing(block, shared) for block in model.model.layers)
         model.model.register_forward_pre_hook(lambda *_, shared=shared: shared.clear())
     assert hybrids(*models, by="block").reuses == (False, False)
-
-
-def test_models_whose_modules_were_wrapped_are_refused_since_copies_would_run_the_originals():
-    reference, candidate = pair("llama")
-    candidate.model.layers[0].forward = candidate.model.layers[0].forward
-    with pytest.raises(ModelError, match="expected modules that no library has wrapped"):
-        hybrids(reference, candidate)
-
-
-def test_a_block_that_is_replayed_has_the_attributes_of_the_block() -> None:
-    replayed = _Replay(torch.nn.Linear(3, 2), _Memory(), 0, 1)
-    assert replayed.in_features == 3
-    with pytest.raises(AttributeError, match="no attribute 'none'"):
-        _ = replayed.none
-
-
-class Typed(torch.nn.Module):
-    """A block that runs only between blocks of its own class."""
-
-    def __init__(self, block: Any) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, hidden_states: torch.Tensor, **how: Any) -> torch.Tensor:
-        found: torch.Tensor = self.block(hidden_states, **how)
-        return found
-
-
-def test_nothing_is_reused_of_a_model_that_asks_for_the_class_of_its_blocks() -> None:
-    models = pair("llama", num_hidden_layers=2)
-
-    def require_class(module: Any, *_: Any) -> None:
-        if not all(isinstance(block, Typed) for block in module.layers):
-            raise TypeError("expected typed blocks")
-
-    for model in models:
-        model.model.layers = torch.nn.ModuleList(map(Typed, model.model.layers))
-        model.model.register_forward_pre_hook(require_class)
-    assert hybrids(*models, by="block").reuses == (False, False)
-
-
-def test_hidden_states_beyond_the_room_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = _Memory()
-    memory.begin(torch.nn.Identity(), (), {"input_ids": torch.tensor([[1, 2]])})
-    monkeypatch.setattr(module, "_MOST_BYTES", 15)
-    memory.write(1, torch.zeros(4))
-    assert memory.read(1, 0) is None
-    memory.write(1, torch.zeros(3))
-    assert torch.equal(memory.read(1, 0), torch.zeros(3))

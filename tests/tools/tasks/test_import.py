@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_lmgate.errors import ConfigError, DataError, LmgateError
+from pytest_lmgate.errors import ConfigError, LmgateError
 from tests.end_to_end.projects import Project
 from tests.models.tiny import made_once
 from tests.tools.tasks.harness_run import make_task
@@ -119,13 +119,6 @@ class Own(ConfigurableTask):
             "metric_list": [{"metric": "exact_match"}],
         })
 """
-_TURNS = """
-    def construct_requests(self, doc, ctx, **how):
-        return [
-            Instance("generate_until", doc, (ctx + turn, {"until": ["\\n"]}), index, metadata=how["metadata"])
-            for index, turn in enumerate(("", " Why?"))
-        ]
-"""
 _MEANS = """
     def process_results(self, doc, results):
         return {"even": doc["a"] == 0, "most": len(results[0])}
@@ -171,30 +164,6 @@ def test_it_adds_an_entry_a_file_and_a_gate_and_leaves_all_else(project: Path, t
     assert all(row["question"].count("Question:") == 3 for row in rows)
     run("arc_easy", "--name", "again", "--model", "other")
     assert [*yaml.safe_load((project / "lmgate.yaml").read_text())["datasets"]] == ["arc_easy", "again"]
-
-
-def test_comments_break_no_command_and_no_pattern_over_two_lines(project: Path, tasks: Path, run: Any) -> None:
-    pattern = " ".join(["[a-z]+-[0-9]+", "(and|or)"] * 9)
-    metrics = [{**TEXT["metric_list"][0], "regexes_to_ignore": [pattern]}]
-    filters = [
-        {"name": name, "filter": [{"function": "regex", "regex_pattern": f"(.*) {name}"}, {"function": "take_first"}]}
-        for name in ("one", "two")
-    ]
-    rows = [{"q": f"one {at}", "a": f"{at} apples"} for at in range(4)]
-    write_task(tasks, "quiz", rows, **{**TEXT, "metric_list": metrics, "filter_list": filters})
-    run("quiz", "--skip-rows", "--rows", "4", "--seed", "77")
-    comments = [line for line in (project / "lmgate.yaml").read_text().splitlines() if line.strip().startswith("#")]
-    assert any(f"lmgate import quiz --rows 4 --seed 77 --include-path {tasks}" in line for line in comments)
-    assert any(pattern in line for line in comments), comments
-
-
-def test_a_file_that_the_harness_leaves_out_for_its_include_is_named(project: Path, tasks: Path, refused: Any) -> None:
-    (tasks / "quiz.yaml").write_text("task: quiz\ninclude: gone.yaml\n")
-    (tasks / "other.yaml").write_text("task: other\ninclude: lost.yaml\n")
-    said = refused("quiz")
-    assert f"{tasks / 'quiz.yaml'} cannot be read" in said
-    assert "gone.yaml" in said
-    assert "lost.yaml" not in said
 
 
 def test_the_same_command_writes_the_same_and_check_names_what_differs(
@@ -342,15 +311,6 @@ def test_code_that_scores_choices_gets_no_text_and_no_greedy_flags(
     assert "acc is left out: code of the task looks at whether a choice is the greedy" in refused("greedy")
 
 
-def test_several_requests_of_a_document_and_a_prompt_for_each_choice_in_a_chat_are_refused(
-    tasks: Path, refused: Any
-) -> None:
-    write_class(tasks, "turns", _TURNS)
-    assert "it makes several requests of a document" in refused("turns")
-    make_task(tasks / "winogrande", "winogrande")
-    assert "a prompt for each choice, which cannot be messages" in refused("winogrande", "--chat")
-
-
 @pytest.mark.parametrize(
     ("one", "other", "said"),
     [
@@ -366,13 +326,6 @@ def test_a_group_of_unequal_tasks_or_whose_number_is_no_mean_over_rows_is_refuse
     write_task(tasks, "other", ROWS, **other)
     write_group(tasks, "one", "other")
     assert said in refused("both")
-
-
-def test_a_choice_that_stands_there_twice_is_left_out(project: Path, tasks: Path, run: Any) -> None:
-    write_task(tasks, "quiz", [*ROWS, {**ROWS[0], "c": ["b", "b", "a"], "a": 2}], **CHOICE)
-    assert run("quiz")["rows"] == 5
-    last = json.loads((project / "data" / "quiz.jsonl").read_text().splitlines()[-1])
-    assert (last["choices"], last["answer"]) == (["b", "a"], 1)
 
 
 def test_a_reference_that_the_extraction_cannot_read_is_told_and_left_out_on_request(
@@ -457,40 +410,6 @@ def test_votes_among_several_texts_equal_the_harness_on_the_same_texts(project: 
         evaluator.check(parse_marker("exact_min", ("tiny", name, 0.5), {"variant": "maj-8:pass@4"}))
 
 
-def test_without_a_model_the_command_says_to_add_one_and_a_last_line_without_an_end_gets_one(
-    project: Path, tasks: Path, run: Any
-) -> None:
-    write_task(tasks, "quiz", ROWS, **CHOICE)
-    (project / "lmgate.yaml").write_text("defaults: {batch_size: 2}")
-    assert run("quiz")["gates"][0]["arguments"]["model"] == "MODEL"
-    written = (project / "lmgate.yaml").read_text()
-    assert written.startswith("defaults: {batch_size: 2}\ndatasets:\n")
-    assert "gates:" not in written
-
-
-def test_a_group_without_a_number_of_its_own_gets_the_mean_over_all_rows(project: Path, tasks: Path, run: Any) -> None:
-    for name in ("one", "other"):
-        write_task(tasks, name, ROWS, **CHOICE)
-    write_group(tasks, "one", "other")
-    found = run("both")
-    assert found["notes"] == ["the harness gives the group no number of its own; here it is the mean over all rows"]
-    assert found["rows"] == 8
-
-
-def test_lmgate_yaml_keeps_the_ends_of_its_lines(
-    project: Path, tasks: Path, run: Callable[..., dict[str, Any]]
-) -> None:
-    write_task(tasks, "quiz", ROWS, **CHOICE)
-    before = (project / "lmgate.yaml").read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n")
-    (project / "lmgate.yaml").write_bytes(before)
-    run("quiz")
-    after = (project / "lmgate.yaml").read_bytes()
-    assert b"\r\ndatasets:\r\n" in after
-    assert after.count(b"\n") == after.count(b"\r\n")
-    assert not after.endswith(b"\n")
-    assert (project / "data" / "quiz.jsonl").read_bytes().count(b"\r") == 0
-
-
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_full_disk_leaves_lmgate_yaml_as_it_was_and_no_data(
     project: Path, tasks: Path, refused: Any, monkeypatch: pytest.MonkeyPatch, number: int
@@ -507,11 +426,3 @@ def test_a_full_disk_leaves_lmgate_yaml_as_it_was_and_no_data(
     monkeypatch.setattr("os.fsync", full)
     assert "a file cannot be written: " in refused("quiz")
     assert [path.name for path in project.rglob("*") if path.suffix in (".jsonl", ".tmp")] == []
-
-
-@pytest.mark.parametrize("value", [float("nan"), "\ud800"])
-def test_a_document_that_is_no_json_in_utf_8_is_an_error(value: Any) -> None:
-    from pytest_lmgate.tools.tasks.command import Imported
-
-    with pytest.raises(DataError, match="the task's documents cannot be written as JSON in UTF-8: "):
-        _ = Imported([{"q": value}], {}, [], [], "").data
