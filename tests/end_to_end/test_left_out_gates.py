@@ -18,24 +18,19 @@ def gated(measured: Project) -> Project:
     return measured.add_gates(gate.format(60.5), gate.format(59.5))
 
 
-@pytest.mark.parametrize("options", [("tests/test_plain.py",), ("tests", "-n", "2", "-m", "not slow")])
-def test_gates_beside_the_paths_that_were_given_are_named_once(gated: Project, options: tuple[str, ...]) -> None:
-    outcome = gated.run(*options).expect(0, passed=1)
+def test_gates_beside_the_paths_that_were_given_are_named_once(gated: Project) -> None:
+    outcome = gated.run("tests", "-n", "2", "-m", "not slow").expect(0, passed=1)
     assert outcome.text.count(PATHS) == 1, outcome.text
 
 
-@pytest.mark.parametrize("settings", ["pytest_ini", ""])
-def test_gates_above_the_folder_that_pytest_is_called_in_are_named(gated: Project, settings: str) -> None:
-    if not settings:
-        (gated.folder / "pytest.ini").unlink()  # then rootdir is the folder
+def test_gates_above_the_folder_that_pytest_is_called_in_are_named(gated: Project) -> None:
+    (gated.folder / "pytest.ini").unlink()  # then rootdir is the folder
     gated.run(cwd=gated.folder / "tests").expect(0, passed=1).says(PATHS, "add ../lmgate.yaml")
 
 
 def test_gates_that_are_left_out_on_purpose_are_not_named(gated: Project) -> None:
     for options in (
         ("-k", "plain"),
-        ("-m", "not ppl_max"),
-        ("--deselect", "lmgate.yaml"),
         ("--ignore", "lmgate.yaml"),
         ("tests/test_plain.py::test_plain",),
         ("tests", "--lf"),
@@ -46,7 +41,6 @@ def test_gates_that_are_left_out_on_purpose_are_not_named(gated: Project) -> Non
 
 def test_a_session_may_be_refused_that_leaves_gates_out(gated: Project) -> None:
     for option, ini, environment in (
-        ("--lmgate-require-all", "", {}),
         ("-v", "lmgate_require_all = true\n", {}),
         ("-v", "", {"LMGATE_REQUIRE_ALL": "1"}),
     ):
@@ -98,8 +92,8 @@ NOT_RUN = """
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_gates_that_did_not_run_are_named_with_the_reason(unmeasured: Project, workers: tuple[str, ...]) -> None:
+def test_gates_that_did_not_run_are_named_with_the_reason(unmeasured: Project) -> None:
+    workers = ("-n", "2")
     unmeasured.write(
         test_it=NOT_RUN,
         test_module="import pytest\npytest.importorskip('nosuch')\n@pytest.mark.ppl_max\ndef test_gate(): pass",

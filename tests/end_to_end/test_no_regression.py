@@ -240,8 +240,8 @@ def test_neither_the_ini_file_nor_the_environment_can_turn_an_update_on(measured
     assert not baseline(measured).exists()
 
 
-@pytest.mark.parametrize("broken", ["import no_such_module", "pytest.skip('not here', allow_module_level=True)"])
-def test_entries_of_a_file_that_was_not_collected_stay(measured: Project, broken: str) -> None:
+def test_entries_of_a_file_that_was_not_collected_stay(measured: Project) -> None:
+    broken = "import no_such_module"
     measured.write(test_other=AGAINST_BASELINE)
     with_baseline(measured)
     measured.write(test_other=AGAINST_BASELINE.replace("import pytest\n", f"import pytest\n{broken}\n"))
@@ -343,10 +343,4 @@ def test_two_sessions_that_update_at_once_both_end_up_in_the_file(measured: Proj
     ]
     for process in both:
         finished(process).expect(0, passed=1)
-    assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2
-
-
-def test_a_session_that_is_interrupted_keeps_what_was_measured(measured: Project) -> None:
-    measured.write(test_gate=f"{TWO_GATES}\ndef test_stop(): raise KeyboardInterrupt\n")
-    measured.run("--lmgate-update").expect(2)
     assert len(json.loads(baseline(measured).read_text(encoding="utf-8"))["gates"]) == 2

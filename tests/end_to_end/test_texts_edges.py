@@ -91,30 +91,3 @@ def test_a_text_ends_before_a_stop_string_that_is_a_special_token_and_at_the_tok
         "exact_min: {model: ends, dataset: until, limit: 1}",
     )
     writing.run().expect(0, passed=3)
-
-
-def test_a_prompt_that_begins_with_the_bos_gets_no_second_one(writing: Project) -> None:
-    import torch
-
-    from tests.models.tiny import tiny_llama, word_level
-
-    torch.manual_seed(3)
-    words = ["<unk>", "<s>", "</s>", *(f"w{index}" for index in range(29))]
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "max_position_embeddings": 64}
-    tiny_llama(len(words), **sizes, initializer_range=0.6).save_pretrained(writing.folder / "random")
-    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-    word_level(words, template="<s> $A", framed_by={"<s>": 1}, **special).save_pretrained(writing.folder / "random")
-    prompts = [f"w{index} w{index + 3}" for index in range(12)]
-    for name, begin in (("plain", ""), ("rendered", "<s> ")):
-        write_rows(writing, name, [{"q": begin + prompt, "a": prompt} for prompt in prompts])
-    entries = {name: f"path: {name}.jsonl, source: q, references: a" for name in ("plain", "rendered")}
-    writing.add("models", random="path: random").add("datasets", **entries).write(
-        test_bos="""
-            def test_texts(chrf_of, self_kl_of):
-                texts = [chrf_of("random", name, max_new_tokens=16) for name in ("plain", "rendered")]
-                assert texts[0] == texts[1] > 0 and texts[0].fingerprint != texts[1].fingerprint
-                drawn = [self_kl_of("random", name, max_new_tokens=16) for name in ("plain", "rendered")]
-                assert drawn[0] == drawn[1] and not drawn[1].cached
-        """
-    )
-    writing.run().expect(0, passed=1)

@@ -94,36 +94,6 @@ def test_as_many_hits_as_asked_for_are_measured_again(three: Project) -> None:
     three.with_torch.run("--lmgate-verify", "7").expect(1, passed=3).says("3 of 3 cache hits measured again\n")
 
 
-@pytest.mark.shared
-def test_a_measurement_by_other_instructions_agrees_within_rounding(tmp_path: Path, shared_data: Path) -> None:
-    dtypes = ("float32", "bfloat16")
-    models = "".join(
-        f"  {name}-{dtype}: {{path: {shared_data}/models/{folder}, dtype: {dtype}}}\n"
-        for name, folder in (("stories", "stories260K-hf"), ("llama2xs", "llama2xs-279K-hf"))
-        for dtype in dtypes
-    )
-    tales = f"{{path: {shared_data}/text/tinystories_150.jsonl, text: text, limit: 1}}"
-    project = Project(tmp_path).write(
-        pytest_ini="[pytest]\n",
-        lmgate_yaml=f"models:\n{models}datasets:\n  tales: {tales}\n",
-        test_gates=f"""
-            import os
-            import pytest
-            import torch
-
-            @pytest.mark.parametrize("dtype", {dtypes})
-            def test_gates(ppl_of, kl_of, dtype):
-                if "ATEN_CPU_CAPABILITY" in os.environ:
-                    assert torch.backends.cpu.get_cpu_capability() == "DEFAULT"
-                stories, llama2xs = f"stories-{{dtype}}", f"llama2xs-{{dtype}}"
-                assert ppl_of(stories, "tales", protocol="document") < 5
-                assert kl_of(llama2xs, stories, "tales", protocol="document") < 2
-        """,
-    )
-    project.run(env={"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}).expect(0, passed=2)
-    project.run("--lmgate-verify", "all").expect(0, passed=2).says("4 of 4 cache hits measured again, all agree")
-
-
 def test_a_model_that_is_gone_by_the_end_is_not_taken_for_verified(measured: Project, models: Path) -> None:
     measured.model("copy", models / "die")
     measured.write(

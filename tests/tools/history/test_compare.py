@@ -15,8 +15,6 @@ from pytest_lmgate.judge.result import Verdict, to_json
 from tests.judge.records import compared, record, results_of
 from tests.tools.history.test_history import COMMITS, keep
 
-DOCS = Path(__file__).parents[3] / "docs" / "history.md"
-
 
 def lmgate(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["compare", *map(str, arguments)])
@@ -71,9 +69,6 @@ def test_what_fails_now_or_is_worse_beyond_noise_stands_first_and_fails(
         "fails now, worse", "worse", "within noise", "not compared",
     ]  # fmt: skip
     assert "16.5 -> 18.2  +10.30%" in lines[1]
-    shown = DOCS.read_text(encoding="utf-8")
-    for line in lines:
-        assert f"    {line}\n" in shown
 
 
 def test_markdown_has_the_news_in_a_table_and_the_rest_behind_it(both: tuple[Path, Path]) -> None:
