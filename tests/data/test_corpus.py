@@ -94,14 +94,6 @@ def test_a_cell_that_is_no_text_is_an_error_that_names_its_row(
         read(tmp_path / file)
 
 
-@pytest.mark.parametrize("file", ["rows.jsonl", "rows.csv", "rows.tsv"])
-def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path, file: str) -> None:
-    WRITERS[file](tmp_path / file, [{"text": "x"}])
-    (tmp_path / file).write_bytes("\ufeff".encode() + (tmp_path / file).read_bytes())
-
-    assert read(tmp_path / file).rows == ("x",)
-
-
 def test_two_columns_of_parquet_with_one_name_are_an_error(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -158,24 +150,6 @@ def test_a_file_that_cannot_be_read_is_an_error_that_says_why(
         (tmp_path / file).write_bytes(content)
     with pytest.raises(DataError, match=f"^dataset 'd': {message}"):
         read(tmp_path / file, **({"lines": True} if lines else {}))
-
-
-def test_a_saved_folder_with_splits_needs_to_be_told_which(tmp_path: Path) -> None:
-    import datasets
-
-    splits = {name: datasets.Dataset.from_list([{"text": name}]) for name in ("train", "test")}
-    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "both"))
-    datasets.DatasetDict({"test": splits["test"]}).save_to_disk(str(tmp_path / "one"))
-
-    assert read(tmp_path / "both", split="test").rows == ("test",)
-    assert read(tmp_path / "one").rows == ("test",)
-    splits["test"].save_to_disk(str(tmp_path / "alone"))
-    with pytest.raises(DataError, match=r"split: expected none, as .*alone is one split, got 'test'"):
-        read(tmp_path / "alone", split="test")
-    with pytest.raises(DataError, match="set split: to one of train, test; got None"):
-        read(tmp_path / "both")
-    with pytest.raises(DataError, match="set split: to one of train, test; got 'dev'"):
-        read(tmp_path / "both", split="dev")
 
 
 # Samples.

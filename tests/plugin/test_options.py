@@ -48,11 +48,6 @@ def test_the_project_file_is_relative_to_the_ini_file_that_names_it_or_to_where_
         options.project_file(configured("--lmgate-config", "gone.yaml"))
 
 
-def test_which_baselines_are_written(configured: Configured) -> None:
-    for given, expected in (((), ""), (("--lmgate-update",), "all"), (("--lmgate-update-new-only",), "new")):
-        assert options.update(configured(*given)) == expected
-
-
 @pytest.mark.parametrize("name", options.CI_VARIABLES)
 def test_in_each_system_of_ci_a_baseline_is_written_only_when_it_is_forced(
     configured: Configured, monkeypatch: pytest.MonkeyPatch, name: str
@@ -91,9 +86,3 @@ def test_environment_variables_in_a_destination_are_expanded_and_must_be_set(
     assert options.reports(configured("--lmgate-report=json:cost$.json")) == [("json", "cost$.json")]
     with pytest.raises(pytest.UsageError, match=r"json:a/\$\{NOT_SET\}: the environment variable NOT_SET is not set"):
         options.reports(configured("--lmgate-report=json:a/${NOT_SET}"))
-
-
-def test_the_arguments_to_repeat_are_those_that_say_what_is_measured(configured: Configured) -> None:
-    config = configured("--lmgate-device", "cpu", "--lmgate-strict", "--lmgate-cache", "elsewhere")
-    assert options.arguments(config)[-1] == "--lmgate-device=cpu"
-    assert not any("strict" in argument or "cache" in argument for argument in options.arguments(config))

@@ -136,18 +136,6 @@ def test_tests_without_gates_are_sent_as_xdist_sends_them(config: pytest.Config)
     assert [worker.queue for worker in Session(config, {}, tests, 3).workers] == [worker.queue for worker in workers]
 
 
-def test_a_worker_that_gets_nothing_more_begins_its_last_test_at_once(config: pytest.Config) -> None:
-    tests = [f"test_{number}" for number in range(9)]
-    models = {test: ["red"] for test in tests[:-1]}
-    _, other, _ = Session(config, models, tests, 3).workers
-    assert (other.queue, other.can_run) == ([8], True)
-
-
-def test_models_that_a_gate_compares_are_of_one_group() -> None:
-    found = groups_of({"a": ["int8"], "b": ["int4", "fp16"], "c": ["other"], "d": ["int8", "fp16"]})
-    assert found["a"] == found["b"] == found["d"] != found["c"]
-
-
 class Number(float):
     """As a `Score` is."""
 

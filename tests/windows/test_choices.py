@@ -187,12 +187,6 @@ def test_a_text_that_stays_ambiguous_is_refused(answers: list[str], message: str
         questions([{**NUMBERS, "a": answer} for answer in answers])
 
 
-def test_a_question_is_a_column_or_a_template() -> None:
-    row = {"q": "why", "n": 7, "c": ["x", "y"], "a": 0}
-    assert questions([row], question="n")[0].prompts[0] == "7"
-    assert questions([row], question="{n}. {q}? {{}}")[0].prompts[0] == "7. why? {}"
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -266,11 +266,3 @@ def test_a_chat_template_without_end_is_an_error_and_its_thread_ends(
     for thread in threading.enumerate()[before:]:
         thread.join(10)
     assert threading.active_count() == before
-
-
-def test_a_chat_template_may_repeat_a_chat_but_not_write_without_measure() -> None:
-    tokenizer = TokenizerFacts(lambda text, _: [1], chat=lambda messages: messages[0]["content"] * 11)
-    chats = Chats.of([(("user", "x" * 99),)], tokenizer, {}, model="m")
-    assert [len(text) for text in chats.texts.values()] == [11 * 99]
-    with pytest.raises(ModelError, match=r"expected at most 11,000,010 characters .* got 11,000,011"):
-        Chats.of([(("user", "x" * 1_000_001),)], tokenizer, {}, model="m")
